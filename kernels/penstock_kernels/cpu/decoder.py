@@ -12,6 +12,7 @@ import numpy as np
 from penstock_kernels.cpu.decoder_step import DecoderStep, StepArguments
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch, spread, zeroed
+from penstock_kernels.cpu.operands import IndexShape
 from penstock_kernels.cpu.program import Exchange, Phase, PhaseKind, Program
 from penstock_kernels.cpu.structs import NUM_BUFFERS, PkExchange, PkPhase, PkProgram
 from penstock_kernels.cpu.thread_count import ThreadCount
@@ -21,6 +22,7 @@ PAGE = 16
 MAX_GROUP = 128
 """Most query heads that can share a KV head."""
 MAX_HEAD_DIM = 1024
+MAX_INDEX_HEADS = 1024
 MANY_ROWS = 64
 """Rows of a step from which on its phases are long, so that its threads wait less."""
 
@@ -56,6 +58,8 @@ class DecoderShape:
     """Tokens per KV block."""
     latent_dim: int | None = None
     """Numbers of a value, which is a latent; None: head_dim."""
+    index: IndexShape | None = None
+    """What chooses the keys that a token reads; None: it reads all."""
 
     def obstacle(self) -> str | None:
         """Returns why the kernels can't run this shape, or None if they can."""
@@ -71,6 +75,16 @@ class DecoderShape:
             return f"{self.heads} query heads can't share {self.kv_heads} KV heads evenly"
         if self.heads // self.kv_heads > MAX_GROUP:
             return f"{self.heads // self.kv_heads} query heads share a KV head; at most {MAX_GROUP}"
+        return None if self.index is None else self._index_obstacle(self.index)
+
+    @staticmethod
+    def _index_obstacle(index: IndexShape) -> str | None:
+        if index.size % 16:
+            return f"an index's keys have {index.size} numbers, not a multiple of 16"
+        if index.size > MAX_HEAD_DIM:
+            return f"an index's keys have {index.size} numbers; at most {MAX_HEAD_DIM} are possible"
+        if index.heads > MAX_INDEX_HEADS:
+            return f"an index has {index.heads} heads; at most {MAX_INDEX_HEADS} are possible"
         return None
 
     def block_bytes(self, cache: str, layers: int) -> int:
@@ -78,9 +92,12 @@ class DecoderShape:
         return sum(self.halves(cache)) * layers
 
     def halves(self, cache: str) -> tuple[int, int]:
-        """Returns the bytes of a KV block's keys, and of its values, in one layer."""
+        """Returns the bytes of a KV block's keys, and of its values, in one layer. An index's keys
+        lie behind the values."""
         keys = _token_bytes(cache, self.kv_heads, self.head_dim)
         values = _token_bytes(cache, self.kv_heads, self.latent_dim or self.head_dim)
+        if self.index is not None:
+            values += _token_bytes(cache, 1, self.index.size)
         return keys * self.block_size, values * self.block_size
 
 
@@ -137,7 +154,14 @@ class Decoder:
 
     def _shapes(self) -> list[DecoderShape]:
         return [
-            DecoderShape(each.heads, each.kv_heads, each.head_dim, self.block_size, each.latent_dim)
+            DecoderShape(
+                each.heads,
+                each.kv_heads,
+                each.head_dim,
+                self.block_size,
+                each.latent_dim,
+                each.index,
+            )
             for each in self.program.attentions
         ]
 

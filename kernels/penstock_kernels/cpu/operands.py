@@ -53,6 +53,16 @@ class RotationTable:
 
 
 @dataclass(frozen=True)
+class IndexShape:
+    """What chooses the keys that a token reads. Sizes are element counts."""
+
+    heads: int
+    """Heads of a token's query."""
+    size: int
+    """Size of a head's query, and of a token's one key."""
+
+
+@dataclass(frozen=True)
 class Attention:
     """Attention of a layer."""
 
@@ -74,6 +84,11 @@ class Attention:
     """A token sees the tokens before it in its own run of so many positions."""
     through: int | None = None
     """A token sees the sequence's first keys alone, so many."""
+    most: int | None = None
+    """A token reads so many keys at most, chosen by the index of this layer or of one before it;
+    None: all that it sees. Of latents only."""
+    index: IndexShape | None = None
+    """The layer's own index."""
     sinks: np.ndarray | None = None
     """Logit of each head's attention sink, [heads] float32; None without sinks."""
     both_ways: bool = False
@@ -108,6 +123,9 @@ class Attention:
             chunk=self.chunk or 0,
             both_ways=self.both_ways,
             through=self.through or 0,
+            most=self.most or 0,
+            index_heads=0 if self.index is None else self.index.heads,
+            index_dim=0 if self.index is None else self.index.size,
             group=self.group,
             scale=scale,
             soft_cap=self.soft_cap or 0.0,

@@ -79,6 +79,9 @@ class PhaseKind(enum.IntEnum):
     SCAN = 30
     TAKE_ROWS = 31
     LOWER = 32
+    PLACE_INDEX = 33
+    INDEX = 34
+    CHOOSE = 35
 
 
 ACTIVATIONS = {

@@ -24,6 +24,7 @@ from penstock_kernels.reference.activations import (
     sparse_gate,
 )
 from penstock_kernels.reference.attention import AttentionPlan, paged_attention, plan_attention
+from penstock_kernels.reference.choosing import choose_tokens
 from penstock_kernels.reference.encoder import layer_norm
 from penstock_kernels.reference.kv_cache import (
     Int8Rows,
@@ -71,6 +72,7 @@ __all__ = [
     "adjust_row",
     "apply_rope",
     "causal_conv",
+    "choose_tokens",
     "gated_activation",
     "gated_delta",
     "gelu_mul",

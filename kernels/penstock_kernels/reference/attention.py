@@ -91,6 +91,11 @@ class TileGroup:
             self._masks[key] = hidden
         return self._masks[key]
 
+    def left_out(self, chosen: Tensor) -> Tensor:
+        """Returns which keys each query doesn't choose, as `later`. chosen: [rows, positions]."""
+        rows = self.rows[self.pair_tiles][:, :, None]
+        return ~chosen[rows, self.keys[:, 0]][:, :, None]
+
 
 @dataclass(frozen=True)
 class AttentionPlan:
@@ -232,6 +237,7 @@ def paged_attention(
     chunk: int | None = None,
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
+    chosen: Tensor | None = None,
 ) -> Tensor:
     """softmax(scale * q k^T) v for every query over its sequence's cache, in float32.
 
@@ -239,6 +245,8 @@ def paged_attention(
     `chunk`: a query sees no key before the last multiple of it up to its own position.
     `soft_cap`: scores x become soft_cap * tanh(x / soft_cap).
     `sinks`: [heads] float32, a score of each head that takes part in the softmax without a value.
+
+    `chosen`: [rows, positions] bool, which keys each query sees of those; None for all.
 
     `query`: [rows, heads, head_dim]; rows beyond the plan's are padding.
     `key_cache`, `value_cache`: [kv_heads, slots, head_dim]; heads is a multiple of kv_heads, and
@@ -249,8 +257,10 @@ def paged_attention(
     size = value_cache.shape[2]
     out = query.new_zeros(*query.shape[:2], size)
     for group in plan.groups:
-        tiles = _query_tiles(query, group, key_cache.shape[0], scale)
+        tiles = query_tiles(query, group, key_cache.shape[0], scale)
         hidden = group.hidden(window, chunk)
+        if chosen is not None:
+            hidden = hidden | group.left_out(chosen)
         partials = _partials(tiles, key_cache, value_cache, group, hidden, soft_cap)
         result = _combine(*partials, group, _sinks_by_row(sinks, tiles))
         flat = _rows_of(result, group, query.shape[1])
@@ -258,8 +268,8 @@ def paged_attention(
     return out
 
 
-def _query_tiles(query: Tensor, group: TileGroup, kv_heads: int, scale: float) -> Tensor:
-    """Returns [kv_heads, tiles, tile rows, padded head_dim], float32, scaled.
+def query_tiles(query: Tensor, group: TileGroup, kv_heads: int, scale: float) -> Tensor:
+    """Returns a plan's queries, [kv_heads, tiles, tile rows, padded head_dim], float32, scaled.
 
     A row is a (query, head) pair.
     """
@@ -270,7 +280,7 @@ def _query_tiles(query: Tensor, group: TileGroup, kv_heads: int, scale: float) -
 
 
 def _rows_of(result: Tensor, group: TileGroup, heads: int) -> Tensor:
-    """The inverse of _query_tiles: [tiles * tile_queries, heads, padded head_dim]."""
+    """The inverse of query_tiles: [tiles * tile_queries, heads, padded head_dim]."""
     kv_heads, count, _, dim = result.shape
     split = result.view(kv_heads, count, -1, heads // kv_heads, dim)
     return split.permute(1, 2, 0, 3, 4).reshape(-1, heads, dim)
@@ -291,8 +301,8 @@ def _partials(
     for start in range(0, group.slots.shape[0], at_once):
         some = slice(start, start + at_once)
         query = tiles.index_select(1, group.pair_tiles[some])
-        key = _gather(key_cache, group.slots[some])
-        value = _gather(value_cache, group.slots[some])
+        key = gather_keys(key_cache, group.slots[some])
+        value = gather_keys(value_cache, group.slots[some])
         parts.append(_pairs(query, key, value, hidden[some], soft_cap))
     if len(parts) == 1:
         return parts[0]
@@ -300,8 +310,9 @@ def _partials(
     return torch.cat(maxima, 1), torch.cat(sums, 1), torch.cat(values, 1)
 
 
-def _gather(cache: KVRows, slots: Tensor) -> Tensor:
-    """Returns [kv_heads, pairs, KEY_SPLIT, padded head_dim], float32."""
+def gather_keys(cache: KVRows, slots: Tensor) -> Tensor:
+    """Returns what a cache has in slots, [pairs, KEY_SPLIT]: [kv_heads, pairs, KEY_SPLIT, padded
+    head_dim], float32."""
     kv_heads, _, dim = cache.shape
     rows = cache.index_select(1, slots.reshape(-1)).float().view(kv_heads, -1, KEY_SPLIT, dim)
     return _padded(rows)

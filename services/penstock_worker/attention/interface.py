@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import ONE_GROUP, KVGroup, KVLayout, layers_that_read, one_group
-from penstock.model.layer_spec import KVHeadsSpec
+from penstock.model.layer_spec import IndexSpec, KVHeadsSpec
 from penstock.model.mechanisms import OWN_HEADS
 
 
@@ -34,6 +34,8 @@ class CacheShape:
     and value."""
     value_in_key: int | None = None
     """A value is the last so many numbers of its key, and isn't stored again; None: it is."""
+    index: IndexSpec | None = None
+    """The index whose keys, one for each token, are stored besides; None: there is none."""
     groups: tuple[KVGroup, ...] = ONE_GROUP
     """Groups of layers, each with a block table of its own."""
     places: tuple[tuple[int, int], ...] | None = None
@@ -74,6 +76,7 @@ class CacheShape:
             block_size=block_size,
             dtype=dtype,
             value_in_key=None if config.latent is None else config.latent.rank,
+            index=config.index,
             groups=layout.groups,
             places=layout.places(own),
             heads_of_layers=heads if len(set(heads)) > 1 else (),
@@ -187,6 +190,9 @@ class ScoreRule:
     """Scaled scores x become soft_cap * tanh(x / soft_cap)."""
     sinks: Tensor | None = None
     """[heads] float32: a score of each head that takes part in the softmax without a value."""
+    chosen: bool = False
+    """A token sees of those only the ones that the step's last choice has (see
+    ChoosingAttention)."""
 
 
 PLAIN_RULE = ScoreRule()
@@ -218,6 +224,28 @@ class StepAttention(Protocol):
         else is in the batch, however its tokens were divided into chunks, and for every block
         size.
         """
+
+
+@dataclass(frozen=True)
+class IndexRows:
+    """What an index makes of a step's rows, before the rotation."""
+
+    query: Tensor
+    """[rows, heads, size]."""
+    key: Tensor
+    """[rows, 1, size]."""
+    weights: Tensor
+    """[rows, heads]."""
+
+
+@runtime_checkable
+class ChoosingAttention(StepAttention, Protocol):
+    """Attention that reads chosen tokens, if a rule says so."""
+
+    def choose(self, layer: int, rows: IndexRows, rotation: Rotation, most: int) -> None:
+        """Rotates the rows' queries and keys, stores keys in the layer's cache, and chooses for
+        each row the `most` tokens that it reads, which holds until the next choice (see
+        penstock_kernels.reference.choosing). A row's choice depends on its sequence alone."""
 
 
 class AttentionBackend(Protocol):

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.model.kv_layout import KVGroup
-from penstock.model.layer_spec import KVHeadsSpec
+from penstock.model.kv_layout import FULL, KVGroup
+from penstock.model.layer_spec import IndexSpec, KVHeadsSpec
 from penstock_kernels import reference as ops
 from penstock_worker.attention.encoded import DividedStep, Division
 from penstock_worker.attention.interface import (
@@ -18,6 +18,7 @@ from penstock_worker.attention.interface import (
     BatchLayout,
     CacheShape,
     HeadNorms,
+    IndexRows,
     Rotation,
     ScoreRule,
 )
@@ -50,13 +51,15 @@ class ReferenceAttention:
         self.shape = shape
         self.zero_slot = num_blocks * shape.block_size
         self.keys = [self._layer() for _ in range(shape.num_layers)]
+        own = shape.num_layers if shape.index is not None else 0
+        self.index = [self._layer(of_index=shape.index) for _ in range(own)]
         self.values = [self._values(keys) for keys in self.keys]
 
     def _values(self, keys: ops.KVRows) -> ops.KVRows:
         own = self.shape.value_in_key
         return self._layer() if own is None else ops.LastNumbers(keys, own)
 
-    def _layer(self) -> Tensor | ops.Int8Rows:
+    def _layer(self, of_index: IndexSpec | None = None) -> Tensor | ops.Int8Rows:
         # Not filled: the system allocates pages on first use, and slots are written before they are
         # read.
         shape, slots = self.shape, self.zero_slot + self.shape.block_size
@@ -65,10 +68,12 @@ class ReferenceAttention:
             wide[self.zero_slot :] = 0
             return wide
         sizes = (shape.num_kv_heads, slots, shape.head_dim)
+        if of_index is not None:
+            sizes = (1, slots, of_index.size)
         quantised = shape.dtype == torch.int8
         cache: Tensor | ops.Int8Rows
         cache = ops.Int8Rows(*sizes) if quantised else torch.empty(*sizes, dtype=shape.dtype)
-        zeros = torch.zeros(shape.num_kv_heads, shape.block_size, shape.head_dim, dtype=cache.dtype)
+        zeros = torch.zeros(sizes[0], shape.block_size, sizes[2], dtype=cache.dtype)
         cache.index_copy_(1, torch.arange(self.zero_slot, slots), zeros)
         return cache
 
@@ -80,13 +85,20 @@ class ReferenceAttention:
         scale = torch.float32.itemsize if shape.dtype == torch.int8 else 0
         per_head = shape.head_dim * shape.dtype.itemsize + scale
         parts = 2 if shape.value_in_key is None else 1
-        return parts * shape.num_layers * shape.num_kv_heads * per_head * shape.block_size
+        of_token = parts * shape.num_kv_heads * per_head
+        if shape.index is not None:
+            of_token += shape.index.size * shape.dtype.itemsize + scale
+        return shape.num_layers * of_token * shape.block_size
 
     def kv_blocks(self) -> list[np.ndarray]:
         blocks = self.zero_slot // self.shape.block_size
         parts = [
             part
-            for cache in (*self.keys, *(self.values if self.shape.value_in_key is None else ()))
+            for cache in (
+                *self.keys,
+                *(self.values if self.shape.value_in_key is None else ()),
+                *self.index,
+            )
             for part in (
                 (cache.levels, cache.scales) if isinstance(cache, ops.Int8Rows) else (cache,)
             )
@@ -110,7 +122,10 @@ class ReferenceAttention:
 
     def plan(self, layout: BatchLayout) -> ReferenceStep:
         groups = zip(self.shape.groups, layout.tables, strict=True)
-        return ReferenceStep(self, [self._plan(layout, *each) for each in groups])
+        index = None
+        if self.shape.index is not None:
+            index = self._laid_out(layout, FULL, layout.block_tables, self.shape.index.heads)
+        return ReferenceStep(self, [self._plan(layout, *each) for each in groups], index)
 
     def _plan(
         self, layout: BatchLayout, group: KVGroup, tables: Sequence[np.ndarray]
@@ -123,19 +138,25 @@ class ReferenceAttention:
             position = np.arange(start, start + count)
             slots.append(table[position // size] * size + position % size)
         plans = {
-            kv_heads: ops.plan_attention(
-                tables,
-                layout.counts,
-                layout.starts + layout.counts,
-                block_size=size,
-                zero_slot=self.zero_slot,
-                group=self.shape.num_heads // kv_heads,
-                firsts=[group.first_seen(start) for start in starts],
-                last_seen=layout.last_seen,
-            )
+            kv_heads: self._laid_out(layout, group, tables, self.shape.num_heads // kv_heads)
             for kv_heads in self._kv_heads
         }
         return torch.from_numpy(np.concatenate(slots)), plans
+
+    def _laid_out(
+        self, layout: BatchLayout, group: KVGroup, tables: Sequence[np.ndarray], heads: int
+    ) -> ops.AttentionPlan:
+        """heads: query heads that share a key."""
+        return ops.plan_attention(
+            tables,
+            layout.counts,
+            layout.starts + layout.counts,
+            block_size=self.shape.block_size,
+            zero_slot=self.zero_slot,
+            group=heads,
+            firsts=[group.first_seen(start) for start in layout.starts.tolist()],
+            last_seen=layout.last_seen,
+        )
 
     @property
     def _kv_heads(self) -> set[int]:
@@ -159,12 +180,18 @@ class ReferenceStep:
     """The attention of one step."""
 
     def __init__(
-        self, backend: ReferenceAttention, groups: list[tuple[Tensor, dict[int, ops.AttentionPlan]]]
+        self,
+        backend: ReferenceAttention,
+        groups: list[tuple[Tensor, dict[int, ops.AttentionPlan]]],
+        index: ops.AttentionPlan | None = None,
     ) -> None:
         """`groups` has for each KV group [tokens] int64, where the step's keys and values are
-        stored, and its attention's plan for layers of so many KV heads."""
+        stored, and its attention's plan for layers of so many KV heads. `index`: the plan of an
+        index's heads."""
         self._backend = backend
         self._groups = groups
+        self._index = index
+        self._chosen: Tensor | None = None
 
     def attend(
         self,
@@ -198,7 +225,20 @@ class ReferenceStep:
             chunk=rule.chunk,
             soft_cap=rule.soft_cap,
             sinks=rule.sinks,
+            chosen=self._chosen if rule.chosen else None,
         )
+
+    def choose(self, layer: int, rows: IndexRows, rotation: Rotation, most: int) -> None:
+        """See ChoosingAttention."""
+        if self._index is None:
+            raise ValueError("the cache has no keys of an index")
+        group, place = self._backend.shape.place(layer)
+        slots, _ = self._groups[group]
+        keys = self._backend.index[place]
+        query = ops.apply_rope(rows.query, *rotation.rows)
+        key = ops.apply_rope(rows.key, *rotation.rows)
+        ops.write_rows(key[: len(slots)], keys, slots)
+        self._chosen = ops.choose_tokens(query, rows.weights, keys, self._index, most)
 
 
 # The reference backend's attention to an encoder's output.

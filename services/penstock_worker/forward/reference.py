@@ -11,7 +11,12 @@ from torch import Tensor
 
 from penstock.model.config import PreparedModel
 from penstock.model.kv_layout import kv_layout
-from penstock.model.mechanisms import BESIDE_ATTENTION, UNNORMED_MAMBA2
+from penstock.model.mechanisms import (
+    BESIDE_ATTENTION,
+    CHOSEN_TOKENS,
+    SHARED_CHOICE,
+    UNNORMED_MAMBA2,
+)
 from penstock.model.media_facts import alignment_heads
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import pad_rows, padded_rows
@@ -49,7 +54,7 @@ from penstock_worker.states.slot_states import SlotStates
 from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.opening import open_weights
 
-MECHANISMS = COMMON | {BESIDE_ATTENTION, UNNORMED_MAMBA2}
+MECHANISMS = COMMON | {BESIDE_ATTENTION, CHOSEN_TOKENS, SHARED_CHOICE, UNNORMED_MAMBA2}
 """What this backend has beyond Llama's layers."""
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from penstock.model.layer_spec import LatentSpec
 from penstock_worker.attention.interface import ScoreRule
+from penstock_worker.layers.choosing import ChoosingIndex
 from penstock_worker.layers.parts import NO_NORM, Norm, Parts, RMSNorm
 from penstock_worker.layers.step import Step
 from penstock_worker.quantisation.interface import Product
@@ -37,12 +38,16 @@ class LatentAttention:
         *,
         rope: int,
         scale: float | None,
+        index: ChoosingIndex | None = None,
+        chooses: bool = False,
     ) -> None:
         """`layer`: index of the layer's KV cache, counted from this rank's first layer.
         `latent` gives [rows, rank + rotating].
         `to_latents`, `to_values`: each head's maps of the plain part of queries to latents, and of
         latents to values; [rows, heads, size] to the same of another size.
-        `rope`: which of the step's rotations."""
+        `rope`: which of the step's rotations.
+        `index`: the layer's own index of tokens. `chooses`: whether only tokens that an index has
+        chosen are read, this layer's or that of a layer before it."""
         self._layer = layer
         self._spec = spec
         self._queries = queries
@@ -52,11 +57,15 @@ class LatentAttention:
         self._to_values = to_values
         self._output = output
         self._rope = rope
-        self._rule = ScoreRule(scale=scale)
+        self._index = index
+        self._rule = ScoreRule(scale=scale, chosen=chooses)
 
     def __call__(self, hidden: Tensor, step: Step) -> Tensor:
         spec = self._spec
-        heads = self._queries(hidden).unflatten(-1, (-1, spec.plain + spec.rotating))
+        vector = self._queries.vector(hidden)
+        if self._index is not None:
+            self._index(hidden, vector, step)
+        heads = self._queries.of(vector).unflatten(-1, (-1, spec.plain + spec.rotating))
         plain, turning = heads.split((spec.plain, spec.rotating), -1)
         # What rotates comes first in a head.
         query = torch.cat((turning, self._to_latents(plain)), -1)
@@ -81,6 +90,9 @@ class LatentAttention:
         )
         heads = config.num_heads
         to_latents, to_values = per_head(parts.weights, prefix, spec, heads)
+        index = None
+        if rule.index is not None and not rule.index.shared:
+            index = ChoosingIndex.load(parts, layer, rule.index, spec.query_rank, rule.rope)
         return LatentAttention(
             layer - parts.shard.layers.start,
             spec,
@@ -94,6 +106,8 @@ class LatentAttention:
             ),
             rope=rule.rope,
             scale=rule.scale,
+            index=index,
+            chooses=rule.index is not None,
         )
 
 
@@ -106,8 +120,13 @@ class Queries:
         self._norm = norm
         self._up = up
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return self._up(hidden if self._down is None else self._norm(self._down(hidden)))
+    def vector(self, hidden: Tensor) -> Tensor:
+        """Returns what queries are made of, [rows, query rank]; without one, the hidden state."""
+        return hidden if self._down is None else self._norm(self._down(hidden))
+
+    def of(self, vector: Tensor) -> Tensor:
+        """Returns the queries of such a vector."""
+        return self._up(vector)
 
     @staticmethod
     def load(parts: Parts, layer: int, spec: LatentSpec) -> Queries:

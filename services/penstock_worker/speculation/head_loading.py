@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace as struct_replace
 
 from penstock.errors import StartupError
 from penstock.families.finding import served_family
@@ -227,10 +228,16 @@ def mtp_head(served: ModelConfig, *, hidden_first: bool = False) -> HeadConfig:
     that attends (DeepSeek-AI, "DeepSeek-V3 technical report", 2024). `hidden_first`: of its
     files."""
     layers = [served.layer(number) for number in range(served.num_layers)]
+    last = next(layer for layer in reversed(layers) if layer.attends)
+    index = last.attention.index
+    if index is not None and index.shared:
+        # There is no layer before it whose choice it could read.
+        own = struct_replace(index, shared=False)
+        last = struct_replace(last, attention=struct_replace(last.attention, index=own))
     fields = {name: getattr(served, name) for name in ModelConfig.__struct_fields__}
     fields |= {
         "num_layers": 1,
-        "layers": (next(layer for layer in reversed(layers) if layer.attends),),
+        "layers": (last,),
         "tie_word_embeddings": False,
         "vision": None,
         "audio": None,

@@ -21,6 +21,7 @@ from penstock.model.layer_spec import LatentSpec, LayerSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec
 from penstock_worker.quantisation.interface import F32
 from penstock_worker.weights.alternating import separated
+from penstock_worker.weights.names import INDEX_KEY, INDEX_KEY_NORM, INDEX_QUERY
 from penstock_worker.weights.stored import StoredTensor
 
 _NAME = re.compile(
@@ -197,7 +198,7 @@ def _ordered(
     if not names.pairs_adjacent or (names.pairs_adjacent == "without sections" and sections):
         return stored
     if config.latent is not None:
-        return _latent_ordered(stored, module, config, config.latent)
+        return _latent_ordered(stored, module, names, config, config.latent)
     heads = _rotating_heads(module, config, layer)
     if heads is None:
         return stored
@@ -208,10 +209,16 @@ def _ordered(
 
 
 def _latent_ordered(
-    stored: StoredTensor, module: str, config: ModelConfig, latent: LatentSpec
+    stored: StoredTensor, module: str, names: TensorNames, config: ModelConfig, latent: LatentSpec
 ) -> StoredTensor:
-    """The last numbers of a head rotate, and those after the latent."""
-    heads = {"q_proj": config.num_heads, "kv_a_proj": 1}.get(module.rpartition(".")[2])
+    """The last numbers of a head rotate, and those after the latent; of an index the first."""
+    part = module.rpartition(".")[2]
+    if config.index is not None and part in (INDEX_QUERY, INDEX_KEY, INDEX_KEY_NORM):
+        if not names.index_pairs_adjacent:
+            return stored
+        own = config.index.heads if part == INDEX_QUERY else 1
+        return replace(stored, rearrange=partial(_halves_apart, heads=own, dims=latent.rotating))
+    heads = {"q_proj": config.num_heads, "kv_a_proj": 1}.get(part)
     if heads is None:
         return stored
     return replace(stored, rearrange=partial(_last_halves_apart, heads=heads, dims=latent.rotating))

@@ -25,6 +25,10 @@ _ADAPTED = re.compile(
     r"|modules_to_save)\."
 )
 
+INDEX_QUERY, INDEX_KEY = "index_query", "index_key"
+INDEX_KEY_NORM, INDEX_WEIGHTS = "index_key_norm", "index_weights"
+"""Modules of an index of tokens, within a layer's attention."""
+
 _GGUF_TOP = {
     "token_embd": "embed_tokens",
     "output_norm": "norm",
@@ -84,6 +88,10 @@ _GGUF_LAYER = {
     "altup_predict_coef": "altup.prediction_coefs",
     "altup_router": "altup.modality_router",
     "altup_router_norm": "altup.router_norm",
+    "indexer.attn_q_b": f"self_attn.{INDEX_QUERY}",
+    "indexer.attn_k": f"self_attn.{INDEX_KEY}",
+    "indexer.k_norm": f"self_attn.{INDEX_KEY_NORM}",
+    "indexer.proj": f"self_attn.{INDEX_WEIGHTS}",
     "laurel_l": "laurel.linear_left",
     "laurel_r": "laurel.linear_right",
     "laurel_post_norm": "laurel.post_laurel_norm",
@@ -124,7 +132,7 @@ _GGUF_SCALES = {
 _GGUF_EXPERT = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)\.(\d+)\.weight")
 """Before April 2024, each expert's matrix was a tensor of its own."""
 _GGUF_HEAD_NAME = re.compile(r"blk\.(\d+)\.nextn\.(\w+)\.(weight|bias)")
-_GGUF_NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias|scale)")
+_GGUF_NAME = re.compile(r"(?:blk\.(\d+)\.)?((?:indexer\.)?\w+)\.(weight|bias|scale)")
 
 ROPE_FACTORS = "rope_factors"
 """Divisors of the rotary frequencies, [dims / 2]."""

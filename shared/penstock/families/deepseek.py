@@ -34,8 +34,8 @@ MAX_SIZE = 1 << 16
 
 def _hub_v2(fields: Fields) -> ModelConfig:
     method = fields.text("topk_method", "greedy")
-    _one_of(fields, "topk_method", method, "greedy", "group_limited_greedy")
-    _one_of(fields, "scoring_func", fields.text("scoring_func", "softmax"), "softmax")
+    one_of(fields, "topk_method", method, "greedy", "group_limited_greedy")
+    one_of(fields, "scoring_func", fields.text("scoring_func", "softmax"), "softmax")
     if fields.flag("norm_topk_prob", False):
         raise UnsupportedModel(
             f"{fields.where}: norm_topk_prob true is not served in this family; false is"
@@ -50,36 +50,45 @@ def _hub_v2(fields: Fields) -> ModelConfig:
         group_best=1,
         normalised=False,
     )
-    return _model(fields, "deepseek_v2", experts, dense=fields.integer("first_k_dense_replace", 0))
+    return latent_model(
+        fields, "deepseek_v2", experts, dense=fields.integer("first_k_dense_replace", 0)
+    )
 
 
 def _hub_v3(fields: Fields) -> ModelConfig:
-    return _model(
+    return latent_model(
         fields,
         "deepseek_v3",
-        _corrected_experts(fields, groups=8, active_groups=4, scale=2.5),
+        corrected_experts(fields, groups=8, active_groups=4, scale=2.5),
         dense=fields.integer("first_k_dense_replace", 3),
     )
 
 
 def _hub_glm(fields: Fields) -> ModelConfig:
-    experts, key = _corrected_experts(fields, scale=1.8), "mlp_layer_types"
-    dense = fields.integer("first_k_dense_replace", 1)
-    if key in fields:
-        kinds = fields.listed(key, str)
-        dense = next((at for at, kind in enumerate(kinds) if kind != "dense"), len(kinds))
-        layers = fields.integer("num_hidden_layers")
-        if kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
-            raise fields.wrong(key, "a list of 'dense', then of 'sparse',")
-    return _model(fields, "glm4_moe_lite", experts, dense=dense, eps=1e-5)
+    experts = corrected_experts(fields, scale=1.8)
+    return latent_model(fields, "glm4_moe_lite", experts, dense=dense_layers(fields, 1), eps=1e-5)
 
 
-def _corrected_experts(
+def dense_layers(fields: Fields, default: int) -> int:
+    """Reads how many layers, the first ones, have no experts. Raises UnsupportedModel."""
+    dense, key = fields.integer("first_k_dense_replace", default), "mlp_layer_types"
+    if key not in fields:
+        return dense
+    kinds = fields.listed(key, str)
+    dense = next((at for at, kind in enumerate(kinds) if kind != "dense"), len(kinds))
+    layers = fields.integer("num_hidden_layers")
+    if kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
+        raise fields.wrong(key, "a list of 'dense', then of 'sparse',")
+    return dense
+
+
+def corrected_experts(
     fields: Fields, *, groups: int = 1, active_groups: int = 1, scale: float
 ) -> ExpertsSpec:
-    """The keywords are what transformers takes where a config.json doesn't say it."""
-    _one_of(fields, "topk_method", fields.text("topk_method", "noaux_tc"), "noaux_tc")
-    _one_of(fields, "scoring_func", fields.text("scoring_func", "sigmoid"), "sigmoid")
+    """Reads experts as DeepSeek-V3 has them. The keywords are what transformers takes where a
+    config.json doesn't say it. Raises UnsupportedModel."""
+    one_of(fields, "topk_method", fields.text("topk_method", "noaux_tc"), "noaux_tc")
+    one_of(fields, "scoring_func", fields.text("scoring_func", "sigmoid"), "sigmoid")
     return ExpertsSpec(
         **_common_experts(fields, scale),
         router="sigmoid",
@@ -94,7 +103,7 @@ def _common_experts(fields: Fields, scale: float) -> dict[str, Any]:
     # What training balanced, and what is for drafts only.
     fields.ignore("aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers")
     fields.ignore("num_mtp_layers")
-    _one_of(fields, "moe_layer_freq", fields.integer("moe_layer_freq", 1), 1)
+    one_of(fields, "moe_layer_freq", fields.integer("moe_layer_freq", 1), 1)
     inner = fields.integer("moe_intermediate_size")
     return {
         **hub.expert_counts(fields, "n_routed_experts", "num_local_experts"),
@@ -104,17 +113,20 @@ def _common_experts(fields: Fields, scale: float) -> dict[str, Any]:
     }
 
 
-def _one_of(fields: Fields, key: str, found: object, *allowed: object) -> None:
+def one_of(fields: Fields, key: str, found: object, *allowed: object) -> None:
+    """Raises UnsupportedModel unless what was found at the key is allowed."""
     if found not in allowed:
         shown = " and ".join(map(repr, allowed))
         raise UnsupportedModel(f"{fields.where}: {key} is {found!r}; {shown} is served")
 
 
-def _model(
+def latent_model(
     fields: Fields, name: str, experts: ExpertsSpec, *, dense: int, eps: float = 1e-6
 ) -> ModelConfig:
+    """Reads a model whose first `dense` layers have no experts. eps: where config.json doesn't say
+    it. Raises UnsupportedModel."""
     hub.activation(fields, "silu")
-    _one_of(fields, "rope_interleave", fields.flag("rope_interleave", True), True)
+    one_of(fields, "rope_interleave", fields.flag("rope_interleave", True), True)
     bounds.check_expert_groups(fields, experts)
     latent = latent_of(fields)
     # The files' heads are those of the unabsorbed form.
@@ -175,8 +187,9 @@ def _scale(fields: Fields, latent: LatentSpec, rope: RopeSpec) -> float:
     return plain * (0.1 * by * math.log(rope.scaling.factor) + 1.0) ** 2
 
 
-def _gguf(model: GGUFMetadata) -> ModelConfig:
-    """The config in a GGUF file of V2 or of the others: their files have the same architecture."""
+def gguf_model(model: GGUFMetadata) -> ModelConfig:
+    """Returns the config in a GGUF file of V2 or of the others: their files have the same
+    architecture. Raises UnsupportedModel."""
     keys = model.keys
     latent = _gguf_latent(keys)
     count = bounds.layers_without_drafts(keys)
@@ -236,7 +249,7 @@ def gguf_experts(model: GGUFMetadata, correction: str) -> ExpertsSpec:
     corrections."""
     keys = model.keys
     kind = keys.integer("expert_gating_func", 1)
-    _one_of(keys, "expert_gating_func", kind, *_GATING)
+    one_of(keys, "expert_gating_func", kind, *_GATING)
     inner = keys.integer("expert_feed_forward_length")
     experts = ExpertsSpec(
         **model.expert_counts(),
@@ -286,7 +299,7 @@ DEEPSEEK_V2 = Family(
     "DeepSeek-V2",
     _hub_v2,
     gguf="deepseek2",
-    read_gguf=_gguf,
+    read_gguf=gguf_model,
     hub_names=NAMES,
     gguf_names=GGUF_NAMES,
 )
@@ -296,7 +309,7 @@ DEEPSEEK_V3 = Family(
     "DeepSeek-V3 and R1, Kimi K2",
     _hub_v3,
     gguf="deepseek2",
-    read_gguf=_gguf,
+    read_gguf=gguf_model,
     hub_names=NAMES,
     gguf_names=GGUF_NAMES,
 )
@@ -306,7 +319,7 @@ GLM4_MOE_LITE = Family(
     "GLM-4.7-Flash",
     _hub_glm,
     gguf="deepseek2",
-    read_gguf=_gguf,
+    read_gguf=gguf_model,
     hub_names=NAMES,
     gguf_names=GGUF_NAMES,
 )

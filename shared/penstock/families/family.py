@@ -152,6 +152,8 @@ class TensorNames:
     """Whether the rows of q and k, and the weights of their norms, are ordered so that the numbers
     of a rotary pair are adjacent; `without sections`: in files of models whose positions are one
     number (see RopeSpec.sections)."""
+    index_pairs_adjacent: bool = False
+    """Whether the rows of an index's queries and keys, and its keys' norm, are ordered so."""
 
 
 @dataclass(frozen=True)

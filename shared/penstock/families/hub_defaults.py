@@ -102,6 +102,8 @@ ABSENT: dict[str, dict[str, object]] = {
     "deepseek_v2": {"q_lora_rank": 1536, "n_shared_experts": 2},
     "deepseek_v3": {"q_lora_rank": 1536, "n_shared_experts": 1},
     "glm4_moe_lite": {"q_lora_rank": 768, "n_shared_experts": 1},
+    "deepseek_v32": {"q_lora_rank": 1536, "n_shared_experts": 1},
+    "glm_moe_dsa": {"q_lora_rank": 2048, "n_shared_experts": 1},
     "nemotron_h": {"num_key_value_heads": 8},
     "starcoder2": {"num_key_value_heads": 2},
     "seed_oss": {"num_key_value_heads": 8},

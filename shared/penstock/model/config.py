@@ -13,6 +13,7 @@ import msgspec
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.model.layer_spec import (
     CrossAttentionSpec,
+    IndexSpec,
     KVHeadsSpec,
     LatentSpec,
     LayerSpec,
@@ -86,6 +87,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     def latent(self) -> LatentSpec | None:
         """What all layers' keys and values are made of; None: they are stored by themselves."""
         return self.layers[0].attention.latent
+
+    @property
+    def index(self) -> IndexSpec | None:
+        """What chooses the tokens that attention reads, as the first layer has it; None: all are
+        read."""
+        return self.layers[0].attention.index
 
     @property
     def attention_inputs(self) -> int:

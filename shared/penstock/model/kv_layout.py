@@ -246,7 +246,8 @@ def with_states(
 def kv_numbers(config: ModelConfig, keys: int) -> int:
     """Numbers that a layer keeps of a token, whose keys there are so many numbers."""
     # The CPU kernels have a latent twice: keys and values are ordered differently.
-    return keys + (keys if config.latent is None else config.latent.rank)
+    values = keys if config.latent is None else config.latent.rank
+    return keys + values + (0 if config.index is None else config.index.size)
 
 
 def kv_groups(

@@ -105,6 +105,26 @@ class LatentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Epsilon of the norms of both vectors."""
 
 
+class IndexSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """An index that chooses the tokens that attention over latents reads (DeepSeek-AI,
+    "DeepSeek-V3.2", 2025). A token's score for another one is a sum over heads: of a weight, which
+    is made of the hidden state, times the part above 0 of the product of the head's query, made of
+    the vector that attention's queries are made of, with the other token's one key. Queries and
+    keys rotate in as many numbers as attention's do, their first ones. Sizes are element counts."""
+
+    heads: int
+    size: int
+    """Size of a head's query, and of a token's key."""
+    most: int
+    """A token reads so many tokens, those with the highest scores, of equal ones the first; all
+    that it sees if they aren't more."""
+    shared: bool = False
+    """Whether the layer has no index of its own: it reads what the nearest layer before it that has
+    one has chosen."""
+    eps: float = 1e-6
+    """Epsilon of the layer norm of keys."""
+
+
 class KVHeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Key and value heads of a layer."""
 
@@ -132,6 +152,9 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     latent: LatentSpec | None = None
     """Keys and values are made of a latent. ModelConfig has its one KV head, whose size is that of
     the latent and of the part that rotates. All layers have the same, or none."""
+    index: IndexSpec | None = None
+    """What chooses the tokens that are read; None: all that are seen are. Only of latents. In all
+    layers it has the same sizes, and so it has in none or in all."""
     kv_heads: KVHeadsSpec | None = None
     """The layer's own KV heads; None for those of ModelConfig."""
     value_norm: bool = False

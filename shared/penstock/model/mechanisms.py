@@ -16,6 +16,8 @@ CHUNKS = "attention within chunks of positions"
 SCORE_SOFT_CAP = "a soft cap of attention scores"
 SCORE_SCALE = "an attention scale of its own"
 LATENT = "attention over latents (MLA)"
+CHOSEN_TOKENS = "an index that chooses the tokens that attention reads"
+SHARED_CHOICE = "layers that read the tokens that another one has chosen"
 SINKS = "attention sinks"
 OUTPUT_GATE = "a gate of the attention's output"
 NO_ROTATION = "layers without rotary positions"
@@ -160,6 +162,8 @@ def _of_attention(spec: AttentionSpec) -> Iterator[str]:
         SCORE_SOFT_CAP: spec.soft_cap is not None,
         SCORE_SCALE: spec.scale is not None,
         LATENT: spec.latent is not None,
+        CHOSEN_TOKENS: spec.index is not None,
+        SHARED_CHOICE: spec.index is not None and spec.index.shared,
         SINKS: spec.sinks,
         OUTPUT_GATE: spec.output_gate,
         NO_ROTATION: spec.rope is None,

@@ -17,6 +17,7 @@ from penstock.model.mechanisms import (
     OWN_HEADS,
     OWN_INNER,
     PER_LAYER_INPUTS,
+    SHARED_CHOICE,
     SHARED_KV,
     SPARSE_GATE,
     STREAMS,
@@ -50,6 +51,11 @@ def check_shared(config: ModelConfig, tensor: int, pipeline: int) -> None:
         raise StartupError(
             f"tensor_parallel_size and pipeline_parallel_size make {tensor * pipeline} ranks; the"
             f" model has {', '.join(one_stage)}, which one rank must hold: 1 is allowed"
+        )
+    if pipeline > 1 and SHARED_CHOICE in needs:
+        raise StartupError(
+            f"pipeline_parallel_size is {pipeline}; the model has {SHARED_CHOICE}, which may be"
+            " on another stage: 1 is allowed (tensor_parallel_size may be more)"
         )
     levels = 0 if config.vision is None else len(config.vision.deepstack_layers)
     if levels > -(-config.num_layers // pipeline):

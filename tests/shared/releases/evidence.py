@@ -76,7 +76,7 @@ TEMPLATES = {
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": "llama",
     "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": "qwen2",
     "deepseek-ai-DeepSeek-V3.1": "deepseek_v3",
-    "deepseek-ai-DeepSeek-V3.2": "",
+    "deepseek-ai-DeepSeek-V3.2": "deepseek_v32",
     "deepseek-ai-DeepSeek-V4-Flash-0731": "",
     "deepseek-ai-DeepSeek-V4": "",
     "fireworks-ai-llama-3-firefunction-v2": "llama",

@@ -65,6 +65,14 @@ LATENTS = {
     "num_experts_per_tok": 3,
     "pad_token_id": 0,
 }
+INDEX = {
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 16,
+    "index_n_heads": 24,  # of few, a key has no score by any too often: ties
+    "index_head_dim": 32,
+    "index_topk": 7,
+    "pad_token_id": None,  # its embedding is zero, and so are all its scores
+}
 ERNIE_EXPERTS = {
     "moe_num_experts": 6,
     "moe_k": 3,
@@ -536,6 +544,32 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "qk_rope_head_dim": 16,
             "n_routed_experts": 8,
             "routed_scaling_factor": 1.8,
+        },
+    ),
+    "deepseek-v32": (
+        "DeepseekV32",
+        LATENTS
+        | INDEX
+        | {
+            "n_routed_experts": 12,
+            "n_group": 4,
+            "topk_group": 2,
+            "first_k_dense_replace": 1,
+            "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+    ),
+    "glm5": (
+        "GlmMoeDsa",
+        LATENTS | INDEX | {"n_routed_experts": 8, "first_k_dense_replace": 1},
+    ),
+    "glm5-shared-choices": (
+        "GlmMoeDsa",
+        LATENTS
+        | INDEX
+        | {
+            "n_routed_experts": 8,
+            "first_k_dense_replace": 1,
+            "indexer_types": ["full", "shared", "full"],
         },
     ),
     "seed-oss": ("SeedOss", GROUPED | {"attention_bias": True, "attention_out_bias": True}),

@@ -200,6 +200,13 @@ def deepseek(writer: Writer, config: Any) -> None:
         writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
 
 
+def glm_dsa(writer: Writer, config: Any) -> None:
+    deepseek(writer, config)
+    writer.add_indexer_head_count(config.index_n_heads)
+    writer.add_indexer_key_length(config.index_head_dim)
+    writer.add_indexer_top_k(config.index_topk)
+
+
 def glm45(writer: Writer, config: Any) -> None:
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)

@@ -63,6 +63,7 @@ CONVERSIONS = {
     "deepseek-v2-lite": Conversion(ARCH.DEEPSEEK2, keys.deepseek, latents="one matrix"),
     "deepseek-v3-plain": Conversion(ARCH.DEEPSEEK2, keys.deepseek, latents="by head"),
     "glm47-flash": Conversion(ARCH.DEEPSEEK2, keys.deepseek, latents="by head"),
+    "glm5": Conversion(ARCH.GLM_DSA, keys.glm_dsa, latents="by head"),
     "glm45": Conversion(ARCH.GLM4_MOE, keys.glm45),
     "minimax-m2": Conversion(ARCH.MINIMAXM2, keys.minimax_m2),
     "gpt-oss": Conversion(ARCH.GPT_OSS, keys.gpt_oss, alternating=True),

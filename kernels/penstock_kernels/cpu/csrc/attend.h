@@ -16,6 +16,39 @@ inline void finish_head(const PkAttention& a, int head, float* partial, float* o
   for (int d = 0; d < a.value_dim; d += 16) store(out + d, mul(load(partial + 16 + d), by));
 }
 
+// Copies chosen tokens' keys and values into pages of their own, in which they follow one another.
+template <class Cache> struct Gathered {
+  using Cell = typename Cache::Cell;
+  const Pages& pages;
+  const PkAttention& a;
+  const int32_t* chosen;  // [count] positions
+  int count;
+  Cell* memory;           // of a split's pages
+
+  void operator()(SplitPages<Cache>& found, int, int end) const {
+    const size_t key_cells = Cache::page_cells(a.head_dim), value_cells = Cache::page_cells(a.value_dim);
+    for (int p = 0; p < end; p++) {
+      Cell *keys = memory + p * (key_cells + value_cells), *values = keys + key_cells;
+      for (int t = 0; t < 16 && 16 * p + t < count; t++) {
+        if (16 * p + t + TOKENS_AHEAD < count) ask_for(chosen[16 * p + t + TOKENS_AHEAD]);
+        const int at = chosen[16 * p + t];
+        Cache::copy_token(keys_of(at), values_of(at), at % 16, keys, values, t, a.head_dim, a.value_dim);
+      }
+      found.keys[p] = keys;
+      found.values[p] = values;
+    }
+  }
+
+ private:
+  // Tokens that are asked for before they are copied.
+  static constexpr int TOKENS_AHEAD = 2;
+  const Cell* keys_of(int position) const { return static_cast<const Cell*>(a.keys) + pages.at(position / 16, 0); }
+  const Cell* values_of(int position) const { return static_cast<const Cell*>(a.values) + pages.value_at(position / 16, 0); }
+  void ask_for(int position) const {
+    Cache::ask_for_token(keys_of(position), values_of(position), position % 16, a.head_dim, a.value_dim);
+  }
+};
+
 template <class Cache> class Attend {
  public:
   using Cell = typename Cache::Cell;
@@ -42,9 +75,13 @@ template <class Cache> class Attend {
 
   int last_of(const QueryTile& tile) const { return last_key(a_, tile.position + tile.count - 1, tile.end, t_.last_seen(tile.row + tile.count - 1)); }
 
+  // Whether a token reads keys that were chosen for it, wherever they lie.
+  bool chooses(int position) const { return a_.most && position >= a_.most; }
+
   // The first keys that a place, or a later one of its tile, will read; none beyond what the tile sees.
   Coming coming(const Place& at) const {
     const QueryTile& tile = t_.scratch.tiles[at.tile];
+    if (chooses(tile.position + tile.count - 1)) return {};
     const int seen = first_key(a_, tile.position), begun = at.split * pk::KEY_SPLIT;
     return keys_from(tile, at.kv_head, (seen > begun ? seen : begun) / 16);
   }
@@ -59,9 +96,16 @@ template <class Cache> class Attend {
   }
 
   void attend(const Place& at, const Coming& next) {
-    const int kv_head = at.kv_head, split = at.split;
     const QueryTile& tile = t_.scratch.tiles[at.tile];
     if (!t_.computes(tile.row, tile.count)) return;
+    if (!chooses(tile.position + tile.count - 1)) return attend(tile, 0, at, next);
+    // Each row has keys of its own.
+    for (int r = 0; r < tile.count; r++) attend({tile.sequence, tile.row + r, 1, tile.position + r, tile.end}, r, at, {});
+  }
+
+  // tile: the place's, or one of its rows, with so many `before` it.
+  void attend(const QueryTile& tile, int before, const Place& at, const Coming& next) {
+    const int kv_head = at.kv_head, split = at.split;
     const int dim = a_.head_dim, rows = tile.count * group_;
     const int num_splits = last_of(tile) / pk::KEY_SPLIT + 1, first_split = first_key(a_, tile.position) / pk::KEY_SPLIT;
     const bool by_split = t_.scratch.by_split;
@@ -70,9 +114,9 @@ template <class Cache> class Attend {
     Query* panel = reinterpret_cast<Query*>(t_.own.queries);
     for (int r = 0; r < rows; r++)
       Cache::put_query(panel + r * QUERY_STRIDE, t_.row(p_.source, tile.row + r / group_) + p_.first + (kv_head * group_ + r % group_) * dim, dim);
-    if (by_split) return one_split(tile, panel, reach, rows, kv_head, split, next, partials_at(t_, a_, at.tile, kv_head, split));
+    if (by_split) return one_split(tile, panel, reach, rows, kv_head, split, next, partials_at(t_, a_, at.tile, kv_head, split) + static_cast<size_t>(before) * group_ * size_);
     for (int i = first_split; i < num_splits; i++) {
-      const Coming rest = i + 1 < num_splits ? keys_from(tile, kv_head, (i + 1) * pk::KEY_SPLIT / 16) : next;
+      const Coming rest = chooses(tile.position) ? Coming{} : i + 1 < num_splits ? keys_from(tile, kv_head, (i + 1) * pk::KEY_SPLIT / 16) : next;
       one_split(tile, panel, reach, rows, kv_head, i, rest, i == first_split ? t_.own.folded : t_.own.partial);
       for (int r = 0; i > first_split && r < rows; r++) take_in(reach, r, i);
     }
@@ -93,9 +137,20 @@ template <class Cache> class Attend {
 
   void one_split(const QueryTile& tile, const Query* panel, const Reach& reach, int rows, int kv_head, int split, const Coming& next, float* partials) {
     // Floats as weights take the place of their scores, which leaves more of the nearest cache to keys and values.
-    float* weights = sizeof(Query) == sizeof(float) ? t_.own.scores : t_.own.weights;
-    attend_split<Cache>(panel, reach, rows, a_, t_.pages<Cache>(a_, tile.sequence), kv_head, split, next, t_.own.scores,
-                        reinterpret_cast<Query*>(weights), partials);
+    Query* weights = reinterpret_cast<Query*>(sizeof(Query) == sizeof(float) ? t_.own.scores : t_.own.weights);
+    const Pages pages = t_.pages<Cache>(a_, tile.sequence);
+    if (chooses(tile.position)) {
+      const int32_t* chosen = t_.chosen(tile.row) + split * pk::KEY_SPLIT;
+      const Gathered<Cache> gathered{pages, a_, chosen, tokens_through(a_.most - 1, split * pk::KEY_SPLIT), reinterpret_cast<Cell*>(t_.own.gathered)};
+      return attend_split<Cache>(panel, reach, rows, a_, gathered, split, next, t_.own.scores, weights, partials);
+    }
+    const auto in_order = [&](SplitPages<Cache>& found, int first, int end) {
+      for (int p = first, at = split * (pk::KEY_SPLIT / 16); p < end; p++) {
+        found.keys[p] = static_cast<const Cell*>(a_.keys) + pages.at(at + p, kv_head);
+        found.values[p] = static_cast<const Cell*>(a_.values) + pages.value_at(at + p, kv_head);
+      }
+    };
+    attend_split<Cache>(panel, reach, rows, a_, in_order, split, next, t_.own.scores, weights, partials);
   }
 };
 

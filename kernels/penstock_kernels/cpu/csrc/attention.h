@@ -128,10 +128,11 @@ inline int first_key(const PkAttention& a, int position) {
   return behind > chunk ? behind : chunk;
 }
 
-// The last key that a token sees, in a sequence that ends at position `end`.  last_seen: what the batch says of
-// the token, or null.
+// The last key that a token sees, in a sequence that ends at position `end`; of one that reads chosen keys alone, which
+// are counted then, the last of these.  last_seen: what the batch says of the token, or null.
 inline int last_key(const PkAttention& a, int position, int end, const int32_t* last_seen) {
   if (a.through && position >= a.through) return a.through - 1;
+  if (a.most && position >= a.most) return a.most - 1;
   if (!a.both_ways) return last_seen ? *last_seen : position;
   return a.window && position + a.window < end ? position + a.window - 1 : end - 1;
 }
@@ -210,29 +211,32 @@ struct Coming {
   void ask_for() const { for (int i = 0; i < count; i++) pk::prefetch(pages[i], bytes); }
 };
 
+// Where the pages of a split's keys and values lie.
+template <class Cache> struct SplitPages { const typename Cache::Cell *keys[pk::KEY_SPLIT / 16], *values[pk::KEY_SPLIT / 16]; };
+
 // The partials of `rows` query rows over split `split`, which the first of them reaches.
+// find(pages, first, end): sets the pages from number `first` of the split to before `end`.
 // scores, weights: [rows][KEY_SPLIT] of scratch, the same where a weight is a float.  partials: [rows][partial_size]; what is left there of a
 // row that doesn't reach the split means nothing.
-template <class Cache>
-void attend_split(const typename Cache::Query* panel, const Reach& reach, int rows, const PkAttention& a, const Pages& pages, int kv_head,
-                  int split, const Coming& coming, float* scores, typename Cache::Query* weights, float* partials) {
+template <class Cache, class Find>
+void attend_split(const typename Cache::Query* panel, const Reach& reach, int rows, const PkAttention& a, const Find& find, int split,
+                  const Coming& coming, float* scores, typename Cache::Query* weights, float* partials) {
   using Cell = typename Cache::Cell;
   const int first = split * pk::KEY_SPLIT, dim = a.head_dim, value_dim = a.value_dim, size = partial_size(value_dim);
   const int num_pages = (tokens_through(reach.last(rows - 1), first) + 15) / 16, first_page = tokens_before(reach.first(0), first) / 16;
-  const Cell *key_pages[pk::KEY_SPLIT / 16], *value_pages[pk::KEY_SPLIT / 16];
-  for (int p = first_page; p < num_pages; p++) {
-    key_pages[p] = static_cast<const Cell*>(a.keys) + pages.at(first / 16 + p, kv_head);
-    value_pages[p] = static_cast<const Cell*>(a.values) + pages.value_at(first / 16 + p, kv_head);
-  }
+  const size_t key_cells = Cache::page_cells(dim), value_cells = Cache::page_cells(value_dim);
+  SplitPages<Cache> pages;
+  find(pages, first_page, num_pages);
+  const Cell *const *key_pages = pages.keys, *const *value_pages = pages.values;
   const auto ask_for = [&](const Cell* page, size_t cells) { pk::prefetch(reinterpret_cast<const uint8_t*>(page), cells * sizeof *page); };
   typename Cache::Reader reader;
-  for (int p = first_page; p < num_pages && p < first_page + PAGES_AHEAD; p++) ask_for(key_pages[p], pages.head_cells);
+  for (int p = first_page; p < num_pages && p < first_page + PAGES_AHEAD; p++) ask_for(key_pages[p], key_cells);
   for (int p = first_page; p < num_pages; p += SCORE_PAGES) {
     const int count = num_pages - p < SCORE_PAGES ? num_pages - p : SCORE_PAGES;
     const typename Cache::Open* open[SCORE_PAGES];
     for (int i = 0; i < count; i++) {
-      if (p + i + PAGES_AHEAD < num_pages) ask_for(key_pages[p + i + PAGES_AHEAD], pages.head_cells);
-      ask_for(value_pages[p + i], pages.value_head_cells);
+      if (p + i + PAGES_AHEAD < num_pages) ask_for(key_pages[p + i + PAGES_AHEAD], key_cells);
+      ask_for(value_pages[p + i], value_cells);
       open[i] = reader.keys(key_pages[p + i], dim, i);
     }
     if (count == SCORE_PAGES) scores_of<Cache, SCORE_PAGES>(panel, rows, open, dim, scores + 16 * p);

@@ -11,7 +11,8 @@ namespace {
 
 // How keys, values, queries and softmax weights are stored and multiplied. Cell: what a page is made
 // of.  Query: what a query and a weight are kept as.  Open: what a page of keys that is open for multiplying is
-// made of.
+// made of.  copy_token: token `from` of two pages becomes token `to` of two others, where a value is the end of its
+// key; ask_for_token asks for what it reads.
 struct F32Cache {
   using Cell = float;
   using Query = float;
@@ -22,6 +23,17 @@ struct F32Cache {
   }
   static inline void put_value(float* page, int token, const float* head, int dim) {
     for (int d = 0; d < dim; d++) page[token * dim + d] = head[d];
+  }
+  static inline void copy_token(const float* keys, const float* values, int from, float* to_keys, float* to_values, int to, int dim, int value_dim) {
+    const int turning = dim - value_dim;
+    const float* latent = values + static_cast<size_t>(from) * value_dim;
+    for (int d = 0; d < turning; d++) to_keys[16 * d + to] = keys[16 * d + from];
+    for (int d = 0; d < value_dim; d++) to_keys[16 * (turning + d) + to] = latent[d];
+    __builtin_memcpy(to_values + static_cast<size_t>(to) * value_dim, latent, value_dim * sizeof *latent);
+  }
+  static inline void ask_for_token(const float* keys, const float* values, int token, int dim, int value_dim) {
+    pk::prefetch(reinterpret_cast<const uint8_t*>(keys), 64 * static_cast<size_t>(dim - value_dim));
+    pk::prefetch(reinterpret_cast<const uint8_t*>(values + static_cast<size_t>(token) * value_dim), value_dim * sizeof *values);
   }
   // A page's keys, ready to be multiplied, until another page is opened in its place. place: below SCORE_PAGES.
   struct Reader {
@@ -86,6 +98,22 @@ struct Bf16Cache : Halves16 {
       for (int i = 0; i < 16; i++) out[2 * (d + i)] = cells[i];
     }
   }
+  static inline void copy_token(const uint16_t* keys, const uint16_t* values, int from, uint16_t* to_keys, uint16_t* to_values, int to, int dim, int value_dim) {
+    const int turning = dim - value_dim;
+    const uint16_t* latent = values + static_cast<size_t>(from / 2) * value_dim * 2 + from % 2;
+    uint16_t* out = to_values + static_cast<size_t>(to / 2) * value_dim * 2 + to % 2;
+    for (int d = 0; d < turning; d += 2) __builtin_memcpy(to_keys + 16 * d + 2 * to, keys + 16 * d + 2 * from, 2 * sizeof *keys);
+    for (int d = 0; d < value_dim; d += 2) {
+      const uint16_t pair[2] = {latent[2 * d], latent[2 * d + 2]};
+      __builtin_memcpy(to_keys + 16 * (turning + d) + 2 * to, pair, sizeof pair);
+      out[2 * d] = pair[0];
+      out[2 * d + 2] = pair[1];
+    }
+  }
+  static inline void ask_for_token(const uint16_t* keys, const uint16_t* values, int token, int dim, int value_dim) {
+    pk::prefetch(reinterpret_cast<const uint8_t*>(keys), 32 * static_cast<size_t>(dim - value_dim));
+    pk::prefetch(reinterpret_cast<const uint8_t*>(values + static_cast<size_t>(token / 2) * value_dim * 2), 4 * static_cast<size_t>(value_dim));
+  }
   struct Reader {
     static inline const uint16_t* keys(const uint16_t* page, int, int) { return page; }
   };
@@ -133,6 +161,20 @@ struct Int8Cache : Halves16 {
     put_scale(page, token, quantise_head(head, dim, page + SCALES + token * dim));
   }
   static inline void put_scale(int8_t* page, int token, float scale) { __builtin_memcpy(page + sizeof scale * token, &scale, sizeof scale); }
+  static inline void copy_scale(const int8_t* page, int from, int8_t* to_page, int to) {
+    __builtin_memcpy(to_page + sizeof(float) * to, page + sizeof(float) * from, sizeof(float));
+  }
+  // A key's levels aren't those of its value, whose largest number is another one.
+  static inline void copy_token(const int8_t* keys, const int8_t* values, int from, int8_t* to_keys, int8_t* to_values, int to, int dim, int value_dim) {
+    copy_scale(keys, from, to_keys, to);
+    copy_scale(values, from, to_values, to);
+    for (int d = 0; d < dim; d++) to_keys[SCALES + 16 * d + to] = keys[SCALES + 16 * d + from];
+    __builtin_memcpy(to_values + SCALES + static_cast<size_t>(to) * value_dim, values + SCALES + static_cast<size_t>(from) * value_dim, value_dim);
+  }
+  static inline void ask_for_token(const int8_t* keys, const int8_t* values, int token, int dim, int value_dim) {
+    pk::prefetch(reinterpret_cast<const uint8_t*>(keys), page_cells(dim));
+    pk::prefetch(reinterpret_cast<const uint8_t*>(values + SCALES + static_cast<size_t>(token) * value_dim), value_dim);
+  }
   static inline V scales(const int8_t* page) { return load(reinterpret_cast<const float*>(page)); }
 
   class Reader {

@@ -2,6 +2,7 @@
 #pragma once
 #include <omp.h>
 
+#include "choosing.h"
 #include "exchange.h"
 #include "experts.h"
 #include "heads.h"
@@ -48,6 +49,9 @@ template <class Cache> void run_phase(Thread& t, const PkPhase& p) {
     case PK_CONVOLVE: return convolve(t, p);
     case PK_SCAN: return scan(t, p);
     case PK_TAKE_ROWS: return take_rows(t, p);
+    case PK_PLACE_INDEX: return place_index<Cache>(t, p);
+    case PK_INDEX: return Index<Cache>(t, p).score();
+    case PK_CHOOSE: return Index<Cache>(t, p).choose();
     case PK_LOWER: return p.experts ? lower_experts(t, p) : lower(t, p);
   }
 }

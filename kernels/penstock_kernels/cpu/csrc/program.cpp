@@ -17,11 +17,19 @@ bool activates(const PkPhase& p, bool gated) {
   return p.activation == PK_CLAMPED_SWIGLU ? gated : p.activation >= PK_SILU && p.activation <= PK_QUICK_GELU;
 }
 
+// Tokens that read chosen keys see all before them, whose values are the ends of keys.
+bool fits_index(const PkAttention& a) {
+  if (!a.most) return !a.index_heads && !a.index_dim;
+  if (a.most < 0 || a.kv_heads != 1 || a.head_dim != a.value_dim + a.rotary_dims || a.rotary_dims % 2 || a.window || a.chunk || a.both_ways || a.through) return false;
+  if (!a.index_heads) return !a.index_dim;
+  return a.index_heads > 0 && a.index_heads <= pk::MAX_INDEX_HEADS && a.index_dim > 0 && a.index_dim % 16 == 0 && a.index_dim <= pk::MAX_HEAD_DIM && a.rotary_dims <= a.index_dim;
+}
+
 bool fits(const PkAttention* a) {
   return a && a->kv_heads > 0 && a->heads > 0 && a->heads % a->kv_heads == 0 && a->heads / a->kv_heads <= pk::MAX_GROUP &&
          a->head_dim > 0 && a->head_dim % 16 == 0 && a->head_dim <= pk::MAX_HEAD_DIM && a->value_dim > 0 && a->value_dim % 16 == 0 && a->value_dim <= pk::MAX_HEAD_DIM &&
          a->rotary_dims >= 0 && a->rotary_dims % 2 == 0 &&
-         a->rotary_dims <= a->head_dim && (!a->rotary_dims || (a->cosines && a->sines)) && a->window >= 0 && a->chunk >= 0 && a->through >= 0 && !(a->through && (a->window || a->chunk || a->both_ways)) && !(a->both_ways && a->chunk) && a->keys && a->values;
+         a->rotary_dims <= a->head_dim && (!a->rotary_dims || (a->cosines && a->sines)) && a->window >= 0 && a->chunk >= 0 && a->through >= 0 && !(a->through && (a->window || a->chunk || a->both_ways)) && !(a->both_ways && a->chunk) && a->keys && a->values && fits_index(*a);
 }
 
 bool fits_axes(const PkAttention& a) {
@@ -72,7 +80,7 @@ class Reader {
       case PK_MAKE_INPUT: return made(p);
       case PK_HEADS: return heads(p);
       case PK_PLACE: return placed(p);
-      case PK_ATTEND: return p.attention && p.source == PK_QUERIES && p.target == PK_MIXED && holds(PK_QUERIES, p.first + queries(p)) && holds(PK_MIXED, p.first + values(p));
+      case PK_ATTEND: return p.attention && (!p.attention->most || p.attention->most == chosen_) && p.source == PK_QUERIES && p.target == PK_MIXED && holds(PK_QUERIES, p.first + queries(p)) && holds(PK_MIXED, p.first + values(p));
       case PK_PRODUCT: return product(p);
       case PK_GATE_UP: return gate_up(p);
       case PK_ADD_NORM:
@@ -112,6 +120,9 @@ class Reader {
                p.source != p.target && p.beside != p.target && p.source != p.beside;
       case PK_PLACE_LATENT: return latent(p);
       case PK_BY_HEAD: return by_head(p);
+      case PK_PLACE_INDEX: return p.norm.kind && index(p);
+      case PK_INDEX: return index(p);
+      case PK_CHOOSE: return index(p) && chooses(p.attention->most);
       case PK_EXCHANGE: return exchanged(p);
       case PK_LOWER: return lowered(p);
       default: return false;
@@ -124,6 +135,7 @@ class Reader {
   int placed_forms_[2] = {0, 0};               // of what ROUTE and EXPERTS_UP have left for places
   int lowered_ = -1, lowered_of_ = -1;         // targets of the last LOWER; with experts, its source
 
+  int chosen_ = 0;                             // keys of a token that the last CHOOSE has chosen; in all layers as many
   bool few_ = false;                           // whether rows that nobody wants have been left out
 
   int width(int buffer) const { return m_.widths[buffer]; }
@@ -157,7 +169,8 @@ class Reader {
       const int64_t page = m_.cache == PK_CACHE_F32 ? int64_t{64} * dim : m_.cache == PK_CACHE_BF16 ? int64_t{32} * dim : 64 + int64_t{16} * dim;
       return page * a.kv_heads * (m_.block_size / 16);
     };
-    return a.key_block % 64 == 0 && a.value_block % 64 == 0 && a.key_block >= block(a.head_dim) && a.value_block >= block(a.value_dim);
+    const int64_t values = block(a.value_dim) + (a.index_dim ? block(a.index_dim) : 0);  // an index's keys have one head, as those of latents have
+    return a.key_block % 64 == 0 && a.value_block % 64 == 0 && a.key_block >= block(a.head_dim) && a.value_block >= values;
   }
 
   bool streams(const PkPhase& p) const {
@@ -268,6 +281,18 @@ class Reader {
     const PkAttention* a = p.attention;
     return a && a->kv_heads == 1 && a->rotary_dims > 0 && a->head_dim == a->value_dim + a->rotary_dims && p.norm.kind && p.width >= a->rotary_dims &&
            p.source == PK_KEYS && holds(PK_KEYS, a->head_dim) && holds(PK_QUERIES, queries(p)) && holds(PK_MIXED, static_cast<int64_t>(p.width) * a->heads);
+  }
+
+  bool index(const PkPhase& p) const {
+    const PkAttention* a = p.attention;
+    return a && a->index_heads > 0 && p.source != p.target && floats(p.source) && floats(p.target) && p.source != PK_STREAMS && p.target != PK_STREAMS &&
+           holds(p.source, a->index_dim + static_cast<int64_t>(a->index_heads)) && holds(p.target, static_cast<int64_t>(a->index_heads) * a->index_dim);
+  }
+
+  bool chooses(int most) {
+    if (chosen_ && most != chosen_) return false;
+    chosen_ = most;
+    return true;
   }
 
   // Whether all heads have the shape of the first, and what they read and write lies in the buffers.

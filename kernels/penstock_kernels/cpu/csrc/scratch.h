@@ -22,7 +22,7 @@ struct Piece { int32_t row, rows; };
 // Whose a row is, and where it stands in that sequence.
 struct RowPlace { int32_t sequence, position; };
 
-// Floats of partial results of attention that threads leave for each other: 256 MiB.
+// Floats of partial results of attention, or of an index's scores, that threads leave for each other: 256 MiB.
 constexpr size_t MOST_PARTIALS = size_t{64} << 20;
 
 // Rows by the experts that they chose. A place is a row at one of its experts; the places of an expert
@@ -43,6 +43,8 @@ struct Scratch {
   Places places;
   float* floats[PK_INPUT];     // by PkBuffer
   float* partials;
+  float* index;                // scores of keys, [rows, index_splits * KEY_SPLIT] where threads share those of a row, else of each thread as many for a tile
+  int32_t* chosen;             // [rows, most]: positions of chosen keys, ascending
   Activations input, inner;
   float* low[3];               // [rows or places, low_rank]: what A of adapters gives, for the three matrices of a phase
   QueryTile* tiles;
@@ -56,14 +58,14 @@ struct Scratch {
   std::atomic<int>* given_up;  // GIVEN_UP or BROKEN_OFF
   char* threads;               // per thread
   size_t thread_bytes;
-  int num_tiles, max_splits;
-  bool by_split;
+  int num_tiles, max_splits, index_splits, most;
+  bool by_split, index_by_split;
   size_t total;
 };
 
 struct ThreadScratch {
   Activations own, by_head;
-  float *scores, *weights, *queries, *partial, *folded, *row, *heads, *window, *state, *angles, *peaks;
+  float *scores, *weights, *queries, *partial, *folded, *row, *heads, *window, *state, *angles, *peaks, *gathered;
 };
 
 // Of a row of a product's input (see Activations).
@@ -75,6 +77,9 @@ inline int attention_rows(const PkAttention& a) { return pk::TILE_QUERIES * (a.h
 struct Limits {
   size_t rows = 0, head_dim = 0, value_dim = 0, kv_heads = 0, heads_and_partials = 0, by_head = 0, turning = 0;
   size_t experts = 0, active = 0, adapted = 1, expert_inner = 0, window = 0, state = 0;
+  size_t gathered = 0;
+  int most = 0;          // keys that a token reads, of layers that choose them; 0: none does
+  bool in_order = false; // whether some layer reads all
 
   explicit Limits(const PkProgram& m) {
     for (int i = 0; i < m.num_phases; i++) {
@@ -91,8 +96,13 @@ struct Limits {
         if (l->value_dim % 16) raise(state, static_cast<size_t>(l->key_dim) * pk::STATE_LANES);
       }
       if (const PkByHead* h = m.phases[i].by_head) raise(by_head, h->matrices[0].inputs);
+      if (m.phases[i].kind == PK_INDEX) raise(rows, m.phases[i].attention->index_heads);
       if (m.phases[i].kind != PK_ATTEND) continue;
       const PkAttention& a = *m.phases[i].attention;
+      if (a.most) {
+        most = a.most;
+        raise(gathered, static_cast<size_t>(pk::KEY_SPLIT) * (a.head_dim + a.value_dim));
+      } else in_order = true;
       raise(rows, attention_rows(a));
       raise(head_dim, a.head_dim);
       raise(value_dim, a.value_dim);
@@ -122,6 +132,7 @@ inline ThreadScratch thread_scratch(const PkProgram& m, const Limits& most, char
   Activations::take(at, t.state, most.state);
   Activations::take(at, t.angles, most.turning);
   Activations::take(at, t.peaks, LOGITS_ROWS * Peaks::FLOATS);
+  Activations::take(at, t.gathered, most.gathered);
   *end = at;
   return t;
 }
@@ -158,7 +169,11 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
     const int end = b.starts[i] + count;
     longest = end > longest ? end : longest;
   }
-  s.max_splits = (longest + pk::KEY_SPLIT - 1) / pk::KEY_SPLIT;
+  const auto splits_of = [](int keys) { return (keys + pk::KEY_SPLIT - 1) / pk::KEY_SPLIT; };
+  const bool chooses = most.most && longest > most.most;
+  s.max_splits = splits_of(chooses && !most.in_order ? most.most : longest);
+  s.index_splits = chooses ? splits_of(longest) : 0;
+  s.most = most.most;
   Activations::take(at, s.tiles, s.num_tiles);
   Activations::take(at, s.rows, b.rows);
   Activations::take(at, s.is_wanted, b.rows);
@@ -172,6 +187,12 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
   const size_t partials = s.num_tiles * most.heads_and_partials * s.max_splits;
   s.by_split = s.max_splits > 1 && s.num_tiles * static_cast<int>(most.kv_heads) < 4 * m.threads && partials <= MOST_PARTIALS;
   if (s.by_split) Activations::take(at, s.partials, partials);
+  if (chooses) {
+    const size_t scores = static_cast<size_t>(s.index_splits) * pk::KEY_SPLIT;
+    s.index_by_split = s.num_tiles < 4 * m.threads && b.rows * scores <= MOST_PARTIALS;
+    Activations::take(at, s.index, scores * (s.index_by_split ? b.rows : m.threads * pk::TILE_QUERIES));
+    Activations::take(at, s.chosen, static_cast<size_t>(b.rows) * s.most);
+  }
   s.threads = at;
   char* end;
   thread_scratch(m, most, at, &end);

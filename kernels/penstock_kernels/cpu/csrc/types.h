@@ -54,8 +54,12 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // larger heads may lie besides.
 // group: of the tables of a step's sequences, which one it has.
 // axes: [rotary_dims / 2] or null; by which of a row's three positions (see PkBatch) each pair turns.
+// most: a token with as many before it reads so many keys only, itself perhaps not among them: those that the last CHOOSE
+// has chosen; 0: all.  Of latents only.
+// index_heads, index_dim: of the index that chooses them (see PLACE_INDEX); 0: the layer has none of its own.  Its keys, one
+// for each token, lie behind the values of a KV block.
 struct PkAttention {
-  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, group, through;
+  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, group, through, most, index_heads, index_dim;
   float scale, soft_cap;
   const float *cosines, *sines, *sinks, *query_factors;
   const uint8_t* axes;
@@ -155,6 +159,13 @@ enum PkBuffer : int32_t {
 //   first numbers of a head of QUERIES.
 // BY_HEAD: target = a product of each head's numbers of the source; with attention, the source is what that
 //   has left.
+// PLACE_INDEX: of attention with an index (DeepSeek-AI, "DeepSeek-V3.2", 2025).  Of the source's rows, index_dim numbers are
+//   a token's key of the index, which gets the norm, rotates in its first numbers as a key does, and goes to the cache;
+//   the index_heads numbers behind it are weights of the heads.  The target's rows are index_heads queries, which rotate.
+// INDEX: source, target: as of PLACE_INDEX.  A token's score for a key is the sum over the heads of weight times the part
+//   above 0 of query times key.  Where threads share the splits of a row's keys; else CHOOSE does it.
+// CHOOSE: of the keys that a token sees, if they are more than `most`, those with the highest scores; of equal ones the
+//   first.  Holds for ATTEND until the next CHOOSE.
 // EXCHANGE: hands `width` columns of the source to the caller, who completes what other ranks have computed
 //   of them.  With attention, the source is what that attention has left, whose splits are folded first.
 //   With experts, the source is what EXPERTS_UP has left.  Of that and of INNER the floats are handed out,
@@ -192,8 +203,8 @@ enum PkPhaseKind : int32_t {
   PK_BY_HEAD = 14, PK_EXCHANGE = 15, PK_LOOK_UP = 16, PK_NORM = 17, PK_ROWS = 18, PK_SCALE = 19,
   PK_INPUTS_OF_LAYERS = 20, PK_GATE_BY = 21, PK_CUT_GATE = 22, PK_BEGIN_STREAMS = 23, PK_PREDICT = 24,
   PK_JOIN_PATH = 25, PK_CORRECT = 26, PK_ADD_TO_OTHERS = 27, PK_END_STREAM = 28, PK_CONVOLVE = 29, PK_SCAN = 30,
-  PK_TAKE_ROWS = 31, PK_LOWER = 32,
-  PK_PHASE_KINDS = 33
+  PK_TAKE_ROWS = 31, PK_LOWER = 32, PK_PLACE_INDEX = 33, PK_INDEX = 34, PK_CHOOSE = 35,
+  PK_PHASE_KINDS = 36
 };
 
 // waits: all threads wait for each other behind the phase (behind MAKE_INPUT they do by themselves, where they
@@ -349,6 +360,7 @@ constexpr int MAX_HEAD_DIM = 1024;
 constexpr int MAX_GROUP = 128;  // query heads that share a KV head
 constexpr int TILE_QUERIES = 8; // query positions of a sequence that share the reading of keys
 constexpr int MAX_TILE_ROWS = TILE_QUERIES * MAX_GROUP;
+constexpr int MAX_INDEX_HEADS = 1024;
 constexpr int ROWS = 32;        // rows of a product that pass a tile of weights while it lies in the nearest cache
 
 constexpr int MAX_EXPERTS = 1024, MAX_ACTIVE = 64, MAX_STREAMS = 64;

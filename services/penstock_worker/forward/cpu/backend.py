@@ -20,7 +20,12 @@ from torch import Tensor
 
 from penstock.model.config import ModelConfig, PreparedModel
 from penstock.model.kv_layout import kv_layout
-from penstock.model.mechanisms import BESIDE_ATTENTION, UNNORMED_MAMBA2
+from penstock.model.mechanisms import (
+    BESIDE_ATTENTION,
+    CHOSEN_TOKENS,
+    SHARED_CHOICE,
+    UNNORMED_MAMBA2,
+)
 from penstock.model.media_facts import alignment_heads
 from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec
 from penstock.model.sharing import split_obstacle
@@ -55,6 +60,7 @@ from penstock_worker.forward.cpu.dtypes import (
     numerics_of,
 )
 from penstock_worker.forward.cpu.forward import CPUForward
+from penstock_worker.forward.cpu.latent_layers import index_shape
 from penstock_worker.forward.cpu.media import TOWER_DTYPE
 from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
@@ -76,7 +82,7 @@ from penstock_worker.parallel.shard import head_ranges, shard_of
 from penstock_worker.states.planning import groups_with_states, program_states
 from penstock_worker.weights.opening import open_weights
 
-MECHANISMS = COMMON | {BESIDE_ATTENTION, UNNORMED_MAMBA2}
+MECHANISMS = COMMON | {BESIDE_ATTENTION, CHOSEN_TOKENS, SHARED_CHOICE, UNNORMED_MAMBA2}
 """What these kernels have beyond Llama's layers (see penstock.model.mechanisms)."""
 
 
@@ -217,10 +223,11 @@ def _shapes(
     as the model says."""
     heads, kv_heads = map(len, part)
     latent = None if config.latent is None else config.latent.rank
+    index = index_shape(config.index)
     found = []
     for own in {config.layer(number).attention.kv_heads for number in layers}:
         if own is None:
-            shape = DecoderShape(heads, kv_heads, config.head_dim, setup.block_size, latent)
+            shape = DecoderShape(heads, kv_heads, config.head_dim, setup.block_size, latent, index)
         else:
             shape = DecoderShape(config.num_heads, own.count, own.size, setup.block_size)
         found.append(shape)

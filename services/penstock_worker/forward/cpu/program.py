@@ -15,11 +15,11 @@ from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
 from penstock_worker.forward.cpu.adapters import AdaptedPhases
 from penstock_worker.forward.cpu.aux_hidden import CPUAuxHidden
 from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases
+from penstock_worker.forward.cpu.latent_layers import LatentLayerPhases, index_shape
 from penstock_worker.forward.cpu.layer_kinds import (
     AttentionBesidePhases,
     BesideLayerPhases,
     HeadLayerPhases,
-    LatentLayerPhases,
     RecurrentLayerPhases,
     StreamLayerPhases,
     begun,
@@ -326,6 +326,8 @@ def _attention(
         soft_cap=rule.soft_cap,
         window=rule.window,
         chunk=config.encoder_rows or rule.chunk,
+        most=None if rule.index is None else rule.index.most,
+        index=index_shape(rule.index),
         sinks=weights.sinks,
     )
 

@@ -10,7 +10,13 @@ import numpy as np
 import torch
 
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, KVHeadsSpec, LatentSpec
+from penstock.model.layer_spec import (
+    AttentionSpec,
+    FeedForwardSpec,
+    IndexSpec,
+    KVHeadsSpec,
+    LatentSpec,
+)
 from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
@@ -21,6 +27,7 @@ from penstock_worker.forward.cpu.packing import QUANTISED, CPUPacking
 from penstock_worker.forward.cpu.split import WHOLE, Split
 from penstock_worker.forward.cpu.weights import (
     ExpertWeights,
+    IndexWeights,
     LatentWeights,
     LayerWeights,
     ModelWeights,
@@ -33,6 +40,12 @@ from penstock_worker.layers.rotary import Rotary
 from penstock_worker.parallel.shard import Shard
 from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.heads import SharedEnds
+from penstock_worker.weights.names import (
+    INDEX_KEY,
+    INDEX_KEY_NORM,
+    INDEX_QUERY,
+    INDEX_WEIGHTS,
+)
 from penstock_worker.weights.weights import Weights
 
 
@@ -221,6 +234,28 @@ class CPUWeights:
                 to_values=tuple(map(self._packed, to_values)),
                 query_down=matrix(f"{prefix}.q_a_proj", rank, hidden, bias=bias) if rank else None,
                 query_norm=self._latent_norm(f"{prefix}.q_a_norm", rank, latent) if rank else None,
+                index=self._index(spec.index, prefix, rank),
+            ),
+        )
+
+    def _index(self, spec: IndexSpec | None, prefix: str, rank: int) -> IndexWeights | None:
+        """rank: of the vector that queries are made of."""
+        if spec is None or spec.shared:
+            return None
+        hidden, norm = self.config.hidden_size, f"{prefix}.{INDEX_KEY_NORM}"
+        queries = spec.heads * spec.size
+        return IndexWeights(
+            query=self._matrix(f"{prefix}.{INDEX_QUERY}", queries, rank, kind=self.kind),
+            key=self._matrix(f"{prefix}.{INDEX_KEY}", spec.size, hidden, kind=self.kind),
+            key_norm=NormWeights(
+                self._vector(f"{norm}.weight", spec.size),
+                spec.eps,
+                "layer",
+                self._vector(f"{norm}.bias", spec.size),
+            ),
+            # A choice turns on small differences, and the matrix is small.
+            weigher=self._matrix(
+                f"{prefix}.{INDEX_WEIGHTS}", spec.heads, hidden, kind=MatrixKind.F32
             ),
         )
 

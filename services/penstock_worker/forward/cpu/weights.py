@@ -37,6 +37,19 @@ class ExpertWeights:
 
 
 @dataclass(frozen=True, kw_only=True)
+class IndexWeights:
+    """Weights of an index of tokens."""
+
+    query: PackedMatrix
+    """Makes all heads' queries of the vector that attention's queries are made of."""
+    key: PackedMatrix
+    """Makes a token's key of the hidden state."""
+    key_norm: NormWeights
+    weigher: PackedMatrix
+    """Makes the heads' weights of the hidden state."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LatentWeights:
     """Weights of attention over latents, besides those that make queries and the output."""
 
@@ -51,6 +64,8 @@ class LatentWeights:
     """Makes the vector that queries are made of; None: they are made of the hidden state."""
     query_norm: NormWeights | None = None
     """Norm of that vector."""
+    index: IndexWeights | None = None
+    """What chooses the tokens that attention reads, if the layer does so."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,122 @@
+"""The phases of layers whose attention is over latents, and of the index that chooses the tokens
+that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from penstock.model.layer_spec import IndexSpec
+from penstock_kernels.cpu.operands import ByHead, IndexShape
+from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
+from penstock_worker.forward.cpu.gates import forms_of, product_into
+from penstock_worker.forward.cpu.layers import LayerPhases
+from penstock_worker.forward.cpu.weights import IndexWeights
+
+
+@dataclass(frozen=True)
+class LatentLayerPhases(LayerPhases):
+    """A layer whose attention is over latents; its norms are in front."""
+
+    def _attention(self) -> Iterator[Phase]:
+        latent, spec = self.weights.latent, self.spec.attention.latent
+        query, attention = self.weights.query, self.attention
+        if latent is None or spec is None or query is None or self.spec.order != "pre":
+            raise ValueError("no program has such a layer of latents")
+        index = latent.index
+        readers = [query if latent.query_down is None else latent.query_down, latent.down]
+        if index is not None:
+            readers += [index.key, index.weigher]
+        yield self._input(self.weights.attention_norm, *readers)
+        yield product_into(latent.down, Buffer.KEYS)
+        if index is not None:
+            yield from _keys_and_weights(index)
+        if latent.query_down is not None:
+            yield product_into(latent.query_down, Buffer.RESULT)
+            yield Phase(
+                kind=PhaseKind.MAKE_INPUT,
+                source=Buffer.RESULT,
+                target=Buffer.INPUT,
+                width=spec.query_rank,
+                norm=latent.query_norm,
+                forms=forms_of(query, None if index is None else index.query),
+                waits=False,
+            )
+        if index is not None:
+            yield from self._chosen(index)
+        yield product_into(query, Buffer.MIXED)
+        per_head = spec.plain + spec.rotating
+        # The two read MIXED, and write other numbers of QUERIES.
+        yield Phase(
+            kind=PhaseKind.PLACE_LATENT,
+            source=Buffer.KEYS,
+            target=Buffer.QUERIES,
+            width=per_head,
+            attention=attention,
+            norm=latent.norm,
+            waits=False,
+        )
+        yield Phase(
+            kind=PhaseKind.BY_HEAD,
+            source=Buffer.MIXED,
+            target=Buffer.QUERIES,
+            by_head=ByHead(
+                matrices=latent.to_latents,
+                source_stride=per_head,
+                target_stride=attention.head_dim,
+                target_first=spec.rotating,
+            ),
+        )
+        yield Phase(
+            kind=PhaseKind.ATTEND, source=Buffer.QUERIES, target=Buffer.MIXED, attention=attention
+        )
+        yield Phase(
+            kind=PhaseKind.BY_HEAD,
+            source=Buffer.MIXED,
+            target=Buffer.QUERIES,
+            attention=attention,
+            by_head=ByHead(
+                matrices=latent.to_values,
+                source_stride=attention.value_dim,
+                target_stride=spec.value,
+            ),
+        )
+        yield from self.split.valued(
+            Phase(
+                kind=PhaseKind.MAKE_INPUT,
+                source=Buffer.QUERIES,
+                target=Buffer.INPUT,
+                width=attention.heads * spec.value,
+                forms=forms_of(self.weights.output),
+                waits=False,
+            ),
+            spec.value,
+        )
+
+    def _chosen(self, index: IndexWeights) -> Iterator[Phase]:
+        """The choice of the tokens that attention reads. Its queries are in QUERIES, which
+        attention has no use for yet."""
+        yield product_into(index.query, Buffer.QUERIES)
+        placed = Phase(
+            kind=PhaseKind.PLACE_INDEX,
+            source=Buffer.SCORES,
+            target=Buffer.QUERIES,
+            attention=self.attention,
+            norm=index.key_norm,
+        )
+        yield placed
+        yield replace(placed, kind=PhaseKind.INDEX, norm=None)
+        yield replace(placed, kind=PhaseKind.CHOOSE, norm=None)
+
+
+def _keys_and_weights(index: IndexWeights) -> Iterator[Phase]:
+    """A token's key and the weights of its heads, side by side."""
+    size, heads = index.key.struct.outputs, index.weigher.struct.outputs
+    for matrix, first in ((index.key, 0), (index.weigher, size)):
+        product = product_into(matrix, Buffer.SCORES)
+        yield replace(product, part=True, first=first, width=size + heads)
+
+
+def index_shape(spec: IndexSpec | None) -> IndexShape | None:
+    """The layer's own index, if it has one."""
+    return None if spec is None or spec.shared else IndexShape(spec.heads, spec.size)
