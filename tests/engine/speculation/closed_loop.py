@@ -41,10 +41,15 @@ class ClosedLoop:
 
     def __init__(self, machine: Machine, streams: list[Stream], *, seed: int = 0) -> None:
         self.policy = DraftPolicy()
-        self.machine, self.streams = machine, streams
+        self.machine = machine
         self.seconds = 0.0
         self.drafted = self.kept = self.steps = self.wants_proposed = 0
         self._random = random.Random(seed)
+        self.go_on(streams)
+
+    def go_on(self, streams: list[Stream]) -> None:
+        """With others in their place; what the policy has learnt stays."""
+        self.streams = streams
         self._drafts = [SequenceDrafts() for _ in streams]
         self._proposed = [0] * len(streams)
         """What there is when the step is computed."""
