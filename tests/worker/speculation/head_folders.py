@@ -65,6 +65,7 @@ LATENTS = {
     "qk_nope_head_dim": 16,
     "v_head_dim": 16,
 }
+INDEX = {"index_n_heads": 24, "index_head_dim": 16, "index_topk": 6}
 HYBRID = GROUPED | {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
@@ -85,6 +86,7 @@ SERVED = {
     "MiMo": GROUPED,
     "Glm4Moe": GROUPED | EXPERTS | {"use_qk_norm": True},
     "DeepseekV3": LATENTS | EXPERTS,
+    "DeepseekV32": LATENTS | EXPERTS | INDEX,
     "Qwen3Next": HYBRID | {"num_experts": 8, **HYBRID_EXPERTS},
     "Qwen3_5": HYBRID | {"tie_word_embeddings": True},
     "Qwen3_5Moe": HYBRID | {"num_experts": 6, **HYBRID_EXPERTS},

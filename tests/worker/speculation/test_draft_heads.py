@@ -37,6 +37,7 @@ ATTENDING = [
     ("Glm4Moe", "mtp", 3),
     ("DeepseekV3", "mtp", 1),
     ("DeepseekV3", "mtp", 2),
+    ("DeepseekV32", "mtp", 1),
     ("MiMo", "mtp", 2),
 ]
 CASES = [
