@@ -17,9 +17,8 @@ from tests.shared.tiny_models import write_gguf
 def plain_systems() -> Iterator[None]:
     """Systems draft nothing unless a test asks for it: a request that is sent for a second time
     would be over in a few steps, drafted from its first answer, and tests that stop, kill or count
-    something in the middle of a stream need the middle. Nor do they load what compiles grammars
-    before somebody sends one, which takes a second of a processor twice."""
-    Server.unless_said = {"--speculative-config": "off", "--warm-grammars": "false"}
+    something in the middle of a stream need the middle."""
+    Server.unless_said = {"--speculative-config": "off"}
     yield
     Server.unless_said = {}
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.process import logs
+from penstock.process.memory import resident_bytes
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar.interface import Matcher
 from penstock_worker.grammar_text.errors import GrammarError
@@ -93,11 +94,16 @@ class Compiler:
         # Imported here: it rewrites schemas, which no worker does before it is ready.
         from penstock_worker.grammar_text.compile import Library
 
-        begun = time.monotonic()
+        begun, before = time.monotonic(), resident_bytes() or 0
         library = Library(*self._model)
         if self._number_digits:
             self._digits = NumberDigits(library.pieces(), self._number_digits)
-        log.info("grammar library loaded", seconds=time.monotonic() - begun)
+        grown = max(0, (resident_bytes() or 0) - before)
+        log.info(
+            "grammar library loaded",
+            seconds=time.monotonic() - begun,
+            memory=f"{grown / 2**20:,.1f} MiB",
+        )
         return library
 
     def __call__(self, definition: Grammar) -> _Compiled:

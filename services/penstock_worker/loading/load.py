@@ -68,7 +68,7 @@ PLAIN = TransportSettings()
 MOST_WHILE_SERVING = 200_000
 """Tokens of a vocabulary up to which the grammar library is loaded after the model. It keeps
 Python's lock for 0.8 s with 152,000 tokens, and with 262,000 for 2.4 s, by when a session may have
-been given up: so it is then loaded beside the weights."""
+been given up: so it is then loaded beside the weights, whatever `warm_grammars` says."""
 
 
 def load(
@@ -113,7 +113,7 @@ def load(
     except BaseException:
         grammars.close()
         raise
-    if _warms(setup, ranks):
+    if setup.warm_grammars and ranks.place.last:
         grammars.warm_when_idle()
     return loaded
 
@@ -387,11 +387,8 @@ def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGramma
         early=compiler.start_trials,
         end=compiler.close,
     )
-    if _warms(setup, ranks) and prepared.config.vocab_size > MOST_WHILE_SERVING:
+    # Earlier stages compile nothing.
+    if ranks.place.last and prepared.config.vocab_size > MOST_WHILE_SERVING:
         compiler.start_trials()
         grammars.warm()
     return grammars
-
-
-def _warms(setup: Setup, ranks: Ranks) -> bool:
-    return setup.warm_grammars and ranks.place.last  # Earlier stages compile nothing.
