@@ -193,6 +193,10 @@ class Unpreparable(Exception):
     """An item can't be prepared, by its own fault; says why, to follow "the picture"."""
 
 
+SPARE_SECONDS = 30.0
+"""Seconds after which a process is ended that has had nothing to do, if there is another one."""
+
+
 @dataclass(slots=True)
 class PoolCounts:
     """What the processes did."""
@@ -208,13 +212,17 @@ class PoolCounts:
 
 @dataclass(slots=True)
 class MediaPool:
-    """Up to `most` processes, each started when an item needs it. Belongs to one event loop."""
+    """Up to `most` processes, each started when an item needs it, and ended when it has had nothing
+    to do for a while and isn't the only one. Belongs to one event loop."""
 
     bounds: ProcessBounds
     most: int
     counts: PoolCounts = field(default_factory=PoolCounts)
-    _idle: list[MediaProcess] = field(default_factory=list)
+    _idle: list[tuple[MediaProcess, float]] = field(default_factory=list)
+    """Each with the loop's time since when; the next item goes to the last one."""
     _busy: set[MediaProcess] = field(default_factory=set)
+    _ending: set[asyncio.Task[None]] = field(default_factory=set)
+    _look: asyncio.TimerHandle | None = None
     _closed: bool = False
     _owner: int = field(default_factory=os.getpid)
     _turns: Turns = field(init=False)
@@ -225,7 +233,10 @@ class MediaPool:
     @property
     def pids(self) -> list[int]:
         """Ids of all processes."""
-        return [process.pid for process in (*self._idle, *self._busy)]
+        return [process.pid for process in self._all()]
+
+    def _all(self) -> list[MediaProcess]:
+        return [*(process for process, _ in self._idle), *self._busy]
 
     async def prepare(self, task: Prepare, tenant: str = "") -> Answer:
         """The prepared item, when it is this tenant's turn. Raises Unpreparable; Limited where too
@@ -247,7 +258,9 @@ class MediaPool:
     def close(self) -> None:
         """Ends all processes; what they were at fails. Idempotent."""
         self._closed = True
-        for process in (*self._idle, *self._busy):
+        if self._look is not None:
+            self._look.cancel()
+        for process in self._all():
             if self._owner == os.getpid():
                 process.close()
             else:
@@ -287,7 +300,7 @@ class MediaPool:
             await self._drop(process)
         else:
             self._busy.discard(process)
-            self._idle.append(process)
+            self._lay_aside(process)
         if answer.outcome == "memory":
             raise self._blamed("needs more memory to prepare than it may have")
         if answer.outcome == "refused":
@@ -315,7 +328,7 @@ class MediaPool:
     def _living(self) -> MediaProcess | None:
         """An idle process; those that somebody has killed go."""
         while self._idle:
-            process = self._idle.pop()
+            process, _ = self._idle.pop()
             if process.alive:
                 return process
             process.close()
@@ -324,3 +337,20 @@ class MediaPool:
     async def _drop(self, process: MediaProcess) -> None:
         self._busy.discard(process)
         await process.end()
+
+    def _lay_aside(self, process: MediaProcess) -> None:
+        loop = asyncio.get_running_loop()
+        self._idle.append((process, loop.time()))
+        if self._look is None and len(self._idle) > 1 and not self._closed:
+            self._look = loop.call_later(SPARE_SECONDS, self._end_spare)
+
+    def _end_spare(self) -> None:
+        """Ends those that have been idle for long, but for the one that was busy last."""
+        loop = asyncio.get_running_loop()
+        self._look = None
+        while len(self._idle) > 1 and loop.time() - self._idle[0][1] >= SPARE_SECONDS:
+            ending = loop.create_task(self._idle.pop(0)[0].end())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+        if len(self._idle) > 1:
+            self._look = loop.call_at(self._idle[0][1] + SPARE_SECONDS, self._end_spare)

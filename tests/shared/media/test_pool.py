@@ -7,7 +7,8 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import msgspec
@@ -57,6 +58,27 @@ async def test_several_at_a_time_and_no_more(pool: MediaPool) -> None:
     assert len({answer.data for answer in answers}) == 6
     assert len(pool.pids) == 2
     assert pool.counts.items == 6
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def test_of_processes_without_work_one_stays(
+    pool: MediaPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [saved(picture(seed=seed)) for seed in range(2)]
+    await asyncio.gather(*(pool.prepare(task(file)) for file in files))
+    both = pool.pids
+    monkeypatch.setattr("penstock.media.pool.SPARE_SECONDS", 0.0)
+    await asyncio.gather(*(pool.prepare(task(file)) for file in files))
+    await until(lambda: len(pool.pids) == 1 and sum(map(psutil.pid_exists, both)) == 1)
+    left = pool.pids
+    await pool.prepare(task(files[0]))
+    assert pool.pids == left
 
 
 async def test_a_bad_file_leaves_its_process_alone(pool: MediaPool) -> None:
