@@ -29,6 +29,7 @@ from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
 from penstock.text.as_written import PackedMessages, Place, read_texts
 from penstock.text.template import RenderedChat
+from penstock.text.token_table import TokenBytes
 
 MODEL = "org/tiny-model"
 END = 256
@@ -72,9 +73,9 @@ class ByteTokenizer:
     def token_bytes(self, token: int) -> bytes:
         return b"<|end|>" if token == END else bytes([token])
 
-    def visible_bytes(self, skip_special_tokens: bool) -> list[bytes]:
+    def visible_bytes(self, skip_special_tokens: bool) -> TokenBytes:
         end = b"" if skip_special_tokens else self.token_bytes(END)
-        return [bytes([value]) for value in range(END)] + [end]
+        return TokenBytes.of([*(bytes([value]) for value in range(END)), end])
 
     def token_names(self, ids: list[int]) -> list[str]:
         return [self.token_text(token) for token in ids]

@@ -16,8 +16,7 @@ import psutil
 import pytest
 
 from penstock.errors import InvalidRequest, Overloaded
-from penstock.text.render import RenderPool
-from penstock.text.render.pool import MAX_PROCESSES
+from penstock.text.render.pool import MAX_PROCESSES, RenderPool
 from penstock.text.render.wire import Bounds
 from testing.processes import freeze
 
@@ -182,7 +181,7 @@ def test_a_process_that_grew_gives_way(pool: RenderPool) -> None:
 def test_it_is_kept_however_large_the_front_end_is() -> None:
     program = (
         "ballast = bytearray(b'x' * (200 << 20))\n"
-        "from penstock.text.render import RenderPool\n"
+        "from penstock.text.render.pool import RenderPool\n"
         "from penstock.text.render.wire import Bounds\n"
         "pool = RenderPool(Bounds(cpu=20.0)); pool.join(); pids = set()\n"
         "for _ in range(3):\n"
@@ -207,7 +206,7 @@ def test_it_is_small_and_named(pool: RenderPool) -> None:
 def test_it_dies_with_its_front_end() -> None:
     program = (
         "import os, signal\n"
-        "from penstock.text.render import RenderPool\n"
+        "from penstock.text.render.pool import RenderPool\n"
         "pool = RenderPool(); pool.join(); print(pool.pids[0], flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 
+from penstock.process.memory import trim_heap
+
 COLLECT_AFTER = 50_000
 """Objects made and not freed before the collector looks at them. A step makes some for each
 sequence and frees them by their reference counts; at Python's 700, it looked several times a step,
@@ -12,8 +14,9 @@ and at all sequences' tokens time and again."""
 
 def keep() -> None:
     """Has the garbage collector leave alone what exists now: a model and the libraries are a
-    million objects."""
+    million objects. What loading has freed goes back to the system."""
     gc.collect()
+    trim_heap()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
 

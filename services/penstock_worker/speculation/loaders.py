@@ -15,7 +15,6 @@ from penstock.model.kv_layout import KVGroup
 from penstock.prepare import load_manifest
 from penstock.prepare.folder import TOKENIZER
 from penstock.protocol.to_worker import RankGroup, Setup
-from penstock.text.tokenizer import Tokenizer
 from penstock_worker.batch.slots import Slots
 from penstock_worker.device.memory import memory_of
 from penstock_worker.forward.backends import choose
@@ -266,5 +265,7 @@ def _texts(model: Model) -> list[str | None]:
         content = path.read_bytes()
     except OSError as error:
         raise StartupError(f"{path} can't be read: {error}") from error
+    from penstock.text.tokenizer import Tokenizer  # Here: most workers need no tokenizer.
+
     found = Tokenizer.from_bytes(content, add_bos=False, bos_token_id=None).table.texts
     return list(found[: prepared.decoder.vocab_size])

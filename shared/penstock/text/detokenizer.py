@@ -10,7 +10,7 @@ from __future__ import annotations
 from codecs import utf_8_decode
 from typing import Protocol
 
-from penstock.text.token_table import SPACE_MARK
+from penstock.text.token_table import SPACE_MARK, TokenBytes
 from penstock.text.tokenizer import Tokenizer
 
 
@@ -39,17 +39,12 @@ class ByteLevelDetokenizer:
 
     __slots__ = ("_pending", "_table")
 
-    def __init__(self, table: list[bytes]) -> None:
+    def __init__(self, table: TokenBytes) -> None:
         self._table = table
         self._pending = b""
 
     def push(self, ids: list[int]) -> str:
-        table = self._table
-        try:
-            new = self._pending + b"".join([table[i] for i in ids])
-        except IndexError:
-            size = len(table)
-            new = self._pending + b"".join([table[i] for i in ids if i < size])
+        new = self._pending + self._table.joined(ids)
         text, used = utf_8_decode(new, "replace", False)
         self._pending = new[used:]
         return text

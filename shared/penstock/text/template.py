@@ -19,7 +19,7 @@ from penstock.errors import InvalidRequest
 from penstock.model.config import GenerationDefaults
 from penstock.text.as_written import PackedMessages, with_texts
 from penstock.text.disarm import Disarmed, prefix_tree
-from penstock.text.render import RenderPool, shared_pool
+from penstock.text.render.pool import RenderPool, shared_pool
 from penstock.text.render.wire import Fill, Filled, TemplateSource
 from penstock.text.template_shape import (
     ContentShape,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, overload
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Self, overload
 
 import msgspec
 from tokenizers import Tokenizer as Backend
@@ -52,6 +53,50 @@ class TokenTexts(Sequence[str | None]):
         return text
 
 
+class TokenBytes:
+    """The bytes that each id stands for, all in one piece: as objects of Python's, those of 150,000
+    tokens would take 11 MB."""
+
+    __slots__ = ("_content", "_ends", "_starts")
+
+    def __init__(self, content: bytes, starts: array[int], ends: array[int]) -> None:
+        self._content = content
+        self._starts = starts
+        self._ends = ends
+
+    @classmethod
+    def of(cls, pieces: Iterable[bytes]) -> Self:
+        """Of the ids 0, 1, …"""
+        content, ends = bytearray(), array("I", [0])
+        for piece in pieces:
+            content += piece
+            ends.append(len(content))
+        return cls(bytes(content), ends[:-1], ends[1:])
+
+    def without(self, ids: Iterable[int]) -> Self:
+        """With no bytes for these ids, as far as there are such."""
+        ends = self._ends[:]
+        for token in ids:
+            if token < len(ends):
+                ends[token] = self._starts[token]
+        return type(self)(self._content, self._starts, ends)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, token: int) -> bytes:
+        return self._content[self._starts[token] : self._ends[token]]
+
+    def joined(self, ids: list[int]) -> bytes:
+        """The bytes of ids one after the other; of ids that there aren't, none."""
+        content, starts, ends = self._content, self._starts, self._ends
+        try:
+            return b"".join([content[starts[i] : ends[i]] for i in ids])
+        except IndexError:
+            size = len(ends)
+            return b"".join([content[starts[i] : ends[i]] for i in ids if i < size])
+
+
 def _ids(backend: Backend) -> int:
     """The highest id plus one, without a list of all tokens where the ids have no gaps."""
     count = backend.get_vocab_size(with_added_tokens=True)
@@ -68,7 +113,7 @@ class TokenTable(msgspec.Struct, frozen=True, kw_only=True):
 
     texts: TokenTexts
     special: frozenset[int]
-    byte_level: list[bytes] | None
+    byte_level: TokenBytes | None
     byte_fallback: ByteFallbackRules | None
 
     @classmethod
@@ -80,7 +125,7 @@ class TokenTable(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             texts=texts,
             special=special,
-            byte_level=_byte_level_bytes(texts) if is_byte_level else None,
+            byte_level=TokenBytes.of(_byte_level_bytes(texts)) if is_byte_level else None,
             byte_fallback=_byte_fallback_rules(decoder),
         )
 
@@ -96,12 +141,10 @@ class TokenTable(msgspec.Struct, frozen=True, kw_only=True):
             return bytes([byte]) if byte is not None else text.replace(SPACE_MARK, " ").encode()
         return text.encode()
 
-    def visible_bytes(self, skip_special_tokens: bool) -> list[bytes]:
+    def visible_bytes(self, skip_special_tokens: bool) -> TokenBytes:
         """Bytes by id, of a byte-level vocabulary; those of special tokens empty if skipped."""
-        table = self.byte_level or []
-        if not skip_special_tokens:
-            return table
-        return [b"" if i in self.special else piece for i, piece in enumerate(table)]
+        table = TokenBytes.of(()) if self.byte_level is None else self.byte_level
+        return table.without(self.special) if skip_special_tokens else table
 
     def fallback_pieces(self, skip_special_tokens: bool) -> list[str | int | None]:
         """What each id stands for in a vocabulary with byte tokens: a text, the value of a byte
@@ -150,19 +193,17 @@ def _byte_fallback_rules(steps: list[dict[str, Any]]) -> ByteFallbackRules | Non
     return ByteFallbackRules(strips, names.index("Replace") > names.index("ByteFallback"))
 
 
-def _byte_level_bytes(texts: Sequence[str | None]) -> list[bytes]:
+def _byte_level_bytes(texts: Sequence[str | None]) -> Iterator[bytes]:
     """A token is written with one letter for each byte. A text with a letter that stands for no
     byte (an added token's may have one) stands for its own UTF-8 bytes."""
     # Through Latin-1, in which a byte is a letter: half the time of looking up each letter.
     to_latin = dict.fromkeys(range(0x100), NO_LATIN)
     to_latin |= {ord(letter): chr(byte) for letter, byte in byte_letters().items()}
-    table: list[bytes] = []
     for text in texts:
         try:
-            table.append((text or "").translate(to_latin).encode("latin-1"))
+            yield (text or "").translate(to_latin).encode("latin-1")
         except UnicodeEncodeError:
-            table.append((text or "").encode())
-    return table
+            yield (text or "").encode()
 
 
 def byte_letters() -> dict[str, int]:

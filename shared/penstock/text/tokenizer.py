@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.pre_tokenizers import Sequence
 
 from penstock.errors import InvalidRequest, UnsupportedModel
-from penstock.text.token_table import TokenTable
+from penstock.text.token_table import TokenBytes, TokenTable
 
 MAX_ID = 2**32 - 1
 
@@ -36,7 +36,7 @@ class Tokenizer:
         self.add_bos = add_bos and bos_token_id is not None
         self.bos_token_id = bos_token_id
         self._backend = load_backend(content)
-        self._visible_bytes: dict[bool, list[bytes]] = {}
+        self._visible_bytes: dict[bool, TokenBytes] = {}
         self._fallback_pieces: dict[bool, list[str | int | None]] = {}
 
     @classmethod
@@ -203,7 +203,7 @@ class Tokenizer:
         else:
             self.fallback_pieces(skip_special_tokens=True)
 
-    def visible_bytes(self, skip_special_tokens: bool) -> list[bytes]:
+    def visible_bytes(self, skip_special_tokens: bool) -> TokenBytes:
         """TokenTable.visible_bytes, made once."""
         if skip_special_tokens not in self._visible_bytes:
             table = self.table.visible_bytes(skip_special_tokens)

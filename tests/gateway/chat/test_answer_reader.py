@@ -13,6 +13,7 @@ from penstock.parsing.formats.think import THINK
 from penstock.parsing.output import ChainedParser
 from penstock.parsing.thinking import ThinkBlocks
 from penstock.text.detokenizer import ByteLevelDetokenizer
+from penstock.text.token_table import TokenBytes
 from penstock_gateway.chat.answer_parts import LogprobReader, ReadEvent
 from penstock_gateway.generate.logprobs import ChatLogprob
 
@@ -23,7 +24,7 @@ class Tokens:
     """A text cut into tokens at random, within characters too; a few of no text between them."""
 
     def __init__(self, text: str, dice: random.Random) -> None:
-        self.table = [b""]
+        pieces = [b""]
         self.ids: list[int] = []
         self.places: list[tuple[int, int]] = []
         """The characters of each: those that have a byte of it."""
@@ -35,10 +36,11 @@ class Tokens:
                 self.ids.append(0)
                 self.places.append((-1, -1))
             end = min(len(raw), start + dice.randrange(1, 7))
-            self.table.append(raw[start:end])
-            self.ids.append(len(self.table) - 1)
+            pieces.append(raw[start:end])
+            self.ids.append(len(pieces) - 1)
             self.places.append((character[start], character[end - 1] + 1))
             start = end
+        self.table = TokenBytes.of(pieces)
 
     def logprobs(self) -> list[ChatLogprob]:
         return [ChatLogprob(str(place), 0.0, [], []) for place in range(len(self.ids))]
@@ -127,7 +129,7 @@ def test_the_pieces_don_t_matter() -> None:
 
 
 def test_the_last_tokens_have_no_text() -> None:
-    table = [b"ab", b"c", b""]
+    table = TokenBytes.of([b"ab", b"c", b""])
     reader = LogprobReader(hermes(), ByteLevelDetokenizer(table))
     logprobs = [ChatLogprob(str(place), 0.0, [], []) for place in range(3)]
     [one] = reader.read("ab", [0, 1, 2], logprobs)  # "c" was a stop string.

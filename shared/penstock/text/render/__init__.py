@@ -7,8 +7,6 @@ stalls in it holds up nobody else.
 wire    what is said over the socket between the two
 child   the program that fills templates; imports jinja2 and msgspec and little else
 pool    handles on few of them, shared by all templates of a front end; blocking and asyncio
+
+Nothing is imported here: the child would have it too, and asyncio with it.
 """
-
-from penstock.text.render.pool import RenderPool, shared_pool
-
-__all__ = ["RenderPool", "shared_pool"]
