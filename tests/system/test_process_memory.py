@@ -76,7 +76,6 @@ NOT_RUN = {
     "torch.optim.optimizer",
     "torch.profiler.profiler",
     "torch.utils.data.dataloader",
-    "torch.xpu.memory",
 }
 """Modules of torch that nothing here asks for."""
 

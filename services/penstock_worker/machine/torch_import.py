@@ -35,7 +35,6 @@ UNUSED = (
     "torch.profiler",
     "torch.quantization",
     "torch.utils.data",
-    "torch.xpu",
 )
 """Packages that change nothing outside of themselves."""
 DEFERRED = META + UNUSED
