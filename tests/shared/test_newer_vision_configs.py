@@ -223,6 +223,7 @@ FROM_MEMORY: dict[str, dict[str, Any]] = {
 """What releases are known to have, where no copy of their file could be had."""
 MODELS: dict[str, dict[str, Any]] = {
     "lighton-ocr": RELEASES["lightonai/LightOnOCR-1B-1025"]["config"],
+    "kimi-k2.5": RELEASES["moonshotai/Kimi-K2.5"]["config"],
 } | FROM_MEMORY
 
 
@@ -258,6 +259,12 @@ def test_what_they_are_made_of() -> None:
     assert paddle.vision is not None
     assert paddle.vision.tower.positions == RotaryPositions(table=27, by_edges=True)
     assert paddle.ropes[0].axes == (0,) * 16 + (1,) * 24 + (2,) * 24
+    kimi = read("kimi-k2.5")
+    assert kimi.vision is not None
+    assert (kimi.vision.tower.num_layers, kimi.vision.patches_in_row) == (27, 4)
+    assert kimi.vision.tower.positions == RotaryPositions(
+        table=64, cubic=True, by_turns=True, adjacent=True
+    )
     assert [lfm.layer(number).recurrent is None for number in (1, 2)] == [False, True]
 
 
@@ -280,6 +287,13 @@ def test_what_they_are_made_of() -> None:
         ("paddleocr-vl", {"vision_config__image_size": 10**9}, "image_size"),
         ("paddleocr-vl", {"vision_config__spatial_merge_size": 999}, "spatial_merge_size"),
         ("paddleocr-vl", {"vision_config__num_attention_heads": 24 * 24}, "multiple of 4"),
+        ("kimi-k2.5", {"vision_config__merge_type": "mean"}, "merge_type"),
+        ("kimi-k2.5", {"vision_config__mm_projector_type": "linear"}, "mm_projector_type"),
+        ("kimi-k2.5", {"vision_config__merge_kernel_size": [2, 3]}, "merge_kernel_size"),
+        ("kimi-k2.5", {"vision_config__init_pos_emb_width": 32}, "pos_emb_width"),
+        ("kimi-k2.5", {"vision_config__vt_hidden_size": 10**9}, "hidden_size"),
+        ("kimi-k2.5", {"vision_config__mm_hidden_size": 10}, "mm_hidden_size"),
+        ("kimi-k2.5", {"text_config__model_type": "llama"}, "kimi_k2 are"),
         ("lfm2-vl-450m", {"downsample_factor": 10**9}, "downsample_factor"),
         ("lfm2-vl-450m", {"projector_hidden_size": 10**12}, "projector_hidden_size"),
         ("lfm2-vl-450m", {"projector_hidden_act": "silu"}, "projector_hidden_act"),

@@ -124,7 +124,11 @@ def _angles(
     places = [each + positions.first for each in _by_squares(picture, side)]
     if positions.columns_first:
         places.reverse()
-    cos, sin = (torch.cat((tables[0][i][places[0]], tables[1][i][places[1]]), 1) for i in (0, 1))
+    both = [[tables[at][i][places[at]] for at in (0, 1)] for i in (0, 1)]
+    if positions.by_turns:  # columns first
+        cos, sin = (torch.stack(each[::-1], 2).flatten(1) for each in both)
+    else:
+        cos, sin = (torch.cat(each, 1) for each in both)
     return cos.repeat(picture.tiles, 1), sin.repeat(picture.tiles, 1)
 
 

@@ -187,11 +187,21 @@ _TOWER = re.compile(
     r"(?:vision_tower\.vision_model|vision_tower|vision_model|vision_encoder|visual\.vision_model|visual)\."
 )
 _PROJECTOR = re.compile(
-    r"^(?:model\.)?(?:multi_modal_projector|vision_projection|mlp_AR|projector|connector)\."
+    r"^(?:model\.)?(?:multi_modal_projector|vision_projection|mlp_AR|mm_projector|projector|connector)\."
 )
 _LAYER = re.compile(
     r"^(?:encoder\.layers?|transformer\.layers|model\.layers|blocks)\.(\d+)\.(.+?)(\.weight|\.bias)?$"
 )
+_MOONVIT = re.compile(r"^encoder\.blocks\.(\d+)\.(.+?)(\.weight|\.bias)?$")
+"""A layer of Kimi K2.5's, whose modules count from 0."""
+_IN_MOONVIT = {
+    "norm0": "norm1",
+    "norm1": "norm2",
+    "mlp.fc0": "up_proj",
+    "mlp.fc1": "down_proj",
+    "wqkv": "qkv",
+    "wo": "out_proj",
+}
 _MODULE = re.compile(r"^(.+?)(\.weight|\.bias)?$")
 
 _IN_LAYER = {
@@ -267,6 +277,8 @@ _OF_TOWER = {
     "merger.linear_fc1": "projector.1",
     "merger.linear_fc2": "projector.2",
     "pos_embed": "position_embedding",
+    "encoder.final_layernorm": "last_norm",
+    "encoder.patch_embed.proj": "patch_embedding",
 }
 _DEEPSTACK = re.compile(r"^deepstack_merger_list\.(\d+)\.")
 _OF_PROJECTOR = {
@@ -275,6 +287,8 @@ _OF_PROJECTOR = {
     "layer_norm": "projector.norm",
     "norm": "projector.norm",
     "pre_norm": "projector.norm",
+    "proj.0": "projector.1",
+    "proj.2": "projector.2",
     "patch_merger.merging_layer": "projector.merging",
     "modality_projection.proj": "projector",
     "mm_soft_emb_norm": "projector.norm",
@@ -284,7 +298,7 @@ _OF_PICTURES = re.compile(r"^visual_projection\b")
 """CLIP's names of what makes its pictures' vectors."""
 _NEWLINE = re.compile(r"^(?:model\.)?image_newline$")
 _NOT_NEEDED = re.compile(
-    r"(^|\.)(embeddings\.(position_ids|mask_token|packing_position_embedding\.weight)|rotary_pos_emb\.inv_freq)$"
+    r"(^|\.)(embeddings\.(position_ids|mask_token|packing_position_embedding\.weight)|pos_emb\.time_weight|rotary_pos_emb\.inv_freq)$"
 )
 """Buffers that old checkpoints saved, although the configuration determines them; what stands for
 hidden patches in training."""
@@ -313,6 +327,12 @@ def _in_tower(name: str) -> str:
     if merger is not None:
         inner = _known(_DEEPSTACK.sub("merger.", name), _OF_TOWER)
         return inner.replace("projector.", f"projector.deepstack.{merger[1]}.", 1)
+    moonvit = _MOONVIT.fullmatch(name)
+    if moonvit is not None:
+        number, module, kind = moonvit.groups()
+        return f"layers.{number}.{_IN_MOONVIT.get(module, module)}{kind or ''}"
+    if name == "patch_embed.pos_emb.weight":
+        return "position_grid"
     layer = _LAYER.fullmatch(name)
     if layer is None:
         return _known(name, _OF_TOWER)

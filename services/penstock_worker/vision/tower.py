@@ -7,7 +7,7 @@ Zhai et al., "SigLIP", 2023; Wang et al., "Qwen2-VL", 2024.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from math import isqrt, prod
 
 import torch
 from torch import Tensor
@@ -161,6 +161,9 @@ def _table(weights: Weights, rows: int, size: int) -> Tensor:
     """Reads the table of positions, [rows, size]."""
     if weights.has("position_embeddings"):
         return weights.take("position_embeddings", (1, rows, size))[0]
+    if weights.has("position_grid"):
+        side = isqrt(rows)
+        return weights.take("position_grid", (side, side, size)).flatten(0, 1)
     if weights.has("positions_before_class"):
         return weights.take("positions_before_class", (rows, size)).roll(1, 0)
     return weights.take("position_embedding.weight", (rows, size))

@@ -141,7 +141,7 @@ ROPE_FACTORS = "rope_factors"
 _TEXT_HALF = re.compile(r"^(?:model\.)?(?:language_model|text_model)\.(?:model\.)?")
 _OTHER_HALVES = re.compile(
     r"^(?:model\.)?(?:vision_tower|vision_model|vision_encoder|visual|vision_embedder"
-    r"|multi_modal_projector|vision_projection|mlp_AR|projector|connector|audio_tower|embed_vision|embed_audio"
+    r"|multi_modal_projector|vision_projection|mlp_AR|mm_projector|projector|connector|audio_tower|embed_vision|embed_audio"
     r"|mtp(?:_\w+)?)\.|^(?:model\.)?image_newline$"
 )
 """What a model has beside its decoder: what sees or hears, or makes drafts (mtp)."""
@@ -152,8 +152,9 @@ _OWN_HEAD = re.compile(r"^(?:model\.)?(?=mtp(?:_\w+)?\.)")
 _ENCODER = re.compile(r"^model\.encoder\.")
 """In front of the names of an encoder-decoder model's encoder, which is a tower here."""
 _DECODER = re.compile(r"^(?:model\.decoder|model|backbone|transformer\.encoder|transformer)\.")
-_H = re.compile(r"^h\.(?=\d+\.)")
-"""What GPT-2's makers called layers, and others after them."""
+_H = re.compile(r"^(?:h|blocks)\.(?=\d+\.)")
+"""What GPT-2's makers called layers, and others after them; transformers 5 writes Kimi K2.5's as
+blocks."""
 
 
 def unwrapped(name: str) -> str:

@@ -68,6 +68,17 @@ def whole_patches(size: Size, factor: int, least: int, most: int, smallest: int 
     return rounded
 
 
+def never_larger(size: Size, patch: int, most: int, most_side: int) -> Size:
+    """The picture's size when it is made smaller, in proportion, until it has about `most` patches
+    in all and `most_side` in a row or column: Kimi K2.5's rule."""
+    height, width = size
+    patches = max(1, height // patch) * max(1, width // patch)
+    longest = most_side * patch
+    scale = min(1.0, math.sqrt(most / patches), longest / height, longest / width)
+    high, wide = (min(max(1, int(side * scale)), longest) for side in size)
+    return high, wide
+
+
 def widened(size: Size, least: int) -> Size:
     """The picture's size when it is enlarged, about in proportion, until no side is shorter than
     `least`."""

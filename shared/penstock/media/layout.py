@@ -239,6 +239,9 @@ def _columns(width: int, *, first_row: bool) -> list[tuple[int, str]]:
 def patch_grid(image: PatchImages, size: Size) -> tuple[int, int]:
     """(height, width) in merged patches. Raises BadShape."""
     factor = image.patch * image.merge
+    if image.most_side:
+        height, width = patch_size(image, size)
+        return -(-height // factor), -(-width // factor)
     size = geometry.widened(size, factor) if image.widened else size
     least, most = image.min_pixels, image.max_pixels
     if image.of_all:
@@ -246,6 +249,12 @@ def patch_grid(image: PatchImages, size: Size) -> tuple[int, int]:
     else:
         height, width = whole_patches(size, factor, least, most)
     return height // factor, width // factor
+
+
+def patch_size(image: PatchImages, size: Size) -> Size:
+    """(height, width), in pixels, of a picture of most_side before it is filled up."""
+    most = image.max_pixels // image.patch**2
+    return geometry.never_larger(size, image.patch, most, image.most_side)
 
 
 def tile_grid(image: TiledImages, size: Size) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from penstock.media.layout import (
     naflex_grid,
     naflex_whole,
     patch_grid,
+    patch_size,
     tile_grid,
 )
 from penstock.media.pixels import PIXELS, SHAPES, SIZE
@@ -56,7 +57,9 @@ def prepare(image: ImagePreparation, picture: Image.Image) -> dict[str, np.ndarr
         case PatchImages():
             factor = image.patch * image.merge
             height, width = patch_grid(image, _size(picture))
-            pixels = _resized(picture, (height * factor, width * factor), image.pixels)[None]
+            whole = height * factor, width * factor
+            inner = patch_size(image, _size(picture)) if image.most_side else whole
+            pixels = _filled(_resized(picture, inner, image.pixels), whole)[None]
         case TiledImages():
             pixels = _tiled(image, picture)
         case CanvasImages():
@@ -83,6 +86,12 @@ def _resized(picture: Image.Image, size: Size, pixels: Pixels) -> np.ndarray:
     """uint8 [height, width, 3]."""
     height, width = size
     return np.asarray(picture.resize((width, height), resample=Image.Resampling(pixels.resample)))
+
+
+def _filled(pixels: np.ndarray, size: Size) -> np.ndarray:
+    """Black is added at the right and below."""
+    below, right = (whole - has for whole, has in zip(size, pixels.shape, strict=False))
+    return np.pad(pixels, ((0, below), (0, right), (0, 0))) if below or right else pixels
 
 
 def _fixed(image: FixedImages, picture: Image.Image) -> np.ndarray:

@@ -163,6 +163,10 @@ class PatchImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     of_all: bool = False
     """Whether the bounds are of the repeated pictures together, and a picture with a short side is
     enlarged first (GLM-4.1V)."""
+    most_side: int = 0
+    """Patches that a side has at most, of pictures that keep their proportions and are never
+    enlarged: what is missing at the right and below of whole merged patches is black (Kimi K2.5).
+    0: sides are rounded."""
 
 
 class CanvasImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="internvl"):

@@ -27,7 +27,10 @@ class RotaryPositions(msgspec.Struct, frozen=True, kw_only=True, tag="rotary"):
     patches (PaddleOCR-VL)."""
     cubic: bool = False
     """Whether the table is stretched edge on edge instead, so that a patch has a sum of the sixteen
-    vectors around it, weighed by cubic convolution (GLM-4.1V)."""
+    vectors around it, weighed by cubic convolution (GLM-4.1V, Kimi K2.5)."""
+    by_turns: bool = False
+    """Whether the pairs of a head turn by column and row in turn, instead of the first half of them
+    by one of these (Kimi K2.5). Both have the same frequencies."""
     alternating: bool = False
     """Whether rows have every other frequency of a head's, from the first on, and columns those
     between them (Pixtral); else both have the same."""

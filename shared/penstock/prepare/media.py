@@ -21,13 +21,11 @@ from penstock.model.media_facts import (
     LogMel,
     MediaFacts,
     MediaKind,
-    PatchImages,
     ScannedImages,
     TiledImages,
 )
 from penstock.model.tower_spec import AudioSpec
 from penstock.prepare.image_processor import (
-    OF_REPEATED,
     ImageSettings,
     check_all_read,
     fixed_size,
@@ -41,6 +39,7 @@ from penstock.prepare.inputs import (
     VIDEO_PREPROCESSOR,
 )
 from penstock.prepare.media_tokens import MediaTokens
+from penstock.prepare.patch_readers import kimi_k25, of_kimi, paddleocr_vl, qwen2_vl
 from penstock.prepare.picture_readers import (
     in_shared_space,
     internvl,
@@ -96,6 +95,8 @@ def _read_pictures(path: Path, config: Fields, tokens: MediaTokens) -> KindFacts
 def _settings(path: Path) -> ImageSettings | None:
     """Settings of the image processor; None if the folder has none."""
     values, where = _section(path, "image_processor")
+    if "media_proc_cfg" in values:
+        values = of_kimi(values["media_proc_cfg"], where)
     return ImageSettings(values, where) if values else None
 
 
@@ -190,61 +191,6 @@ def _idefics3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> K
     return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
 
 
-def _paddleocr_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    """The makers' own class is called like SigLIP's, whose size means nothing here. A patch is of
-    one frame, whatever config.json says of videos."""
-    size = (384 * 384, 1536 * 1536)
-    if settings.kind == "SiglipImageProcessor":
-        settings.ignore("size", "do_center_crop")
-    else:
-        size = settings.sizes("size", *size)
-    vision = config.section("vision_config").replaced({"temporal_patch_size": 1})
-    return _in_patches(settings, vision, tokens, size, frames=1, widened=True)
-
-
-def _qwen2_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    size = settings.sizes("size", 56 * 56, 28 * 28 * 1280)
-    return _in_patches(settings, config.section("vision_config"), tokens, size)
-
-
-def _in_patches(
-    settings: ImageSettings,
-    vision: Fields,
-    tokens: MediaTokens,
-    size: tuple[int, int],
-    *,
-    frames: int = 2,
-    widened: bool = False,
-) -> KindFacts:
-    """size: least and most pixels, where min_pixels and max_pixels don't say. frames: of a patch,
-    where the settings don't say. widened: as PatchImages has it."""
-    image = PatchImages(
-        pixels=pixels_of(settings),
-        min_pixels=settings.integer("min_pixels", size[0]),
-        max_pixels=settings.integer("max_pixels", size[1]),
-        patch=settings.integer("patch_size", 14),
-        merge=settings.integer("merge_size", 2),
-        frames=settings.integer("temporal_patch_size", frames),
-        widened=widened,
-        of_all=settings.kind in OF_REPEATED,
-    )
-    stated = (
-        ("patch_size", image.patch, vision.optional_integer("patch_size")),
-        ("merge_size", image.merge, vision.optional_integer("spatial_merge_size")),
-        ("temporal_patch_size", image.frames, vision.optional_integer("temporal_patch_size")),
-    )
-    for key, ours, tower in stated:
-        if not 1 <= ours <= 1024 or tower not in (None, ours):
-            raise settings.wrong(key, f"what the vision tower has ({tower})")
-    if not 1 <= image.min_pixels <= image.max_pixels <= 1 << 28:
-        raise UnsupportedModel(
-            f"{settings.where}: pictures are to have {image.min_pixels} to {image.max_pixels} "
-            f"pixels; 1 to {1 << 28}, ascending, are allowed"
-        )
-    token, token_id = tokens.named("image_token_id")
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
-
-
 def _check_side(vision: Fields, height: int, width: int) -> None:
     side = vision.optional_integer("image_size")
     if side is not None and (height, width) != (side, side):
@@ -275,19 +221,21 @@ READERS: dict[str, Reader] = {
     "Gemma3ForConditionalGeneration": _gemma3,
     "Idefics3ForConditionalGeneration": _idefics3,
     "SmolVLMForConditionalGeneration": _idefics3,
-    "Qwen2VLForConditionalGeneration": _qwen2_vl,
-    "Qwen2_5_VLForConditionalGeneration": _qwen2_vl,
-    "Qwen3VLForConditionalGeneration": _qwen2_vl,
-    "Qwen3VLMoeForConditionalGeneration": _qwen2_vl,
-    "Qwen3_5ForConditionalGeneration": _qwen2_vl,
-    "Qwen3_5MoeForConditionalGeneration": _qwen2_vl,
-    "Glm4vForConditionalGeneration": _qwen2_vl,
-    "Glm4vMoeForConditionalGeneration": _qwen2_vl,
-    "Glm46VForConditionalGeneration": _qwen2_vl,
-    "GlmOcrForConditionalGeneration": _qwen2_vl,
+    "Qwen2VLForConditionalGeneration": qwen2_vl,
+    "Qwen2_5_VLForConditionalGeneration": qwen2_vl,
+    "Qwen3VLForConditionalGeneration": qwen2_vl,
+    "Qwen3VLMoeForConditionalGeneration": qwen2_vl,
+    "Qwen3_5ForConditionalGeneration": qwen2_vl,
+    "Qwen3_5MoeForConditionalGeneration": qwen2_vl,
+    "Glm4vForConditionalGeneration": qwen2_vl,
+    "Glm4vMoeForConditionalGeneration": qwen2_vl,
+    "Glm46VForConditionalGeneration": qwen2_vl,
+    "GlmOcrForConditionalGeneration": qwen2_vl,
     "InternVLForConditionalGeneration": internvl,
     "LlavaNextForConditionalGeneration": llava_next,
-    "PaddleOCRVLForConditionalGeneration": _paddleocr_vl,
+    "PaddleOCRVLForConditionalGeneration": paddleocr_vl,
+    "Kimi_K25ForConditionalGeneration": kimi_k25,
+    "KimiK25ForConditionalGeneration": kimi_k25,
     "Lfm2VlForConditionalGeneration": lfm2_vl,
     "Llama4ForConditionalGeneration": llama4,
     "Mistral3ForConditionalGeneration": pixtral,

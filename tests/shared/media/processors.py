@@ -20,6 +20,7 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2Im
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
+from transformers.models.kimi_k25.processing_kimi_k25 import Kimi_K25Processor
 from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
 from transformers.models.llama4.processing_llama4 import Llama4Processor
 from transformers.models.llava.processing_llava import LlavaProcessor
@@ -46,6 +47,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
+from tests.shared.media.without_torchvision import KimiPictures
 
 SPECIAL = (
     "<s>",
@@ -171,6 +173,17 @@ def _pixtral(fast: PreTrainedTokenizerFast, merge: int) -> Any:
         size={"longest_edge": 100}, patch_size={"height": 8, "width": 8}
     )
     return PixtralProcessor(pictures, fast, patch_size=8, spatial_merge_size=merge)
+
+
+def _kimi_k25(fast: PreTrainedTokenizerFast) -> Any:
+    texts = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
+    for name, text in texts.items():
+        setattr(fast, f"{name}_token", text)
+        setattr(fast, f"{name}_token_id", fast.convert_tokens_to_ids(text))
+    pictures = KimiPictures(
+        size={"max_height": 9, "max_width": 9}, patch_size=8, max_patches=40, resample=3
+    )
+    return _unchecked(Kimi_K25Processor)(pictures, fast, None)
 
 
 def _paddleocr_vl(fast: PreTrainedTokenizerFast) -> Any:
@@ -400,6 +413,15 @@ FAMILIES: dict[str, Family] = {
             num_additional_image_tokens=1,
         ),
         "<image>",
+    ),
+    "kimi_k25": Family(
+        "Kimi_K25ForConditionalGeneration",
+        lambda ids: {
+            "image_token_id": ids["<|image_pad|>"],
+            "vision_config": {"patch_size": 8, "merge_kernel_size": [2, 2]},
+        },
+        _kimi_k25,
+        "<|vision_start|><|image_pad|><|vision_end|>",
     ),
     "paddleocr_vl": Family(
         "PaddleOCRVLForConditionalGeneration",

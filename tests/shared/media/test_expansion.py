@@ -109,8 +109,9 @@ def check_spans(ids: list[int], spans: Any, facts: MediaFacts, rows: list[int]) 
 
 def check_pixels(ours: list[dict[str, np.ndarray]], theirs: Any) -> None:
     values = theirs["pixel_values"]
-    if values.ndim == 4 and "image_grid_thw" in theirs:
-        grids = theirs["image_grid_thw"]
+    if values.ndim in (4, 5) and "image_grid_thw" in theirs:
+        values = values.reshape(-1, *values.shape[-3:])
+        grids = theirs["image_grid_thw"].reshape(-1, 3)
         values = in_squares(values, grids, 2)
     if "spatial_shapes" in theirs:
         patches, shapes = parts_of(theirs, 4)
@@ -209,6 +210,9 @@ WRONG: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         "pinpoints",
     ),
     "patches of two frames": ("paddleocr_vl", {"temporal_patch_size": 2}, {}, "temporal"),
+    "no patches at all": ("kimi_k25", {"max_patches": 1}, {}, "max_patches"),
+    "sides of two lengths": ("kimi_k25", {"size": {"max_height": 9, "max_width": 8}}, {}, "size"),
+    "squares of another size": ("kimi_k25", {"merge_size": 3}, {}, "merge_size"),
     "too many tiles": ("internvl", {"max_patches": 1 << 30}, {}, "max_patches"),
     "other rows": ("internvl", {}, {"image_seq_length": 9}, "image_seq_length"),
     "a tile of another size": ("internvl", {"size": {"height": 48, "width": 48}}, {}, "24"),
@@ -243,6 +247,31 @@ def test_a_processor_saved_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "processor_config.json").write_text(json.dumps(whole))
     saved.unlink()
     assert facts_of(tmp_path) == plain
+
+
+def test_the_file_of_kimis_makers(tmp_path: Path) -> None:
+    """It has other names than transformers', in a section, beside settings of videos."""
+    write_folder(tmp_path, FAMILIES["kimi_k25"])
+    plain = facts_of(tmp_path)
+    own = {
+        "config_type": "media_proc.processors.moonvit.MoonViTMediaProcessorConfig",
+        "fixed_output_tokens": None,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "in_patch_limit": 40,
+        "in_patch_limit_each_frame": 10,
+        "merge_kernel_size": 2,
+        "patch_limit_on_one_side": 9,
+        "patch_size": 8,
+        "sample_fps": 2.0,
+        "temporal_merge_kernel_size": 4,
+    }
+    saved = tmp_path / "preprocessor_config.json"
+    saved.write_text(json.dumps({"auto_map": {}, "media_proc_cfg": own}))
+    assert facts_of(tmp_path) == plain
+    saved.write_text(json.dumps({"media_proc_cfg": own | {"fixed_output_tokens": 64}}))
+    with pytest.raises(UnsupportedModel, match="fixed_output_tokens"):
+        facts_of(tmp_path)
 
 
 def test_models_without_eyes(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ from penstock.model.media_facts import Pixels as P
 from tests.shared.media.lfm2_pictures import Lfm2Pictures, parts_of
 from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.shared.media.test_expansion import in_squares
+from tests.shared.media.without_torchvision import KimiPictures
 from tests.thinning import part
 
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
@@ -187,6 +188,18 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
             widened=True,
         ),
     ),
+    "kimi_k25": (
+        KimiPictures(size={"max_height": 9, "max_width": 9}, patch_size=8, max_patches=40),
+        PatchImages(
+            pixels=pixels(3, HALF),
+            min_pixels=16 * 16,
+            max_pixels=40 * 64,
+            patch=8,
+            merge=2,
+            frames=1,
+            most_side=9,
+        ),
+    ),
     "lfm2_vl": (
         Lfm2Pictures(
             encoder_patch_size=4,
@@ -295,15 +308,16 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
             assert np.array_equal(ours["spatial_shapes"], shapes)
             continue
         values = theirs["pixel_values"]
-        if case == "paddleocr_vl":
-            values = in_squares(values, theirs["image_grid_thw"], 2)
+        if case in ("paddleocr_vl", "kimi_k25"):
+            patches = values.reshape(-1, *values.shape[-3:])
+            values = in_squares(patches, theirs["image_grid_thw"].reshape(-1, 3), 2)
         values = values[0] if values.ndim == 5 else values
         if isinstance(preparation, AnyresImages):
             assert tuple(ours["image_size"]) == tuple(theirs["image_sizes"][0])
         assert ours["pixel_values"].dtype == np.float32
         assert np.array_equal(ours["pixel_values"], values.astype(np.float32)), picture.size
         if "image_grid_thw" in theirs:
-            assert np.array_equal(ours["grid_thw"], theirs["image_grid_thw"][0])
+            assert np.array_equal(ours["grid_thw"], np.ravel(theirs["image_grid_thw"]))
 
 
 @pytest.mark.parametrize(

@@ -188,16 +188,17 @@ def theirs_of(model: Any, parts: Sequence[Part], more: Sequence[int] = ()) -> to
 
 def as_given(model: Any, patches: torch.Tensor, grids: Sequence[torch.Tensor]) -> torch.Tensor:
     """The patches of pictures, one after another, as the model's own processor gives them:
-    PaddleOCR-VL's stand row by row, and are small pictures."""
-    if "Paddle" not in type(model).__name__:
+    PaddleOCR-VL's and Kimi K2.5's stand row by row, and are small pictures."""
+    name, vision = type(model).__name__, model.config.vision_config
+    if "Paddle" not in name and "Kimi" not in name:
         return patches
-    side = model.config.vision_config.spatial_merge_size
+    side = vision.spatial_merge_size if "Paddle" in name else vision.merge_kernel_size[0]
     parts = patches.split([int(grid.prod()) for grid in grids])
     found = []
     for part, (_, rows, columns) in zip(parts, grids, strict=True):
         squares = part.view(int(rows) // side, int(columns) // side, side, side, -1)
         found.append(squares.transpose(1, 2).flatten(0, 3))
-    patch = model.config.vision_config.patch_size
+    patch = vision.patch_size
     return torch.cat(found).unflatten(1, (3, patch, patch))
 
 

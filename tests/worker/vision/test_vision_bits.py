@@ -37,6 +37,7 @@ QUICK = (
     "lfm2-vl",
     "granite-vision",
     "paddleocr-vl",
+    "kimi-k25",
 )
 ATTENDING = tuple(case for case in QUICK if case not in ("lfm2-vl", "qwen3.5"))
 """Those without states of recurrent layers, which a prefix in KV blocks doesn't have."""

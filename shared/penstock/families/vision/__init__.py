@@ -7,6 +7,7 @@ from penstock.families.vision.gemma3 import GEMMA3_VISION
 from penstock.families.vision.glm4v import GLM4V, GLM_OCR
 from penstock.families.vision.idefics3 import IDEFICS3
 from penstock.families.vision.internvl import INTERNVL
+from penstock.families.vision.kimi_k25 import KIMI_K25
 from penstock.families.vision.lfm2_vl import LFM2_VL
 from penstock.families.vision.lighton_ocr import LIGHTON_OCR
 from penstock.families.vision.llama4 import LLAMA4_VISION
@@ -35,6 +36,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         LFM2_VL,
         LLAVA_NEXT,
         PADDLEOCR_VL,
+        KIMI_K25,
         LLAMA4_VISION,
         GLM4V,
         GLM_OCR,

@@ -1,0 +1,115 @@
+"""How pictures are prepared of which patches are cut before a tower sees them: Qwen-VL's, GLM's,
+PaddleOCR-VL's and Kimi K2.5's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.model.media_facts import KindFacts, PatchImages
+from penstock.prepare.image_processor import OF_REPEATED, ImageSettings, pixels_of
+from penstock.prepare.media_tokens import MediaTokens
+
+_OF_KIMI = {
+    "in_patch_limit": "max_patches",
+    "image_mean": "image_mean",
+    "image_std": "image_std",
+    "merge_kernel_size": "merge_size",
+    "patch_limit_on_one_side": "size",
+    "patch_size": "patch_size",
+}
+"""Settings of pictures in the file of Kimi K2.5's makers, and transformers' names. The others there
+are of videos."""
+
+
+def of_kimi(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """The settings as transformers has them, of the makers' own file. Raises UnsupportedModel."""
+    if not isinstance(values, dict) or values.get("fixed_output_tokens") is not None:
+        raise UnsupportedModel(f"{where}: media_proc_cfg must leave fixed_output_tokens null")
+    found = {ours: values[name] for name, ours in _OF_KIMI.items() if name in values}
+    if "size" in found:
+        found["size"] = {"max_height": found["size"], "max_width": found["size"]}
+    return found | {"image_processor_type": "Kimi_K25ImageProcessor"}
+
+
+def paddleocr_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """The makers' own class is called like SigLIP's, whose size means nothing here. A patch is of
+    one frame, whatever config.json says of videos."""
+    size = (384 * 384, 1536 * 1536)
+    if settings.kind == "SiglipImageProcessor":
+        settings.ignore("size", "do_center_crop")
+    else:
+        size = settings.sizes("size", *size)
+    vision = config.section("vision_config").replaced({"temporal_patch_size": 1})
+    return _in_patches(settings, vision, tokens, size, frames=1, widened=True)
+
+
+def kimi_k25(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    patch, merge = settings.integer("patch_size", 14), settings.integer("merge_size", 2)
+    most, size = settings.integer("max_patches", 16_384), settings.section("size")
+    longest = size.integer("max_height", 512)
+    if size.integer("max_width", longest) != longest or not 1 <= longest <= 4096:
+        raise settings.wrong("size", "one max_height and max_width, 1 to 4096 patches,")
+    vision = config.section("vision_config")
+    sides = vision.listed("merge_kernel_size", int) if "merge_kernel_size" in vision else [2, 2]
+    if patch != vision.integer("patch_size", 14) or not 1 <= patch <= 1024:
+        raise settings.wrong("patch_size", "what the vision tower has")
+    if [merge, merge] != sides or not 1 <= merge <= 64:
+        raise settings.wrong("merge_size", "what the vision tower has")
+    if not merge**2 <= most <= (1 << 28) // patch**2:
+        raise settings.wrong("max_patches", f"{merge**2} to {(1 << 28) // patch**2}")
+    image = PatchImages(
+        pixels=pixels_of(settings),
+        min_pixels=(patch * merge) ** 2,
+        max_pixels=most * patch**2,
+        patch=patch,
+        merge=merge,
+        frames=1,
+        most_side=longest,
+    )
+    token, token_id = tokens.named("media_placeholder_token_id", "image_token_id")
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
+def qwen2_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    size = settings.sizes("size", 56 * 56, 28 * 28 * 1280)
+    return _in_patches(settings, config.section("vision_config"), tokens, size)
+
+
+def _in_patches(
+    settings: ImageSettings,
+    vision: Fields,
+    tokens: MediaTokens,
+    size: tuple[int, int],
+    *,
+    frames: int = 2,
+    widened: bool = False,
+) -> KindFacts:
+    """size: least and most pixels, where min_pixels and max_pixels don't say. frames: of a patch,
+    where the settings don't say. widened: as PatchImages has it."""
+    image = PatchImages(
+        pixels=pixels_of(settings),
+        min_pixels=settings.integer("min_pixels", size[0]),
+        max_pixels=settings.integer("max_pixels", size[1]),
+        patch=settings.integer("patch_size", 14),
+        merge=settings.integer("merge_size", 2),
+        frames=settings.integer("temporal_patch_size", frames),
+        widened=widened,
+        of_all=settings.kind in OF_REPEATED,
+    )
+    stated = (
+        ("patch_size", image.patch, vision.optional_integer("patch_size")),
+        ("merge_size", image.merge, vision.optional_integer("spatial_merge_size")),
+        ("temporal_patch_size", image.frames, vision.optional_integer("temporal_patch_size")),
+    )
+    for key, ours, tower in stated:
+        if not 1 <= ours <= 1024 or tower not in (None, ours):
+            raise settings.wrong(key, f"what the vision tower has ({tower})")
+    if not 1 <= image.min_pixels <= image.max_pixels <= 1 << 28:
+        raise UnsupportedModel(
+            f"{settings.where}: pictures are to have {image.min_pixels} to {image.max_pixels} "
+            f"pixels; 1 to {1 << 28}, ascending, are allowed"
+        )
+    token, token_id = tokens.named("image_token_id")
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)

@@ -1,0 +1,153 @@
+"""Image processors of transformers that ask for torchvision, without it: their modules' own code,
+but that Pillow resizes and numpy computes numbers."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import math
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.nn import functional
+from transformers.image_processing_utils import BatchFeature
+from transformers.image_transforms import group_images_by_shape, reorder_images, split_to_tiles
+from transformers.image_utils import (
+    IMAGENET_STANDARD_MEAN,
+    IMAGENET_STANDARD_STD,
+    PILImageResampling,
+    SizeDict,
+)
+from transformers.processing_utils import ImagesKwargs
+
+
+class Backend:
+    """What a module's class inherits."""
+
+    rescale_factor = 1 / 255
+
+    def __init__(self, **settings: Any) -> None:
+        for name, value in settings.items():
+            setattr(self, name, SizeDict(**value) if isinstance(value, dict) else value)
+
+    def resize(
+        self, image: torch.Tensor, size: SizeDict, resample: Any = None, antialias: bool = True
+    ) -> torch.Tensor:
+        """Resizes [pictures, 3, height, width] uint8."""
+        made = []
+        for one in image:
+            shown = Image.fromarray(one.permute(1, 2, 0).numpy())
+            shown = shown.resize((size.width, size.height), Image.Resampling(int(resample)))
+            made.append(torch.from_numpy(np.array(shown)).permute(2, 0, 1))
+        return torch.stack(made)
+
+    def rescale_and_normalize(self, images: torch.Tensor, *settings: Any, **_: Any) -> torch.Tensor:
+        _, factor, _, mean, std = settings
+        scaled = (images.numpy().astype(np.float64) * factor).astype(np.float32)
+        middle, spread = (np.array(each, np.float32)[:, None, None] for each in (mean, std))
+        return torch.from_numpy((scaled - middle) / spread)
+
+    def pad(self, image: torch.Tensor, pad_size: SizeDict) -> torch.Tensor:
+        """Fills up with zeros at the right and below."""
+        below, right = pad_size.height - image.shape[-2], pad_size.width - image.shape[-1]
+        return functional.pad(image, (0, right, 0, below))
+
+
+def class_of(model: str, name: str) -> Any:
+    """The class `name` of a model's module over `Backend`."""
+    found = find_spec(f"transformers.models.{model}")
+    assert found is not None
+    assert found.submodule_search_locations
+    path = Path(found.submodule_search_locations[0]) / f"image_processing_{model}.py"
+    tree = ast.parse(path.read_text())
+    tree.body = [each for each in tree.body if isinstance(each, (ast.FunctionDef, ast.ClassDef))]
+    names: dict[str, Any] = {
+        "logger": logging.getLogger(__name__),
+        "math": math,
+        "torch": torch,
+        "lru_cache": lru_cache,
+        "TorchvisionBackend": Backend,
+        "auto_docstring": lambda each: each,
+        "Unpack": list,
+        "ImagesKwargs": ImagesKwargs,
+        "__name__": __name__,
+        "SizeDict": SizeDict,
+        "PILImageResampling": PILImageResampling,
+        "IMAGENET_STANDARD_MEAN": IMAGENET_STANDARD_MEAN,
+        "IMAGENET_STANDARD_STD": IMAGENET_STANDARD_STD,
+        "BatchFeature": BatchFeature,
+        "ImageInput": object,
+        "TensorType": str,
+        "group_images_by_shape": group_images_by_shape,
+        "reorder_images": reorder_images,
+        "split_to_tiles": split_to_tiles,
+    }
+    exec(compile(tree, str(path), "exec"), names)
+    return names[name]
+
+
+class Pictures:
+    """A processor of pictures. settings: where they differ from its class's."""
+
+    model: str
+    name: str
+    """Its class."""
+    of_a_call: tuple[str, ...]
+    """Settings that each call is given."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = settings
+        self._inner = class_of(self.model, self.name)(**settings)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __call__(self, images: Any, return_tensors: str = "np", **more: Any) -> Any:
+        shown = images if isinstance(images, list) else [images]
+        flat = [one for each in shown for one in (each if isinstance(each, list) else [each])]
+        tensors = [torch.from_numpy(np.array(image)).permute(2, 0, 1) for image in flat]
+        settings = {name: getattr(self._inner, name) for name in self.of_a_call}
+        return self._inner._preprocess(
+            tensors, **settings, return_tensors=None, disable_grouping=None, **self.also(more)
+        )
+
+    def also(self, more: dict[str, Any]) -> dict[str, Any]:
+        """What a call is given of `more`, the processor of prompts'."""
+        return {}
+
+    @staticmethod
+    def fetch_images(images: Any) -> Any:
+        return images
+
+    def save_pretrained(self, folder: Path) -> None:
+        settings = {"image_processor_type": f"{self.name}Fast", **self._settings}
+        (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+
+
+class KimiPictures(Pictures):
+    model = "kimi_k25"
+    name = "Kimi_K25ImageProcessor"
+    model_input_names = ("pixel_values", "image_grid_thw")
+    of_a_call = (
+        "do_resize",
+        "size",
+        "resample",
+        "do_rescale",
+        "rescale_factor",
+        "do_normalize",
+        "image_mean",
+        "image_std",
+        "patch_size",
+        "merge_size",
+        "max_patches",
+    )
+
+    def __call__(self, images: Any, return_tensors: str = "np", **more: Any) -> Any:
+        found = super().__call__(images, **more)
+        return BatchFeature({name: np.asarray(value) for name, value in found.items()})
