@@ -51,6 +51,7 @@ ENGINE = {
     "penstock:requests_handed_over": "counter",
     "penstock:streams_resumed": "counter",
     "penstock:orphaned_requests": "gauge",
+    "penstock:requests_shared": "counter",
     "penstock:encoder_items": "counter",
     "penstock:encoder_bytes": "counter",
     "penstock:encoder_cache_rows": "gauge",

@@ -18,6 +18,7 @@ from penstock_engine.sessions.drain import Drain
 from penstock_engine.sessions.effects import Effects
 from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.kept_answers import KeptAnswers
+from penstock_engine.sessions.shared_answers import SharedAnswers
 from penstock_engine.sessions.sleep import SleepState
 from penstock_engine.sessions.weights import WeightsChange
 from penstock_engine.sessions.workers import Workers
@@ -103,6 +104,7 @@ class CoreState:
     context_limit: ContextLimit  # how long a sequence may get with the present pool
     frontends: Frontends  # sessions of front ends, and their open requests
     kept_answers: KeptAnswers  # which of them, and of ended ones, other front ends may claim
+    shared_answers: SharedAnswers  # which of them several requests of front ends get
     workers: Workers  # the rank group and its health
     grammars: GrammarManager  # grammars of structured output, and who waits for them
     media: MediaManager  # items of prompts, who waits for them, and what is encoded
@@ -215,6 +217,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
     )
     clock = Clock()
     frontends, counts = Frontends(), EngineCounts()
+    shared_answers = frontends.shared = SharedAnswers(frontends)
     media = scheduling.media = MediaManager(
         scheduling,
         frontends,
@@ -232,6 +235,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         context_limit=ContextLimit(facts.longest_sequence, scheduling),
         frontends=frontends,
         kept_answers=KeptAnswers(config.scheduler.resume_grace_seconds),
+        shared_answers=shared_answers,
         workers=workers,
         grammars=GrammarManager(config.grammar, scheduling, workers),
         media=media,

@@ -76,12 +76,17 @@ class CoreUnderTest(ABC):
 
     def _asked(self, slot: int) -> RequestScore:
         """The request that a running slot works on."""
-        request = self.core.state.scheduling.running[slot].request
+        sequence = self.core.state.scheduling.running[slot]
+        request, index = sequence.request, sequence.index
         if request.internal:
             return _replayed(request)
         if request.session == NOBODY:
             assert request.kept is not None
-            return self.claims[request.kept.claim]
+            claimed = [self.claims[claim] for claim in request.kept.claims]
+            return next(each for each in claimed if index in each.sequences)
+        if request.readers:
+            first = next(each for each in request.readers if index in each.open)
+            return self._front_of(first.session).requests[first.number]
         return self._front_of(request.session).requests[request.number]
 
     def _is_internal(self, slot: int) -> bool:
@@ -107,7 +112,9 @@ class CoreUnderTest(ABC):
         """(session, number) of each open request of which some is in a slot."""
         scheduler = self.core.state.scheduling
         held = [*scheduler.running.values(), *scheduler.marked.values()]
-        return {(s.request.session, s.request.number) for s in held if not s.request.ended}
+        open_ones = [s.request for s in held if not s.request.ended]
+        readers = {(each.session, each.number) for r in open_ones for each in r.readers}
+        return readers | {(each.session, each.number) for each in open_ones}
 
     # ---- the books
 

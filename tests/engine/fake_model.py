@@ -25,7 +25,8 @@ def next_token(
 
     A grammar's text is a number: so many tokens that aren't EOS, then EOS.
     """
-    text = f"{prompt}|{emitted}|{sampling.seed}|{index}"
+    seed = sampling.seed if sampling.temperature else 0
+    text = f"{prompt}|{emitted}|{seed}|{index}"
     token = hashlib.blake2b(text.encode(), digest_size=8).digest()[0] % VOCAB
     if grammar is not None and len(emitted) >= int(grammar.text):
         return EOS[0]

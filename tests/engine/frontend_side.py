@@ -65,6 +65,8 @@ class FrontendSide(CoreUnderTest):
         """What front ends have not answered."""
         self.next_claim: Claim | None = None
         """The claim of requests that are given none."""
+        self.next_shared = False
+        """Whether requests may be shared that say nothing of it."""
         self._requests = 0
 
     # ---- what they do
@@ -111,6 +113,7 @@ class FrontendSide(CoreUnderTest):
         gathered: bool = False,
         session: SessionTerms | None = None,
         claim: Claim | None = None,
+        shared: bool | None = None,
         **stopping: Any,
     ) -> RequestScore:
         self._requests += 1
@@ -145,6 +148,7 @@ class FrontendSide(CoreUnderTest):
             session=session,
             claim=claim or self.next_claim,
             claimed=claimed,
+            shared=self.next_shared if shared is None else shared,
         )
         left = None if time_left_ms is None else time_left_ms / 1000
         # Also after a trial that failed, until a worker is told of the former weights again.
@@ -228,8 +232,9 @@ class FrontendSide(CoreUnderTest):
                 front.status = message
             case Adapters(adapters):
                 front.adapters |= {each.name: each for each in adapters}
-            case Accepted(request):
+            case Accepted(request, shared):
                 score = front.requests[request]
+                score.shared = shared
                 assert not score.accepted
                 assert score.rejected is None
                 score.accepted = True

@@ -85,6 +85,8 @@ class RequestScore:
     """Whether its front end has left it to whoever claims it."""
     cached: int | None = None
     prepared: bool = False
+    shared: bool = False
+    """Whether it was told that it gets the answer of an earlier one."""
     sequences: dict[int, SequenceScore] = field(default_factory=dict)
 
     @property
@@ -127,7 +129,8 @@ class RequestScore:
         if output.finish is None:
             assert output.tokens or output.prompt_logprobs
             most = MOST_HELD + MOST if self.submit.gathered else 0
-            adopts = self.submit.claim is not None  # All that was computed comes at once.
+            # All that was computed comes at once.
+            adopts = self.submit.claim is not None or self.shared
             assert adopts or len(output.tokens) <= 1 + max(output.drafted, most)
             return
         score.terminal = output

@@ -19,6 +19,7 @@ from penstock.client.deltas import KnownTokens
 from penstock.client.generation import Sink
 from penstock.client.live import LiveFeed
 from penstock.client.observer import UNOBSERVED, Observer, RequestTiming, Unobserved, observe
+from penstock.client.routing import Placement, RoutingRequest
 from penstock.errors import PenstockError
 from penstock.media.items import PromptMedia
 from penstock.model.config import GenerationDefaults
@@ -156,6 +157,7 @@ class FakeGeneration:
         feeds: bool = False,
         cached: int = 0,
     ) -> None:
+        self.placement = Placement(RoutingRequest([], 0))
         self._steps = iter(steps)
         self._cached = cached
         self._feeds = feeds

@@ -17,7 +17,8 @@ from penstock_engine.request.request import Request
 from penstock_engine.request.request import Sequence as Running
 from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.state import SchedulerState
-from penstock_engine.sessions.frontends import FrontendSession
+from penstock_engine.sessions.frontends import Frontends, FrontendSession
+from penstock_engine.sessions.shared_answers import SharedAnswers
 from penstock_engine.waiting.adapters import AdapterManager
 from penstock_engine.waiting.disk_kv import RemoteKV
 from penstock_engine.waiting.grammars import GrammarManager
@@ -44,6 +45,7 @@ def check(state: CoreState) -> None:
     state.expected_prompts.check([each.session for each in state.frontends])
     state.kv_sessions.check(state.frontends.requests())
     state.kept_answers.check(state.frontends.orphanage.requests.values())
+    check_readers(state.frontends, state.shared_answers)
     state.calls.check()
     state.adapters.check(chain(state.frontends.requests(), replays))
 
@@ -63,10 +65,28 @@ def check_scheduling(scheduling: SchedulerState) -> None:
 def check_gathered(session: FrontendSession) -> None:
     """Raises BrokenState where outputs are held of a sequence that has ended."""
     for number, index in session.gathered:
+        reader = session.readers.get(number)
         request = session.requests.get(number)
         sequence = None if request is None else request.sequences.get(index)
         lives = sequence is not None and not sequence.finished
+        lives = lives if reader is None else index in reader.open
         _demand(lives, f"outputs of sequence {index} of request {number} are held after its end")
+
+
+def check_readers(frontends: Frontends, shared: SharedAnswers) -> None:
+    """Raises BrokenState unless each reader of a shared answer is one to its front end and to the
+    answer, and waits for what is open."""
+    there = [reader for session in frontends for reader in session.readers.values()]
+    known = [reader for request in shared.requests.values() for reader in request.readers]
+    counted = Counter(reader.tenant for reader in there)
+    _demand(counted == shared.of_tenants, "the tenants' readers are miscounted")
+    _demand(set(there) == set(known), f"{len(there)} readers have answers, {len(known)} are known")
+    for request in shared.requests.values():
+        alive = {index for index, each in request.sequences.items() if not each.finished}
+        _demand(bool(request.readers), f"nobody reads the shared answer of {request.name}")
+        for reader in request.readers:
+            waits = bool(reader.open) and reader.open <= alive
+            _demand(waits, f"a reader of {request.name} waits for what has ended")
 
 
 def check_requests(

@@ -1,4 +1,5 @@
-"""Requests that lose their front end, and go on with another that claims their answer."""
+"""Requests that lose their front end, and go on with another that claims their answer; and answers
+that more than one request gets."""
 
 from __future__ import annotations
 
@@ -10,9 +11,13 @@ from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Accepted, Prepared, SequenceOutput
 from penstock_engine.core_state import CoreState
 from penstock_engine.handlers.finisher import Finisher
+from penstock_engine.request.reader import Reader
 from penstock_engine.request.request import Request, worker_sampling
+from penstock_engine.request.states import FINISH_REASONS, SequenceState
 from penstock_engine.request.timeline import TimelineBuilder
 from penstock_engine.sessions.frontends import NOBODY, FrontendSession
+from penstock_engine.sessions.kept_answers import can_be_shared
+from penstock_engine.sessions.shared_answers import MOST_READERS, SHARED
 
 ELSEWHERE = "another connection goes on with this stream"
 
@@ -36,10 +41,52 @@ class Adoption:
         return True
 
     def expire(self, now: float) -> None:
-        """Ends what nobody has gone on with in time."""
+        """Ends what nobody has gone on with in time, and readers whose time is over."""
         for request in self._state.kept_answers.over(now):
             self._finisher.close(request)
+        for reader in self._state.shared_answers.deadlines.over(now):
+            self.leave(reader, SequenceState.FINISHED_TIMED_OUT, now)
         self._state.kept_answers.settle(now)
+
+    def leave(
+        self, reader: Reader, end: SequenceState, now: float, *, handed_over: bool = False
+    ) -> None:
+        """A reader goes away, or is told so. What nobody else reads may wait for another, as any
+        request does, or ends."""
+        shared = self._state.shared_answers
+        request = shared.requests[reader.answer]
+        if len(request.readers) > 1:
+            shared.tell_end(request, reader, FINISH_REASONS[end])
+            self._end_unread(request)
+            return
+        timed_out = end is SequenceState.FINISHED_TIMED_OUT
+        if timed_out or handed_over or not self.orphan(request, now):
+            request.handed_over = handed_over
+            self._finisher.end_all(request, end)
+
+    def _end_unread(self, request: Request) -> None:
+        """Ends sequences that nobody reads any more, while others of the request are read."""
+        for sequence in list(request.sequences.values()):
+            read = any(sequence.index in reader.open for reader in request.readers)
+            if not read and not sequence.finished:
+                self._state.kept_answers.cut(request)
+                self._finisher.end(sequence, SequenceState.FINISHED_ABORTED)
+
+    def finish(self, reader: Reader, index: int) -> None:
+        """A reader has found the end of a sequence, which goes on while others read it."""
+        shared = self._state.shared_answers
+        request = shared.requests[reader.answer]
+        if index not in reader.open:
+            return
+        if any(index in other.open for other in request.readers if other is not reader):
+            shared.tell_end(request, reader, "stop", index=index)
+        else:
+            self.stop(request, index)
+
+    def stop(self, request: Request, index: int) -> None:
+        """Its only reader has found the end of a sequence."""
+        self._state.kept_answers.cut(request)
+        self._finisher.end(request.sequences[index], SequenceState.FINISHED_STOPPED)
 
     def gives_way(self, tenant: str) -> bool:
         """Whether something of the tenant's has ended that nobody reads, as it may have no more
@@ -56,31 +103,83 @@ class Adoption:
         if claim is None:
             return False
         found = book.find(claim.digest)
-        if found is not None and self._may_have(submit, found):
-            book.adopted += 1
-            self._hand_over(found, frontend, submit, now)
-            return True
-        book.recomputed += claim.goes_on
-        return False
+        if found is None or found.kept is None:
+            return False
+        # What has had several readers is only joined: nobody knows which of them comes again.
+        alone = not found.kept.joined and (claim.goes_on or found.session == NOBODY)
+        if not (found.ended or alone) or not self._may_have(submit, found, ahead=False):
+            return False
+        book.adopted += 1
+        self._hand_over(found, frontend, submit, now)
+        return True
 
-    def _may_have(self, submit: Submit, found: Request) -> bool:
-        """Claims are digests that front ends make. The request itself has the last word."""
-        claim, kept = submit.claim, found.kept
-        read = not found.ended and found.session != NOBODY
+    def shareable(self, submit: Submit) -> Request | None:
+        """What is being computed, and would answer the request along with what it answers now: of
+        an equal claim, or of another request where that is wanted."""
+        state = self._state
+        if (submit.claim is None and not submit.shared) or not can_be_shared(submit):
+            return None
+        if not submit.resumed and (state.draining or state.weights.asked is not None):
+            return None
+        found = None if submit.claim is None else state.kept_answers.find(submit.claim.digest)
+        if found is None and submit.shared:
+            eos = state.facts.model.generation.eos_token_ids
+            sampling = worker_sampling(submit.sampling, submit.stopping, eos)
+            found = state.kept_answers.find_shared(submit, sampling)
+        if found is None or found.ended or found.kept is None:
+            return None
+        # What may have killed an engine core is not passed off as what has not.
+        blamed = max(each.deaths for each in found.sequences.values())
+        full = found.kept.joined >= MOST_READERS - 1 or not state.shared_answers.has_room(found)
+        if submit.deaths > blamed or full:
+            return None
+        return found if self._may_have(submit, found, ahead=True) else None
+
+    def join(self, found: Request, frontend: FrontendSession, submit: Submit, now: float) -> None:
+        """Answers a request along with an earlier one that is shareable."""
+        state, kept, claim = self._state, found.kept, submit.claim
+        goes_on = claim is not None and claim.goes_on
+        if found.session != SHARED:
+            state.kept_answers.taken_over(found)
+            state.shared_answers.take_in(found, kept.claims[0] if kept and kept.claims else b"")
+        elif claim is not None and goes_on:
+            for former in [each for each in found.readers if each.claim == claim.digest]:
+                state.shared_answers.tell_end(found, former, "error", ELSEWHERE)
+        state.kept_answers.joined(found, submit)
+        state.kept_answers.adopted += goes_on
+        state.kept_answers.shared += not goes_on
+        reader = state.shared_answers.join(found, frontend, submit, now)
+        self._greet(found, frontend, submit, shared=not goes_on)
+        outputs = self._told(found, submit)
+        if outputs:
+            cached = reader.take_cached_tokens(found.cached_tokens)
+            outputs[0] = msgspec.structs.replace(outputs[0], cached_tokens=cached)
+        frontend.outputs += outputs
+        self._end_unread(found)
+
+    def _may_have(self, submit: Submit, found: Request, *, ahead: bool) -> bool:
+        """Names are digests, and claims are made by front ends. The request itself has the last
+        word. ahead: see KeptAnswer.agrees."""
+        kept = found.kept
         eos = self._state.facts.model.generation.eos_token_ids
+        sampling = worker_sampling(submit.sampling, submit.stopping, eos)
+        if ahead and sampling.temperature == 0.0:
+            sampling = msgspec.structs.replace(sampling, seed=found.sampling.seed)
         wanted = {each.index for each in submit.sequences}
+        alive = {index for index, each in found.sequences.items() if not each.finished}
         return (
-            claim is not None
-            and kept is not None
-            and (claim.goes_on or not read)
+            kept is not None
             and submit.tenant == found.tenant
             and submit.adapter == found.adapter
             and submit.stopping == found.stopping
-            and worker_sampling(submit.sampling, submit.stopping, eos) == found.sampling
+            and sampling == found.sampling
             and array("i", submit.prompt_token_ids) == found.prompt_token_ids
-            and kept.agrees(submit.sequences)
-            # One that it takes to have ended, and that goes on, is nothing it could be told of.
-            and all(s.finished or s.index in wanted for s in found.sequences.values())
+            and kept.agrees(submit.sequences, ahead=ahead)
+            # One that it takes to have ended, and that goes on, is nothing it could be told of;
+            # unless others read that.
+            and (alive <= wanted or (ahead and found.session != NOBODY))
+            # Of what is all there it is no reader.
+            and (not ahead or not alive.isdisjoint(wanted))
         )
 
     def _hand_over(
@@ -90,19 +189,28 @@ class Adoption:
             self._take_away(request)
             self._renew(request, submit, now)
             frontend.take_over(request, submit.request)
-        frontend.reply(Accepted(submit.request))
+        self._greet(request, frontend, submit, shared=False)
+        frontend.outputs += self._outputs(request, submit)
+
+    def _greet(
+        self, request: Request, frontend: FrontendSession, submit: Submit, *, shared: bool
+    ) -> None:
+        frontend.reply(Accepted(submit.request, shared))
         begun = any(sequence.emitted for sequence in request.sequences.values())
         prepared = request.ended or begun or self._state.grammars.is_ready(request)
         if submit.grammar is not None and prepared:
             frontend.reply(Prepared(submit.request))
-        frontend.outputs += self._outputs(request, submit)
 
-    def _outputs(self, request: Request, submit: Submit) -> list[SequenceOutput]:
-        """What the new reader gets at once; the number of cached tokens with the first."""
+    def _told(self, request: Request, submit: Submit) -> list[SequenceOutput]:
+        """All that there is of the answer, but for what the new reader has."""
         kept = request.kept
         if kept is None:
             return []
-        found = kept.outputs(submit.request, submit.sequences, submit.prompt_delivered)
+        return kept.outputs(submit.request, submit.sequences, submit.prompt_delivered)
+
+    def _outputs(self, request: Request, submit: Submit) -> list[SequenceOutput]:
+        """What the new reader gets at once; the number of cached tokens with the first."""
+        found = self._told(request, submit)
         request.cached_reported = bool(found) and request.cached_tokens is not None
         if found:
             found[0] = msgspec.structs.replace(found[0], cached_tokens=request.cached_tokens)

@@ -103,12 +103,15 @@ class FromFrontends:
         """The session is over."""
         frontend = self._state.frontends.get(session)
         if frontend is not None:
-            open_requests = len(frontend.requests)
+            open_requests = len(frontend.requests) + len(frontend.readers)
             log.info(
                 "front end disconnected", name=frontend.name, reason=reason, open=open_requests
             )
             for request in list(frontend.requests.values()):
                 self._adoption.orphan(request, self._state.clock.now)
+            for reader in list(frontend.readers.values()):
+                aborted = SequenceState.FINISHED_ABORTED
+                self._adoption.leave(reader, aborted, self._state.clock.now)
             self._finisher.close_session(session)
             for part in self._asked:
                 part.frontend_ended(session)
@@ -202,18 +205,25 @@ class FromFrontends:
             self._refuse(frontend.session, error.message)
 
     def _finish(self, frontend: FrontendSession, finish: Finish) -> None:
+        reader = frontend.readers.get(finish.request)
+        if reader is not None:
+            self._adoption.finish(reader, finish.sequence)
+            return
         request = frontend.requests.get(finish.request)
         sequence = request.sequences.get(finish.sequence) if request is not None else None
-        if sequence is not None and not sequence.finished:
-            self._finisher.end(sequence, SequenceState.FINISHED_STOPPED)
+        if request is not None and sequence is not None and not sequence.finished:
+            self._adoption.stop(request, finish.sequence)
 
     def _abort(self, frontend: FrontendSession, abort: Abort, now: float) -> None:
-        request = frontend.requests.get(abort.request)
+        request, reader = frontend.requests.get(abort.request), frontend.readers.get(abort.request)
+        if abort.handed_over and (request is not None or reader is not None):
+            self._state.drain.taken_away(now)
+        if reader is not None:
+            aborted = SequenceState.FINISHED_ABORTED
+            self._adoption.leave(reader, aborted, now, handed_over=abort.handed_over)
         if request is None:
             return
-        if abort.handed_over:
-            request.handed_over = True
-            self._state.drain.taken_away(now)
+        request.handed_over |= abort.handed_over
         if not (abort.kept and self._adoption.orphan(request, now)):
             self._finisher.close(request)
 

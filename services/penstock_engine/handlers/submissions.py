@@ -21,7 +21,7 @@ from penstock_engine.request.states import SequenceState
 from penstock_engine.request.stopping import check_stop
 from penstock_engine.request.timeline import TimelineBuilder
 from penstock_engine.scheduler.starts import next_starts
-from penstock_engine.sessions.frontends import FrontendSession
+from penstock_engine.sessions.frontends import NOBODY, FrontendSession
 from penstock_engine.waiting.queue import Part
 from penstock_engine.waiting.queue_bounds import QueueBounds, ServiceRate, sum_of
 
@@ -57,18 +57,25 @@ class Submissions:
             return
         if self._adoption.adopt(frontend, submit, now):
             return
-        refusal = self._refusal(submit, now)
-        while refusal is not None and refusal.code == "limited":
-            if not self._adoption.gives_way(submit.tenant):
+        while True:
+            found = self._adoption.shareable(submit)
+            refusal = self._refusal(submit, found, now)
+            limited = refusal is not None and refusal.code == "limited"
+            if not limited or not self._adoption.gives_way(submit.tenant):
                 break
-            refusal = self._refusal(submit, now)
         if refusal is not None:
             self._reject(frontend, refusal)
+        elif found is not None:
+            self._adoption.join(found, frontend, submit, now)
         else:
             self._accept(frontend, submit, now)
 
-    def _refusal(self, submit: Submit, now: float) -> Rejected | None:
-        """Returns the rejection of a valid request that isn't accepted now; None otherwise."""
+    def _refusal(self, submit: Submit, found: Request | None, now: float) -> Rejected | None:
+        """Returns the rejection of a valid request that isn't accepted now; None otherwise. found:
+        its answer is computed already, so it takes no room; of what nobody reads, no place."""
+        if found is not None:
+            free = submit.resumed or found.session == NOBODY
+            return None if free else self._admission.over_limit(submit, now)
         return (
             self._leaving(submit)
             or self._admission.refusal(submit, now)
@@ -104,7 +111,7 @@ class Submissions:
         frontend.reply(refusal)
 
     def _validate(self, frontend: FrontendSession, submit: Submit) -> None:
-        if submit.request in frontend.requests:
+        if submit.request in frontend.requests or submit.request in frontend.readers:
             raise InvalidRequest(f"request {submit.request} is already open in this session")
         facts = self._state.facts
         ready = self._state.workers.ready
@@ -274,11 +281,11 @@ class Admission:
             return Rejected(submit.request, "unavailable", message, UNAVAILABLE_RETRY_MS)
         if submit.resumed:
             return None
-        return (
-            self._over_limit(submit, now) or self._no_room(submit, now) or self._late(submit, now)
-        )
+        return self.over_limit(submit, now) or self._no_room(submit, now) or self._late(submit, now)
 
-    def _over_limit(self, submit: Submit, now: float) -> Rejected | None:
+    def over_limit(self, submit: Submit, now: float) -> Rejected | None:
+        """Returns the rejection of a request whose tenant has as many open as it may have; None
+        otherwise."""
         most = self._tenants.of(submit.tenant, submit.grant).max_requests
         requests = self._frontends.open_requests
         count = requests.count(submit.tenant)

@@ -235,6 +235,12 @@ def _requests(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
         ["how"],
         _keyed(state.streams_resumed),
     )
+    yield families.counter(
+        "penstock:requests_shared",
+        "Requests whose answer was computed along with an earlier, equal one's. No other count of"
+        " this engine core has them.",
+        state.shared,
+    )
     yield families.gauge(
         "penstock:orphaned_requests",
         "Requests that go on being computed after their gateway or client has gone.",

@@ -35,7 +35,7 @@ class MetricsSnapshot(NamedTuple):
     prefetched: KV blocks that came before their session, or their prompt, did.
     audits: by result; audits_skipped: by reason; audit_differences: by tier.
     streams_resumed: readers of answers that had lost an earlier connection, by what became of them;
-    orphans: requests that go on without a reader.
+    orphans: requests that go on without a reader.  shared: that got the answer of an earlier one.
     parts: seconds of steps by what they went into.  fair: whether the policy keeps accounts.
     EngineCounts are since the process began."""
 
@@ -72,6 +72,7 @@ class MetricsSnapshot(NamedTuple):
     resumed: int
     handed_over: int
     streams_resumed: dict[str, int]
+    shared: int
     orphans: int
     drafts: dict[str, int]
     kept_at: list[int]
@@ -154,6 +155,7 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
             "adopted": core.state.kept_answers.adopted,
             "recomputed": core.state.kept_answers.recomputed,
         },
+        shared=core.state.kept_answers.shared,
         orphans=len(core.state.frontends.orphanage.requests),
         drafts={
             "drafts": counts.drafts,

@@ -32,11 +32,25 @@ class KeptAnswer:
     given, to whomever.
     """
 
-    __slots__ = ("_ends", "_logprobs", "_prompt_logprobs", "_room", "_tokens", "claim", "size")
+    __slots__ = (
+        "_ends",
+        "_logprobs",
+        "_prompt_logprobs",
+        "_room",
+        "_tokens",
+        "claims",
+        "joined",
+        "retried",
+        "shared",
+        "size",
+    )
 
-    def __init__(self, claim: bytes, tokens: dict[int, array[int]], room: KeptRoom) -> None:
+    def __init__(self, tokens: dict[int, array[int]], room: KeptRoom) -> None:
         """tokens: of each sequence, which grow as it does."""
-        self.claim = claim
+        self.claims: list[bytes] = []  # digests of those who may have it again; the first first
+        self.shared = b""  # by which equal requests find it while it is computed; empty: they don't
+        self.retried = False  # it may be claimed before there is anything of it
+        self.joined = 0  # readers that have come to it
         self.size = 0
         """Its share of the room."""
         self._room = room
@@ -75,13 +89,18 @@ class KeptAnswer:
         failed = any(end.finish in ("abort", "timeout", "error") for end in ends)
         return len(ends) == len(self._tokens) and not failed
 
-    def agrees(self, opened: Iterable[OpenSequence]) -> bool:
-        """Whether it has the sequences, and in each what the new reader has."""
+    def agrees(self, opened: Iterable[OpenSequence], *, ahead: bool) -> bool:
+        """Whether it has the sequences, and in each what the new reader has. ahead: the latter may
+        have more than there is yet of one that goes on."""
         return all(
             each.index in self._tokens
-            and self._tokens[each.index][: len(each.emitted)].tolist() == each.emitted
+            and self._agrees(each, ahead=ahead and each.index not in self._ends)
             for each in opened
         )
+
+    def _agrees(self, opened: OpenSequence, *, ahead: bool) -> bool:
+        tokens, had = self._tokens[opened.index], opened.emitted
+        return tokens[: len(had)].tolist() == (had[: len(tokens)] if ahead else had)
 
     def outputs(
         self, number: int, opened: Iterable[OpenSequence], prompt: int

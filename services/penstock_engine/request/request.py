@@ -19,6 +19,7 @@ from penstock_engine.kv.table import BlockTable
 from penstock_engine.media.request_media import RequestMedia
 from penstock_engine.request.kept import KeptAnswer
 from penstock_engine.request.progress import SequenceProgress
+from penstock_engine.request.reader import Reader
 from penstock_engine.request.states import (
     FINISH_REASONS,
     TRANSITIONS,
@@ -78,6 +79,7 @@ class Request:
         "prediction",
         "priority",
         "prompt_token_ids",
+        "readers",
         "reported_running",
         "root",
         "sampling",
@@ -128,6 +130,7 @@ class Request:
         self.gathered = submit.gathered  # nobody reads its tokens as they come
         self.internal = False  # no front end asked for it
         self.kept: KeptAnswer | None = None  # None: nobody else may claim its answer
+        self.readers: list[Reader] = []  # where several front ends' requests get its answer
         self.root = root  # parent of the keys of its blocks (see kv.keys)
         self.draft_scope = draft_scope  # see NewSequence
         self.adapter = submit.adapter  # None: the model's own weights alone

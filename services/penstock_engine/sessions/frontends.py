@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.protocol.to_frontend import (
     Accepted,
@@ -20,6 +20,7 @@ from penstock.protocol.to_frontend import (
     Status,
     Welcome,
 )
+from penstock_engine.request.reader import Reader
 from penstock_engine.request.request import Request
 from penstock_engine.sessions.effects import Effects, Frames
 from penstock_engine.waiting.queue_bounds import OpenRequests
@@ -45,6 +46,7 @@ class FrontendSession:
         "left",
         "name",
         "outputs",
+        "readers",
         "replies",
         "requests",
         "session",
@@ -55,6 +57,8 @@ class FrontendSession:
         self.name = name
         self.requests: dict[int, Request] = {}
         """Open ones, by the front end's number."""
+        self.readers: dict[int, Reader] = {}
+        """Likewise those whose answer others get, too; never both."""
         self.replies: list[tuple[Reply, Frames]] = []
         self.outputs: list[SequenceOutput] = []
         self.gathered = GatheredOutputs()
@@ -70,16 +74,26 @@ class FrontendSession:
         """What a sequence gained: sent at the next flush, or later if the request is gathered."""
         if request.kept is not None:
             request.kept.note(output)
-        if request.gathered:
+        self.deliver(output, gathered=request.gathered)
+
+    def deliver(self, output: SequenceOutput, *, gathered: bool) -> None:
+        """Sends an output at the next flush, or later if it may be gathered with others."""
+        if gathered:
             self.outputs += self.gathered.take(output)
         else:
             self.outputs.append(output)
 
     def moved(self, request: Request) -> None:
         """The request's first sequence has got a slot, or its last has lost it."""
-        (self.entered if request.num_running else self.left).append(request.number)
-        if request.gathered:
-            self.outputs += self.gathered.release(request.number, list(request.sequences))
+        held = list(request.sequences) if request.gathered else []
+        self.tell_moved(request.number, runs=bool(request.num_running), held=held)
+
+    def tell_moved(self, number: int, *, runs: bool, held: list[int]) -> None:
+        """Some of a request is in a slot from here on, or none of it. held: its sequences whose
+        outputs are gathered."""
+        (self.entered if runs else self.left).append(number)
+        if held:
+            self.outputs += self.gathered.release(number, held)
 
     def take_over(self, request: Request, number: int) -> None:
         """A request that was another session's is this one's from here on, under that number."""
@@ -126,8 +140,9 @@ class Frontends:
 
     def __init__(self) -> None:
         self.open_requests = OpenRequests()  # of all sessions, counted by tenant
-        self.deadlines = Deadlines()  # of these requests
+        self.deadlines: Deadlines[Request] = Deadlines()  # of these requests
         self.orphanage = Orphanage()  # requests that nobody waits for at the moment
+        self.shared: FrontendSession | None = None  # what stands in for those of several readers
         self._sessions: dict[bytes, FrontendSession] = {}
 
     def __len__(self) -> int:
@@ -137,8 +152,11 @@ class Frontends:
         return iter(self._sessions.values())
 
     def get(self, session: bytes) -> FrontendSession | None:
-        """A session, or what stands in for that of NOBODY; None: it has ended."""
-        return self._sessions.get(session) if session else self.orphanage
+        """A session, or what stands in for that of NOBODY, or for several; None: it has ended."""
+        found = self._sessions.get(session) if session else self.orphanage
+        if found is None and self.shared is not None and session == self.shared.session:
+            return self.shared
+        return found
 
     def open(self, session: bytes, name: str) -> FrontendSession:
         opened = self._sessions[session] = FrontendSession(session, name)
@@ -154,14 +172,14 @@ class Frontends:
         self.deadlines.watch(request)
 
     def ended(self, request: Request) -> None:
-        """The last of it has ended."""
-        self.open_requests.ended(request)
+        """The last of it has ended. Of one with several readers, each of these is counted."""
+        if not request.readers:
+            self.open_requests.ended(request)
         self.deadlines.forget(request)
 
     def next_deadline(self) -> float:
         """The earliest deadline of an open request; infinity if none has one."""
-        due = self.deadlines.next()
-        return math.inf if due is None else due
+        return self.deadlines.next_time()
 
     def status(self) -> dict[str, Any]:
         """Returns what front ends are told of their sessions: fields of Status."""
@@ -183,6 +201,8 @@ class Frontends:
         """Every open request that a front end waits for. Don't end any while iterating."""
         for session in self._sessions.values():
             yield from session.requests.values()
+        if self.shared is not None:
+            yield from self.shared.requests.values()
 
     def flush(self, effects: Effects, status: Status | None) -> None:
         """Moves what each session is due into `effects`, in the order in which it must arrive."""
@@ -265,24 +285,34 @@ def _joined(held: list[SequenceOutput]) -> list[SequenceOutput]:
     return [SequenceOutput(held[0].request, held[0].sequence, tokens)]
 
 
-class Deadlines:
+class MayEnd(Protocol):
+    """What may have a deadline. arrival: a number of its own."""
+
+    arrival: int
+    deadline: float | None
+
+
+AnyTimed = TypeVar("AnyTimed", bound=MayEnd)
+
+
+class Deadlines(Generic[AnyTimed]):
     """Open requests by deadline. Of one that ended otherwise a number stays in the heap until its
     time comes, or until most of the heap is such; what it brought does not."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []
         """(deadline, arrival)."""
-        self._open: dict[int, Request] = {}
+        self._open: dict[int, AnyTimed] = {}
         """Open requests with a deadline, by arrival."""
 
-    def watch(self, request: Request) -> None:
+    def watch(self, request: AnyTimed) -> None:
         """An accepted request; nothing happens if it has no deadline."""
         if request.deadline is None:
             return
         self._open[request.arrival] = request
         heapq.heappush(self._heap, (request.deadline, request.arrival))
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: AnyTimed) -> None:
         """Forgets a request that has ended."""
         if self._open.pop(request.arrival, None) is None:
             return
@@ -296,7 +326,12 @@ class Deadlines:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def over(self, now: float) -> list[Request]:
+    def next_time(self) -> float:
+        """The earliest deadline; infinity for none."""
+        due = self.next()
+        return math.inf if due is None else due
+
+    def over(self, now: float) -> list[AnyTimed]:
         """Takes out those whose time is over, earliest first."""
         over = []
         while self._heap and self._heap[0][0] <= now:

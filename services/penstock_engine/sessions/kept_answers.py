@@ -1,16 +1,20 @@
 """Which answers another front end may claim: those that are being computed, and for a while those
-that have ended."""
+that have ended; and which equal requests find while they are computed."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Collection
 
+import msgspec
+
+from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_frontend import Submit
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.request.kept import KeptAnswer, KeptRoom
-from penstock_engine.request.request import Request
+from penstock_engine.request.request import Request, priority_of
 
 MOST_ORPHANS = 1024
 """Requests that go on without a front end at once."""
@@ -33,25 +37,53 @@ class KeptAnswers:
         self.grace = grace
         self.adopted = self.recomputed = 0
         """Readers who went on with what was there, and for whom it was computed again."""
+        self.shared = 0
+        """Requests whose answer was computed along with an earlier one's."""
         self._room = KeptRoom()
         self._by_claim: dict[bytes, Request] = {}
+        self._by_share: dict[bytes, Request] = {}
         self._orphans: OrderedDict[Request, float] = OrderedDict()
         """Open requests without a front end, with the time until which they wait: oldest first."""
         self._ended: OrderedDict[Request, float] = OrderedDict()
         """Requests whose answer has ended, with the time until which it is kept: oldest first."""
 
     def watch(self, request: Request, submit: Submit) -> None:
-        """Begins to keep the answer of a request that was accepted just now, if it has a claim and
-        could be given again as it was."""
-        claim = submit.claim
-        if claim is None or not self.grace or not _can_be_kept(submit):
+        """Begins to keep the answer of a request that was accepted just now, if it has a claim, or
+        may be shared, and could be given again as it was."""
+        claim = submit.claim if self.grace else None
+        self.recomputed += submit.claim is not None and submit.claim.goes_on
+        if (claim is None and not submit.shared) or not _can_be_kept(submit):
             return
-        earlier = self._by_claim.get(claim.digest)
+        tokens = {index: sequence.emitted for index, sequence in request.sequences.items()}
+        request.kept = kept = KeptAnswer(tokens, self._room)
+        if submit.shared:
+            kept.shared = share_name(submit, request.sampling)
+            earlier = self._by_share.get(kept.shared)
+            if earlier is not None:
+                self.cut(earlier)
+            self._by_share[kept.shared] = request
+        if claim is not None:
+            kept.retried = claim.retried
+            self._claim(request, claim.digest)
+
+    def joined(self, request: Request, submit: Submit) -> None:
+        """One more request has the answer of a request that has not ended."""
+        kept = request.kept
+        if kept is None:
+            return
+        kept.joined += 1
+        if submit.claim is not None and self.grace and submit.claim.digest not in kept.claims:
+            kept.retried |= submit.claim.retried
+            self._claim(request, submit.claim.digest)
+
+    def _claim(self, request: Request, claim: bytes) -> None:
+        """Of several with equal claims, the newest is found."""
+        earlier = self._by_claim.get(claim)
         if earlier is not None:
             self._forget(earlier)
-        tokens = {index: sequence.emitted for index, sequence in request.sequences.items()}
-        request.kept = KeptAnswer(claim.digest, tokens, self._room)
-        self._by_claim[claim.digest] = request
+        if request.kept is not None:
+            request.kept.claims.append(claim)
+            self._by_claim[claim] = request
 
     def find(self, claim: bytes) -> Request | None:
         """The request that has, or had, an equal claim, and whose answer is of use."""
@@ -63,12 +95,31 @@ class KeptAnswers:
             return None
         return request
 
+    def find_shared(self, submit: Submit, sampling: TokenSampling) -> Request | None:
+        """An equal request that has not ended. sampling: what a worker would be told."""
+        if not self._by_share:
+            return None
+        return self._by_share.get(share_name(submit, sampling))
+
+    def cut(self, request: Request) -> None:
+        """A sequence of it ends as its reader has found a stop string, which an equal request need
+        not have."""
+        kept = request.kept
+        if kept is not None and kept.shared:
+            if self._by_share.get(kept.shared) is request:
+                del self._by_share[kept.shared]
+            kept.shared = b""
+            if not kept.claims:
+                self._forget(request)
+
     def takes_in(self, request: Request, now: float) -> bool:
         """Whether a request that has lost its front end may go on. Then it waits from now on. What
-        has gained nothing may not: its client was given nothing to go on from, and asks anew."""
-        if request.kept is None or request.ended or len(self._orphans) >= MOST_ORPHANS:
+        has gained nothing may not, unless it may be asked for again all the same: mostly its client
+        was given nothing to go on from, and asks anew."""
+        kept = request.kept
+        if kept is None or not kept.claims or request.ended or len(self._orphans) >= MOST_ORPHANS:
             return False
-        if not any(sequence.emitted for sequence in request.sequences.values()):
+        if not kept.retried and not any(each.emitted for each in request.sequences.values()):
             return False
         self._orphans[request] = now + self.grace
         return True
@@ -80,9 +131,13 @@ class KeptAnswers:
     def ended(self, request: Request, now: float) -> None:
         """The last of a request has ended. Its last output is still to be noted."""
         self._orphans.pop(request, None)
-        if request.kept is not None:
+        kept = request.kept
+        if kept is None:
+            return
+        self.cut(request)
+        if kept.claims:
             self._ended[request] = now + self.grace
-            request.kept.grow(len(request.prompt_token_ids) + EACH)
+            kept.grow(len(request.prompt_token_ids) + EACH)
 
     def settle(self, now: float) -> None:
         """Forgets ended answers whose time is over, or that there is no room for, the oldest
@@ -93,7 +148,7 @@ class KeptAnswers:
                 break
             self._forget(request)
         if self._room.used > MOST_KEPT:
-            for request in list(self._by_claim.values()):
+            for request in self._kept():
                 if request.kept is not None and request.kept.size:
                     self._forget(request)
 
@@ -121,7 +176,7 @@ class KeptAnswers:
         """Proves the book. Raises BrokenState. orphans: those that have no front end."""
         if set(orphans) != set(self._orphans):
             raise BrokenState(f"{len(orphans)} requests are orphans, {len(self._orphans)} wait")
-        kept = [*self._by_claim.values()]
+        kept = self._kept()
         used = sum(each.kept.size for each in kept if each.kept is not None)
         if used != self._room.used:
             raise BrokenState(f"{self._room.used} tokens of answers are kept, not {used}")
@@ -143,8 +198,15 @@ class KeptAnswers:
         if kept is None:
             return
         kept.drop()
-        if self._by_claim.get(kept.claim) is request:
-            del self._by_claim[kept.claim]
+        for claim in kept.claims:
+            if self._by_claim.get(claim) is request:
+                del self._by_claim[claim]
+        if self._by_share.get(kept.shared) is request:
+            del self._by_share[kept.shared]
+
+    def _kept(self) -> list[Request]:
+        """Each once."""
+        return list(dict.fromkeys([*self._by_claim.values(), *self._by_share.values()]))
 
 
 def _can_be_kept(submit: Submit) -> bool:
@@ -155,3 +217,30 @@ def _can_be_kept(submit: Submit) -> bool:
     begun = any(each.emitted for each in submit.sequences)
     partly = (wanted.logprobs is not None and begun) or submit.prompt_delivered > 1
     return not (partly or submit.prediction or submit.media or submit.pooling or submit.beams)
+
+
+def can_be_shared(submit: Submit) -> bool:
+    """Whether a request may get the answer of another one. That of a prediction says how it
+    fared."""
+    partly = submit.prompt_delivered > 1
+    return not (partly or submit.prediction or submit.media or submit.pooling or submit.beams)
+
+
+def share_name(submit: Submit, sampling: TokenSampling) -> bytes:
+    """Names all that a request's tokens depend on, whose it is, and how urgent. What draws nothing
+    depends on no seed. sampling: what a worker is told."""
+    if sampling.temperature == 0.0:
+        sampling = msgspec.structs.replace(sampling, seed=0)
+    whole = (
+        submit.tenant,
+        submit.cache_salt,
+        submit.adapter,
+        submit.prompt_token_ids,
+        sampling,
+        submit.stopping,
+        submit.grammar,
+        submit.session,
+        priority_of(submit),
+    )
+    encoded = msgspec.msgpack.encode(whole, order="deterministic")
+    return hashlib.blake2b(encoded, digest_size=16, person=b"shared").digest()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from penstock.config.settings import SchedulerSettings
-from penstock_engine.request.request import Request, Sequence
+from penstock_engine.request.request import Sequence
 from penstock_engine.waiting.queue import Part, Waiting
 
 SEQUENCES_PER_REQUEST = 4
@@ -160,6 +161,13 @@ class ServiceRate:
         return max(now - since, 0.001) / (queue.departed - before)
 
 
+class TenantsOwn(Protocol):
+    """What a tenant has open. accepted: seconds of the engine core's clock."""
+
+    tenant: str
+    accepted: float
+
+
 class OpenRequests:
     """How many requests each tenant has open, and since when."""
 
@@ -184,12 +192,12 @@ class OpenRequests:
         each = ((tenant, opened[0]) for tenant, opened in self._open.items())
         return heapq.nsmallest(count, each, key=lambda entry: (-entry[1], entry[0]))
 
-    def opened(self, request: Request) -> None:
+    def opened(self, request: TenantsOwn) -> None:
         """A request was accepted."""
         count, times = self._open.get(request.tenant, (0, 0.0))
         self._open[request.tenant] = (count + 1, times + request.accepted)
 
-    def ended(self, request: Request) -> None:
+    def ended(self, request: TenantsOwn) -> None:
         """The last of its sequences has ended."""
         count, times = self._open[request.tenant]
         if count == 1:

@@ -110,6 +110,11 @@ class GenerationBatch:
         """Of the reply."""
         return len(self._generations) * self._n
 
+    @property
+    def shared(self) -> int:
+        """Prompts whose answer is computed along with an earlier request's."""
+        return sum(generation.placement.shared for generation in self._generations)
+
     def prompt_logprobs(self, prompt: int) -> list[TokenLogprobs | None] | None:
         """Log-probabilities of a prompt's tokens, from its first delta on; None unless asked
         for."""

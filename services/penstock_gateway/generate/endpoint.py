@@ -148,6 +148,9 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         terms = msgspec.structs.replace(
             request_terms(request, headers, arrived),
             session=session_of(request, headers.session_id),
+            shared=service.config.share_identical_requests
+            if headers.shares is None
+            else headers.shares,
         )
         replays = self.replays(request)
         if _resumable(request) and not replays:
@@ -223,6 +226,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 await self._submit(job, asked, terms, recorder, read_at_end=True) as batch,
                 recorder.watching(batch.timings, batch.n),
             ):
+                recorder.shared_by(batch.shared)
                 return await whole_answer(batch, job.reply, job.prompt_tokens, recorder)
 
     async def _stream(
@@ -248,6 +252,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         terms = msgspec.structs.replace(terms, adapter=asked.adapter)
         with _blaming(job.blame):
             async with await self._submit(job, asked, terms, recorder, read_at_end=False) as batch:
+                events.headers = recorder.shared_by(batch.shared)
                 replay = job.replay
                 answer = StreamedAnswer(
                     job.reply if replay is None else replay.reply(job.reply, batch),

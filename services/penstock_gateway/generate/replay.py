@@ -109,6 +109,7 @@ class ReplayedRequest:
         events have none.  resumable: events have ids."""
         drawn = hashlib.sha256(body + key).digest() if key is not None else secrets.token_bytes(32)
         self._body = body
+        self._keyed = key is not None
         self._origin = origin
         self._name = drawn[:16] if origin is None else origin.name
         self._seed = int.from_bytes(drawn[16:24]) >> 1 if origin is None else origin.seed
@@ -155,7 +156,8 @@ class ReplayedRequest:
         """Returns what engine cores find the answers to a request's prompts by, one for each
         prompt. Only once `fixed` was called."""
         goes_on, answer = self._origin is not None, self._answer
-        return [Claim(_digest(b"%b %d" % (answer, prompt)), goes_on) for prompt in range(prompts)]
+        digests = [_digest(b"%b %d" % (answer, prompt)) for prompt in range(prompts)]
+        return [Claim(digest, goes_on, self._keyed) for digest in digests]
 
     def check_choices(self, choices: int) -> None:
         """Raises InvalidRequest where an id can't say how far so many are, or says it of others."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 HEADER = b"x-penstock-timeline"
+SHARED = "x-penstock-shared"
+"""Header of an answer that was computed along with an earlier request's: of how many prompts."""
 
 
 class SequencePart(msgspec.Struct, kw_only=True):
@@ -86,6 +88,7 @@ class TimelineRecorder:
         self._asked = is_asked(scope)
         self._told: RequestTimeline | None = None
         self._waited = 0.0
+        self._shared: tuple[tuple[str, str], ...] = ()
         self._scope = scope
         self.name: str = scope[REQUEST_ID]
         self.wanted = self._asked or slow_after > 0
@@ -105,13 +108,19 @@ class TimelineRecorder:
             self._told = self._account(timings, n, write)
         return self._told
 
+    def shared_by(self, prompts: int) -> tuple[tuple[str, str], ...]:
+        """Notes, and returns as headers, for how many prompts the answer is computed along with an
+        earlier request's."""
+        self._shared = ((SHARED, str(prompts)),) if prompts else ()
+        return self._shared
+
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """Server-Timing, in milliseconds, if the client asked."""
+        """x-penstock-shared where it is; Server-Timing, in milliseconds, if the client asked."""
         if self._told is None:
-            return ()
+            return self._shared
         parts = {**self._told.parts, "total": self._told.wall}
         value = ", ".join(f"{name};dur={1000 * seconds:.3f}" for name, seconds in parts.items())
-        return (("server-timing", value),)
+        return (*self._shared, ("server-timing", value))
 
     @asynccontextmanager
     async def watching(self, timings: list[RequestTiming], n: int) -> AsyncIterator[None]:

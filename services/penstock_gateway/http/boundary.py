@@ -348,6 +348,7 @@ EXPOSED = (
     "request-id",
     "retry-after",
     "server-timing",
+    "x-penstock-shared",
     *(
         f"x-ratelimit-{part}-{what}"
         for part in ("limit", "remaining", "reset")

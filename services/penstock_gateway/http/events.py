@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -66,6 +66,7 @@ class EventStream:
         "_writing",
         "before_last",
         "failure",
+        "headers",
         "started",
         "write_seconds",
     )
@@ -88,6 +89,8 @@ class EventStream:
         self._lock = asyncio.Lock()
         self._last_write = time.monotonic()
         self.started = False
+        self.headers: Iterable[tuple[str, str]] = ()
+        """Sent with the first event."""
         self.before_last: Callable[[], Awaitable[None]] | None = None
         """Done once, before the last events go out: what a client may ask for when it has them. It
         may still change the last ones."""
@@ -123,7 +126,9 @@ class EventStream:
         self._last_write = time.monotonic()
 
     def _head(self) -> Message:
-        return {"type": "http.response.start", "status": 200, "headers": self._form.headers}
+        more = [(name.encode(), value.encode()) for name, value in self.headers]
+        headers = self._form.headers + more
+        return {"type": "http.response.start", "status": 200, "headers": headers}
 
     def can_write_now(self) -> bool:
         """Whether no other write is going on, and the client reads."""

@@ -85,7 +85,8 @@ class TermsHeaders(NamedTuple):
     """tenant: empty for nobody in particular.  grant: what it may have; None: as the engine core
     was told.  deadline_ms: of x-deadline-ms.  background: nobody waits for the answer.
     session_id: of x-session-id.  receipt: of x-penstock-receipt; empty for none.  last_event_id,
-    idempotency_key: of these headers."""
+    idempotency_key: of these headers.  shares: what the API key's entry says of identical requests;
+    None: nothing."""
 
     tenant: str
     grant: Grant | None
@@ -95,6 +96,7 @@ class TermsHeaders(NamedTuple):
     receipt: str = ""
     last_event_id: str | None = None
     idempotency_key: str | None = None
+    shares: bool | None = None
 
     @property
     def repeats(self) -> bool:
@@ -129,6 +131,7 @@ def terms_headers(scope: Scope) -> TermsHeaders:
         receipt,
         last_event_id,
         key,
+        None if caller.key is None else caller.key.share_identical_requests,
     )
 
 

@@ -22,6 +22,7 @@ _FIELDS = (
     "models",
     "admin",
     "metrics",
+    "share_identical_requests",
 )
 
 
@@ -56,6 +57,12 @@ def add(parser: Parser) -> None:
     )
     parser.add_argument(
         "--metrics", action="store_true", default=None, help="May read /metrics, and nothing else."
+    )
+    parser.add_argument(
+        "--share-identical-requests",
+        action="store_true",
+        default=None,
+        help="Its tenant's identical requests are computed once.",
     )
     parser.add_argument(
         "--key-file",

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
+from penstock.client.blame import Blame
 from penstock.client.deltas import (
     EmittedSequence,
     KnownTokens,
@@ -20,7 +21,7 @@ from penstock.client.deltas import (
 )
 from penstock.client.generation_request import GenerationRequest, failed_early
 from penstock.client.observer import UNOBSERVED, RequestTiming, Unobserved
-from penstock.client.routing import NOWHERE, Blame, Holder, OpenRequest, Placement
+from penstock.client.routing import NOWHERE, Holder, OpenRequest, Placement
 from penstock.client.session_turns import ConsumerTurns
 from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.protocol.common import FinishReason, TokenLogprobs
@@ -177,8 +178,9 @@ class Generation:
             background=self.terms.background,
             session=self.terms.session,
             gathered=self._read_at_end,
-            claim=self.terms.claim_of(again=self.accepted.done()),
+            claim=self.terms.claim,
             claimed=asked.claimed,
+            shared=self.terms.shared,
         )
 
     def take_accepted(self) -> None:
@@ -249,14 +251,11 @@ class Generation:
         """Turns what the engine sent into a delta. Called by the client, in order."""
         if output.finish is not None or output.cached_tokens is not None or output.prompt_logprobs:
             self._take_facts(output)
-        sequence = None if output.sequence else self._sole
-        sequence = sequence or self._open.get(output.sequence)
+        sequence = (None if output.sequence else self._sole) or self._open.get(output.sequence)
         if sequence is not None and output.error_code is not None and not self.prepared.done():
             # Nothing was sent to the client yet: it is simply a request that is refused.
-            grammar, media = self._request.grammar, self.media
-            self.fail(
-                failed_early(output, has_grammar=grammar is not None, has_media=media is not None)
-            )
+            grammar = self._request.grammar is not None
+            self.fail(failed_early(output, has_grammar=grammar, has_media=self.media is not None))
             return
         if sequence is not None and (output.tokens or output.finish is not None):
             delta = self._delta(sequence, output)

@@ -1,5 +1,4 @@
-"""Which of several engine cores gets a request, the request's way from one to another, and which of
-their deaths are held against it.
+"""Which of several engine cores gets a request, and the request's way from one to another.
 
 Policies are asked with what every gateway knows alike (the prompt, and what the engine cores say of
 themselves), and keep nothing of what they said before: so every gateway decides alike, and a new
@@ -15,6 +14,7 @@ from typing import Literal, Protocol, TypeVar, get_args
 
 import msgspec
 
+from penstock.client.blame import Blame
 from penstock.client.media import PreparedMedia
 from penstock.config.plugins import ROUTING, named_plugin
 from penstock.errors import PenstockError, StartupError
@@ -222,75 +222,27 @@ def make_routing(name: str) -> Routing:
     return made
 
 
-MOST_PENDING = 64
-"""Lost engine cores that a request remembers at once, of which nobody knows yet what became."""
-
-
-class Blame:
-    """Deaths of engine cores that are held against one request.  Whether it may be told from a
-    bystander is decided here and nowhere else.
-
-    Suspected is only what had entered a step of an engine core and had gained nothing since, when
-    the session with it was lost.  A session that ends is not a death yet: it is one when another
-    life of an engine core answers at that place, and none when the same life does.  Until then the
-    suspicion is pending; where nobody ever comes back there (a name may lead elsewhere), it stays
-    so, and harms nobody.
-
-    deaths: as Submit's: those that are certain, since the request last gained something.
-    """
-
-    __slots__ = ("_entered", "_pending", "deaths")
-
-    def __init__(self) -> None:
-        self.deaths = 0
-        self._entered = False
-        self._pending: dict[str, str] = {}
-        """Boots of lost engine cores, by endpoint."""
-
-    def entered(self) -> None:
-        """The engine core that has it says that one of its sequences is in a step."""
-        self._entered = True
-
-    def left(self) -> None:
-        """Notes that none of the request's sequences is in a step any more: all wait again."""
-        self._entered = False
-
-    def gained(self) -> None:
-        """Clears the request of all blame: it has got a token, so it is past whatever killed an
-        engine core."""
-        if self._entered or self._pending or self.deaths:
-            self._entered = False
-            self._pending.clear()
-            self.deaths = 0
-
-    def lost(self, endpoint: str, boot: str | None, *, innocent: bool) -> None:
-        """The session that it ran in has ended. boot: of the engine core there; None: not known.
-        innocent: it is known that nobody has died of anything that ran."""
-        suspected, self._entered = self._entered, False
-        if suspected and not innocent and boot and len(self._pending) < MOST_PENDING:
-            self._pending[endpoint] = boot
-
-    def answered(self, endpoint: str, boot: str) -> None:
-        """An engine core has come at `endpoint`, in the life `boot`."""
-        if not self._pending:
-            return
-        # That life goes on, wherever it was met before.
-        self._pending = {place: life for place, life in self._pending.items() if life != boot}
-        if self._pending.pop(endpoint, None) is not None:
-            self.deaths += 1
-
-
 class Placement:
     """Where a request has been.
 
     ask: what it is placed by.  endpoint: of the engine core that had it last. expected: endpoint of
     one that has fetched what it could of the prompt, and why that one was chosen.  fingerprint,
     weights: of what made its tokens.  refused: another engine core than its present one had no room
-    for it.  tries: sessions that have ended since it was last answered, each before it answered the
-    request's Submit, see `pacing`.
+    for it.  shared: its answer is computed along with an earlier request's.  tries: sessions that
+    have ended since it was last answered, each before it answered the request's Submit, see
+    `pacing`.
     """
 
-    __slots__ = ("ask", "endpoint", "expected", "fingerprint", "refused", "tries", "weights")
+    __slots__ = (
+        "ask",
+        "endpoint",
+        "expected",
+        "fingerprint",
+        "refused",
+        "shared",
+        "tries",
+        "weights",
+    )
 
     def __init__(self, ask: RoutingRequest) -> None:
         self.ask = ask
@@ -299,7 +251,12 @@ class Placement:
         self.fingerprint: str | None = None
         self.weights: str | None = None
         self.refused = False
+        self.shared = False
         self.tries = 0
+
+    def accepted(self, *, shared: bool) -> None:
+        """Notes that an engine core has accepted the request."""
+        self.tries, self.shared = 0, shared
 
 
 class OpenRequest(Protocol):

@@ -371,11 +371,11 @@ class EngineSession(ReportedState):
                 self._take_outputs(outputs)
             case Status():
                 self._take_status(message, now)
-            case Accepted(number):
+            case Accepted(number, shared):
                 self.pacing.answered(number)
                 request = self.open.get(number)
                 if request is not None:
-                    request.placement.tries = 0
+                    request.placement.accepted(shared=shared)
                     request.take_accepted()
             case Pooled(number):
                 request = self.open.get(number)

@@ -209,6 +209,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " needs the extra `encryption`; default: none, and no receipts are given."
         ),
     ] = None
+    share_identical_requests: Annotated[
+        bool,
+        Meta(
+            description="Identical requests of a tenant that are open at the same time are computed"
+            " once, where they draw the same (a seed, or temperature 0); an API key's entry takes"
+            " precedence."
+        ),
+    ] = False
     slow_request_seconds: Annotated[
         float,
         Meta(ge=0, description="Seconds after which a request's timeline is logged; 0: never."),

@@ -80,6 +80,8 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     goes_on: bool = False
     """Whether its reader has lost an earlier connection: whoever is given the answer there gets no
     more of it."""
+    retried: bool = False
+    """Whether its reader may come again without having got anything (Idempotency-Key)."""
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):

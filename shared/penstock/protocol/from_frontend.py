@@ -117,6 +117,10 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     claimed: bool = False
     """Whether `prediction` is what somebody claims the output to be, and this is to find out: then
     as many of its tokens as fit are computed in each step, whatever was learnt of drafts."""
+    shared: bool = False
+    """Whether it may get the answer of an equal request of its tenant's that is computed when it
+    comes, and later ones may get its. Equal are those whose tokens depend on the same, with the
+    same cache_salt, session and priority."""
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):

@@ -119,6 +119,8 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
     """A promise: each sequence of the request gets exactly one terminal output."""
 
     request: int
+    shared: bool = False
+    """Whether it gets the answer of a request that came before it and goes on."""
 
 
 class Rejected(msgspec.Struct, frozen=True, tag="rejected"):

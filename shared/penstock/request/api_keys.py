@@ -51,6 +51,8 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     models: names that it may use, of the model and of adapters; none: all.  admin: may read
     /metrics on the admin port, and load adapters.  metrics: may read /metrics there, and do nothing
     else.
+    share_identical_requests: whether equal ones of its tenant's that are open at once are computed
+    once; none: as the server's setting says.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=128)]
@@ -66,6 +68,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     models: tuple[str, ...] | None = None
     admin: bool = False
     metrics: bool = False
+    share_identical_requests: bool | None = None
 
     @property
     def digest(self) -> bytes:

@@ -34,7 +34,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     grant: what the tenant may have; None: what the engine core was told of it.
     adapter: that is applied to the model; None: the model alone.  background: nobody waits for
     it, so it stands after all that somebody waits for.  session: the conversation that it is a
-    turn of; None: of none.  claim: by what its answer is found again; None: it is not."""
+    turn of; None: of none.  claim: by what its answer is found again; None: it is not.  shared:
+    equal requests that are open at once may be computed once."""
 
     tenant: str = ""
     priority: int = 0
@@ -45,6 +46,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     background: bool = False
     session: SessionTerms | None = None
     claim: Claim | None = None
+    shared: bool = False
 
     def time_left_ms(self, now: float) -> int | None:
         """What is left of the deadline, in whole milliseconds, at least 0."""
@@ -97,11 +99,6 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
             return self
         salt = hashlib.sha256(f"{count} resets\0{self.cache_salt}".encode()).hexdigest()
         return msgspec.structs.replace(self, cache_salt=salt)
-
-    def claim_of(self, *, again: bool) -> Claim | None:
-        """The claim of a submission. again: an engine core had accepted the request before."""
-        claim = self.claim
-        return Claim(claim.digest, goes_on=True) if claim is not None and again else claim
 
     def check_time(self) -> None:
         """Raises DeadlineExceeded once the deadline has passed."""

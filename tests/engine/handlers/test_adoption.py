@@ -151,7 +151,9 @@ def test_a_retry_takes_nothing_from_a_reader_that_is_there() -> None:
     h.run()
     is_whole(h, elder)
     is_whole(h, other)
+    assert other.shared
     assert h.core.state.kept_answers.adopted == 0
+    assert tokens_computed(h) == computed_once()
 
 
 def test_it_ends_when_nobody_comes() -> None:
