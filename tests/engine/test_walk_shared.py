@@ -15,7 +15,7 @@ from tests.engine.harness import Harness
 from tests.engine.scores import RequestScore
 from tests.engine.test_walk import Drawn
 from tests.engine.walker import Choices, Seeded, Walker, drawn_options
-from tests.engine.walks import SHORT, walked
+from tests.engine.walks import SHORT, check_restored, walked
 
 
 class ShareWalker(Walker):
@@ -146,3 +146,10 @@ def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
         "preempted",
     ):
         assert met[what] >= 5, f"{what}: {met[what]}"
+
+
+def test_a_restored_core_goes_on_alike() -> None:
+    """Readers and their answers are part of recordings."""
+    walker = walked(ShareWalker(Seeded(1)), 120)
+    assert walker.met["shared"] >= 5
+    assert check_restored(walker, 60)

@@ -79,7 +79,7 @@ def check_readers(frontends: Frontends, shared: SharedAnswers) -> None:
     there = [reader for session in frontends for reader in session.readers.values()]
     known = [reader for request in shared.requests.values() for reader in request.readers]
     counted = Counter(reader.tenant for reader in there)
-    _demand(counted == shared.of_tenants, "the tenants' readers are miscounted")
+    _demand(counted == shared.counted.by_tenant, "the tenants' readers are miscounted")
     _demand(set(there) == set(known), f"{len(there)} readers have answers, {len(known)} are known")
     for request in shared.requests.values():
         alive = {index for index, each in request.sequences.items() if not each.finished}

@@ -19,10 +19,25 @@ if TYPE_CHECKING:
 class KeptRoom:
     """How much is kept of all answers: tokens of those that have ended, and log-probabilities."""
 
-    __slots__ = ("used",)
+    __slots__ = ("of_tenants", "used")
 
     def __init__(self) -> None:
         self.used = 0
+        self.of_tenants: dict[str, int] = {}
+        """The same by tenant, of those that have any."""
+
+    def grow(self, tenant: str, more: int) -> None:
+        """A tenant's answers take so much more; or less, for less than 0."""
+        self.used += more
+        mine = self.of_tenants.get(tenant, 0) + more
+        if mine:
+            self.of_tenants[tenant] = mine
+        else:
+            self.of_tenants.pop(tenant, None)
+
+    def largest(self) -> str:
+        """The tenant that has most; of equals, the first by name. There is one."""
+        return min(self.of_tenants, key=lambda tenant: (-self.of_tenants[tenant], tenant))
 
 
 class KeptAnswer:
@@ -43,10 +58,12 @@ class KeptAnswer:
         "retried",
         "shared",
         "size",
+        "tenant",
     )
 
-    def __init__(self, tokens: dict[int, array[int]], room: KeptRoom) -> None:
-        """tokens: of each sequence, which grow as it does."""
+    def __init__(self, tokens: dict[int, array[int]], room: KeptRoom, tenant: str) -> None:
+        """tokens: of each sequence, which grow as it does.  tenant: whose it is."""
+        self.tenant = tenant
         self.claims: list[bytes] = []  # digests of those who may have it again; the first first
         self.shared = b""  # by which equal requests find it while it is computed; empty: they don't
         self.retried = False  # it may be claimed before there is anything of it
@@ -75,12 +92,13 @@ class KeptAnswer:
 
     def grow(self, more: int) -> None:
         """Takes so much more of the room."""
-        self.size += more
-        self._room.used += more
+        if more:
+            self.size += more
+            self._room.grow(self.tenant, more)
 
     def drop(self) -> None:
         """Gives its room back. Once."""
-        self._room.used -= self.size
+        self._room.grow(self.tenant, -self.size)
 
     @property
     def whole(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection
 
 import msgspec
@@ -15,13 +15,15 @@ from penstock.protocol.from_frontend import Submit
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.request.kept import KeptAnswer, KeptRoom
 from penstock_engine.request.request import Request, priority_of
+from penstock_engine.waiting.queue_bounds import TenantShares
 
 MOST_ORPHANS = 1024
-"""Requests that go on without a front end at once."""
+"""Requests that go on without a front end at once. A tenant may have as many as `leaves_room` lets
+it: alone four fifths of them, and less, the more others have."""
 
 MOST_KEPT = 2**19
 """Tokens of answers that have ended, with their prompts, and log-probabilities of all, that are
-kept at once."""
+kept at once. Beyond that, the tenant that has most of it makes room, with its oldest."""
 
 EACH = 64
 """What else is kept of an answer that has ended, in tokens."""
@@ -46,6 +48,10 @@ class KeptAnswers:
         """Open requests without a front end, with the time until which they wait: oldest first."""
         self._ended: OrderedDict[Request, float] = OrderedDict()
         """Requests whose answer has ended, with the time until which it is kept: oldest first."""
+        self._ended_of: dict[str, OrderedDict[Request, None]] = {}
+        """The same by tenant."""
+        self._orphans_of = TenantShares()
+        """Numbers of orphans."""
 
     def watch(self, request: Request, submit: Submit) -> None:
         """Begins to keep the answer of a request that was accepted just now, if it has a claim, or
@@ -55,7 +61,7 @@ class KeptAnswers:
         if (claim is None and not submit.shared) or not _can_be_kept(submit):
             return
         tokens = {index: sequence.emitted for index, sequence in request.sequences.items()}
-        request.kept = kept = KeptAnswer(tokens, self._room)
+        request.kept = kept = KeptAnswer(tokens, self._room, submit.tenant)
         if submit.shared:
             kept.shared = share_name(submit, request.sampling)
             earlier = self._by_share.get(kept.shared)
@@ -117,39 +123,49 @@ class KeptAnswers:
         has gained nothing may not, unless it may be asked for again all the same: mostly its client
         was given nothing to go on from, and asks anew."""
         kept = request.kept
-        if kept is None or not kept.claims or request.ended or len(self._orphans) >= MOST_ORPHANS:
+        if kept is None or not kept.claims or request.ended:
+            return False
+        if not self._orphans_of.may_have(request.tenant, 1, MOST_ORPHANS):
             return False
         if not kept.retried and not any(each.emitted for each in request.sequences.values()):
             return False
         self._orphans[request] = now + self.grace
+        self._orphans_of.add(request.tenant, 1)
         return True
 
     def taken_over(self, request: Request) -> None:
-        """An orphan has a front end again; nothing happens if it had one."""
-        self._orphans.pop(request, None)
+        """An orphan has a front end again, or has ended; nothing happens if it was none."""
+        if self._orphans.pop(request, None) is not None:
+            self._orphans_of.add(request.tenant, -1)
 
     def ended(self, request: Request, now: float) -> None:
         """The last of a request has ended. Its last output is still to be noted."""
-        self._orphans.pop(request, None)
+        self.taken_over(request)
         kept = request.kept
         if kept is None:
             return
         self.cut(request)
         if kept.claims:
             self._ended[request] = now + self.grace
+            self._ended_of.setdefault(request.tenant, OrderedDict())[request] = None
             kept.grow(len(request.prompt_token_ids) + EACH)
 
     def settle(self, now: float) -> None:
-        """Forgets ended answers whose time is over, or that there is no room for, the oldest
-        first."""
+        """Forgets ended answers whose time is over, or that there is no room for: of who has most,
+        the oldest first. Where that one has none that has ended, what it has open is not kept."""
         while self._ended:
             request, until = next(iter(self._ended.items()))
-            if now < until and self._room.used <= MOST_KEPT:
+            if now < until:
                 break
             self._forget(request)
-        if self._room.used > MOST_KEPT:
+        while self._room.used > MOST_KEPT:
+            tenant = self._room.largest()
+            ended = self._ended_of.get(tenant)
+            if ended:
+                self._forget(next(iter(ended)))
+                continue
             for request in self._kept():
-                if request.kept is not None and request.kept.size:
+                if request.tenant == tenant and request.kept is not None and request.kept.size:
                     self._forget(request)
 
     def oldest_of(self, tenant: str) -> Request | None:
@@ -163,7 +179,7 @@ class KeptAnswers:
             request, until = next(iter(self._orphans.items()))
             if now < until:
                 break
-            del self._orphans[request]
+            self.taken_over(request)
             found.append(request)
         return found
 
@@ -180,6 +196,17 @@ class KeptAnswers:
         used = sum(each.kept.size for each in kept if each.kept is not None)
         if used != self._room.used:
             raise BrokenState(f"{self._room.used} tokens of answers are kept, not {used}")
+        if self._orphans_of.by_tenant != Counter(each.tenant for each in self._orphans):
+            raise BrokenState("the tenants' orphans are miscounted")
+        of_tenants: Counter[str] = Counter()
+        for each in kept:
+            if each.kept is not None and each.kept.size:
+                of_tenants[each.tenant] += each.kept.size
+        if of_tenants != self._room.of_tenants:
+            raise BrokenState("the tenants' kept answers are miscounted")
+        ended = [request for each in self._ended_of.values() for request in each]
+        if set(ended) != set(self._ended) or not all(self._ended_of.values()):
+            raise BrokenState("the tenants' ended answers are others")
         if any(request not in kept for request in self._ended):
             raise BrokenState("an answer is kept that nobody can find")
 
@@ -191,7 +218,11 @@ class KeptAnswers:
     def _forget(self, request: Request) -> None:
         """Nobody gets its answer from here on. If it is open, it ends with its reader, or now."""
         kept, request.kept = request.kept, None
-        self._ended.pop(request, None)
+        if self._ended.pop(request, math.inf) != math.inf:
+            ended = self._ended_of[request.tenant]
+            del ended[request]
+            if not ended:
+                del self._ended_of[request.tenant]
         if request in self._orphans:
             self._orphans[request] = -math.inf
             self._orphans.move_to_end(request, last=False)

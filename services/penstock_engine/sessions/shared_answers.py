@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock.protocol.to_frontend import Prepared, SequenceOutput
 from penstock_engine.request.reader import Reader
 from penstock_engine.sessions.frontends import Deadlines, FrontendSession
-from penstock_engine.waiting.queue_bounds import leaves_room
+from penstock_engine.waiting.queue_bounds import TenantShares
 
 if TYPE_CHECKING:
     from penstock.protocol.common import FinishReason
@@ -33,21 +32,20 @@ class SharedAnswers(FrontendSession):
     """Stands in for the front end of requests that have several readers, and tells each of these
     what the request gains. A request has at least one while it is here."""
 
-    __slots__ = ("_arrivals", "_frontends", "_numbers", "deadlines", "of_tenants")
+    __slots__ = ("_arrivals", "_frontends", "_numbers", "counted", "deadlines")
 
     def __init__(self, frontends: Frontends) -> None:
         super().__init__(SHARED, "shared")
         self._frontends = frontends
         self._numbers = self._arrivals = 0
         self.deadlines: Deadlines[Reader] = Deadlines()
-        self.of_tenants: Counter[str] = Counter()
-        """Number of readers by tenant."""
+        self.counted = TenantShares()
+        """Numbers of readers."""
 
     def has_room(self, request: Request) -> bool:
         """Whether an answer may have one more reader; its first one comes along."""
         more = 1 if request.readers else 2
-        free = MOST_IN_ALL - self.of_tenants.total() - more
-        return leaves_room(self.of_tenants[request.tenant] + more, free, 1)
+        return self.counted.may_have(request.tenant, more, MOST_IN_ALL)
 
     # ---- who reads
 
@@ -101,7 +99,7 @@ class SharedAnswers(FrontendSession):
 
     def _enter(self, request: Request, reader: Reader, frontend: FrontendSession) -> None:
         request.readers.append(reader)
-        self.of_tenants[reader.tenant] += 1
+        self.counted.add(reader.tenant, 1)
         frontend.readers[reader.number] = reader
         self._frontends.open_requests.opened(reader)
         self.deadlines.watch(reader)
@@ -109,9 +107,7 @@ class SharedAnswers(FrontendSession):
     def part(self, request: Request, reader: Reader) -> None:
         """Forgets a reader that has got all that it is to get."""
         request.readers.remove(reader)
-        self.of_tenants[reader.tenant] -= 1
-        if not self.of_tenants[reader.tenant]:
-            del self.of_tenants[reader.tenant]
+        self.counted.add(reader.tenant, -1)
         self.deadlines.forget(reader)
         self._frontends.open_requests.ended(reader)
         frontend = self._frontends.get(reader.session)

@@ -115,6 +115,30 @@ def leaves_room(mine: int, free: int, weight: int) -> bool:
 SHARE = 4
 
 
+class TenantShares:
+    """What each tenant has of something of which there is so much for all: `leaves_room` says
+    whether one may have more."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.by_tenant: dict[str, int] = {}
+        """Of those that have any."""
+
+    def add(self, tenant: str, more: int) -> None:
+        """A tenant has so much more; or less, for less than 0."""
+        self.total += more
+        mine = self.by_tenant.get(tenant, 0) + more
+        if mine:
+            self.by_tenant[tenant] = mine
+        else:
+            self.by_tenant.pop(tenant, None)
+
+    def may_have(self, tenant: str, more: int, most: int) -> bool:
+        """Whether a tenant may have so much more. most: what there is for all."""
+        mine = self.by_tenant.get(tenant, 0) + more
+        return leaves_room(mine, most - self.total - more, 1)
+
+
 class ServiceRate:
     """How fast requests have been leaving the queue lately, and so how long a refused one waits.
 

@@ -344,7 +344,7 @@ def test_only_the_newest_deadline_counts() -> None:
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_answers, "MOST_KEPT", 320)
-    monkeypatch.setattr(kept_answers, "MOST_ORPHANS", 1)
+    monkeypatch.setattr(kept_answers, "MOST_ORPHANS", 2)
     h = Harness()
     front = h.connect()
     h.start_worker()
@@ -366,3 +366,45 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     h.disconnect(front)
     assert h.core.state.scheduling.num_running <= 1
     assert len(h.core.state.frontends.orphanage.requests) == 1
+
+
+def test_one_tenant_takes_no_room_from_what_is_kept_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_answers, "MOST_KEPT", 600)
+    h = Harness()
+    front = h.connect()
+    h.start_worker()
+    short = {**LONG, "logprobs": None, "max_tokens": 4}
+    h.submit(front, PROMPT, claim=Claim(b"small"), tenant="small", **short)
+    h.run()
+    for number in range(8):
+        h.submit(front, PROMPT, claim=Claim(bytes([number])), tenant="big", **LONG, salt="b")
+        h.submit(front, PROMPT, claim=Claim(bytes([9, number])), tenant="big", **short)
+        h.run()
+    kept = h.core.state.kept_answers
+    assert kept.find(b"small"), "another one's log-probabilities took its place"
+    assert not kept.find(bytes([0]))
+    assert kept.find(bytes([9, 7])), "the newest of who has most is kept"
+    again = h.submit(h.connect(), PROMPT, claim=Claim(b"small"), tenant="small", **short)
+    assert again.over
+
+
+def test_one_tenant_leaves_room_for_orphans_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_answers, "MOST_ORPHANS", 6)
+    h = Harness(max_num_seqs=16)
+    h.start_worker()
+    fronts = [h.connect(), h.connect()]
+    for number in range(8):
+        h.submit(fronts[0], PROMPT, claim=Claim(bytes([number])), tenant="big", **LONG)
+    small = h.submit(fronts[1], PROMPT, claim=Claim(b"small"), tenant="small", **LONG)
+    while not small.sequences[0].tokens:
+        assert h.run_step() is not None
+    for front in fronts:
+        h.disconnect(front)
+    orphans = h.core.state.frontends.orphanage.requests.values()
+    assert sorted(each.tenant for each in orphans) == ["big"] * 4 + ["small"]
+    again = h.submit(h.connect(), PROMPT, claim=Claim(b"small"), tenant="small", **LONG)
+    h.run()
+    is_whole(h, again)
+    assert h.core.state.kept_answers.adopted == 1
