@@ -179,6 +179,19 @@ def test_a_session_stays_where_it_is_while_that_is_not_busy(
         assert chosen.load + 1 <= math.ceil(SESSION_LOAD_FACTOR * mean_then)
 
 
+@given(tokens, st.integers(2, 12), st.integers(0, 40))
+def test_equal_requests_that_are_to_meet_do(prompt: list[int], count: int, busy: int) -> None:
+    """Also short ones, and while the first of them is what its engine core does."""
+    ask = RoutingRequest(prompt, AFFINITY_TOKENS, meets=True)
+    policy, engines = PrefixAffinity(), fleet([busy] * count)
+    first, _ = policy.choose(ask, engines)
+    loaded = [replace(each, load=busy + (each == first)) for each in engines]
+    again, _ = policy.choose(ask, loaded)
+    assert again.endpoint == first.endpoint
+    full = [replace(each, load=(1 + busy) * 100 * (each == first)) for each in engines]
+    assert policy.choose(ask, full)[0].endpoint != first.endpoint or count == 2
+
+
 def test_sessions_that_begin_alike_are_spread_evenly() -> None:
     engines = fleet([0] * 4)
     system_prompt = list(range(500))

@@ -385,14 +385,14 @@ class EngineClient(ClientView):
 def _placement(
     prompt_token_ids: list[int], terms: Terms, media: PromptMedia | None = None
 ) -> Placement:
-    return Placement(
-        RoutingRequest(
-            prompt_token_ids,
-            AFFINITY_TOKENS,
-            terms.tenant,
-            terms.cache_salt,
-            None if media is None else media.media,
-            adapter="" if terms.adapter is None else terms.adapter.digest,
-            session="" if terms.session is None else terms.session.id,
-        )
+    ask = RoutingRequest(
+        prompt_token_ids,
+        AFFINITY_TOKENS,
+        terms.tenant,
+        terms.cache_salt,
+        None if media is None else media.media,
+        adapter="" if terms.adapter is None else terms.adapter.digest,
+        session="" if terms.session is None else terms.session.id,
+        meets=terms.shared or terms.claim is not None,
     )
+    return Placement(ask)

@@ -36,7 +36,10 @@ common system prompt's first lines, short enough that a conversation keeps its f
 LOAD_FACTOR = 1.25
 """How far above the mean load a favourite may be."""
 SESSION_LOAD_FACTOR = 2.0
-"""How far above the mean load a session's favourite may be: its KV is worth some waiting."""
+"""How far above the mean load a session's favourite may be: its KV is worth some waiting. So is an
+answer that may be there."""
+MEETING_LOAD = 8
+"""Sequences that the favourite may have in any case where equal requests are to meet."""
 
 
 class RoutableEngine(Protocol):
@@ -74,6 +77,8 @@ class RoutingRequest(msgspec.Struct, frozen=True):
     """Digest of the adapter; empty for none."""
     session: str = ""
     """What the tenant calls the conversation; empty for none."""
+    meets: bool = False
+    """Whether it should meet equal requests, as its answer may be there already, or on its way."""
 
 
 class Routing(Protocol):
@@ -85,6 +90,7 @@ class Routing(Protocol):
 class PrefixAffinity:
     """Prompts that begin alike go to the same engine, which has their KV blocks, unless that one is
     busy.  So do a session's, by its name: sessions that begin alike are spread over the engines.
+    Equal requests that are to meet do so where another one would not be worth the wait.
 
     Rendezvous hashing orders the engines for each prefix, so that an engine that comes or goes
     moves only the prefixes whose favourite it is.  Loads are bounded after V. Mirrokni, M. Thorup,
@@ -98,10 +104,14 @@ class PrefixAffinity:
             return engines[0], "only"
         session = session_key(ask)
         key = session or prefix_key(ask, max(engine.block_size for engine in engines))
+        if key is None and ask.meets:
+            key = _digest(ask, ask.prompt_token_ids)
         if key is None:
             return least_loaded(ask, engines), "load"
-        factor = LOAD_FACTOR if session is None else SESSION_LOAD_FACTOR
+        waits = session is not None or ask.meets
+        factor = SESSION_LOAD_FACTOR if waits else LOAD_FACTOR
         bound = load_bound((engine.load for engine in engines), factor)
+        bound = max(bound, MEETING_LOAD) if ask.meets else bound
         favourite, *others = rendezvous(key, engines)
         if favourite.load < bound:
             return favourite, "prefix" if session is None else "session"
