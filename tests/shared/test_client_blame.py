@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client.blame import MOST_PENDING, Blame
+from penstock.client.routing import MOST_PENDING, Blame
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from testing.scripted_engine import ScriptedEngine
 from tests.shared.client_requests import collect, until

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.client.routing import RoutingRequest, make_routing
+from penstock.client.routing import RoutingRequest
+from penstock.client.routing_policies import make_routing
 from penstock.config import plugins
 from penstock.config.plugins import (
     ENDPOINTS,

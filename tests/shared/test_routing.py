@@ -15,18 +15,16 @@ from msgspec import structs
 from penstock.client.routing import (
     AFFINITY_TOKENS,
     LOAD_FACTOR,
-    POLICIES,
     SESSION_LOAD_FACTOR,
     LeastLoaded,
     PrefixAffinity,
-    RoundRobin,
     RoutingRequest,
     load_bound,
-    make_routing,
     prefix_key,
     rendezvous,
     session_key,
 )
+from penstock.client.routing_policies import POLICIES, RoundRobin, make_routing
 from penstock.errors import StartupError
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.client.routing import AFFINITY_TOKENS, POLICIES, Routing, RoutingRequest
+from penstock.client.routing import AFFINITY_TOKENS, Routing, RoutingRequest
+from penstock.client.routing_policies import POLICIES
 from penstock.errors import InvalidRequest
 from penstock.protocol.from_frontend import Submit
 

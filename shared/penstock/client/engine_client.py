@@ -38,7 +38,8 @@ from penstock.client.pool_request import (
     check_task,
 )
 from penstock.client.replacing import ChangeMode, replace_weights
-from penstock.client.routing import AFFINITY_TOKENS, Placement, RoutingRequest, make_routing
+from penstock.client.routing import AFFINITY_TOKENS, Placement, RoutingRequest
+from penstock.client.routing_policies import make_routing
 from penstock.client.served_model import ModelText
 from penstock.config.settings import TransportSettings
 from penstock.errors import EngineUnavailable

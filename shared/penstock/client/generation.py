@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.client.blame import Blame
 from penstock.client.deltas import (
     EmittedSequence,
     KnownTokens,
@@ -21,7 +20,7 @@ from penstock.client.deltas import (
 )
 from penstock.client.generation_request import GenerationRequest, failed_early
 from penstock.client.observer import UNOBSERVED, RequestTiming, Unobserved
-from penstock.client.routing import NOWHERE, Holder, OpenRequest, Placement
+from penstock.client.routing import NOWHERE, Blame, Holder, OpenRequest, Placement
 from penstock.client.session_turns import ConsumerTurns
 from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.protocol.common import FinishReason, TokenLogprobs

@@ -11,10 +11,9 @@ from typing import Literal
 
 import msgspec
 
-from penstock.client.blame import Blame
 from penstock.client.media import PreparedMedia
 from penstock.client.observer import RequestTiming
-from penstock.client.routing import NOWHERE, Holder, OpenRequest, Placement
+from penstock.client.routing import NOWHERE, Blame, Holder, OpenRequest, Placement
 from penstock.errors import (
     DeadlineExceeded,
     EngineUnavailable,

@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from penstock.client.blame import Blame
 from penstock.client.generation import Generation
 from penstock.client.media import PreparedMedia
-from penstock.client.routing import NOWHERE, Holder, OpenRequest, Placement, Why
+from penstock.client.routing import NOWHERE, Blame, Holder, OpenRequest, Placement, Why
 from penstock.client.session import EngineSession
 from penstock.errors import PenstockError
 from penstock.protocol.common import Stopping, TokenSampling

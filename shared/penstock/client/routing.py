@@ -1,4 +1,5 @@
-"""Which of several engine cores gets a request, and the request's way from one to another.
+"""Which of several engine cores gets a request, the request's way from one to another, and which of
+their deaths are held against it.
 
 Policies are asked with what every gateway knows alike (the prompt, and what the engine cores say of
 themselves), and keep nothing of what they said before: so every gateway decides alike, and a new
@@ -9,15 +10,13 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol, TypeVar, get_args
 
 import msgspec
 
-from penstock.client.blame import Blame
 from penstock.client.media import PreparedMedia
-from penstock.config.plugins import ROUTING, named_plugin
-from penstock.errors import PenstockError, StartupError
+from penstock.errors import PenstockError
 from penstock.protocol.common import Media
 from penstock.protocol.from_frontend import FromFrontend, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
@@ -128,20 +127,6 @@ class LeastLoaded:
         return least_loaded(ask, engines), "load"
 
 
-class RoundRobin:
-    """Chooses engine cores one after another, whatever they have to do."""
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def choose(self, ask: RoutingRequest, engines: Sequence[AnEngine]) -> tuple[AnEngine, Why]:
-        if len(engines) == 1:
-            return engines[0], "only"
-        chosen = engines[self._next % len(engines)]
-        self._next += 1
-        return chosen, "turn"
-
-
 def load_bound(loads: Iterable[int], factor: float = LOAD_FACTOR) -> int:
     """An engine takes one more while its load is below this."""
     known = list(loads)
@@ -210,26 +195,62 @@ def _digest(ask: RoutingRequest, prompt_token_ids: list[int]) -> bytes:
     return hashed.digest()
 
 
-POLICIES: dict[str, Callable[[], Routing]] = {
-    "prefix": PrefixAffinity,
-    "least-loaded": LeastLoaded,
-    "round-robin": RoundRobin,
-}
+MOST_PENDING = 64
+"""Lost engine cores that a request remembers at once, of which nobody knows yet what became."""
 
 
-def make_routing(name: str) -> Routing:
-    """A fresh policy: one of POLICIES, or a plug-in's. Raises StartupError for other names, and for
-    a plug-in that can't be used."""
-    if name in POLICIES:
-        return POLICIES[name]()
-    plugin = named_plugin(ROUTING, name, "--routing", POLICIES)
-    try:
-        made = plugin.value()  # type: ignore[operator]
-    except Exception as error:
-        raise StartupError(f"--routing {name}: {plugin.package} can't make it: {error}") from error
-    if not callable(getattr(made, "choose", None)):
-        raise StartupError(f"--routing {name}: {plugin.package} gives {made!r}, without `choose`")
-    return made
+class Blame:
+    """Deaths of engine cores that are held against one request.  Whether it may be told from a
+    bystander is decided here and nowhere else.
+
+    Suspected is only what had entered a step of an engine core and had gained nothing since, when
+    the session with it was lost.  A session that ends is not a death yet: it is one when another
+    life of an engine core answers at that place, and none when the same life does.  Until then the
+    suspicion is pending; where nobody ever comes back there (a name may lead elsewhere), it stays
+    so, and harms nobody.
+
+    deaths: as Submit's: those that are certain, since the request last gained something.
+    """
+
+    __slots__ = ("_entered", "_pending", "deaths")
+
+    def __init__(self) -> None:
+        self.deaths = 0
+        self._entered = False
+        self._pending: dict[str, str] = {}
+        """Boots of lost engine cores, by endpoint."""
+
+    def entered(self) -> None:
+        """The engine core that has it says that one of its sequences is in a step."""
+        self._entered = True
+
+    def left(self) -> None:
+        """Notes that none of the request's sequences is in a step any more: all wait again."""
+        self._entered = False
+
+    def gained(self) -> None:
+        """Clears the request of all blame: it has got a token, so it is past whatever killed an
+        engine core."""
+        if self._entered or self._pending or self.deaths:
+            self._entered = False
+            self._pending.clear()
+            self.deaths = 0
+
+    def lost(self, endpoint: str, boot: str | None, *, innocent: bool) -> None:
+        """The session that it ran in has ended. boot: of the engine core there; None: not known.
+        innocent: it is known that nobody has died of anything that ran."""
+        suspected, self._entered = self._entered, False
+        if suspected and not innocent and boot and len(self._pending) < MOST_PENDING:
+            self._pending[endpoint] = boot
+
+    def answered(self, endpoint: str, boot: str) -> None:
+        """An engine core has come at `endpoint`, in the life `boot`."""
+        if not self._pending:
+            return
+        # That life goes on, wherever it was met before.
+        self._pending = {place: life for place, life in self._pending.items() if life != boot}
+        if self._pending.pop(endpoint, None) is not None:
+            self.deaths += 1
 
 
 class Placement:
