@@ -6,12 +6,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,95 +18,14 @@ from typing import Any
 import httpx
 import pytest
 
-from deploy.local import Balancer, answers, free_port, haproxy
+from deploy.local import free_port, haproxy
 from penstock import resumed_events
-from penstock.prepare import prepare
-from testing import processes
 from testing.serving import PATIENCE, wait_until
 from testing.words import text
+from tests.deploy.gateway_pair import PATH, STEP, Pair, body, generated, settled
 from tests.deploy.programs import certificate, needed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-STEP = 0.05
-
-REPORTS = 3.0
-"""Seconds: longer than an engine core leaves between two reports."""
-PATH = "/v1/completions"
-
-
-def body(seed: int, tokens: int, *, stream: bool = True) -> dict[str, Any]:
-    return {
-        "prompt": "Say it:",
-        "max_tokens": tokens,
-        "seed": seed,
-        "ignore_eos": True,
-        "stream": stream,
-    }
-
-
-@pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    """Short: a Unix socket's path must fit."""
-    with tempfile.TemporaryDirectory(prefix="pst-") as made:
-        yield Path(made)
-
-
-@pytest.fixture(scope="module")
-def engine(folder: Path) -> Iterator[str]:
-    """The endpoint of an engine core that has a worker."""
-    needed("haproxy")
-    model = prepare(processes.MODEL)
-    patient = ("--resume-grace-seconds", "120")  # A busy machine is slow to connect again.
-    with processes.engine(folder, model, patient), processes.worker(folder, model, STEP):
-        yield processes.front_end(folder)
-
-
-@dataclass
-class Pair:
-    """Two gateways behind haproxy. One of them may be ended, and started again in its place."""
-
-    engine: str  # endpoint
-    balancer: Balancer
-    addresses: list[str]
-    running: list[tuple[contextlib.ExitStack, int]]
-
-    def start(self, number: int) -> None:
-        stack = contextlib.ExitStack()
-        flags = ("--shutdown-timeout", "30")
-        started = processes.gateway(self.engine, flags, address=self.addresses[number])
-        self.running[number] = stack, stack.enter_context(started).pid
-
-    def end(self, number: int, signum: int) -> None:
-        """Returns when the process is gone."""
-        stack, pid = self.running[number]
-        os.kill(pid, signum)
-        wait_until(lambda: not answers(f"http://{self.addresses[number]}/health/live"))
-        stack.close()
-
-    def states(self) -> list[str]:
-        return list(self.balancer.servers().values())
-
-
-@pytest.fixture(scope="module")
-def started(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-    with haproxy(addresses, tmp_path_factory.mktemp("haproxy")) as balancer:
-        pair = Pair(engine, balancer, addresses, [(contextlib.ExitStack(), 0)] * 2)
-        try:
-            pair.start(0)
-            pair.start(1)
-            yield pair
-        finally:
-            for stack, _ in pair.running:
-                stack.close()
-
-
-@pytest.fixture
-def pair(started: Pair) -> Pair:
-    """Both are there; a test that ends one starts another in its place."""
-    wait_until(lambda: started.states() == ["UP", "UP"], message=started.states)
-    return started
 
 
 @dataclass
@@ -304,17 +221,6 @@ def resumed(url: str, seed: int, tokens: int, begun: list[int]) -> tuple[str, fl
     return heard, longest
 
 
-def settled(count: Callable[[], int]) -> int:
-    """A count of what the engine core reports now and then, once it stays: streams that an earlier
-    test broke off may still be in it."""
-    found, since = count(), time.monotonic()
-    while time.monotonic() - since < REPORTS:
-        time.sleep(REPORTS / 20)
-        if (newer := count()) != found:
-            found, since = newer, time.monotonic()
-    return found
-
-
 def test_streams_that_go_on_outlive_every_gateway(
     pair: Pair, request: pytest.FixtureRequest
 ) -> None:
@@ -323,11 +229,7 @@ def test_streams_that_go_on_outlive_every_gateway(
     streams = 100 if request.config.getoption("--long") else 24
     tokens, begun = 120, list[int]()
 
-    def generated() -> int:
-        status = httpx.get(pair.balancer.url + "/status", timeout=PATIENCE).json()
-        return int(status["engine"]["tokens_generated"])
-
-    before = settled(generated)
+    before = settled(lambda: generated(pair))
     with ThreadPoolExecutor(streams) as pool:
         reading = [
             pool.submit(resumed, pair.balancer.url, seed, tokens, begun) for seed in range(streams)
@@ -340,8 +242,8 @@ def test_streams_that_go_on_outlive_every_gateway(
         found = [each.result(PATIENCE) for each in reading]
     assert [heard for heard, _ in found] == [text(seed, tokens) for seed in range(streams)]
     gaps = sorted(gap for _, gap in found)
-    wait_until(lambda: generated() - before >= streams * tokens)
-    again = generated() - before - streams * tokens
+    wait_until(lambda: generated(pair) - before >= streams * tokens)
+    again = generated(pair) - before - streams * tokens
     print(
         f"{streams} streams through haproxy, longest silence of each: p50 "
         f"{gaps[streams // 2]:.2f} s, p99 {gaps[-1 - streams // 100]:.2f} s; {again} tokens again"
