@@ -19,7 +19,7 @@ from tests.worker.cpu_model import CPUModel
 from tests.worker.models.family_cases import RANKS_ON_DEVICE, read
 from tests.worker.parallel.forward_over_ranks import ForwardOverRanks
 from tests.worker.parallel.together import Formed
-from tests.worker.random_weights import RandomWeights
+from tests.worker.random_weights import CPU, RandomWeights
 from tests.worker.weights.test_alternating import Files, config
 
 pytestmark = pytest.mark.timeout(240)
@@ -65,8 +65,10 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Any:
         yield formed
 
 
-def opened(_files: Any, _config: Any, dtype: torch.dtype, **_also: Any) -> RandomWeights:
-    return RandomWeights(dtype)
+def opened(
+    _files: Any, _config: Any, dtype: torch.dtype, *, device: torch.device = CPU, **_also: Any
+) -> RandomWeights:
+    return RandomWeights(dtype, device)
 
 
 @pytest.mark.slow
