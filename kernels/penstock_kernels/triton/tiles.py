@@ -25,6 +25,9 @@ SCAN_VALUES = 32
 """Values of a head that one program of a recurrence goes through, from the first token to the
 last: with keys of 128 numbers, its part of the state is 32 registers of each thread."""
 SCAN_WARPS = 4
+SCAN_FUSED = False
+"""Whether the compiler may fuse products and sums of a scan. It would choose anew in each copy of
+the loop over tokens, and a token's bits would depend on how many there are (seen on an H200)."""
 
 ROTARY_HEADS = 8
 """Heads that one program of rope_write rotates."""

@@ -24,12 +24,13 @@ from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.weights.opening import DummyWeights, open_weights
+from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
 from tests.worker.cuda.small_models import BLOCK, DEVICE, batch, prompt
 from tests.worker.models import test_gguf_families
 from tests.worker.models.family_cases import BITS_ON_DEVICE, CASES, ON_DEVICE, read
 from tests.worker.models.test_parity_families import make_theirs
+from tests.worker.random_weights import RandomWeights
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -44,7 +45,7 @@ LENGTHS = dict.fromkeys(("gemma2", "gemma3-stretched", "olmo3", "granite-biases"
 def model(
     config: ModelConfig, device: torch.device, ops: DecoderOps, files: WeightFiles | None = None
 ) -> DecoderModel:
-    weights: Weights = DummyWeights(torch.float32, device)
+    weights: Weights = RandomWeights(torch.float32, device)
     if files is not None:
         weights = open_weights(files, config, torch.float32, device=device)
     return DecoderModel(config, weights, POSITIONS, ops)

@@ -99,7 +99,8 @@ def test_results_are_the_references(kind: str) -> None:
                     drawn(rows + padding, count, each.size, 7 * number + 3 * layer + at)
                     for at, count in enumerate(sizes)
                 ]
-                found = mine.attend(layer, *tensors, None, None, rule)
+                own_tensors = [each.to(DEVICE) for each in tensors]
+                found = mine.attend(layer, *own_tensors, None, None, rule).cpu()
                 wanted = theirs.attend(layer, *tensors, None, None, rule)
                 assert found.dtype == HALF
                 assert not found[rows:].any()
@@ -126,7 +127,7 @@ def test_pages_are_views_of_the_cache() -> None:
         flash=FlashAttention(watched, NAME, frozenset((1,))),
     )
     rows = int(STEPS[0].counts.sum())
-    tensors = [drawn(rows, count, DIM, count) for count in (HEADS, 2, 2)]
+    tensors = [drawn(rows, count, DIM, count).to(DEVICE) for count in (HEADS, 2, 2)]
     with torch.inference_mode():
         own.plan(STEPS[0]).attend(1, *tensors, None, None, rule)
     storage = own.cache.untyped_storage().data_ptr()
@@ -140,7 +141,7 @@ def test_other_layers_and_other_steps_keep_our_kernels() -> None:
     shape, rule = KINDS["plain"]
     own = attention(shape, layers=frozenset((1,)))
     rows = int(STEPS[0].counts.sum())
-    tensors = [drawn(rows, count, DIM, count) for count in (HEADS, 2, 2)]
+    tensors = [drawn(rows, count, DIM, count).to(DEVICE) for count in (HEADS, 2, 2)]
     spans = with_spans(STEPS[0])
     with stand_in.counted() as calls, torch.inference_mode():
         own.plan(STEPS[0]).attend(0, *tensors, None, None, rule)

@@ -13,6 +13,7 @@ from penstock.model.recurrent_spec import result_numbers, state_numbers
 from penstock.protocol.to_worker import SlotWork
 from penstock_kernels.triton.recurrent.states import LayerStates
 from penstock_worker.layers.triton_ops import DeviceScan, scan_of
+from tests.interpreted_triton import DEVICE
 from tests.worker.cuda.states_on_device import EVERY, OneLayer
 from tests.worker.models.test_recurrent_mixers import SPECS, features_of, mixer_of
 
@@ -38,7 +39,7 @@ def alone(name: str) -> tuple[Tensor, Tensor]:
 
 @cache
 def scan(name: str) -> DeviceScan:
-    return scan_of(mixer_of(name))
+    return scan_of(mixer_of(name, DEVICE))
 
 
 @EACH

@@ -48,6 +48,9 @@ KEPT = {
     "INT4 of Model Optimizer": 4,
     "INT8 of Model Optimizer": 8,
 }
+ADDED_IN_FP8 = 1e-3 if torch.cuda.is_available() else 1e-5
+"""Of the largest result: a tensor core adds FP8 products in about 14 bits. An H200 was off by
+3.5e-4 of it, where cuBLAS, whose results are bfloat16, was off by 4e-3."""
 UNPACKED = (
     "GPTQ, act-order",
     "GPTQ, groups of 16",
@@ -121,7 +124,8 @@ def test_fp8_meets_activations_in_fp8(name: str, tmp_path: Path, device: torch.d
     scale = x.float().abs().amax(-1, keepdim=True) / 448
     rounded = (x.float() / scale).to(torch.float8_e4m3fn).float() * scale
     ours = held.product(None, torch.float32, batch_invariant=True)(x.to(device)).cpu()
-    assert torch.allclose(ours, rounded @ true.T, rtol=1e-4, atol=1e-4)
+    wanted = rounded @ true.T
+    assert (ours - wanted).abs().max() < ADDED_IN_FP8 * wanted.abs().max()
 
 
 def in_groups(x: torch.Tensor) -> torch.Tensor:
@@ -145,7 +149,8 @@ def test_fp8_in_blocks_meets_activations_in_groups(tmp_path: Path, device: torch
         x, bias = torch.randn(70, true.shape[1], dtype=torch.bfloat16), torch.randn(held.outputs)
         product = held.product(bias.to(device), torch.float32, batch_invariant=True)
         ours = product(x.to(device)).cpu()
-        assert torch.allclose(ours, in_groups(x) @ true.T + bias, rtol=1e-3, atol=1e-3)
+        wanted = in_groups(x) @ true.T + bias
+        assert (ours - wanted).abs().max() < ADDED_IN_FP8 * wanted.abs().max()
         assert torch.equal(product(x[5:6].to(device)).cpu(), ours[5:6])
 
 

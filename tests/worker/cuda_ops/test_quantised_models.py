@@ -213,7 +213,10 @@ def test_one_product_of_several_types(batch_invariant: bool, device: torch.devic
     wanted = x.double() @ plain.double().T
     size = x.double().abs() @ plain.double().abs().T
     assert ours.dtype == torch.bfloat16
+    # cuBLAS rounds the floating-point piece before its bias is added, and once more behind it.
     bound = size * 1e-5 + (wanted + bias.double()).abs() * 2**-8
+    if not batch_invariant:
+        bound[:, 37:] += wanted[:, 37:].abs() * 2**-8
     assert ((ours.double() - wanted - bias.double()).abs() <= bound).all()
     logits = ops.head(matrix)(x.to(device)).cpu()
     assert logits.dtype == torch.float32

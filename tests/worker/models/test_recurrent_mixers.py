@@ -27,7 +27,7 @@ from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.parallel.shard import shard_of
 from tests.worker.checkpoints import TINY
-from tests.worker.random_weights import RandomWeights
+from tests.worker.random_weights import CPU, RandomWeights
 
 SPECS: dict[str, RecurrentSpec] = {
     "short convolution": ShortConvSpec(width=44, kernel=3, bias=True),
@@ -55,10 +55,10 @@ AT = "layers.0.recurrent"
 
 
 @cache
-def mixer_of(name: str) -> Mixer:
+def mixer_of(name: str, device: torch.device = CPU) -> Mixer:
     spec = SPECS[name]
     config = msgspec.structs.replace(TINY, layers=(LayerSpec(recurrent=spec),))
-    parts = Parts(config, RandomWeights(), REFERENCE, shard_of(config, ALONE.place))
+    parts = Parts(config, RandomWeights(device=device), REFERENCE, shard_of(config, ALONE.place))
     return load_mixer(parts, 0, spec)
 
 

@@ -33,9 +33,10 @@ def _quantise_groups(
     column = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     inside = column < size
     wide = tl.load(x + row * x_row + column, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.maximum(tl.max(tl.abs(wide), 1) / 448.0, 1e-30)
+    # Rounded as in fp8_linear.
+    scale = tl.maximum(tl.div_rn(tl.max(tl.abs(wide), 1), 448.0), 1e-30)
     tl.store(scales + row * groups + group, scale, mask=group < groups)
-    found = round_to(wide / scale[:, None], tl.float8e4nv)
+    found = round_to(tl.div_rn(wide, scale[:, None]), tl.float8e4nv)
     tl.store(levels + row * size + column, found, mask=inside)
 
 

@@ -25,9 +25,13 @@ def _quantise(x, levels, scales, size, x_row, BLOCK: tl.constexpr, EARLY: tl.con
     column = tl.arange(0, BLOCK)
     inside = column < size
     wide = tl.load(x + row * x_row + column, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.maximum(tl.max(tl.abs(wide), 0) / 448.0, 1e-30)
+    # Rounded as IEEE 754 has it: a device's usual division is off by a bit now and then, and levels
+    # that lie between two would go the other way.
+    scale = tl.maximum(tl.div_rn(tl.max(tl.abs(wide), 0), 448.0), 1e-30)
     tl.store(scales + row, scale)
-    tl.store(levels + row * size + column, round_to(wide / scale, tl.float8e4nv), mask=inside)
+    tl.store(
+        levels + row * size + column, round_to(tl.div_rn(wide, scale), tl.float8e4nv), mask=inside
+    )
 
 
 def quantise_fp8(x: Tensor) -> tuple[Tensor, Tensor]:

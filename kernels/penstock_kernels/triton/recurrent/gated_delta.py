@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock_kernels.triton.recurrent.states import LayerStates, keep, sigmoid, softplus
-from penstock_kernels.triton.tiles import SCAN_VALUES, SCAN_WARPS
+from penstock_kernels.triton.tiles import SCAN_FUSED, SCAN_VALUES, SCAN_WARPS
 
 
 @triton.jit
@@ -177,5 +177,6 @@ def gated_delta(
         KEYS=triton.next_power_of_2(heads.key_dim),
         VALUES=values,
         num_warps=SCAN_WARPS,
+        enable_fp_fusion=SCAN_FUSED,
     )
     return mixed

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock_kernels.triton.recurrent.states import LayerStates, keep, softplus
-from penstock_kernels.triton.tiles import SCAN_VALUES, SCAN_WARPS
+from penstock_kernels.triton.tiles import SCAN_FUSED, SCAN_VALUES, SCAN_WARPS
 
 
 @triton.jit(do_not_specialize=["number", "pieces"])
@@ -161,5 +161,6 @@ def mamba2(
         VALUES=values,
         STATE=triton.next_power_of_2(sizes.state),
         num_warps=SCAN_WARPS,
+        enable_fp_fusion=SCAN_FUSED,
     )
     return mixed
