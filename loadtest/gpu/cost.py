@@ -92,12 +92,12 @@ def product_flops(rows: int, inputs: int, outputs: int) -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the machine does at best, as measured. copy: bytes/s, read and written both counted.
-    matrix: operations/s of a large bfloat16 product."""
+    """What the machine does at best, as measured. memory: bytes/s that are read, or read and
+    written, whichever are more.  matrix: operations/s of a large bfloat16 product."""
 
-    copy: float
+    memory: float
     matrix: float
 
     def seconds(self, size: float, flops: float) -> float:
         """The least time of a piece of work."""
-        return max(size / self.copy, flops / self.matrix)
+        return max(size / self.memory, flops / self.matrix)

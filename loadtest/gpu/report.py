@@ -31,8 +31,8 @@ KERNELS = {
     "torch's": "{torch}",
 }
 KERNELS_BELOW = (
-    "\nThe limit: bytes at the copy bandwidth, or operations at the matrix rate. *: with the "
-    "host's time to launch it.\n"
+    "\nThe limit: bytes at the bandwidth of reading or copying, whichever is higher, or operations "
+    "at the matrix rate. *: with the host's time to launch it.\n"
 )
 DECODE = {
     "decode": "{model}, {mode}",

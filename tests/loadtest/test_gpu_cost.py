@@ -76,7 +76,7 @@ def test_kernels_move_what_they_must() -> None:
 
 
 def test_the_slower_of_the_two_limits_counts() -> None:
-    limit = Limits(copy=4e12, matrix=8e14)
+    limit = Limits(memory=4e12, matrix=8e14)
     assert limit.seconds(4e9, 8e10) == pytest.approx(1e-3)
     assert limit.seconds(4e9, 8e12) == pytest.approx(1e-2)
 
