@@ -100,8 +100,8 @@ def check_count(name: str, count: int) -> None:
 
 
 def check_numbers(tokens: int, size: int) -> None:
-    """Of vectors of `size` numbers, one for each of the inputs' tokens. Raises InvalidRequest for
-    too many."""
+    """Raises InvalidRequest for more numbers than a reply may have. size: of the vector that each
+    of the inputs' tokens has."""
     if tokens * size > MAX_NUMBERS:
         raise InvalidRequest(
             f"the input's {tokens} tokens have vectors of {size} numbers each; at most "

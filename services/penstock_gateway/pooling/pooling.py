@@ -74,7 +74,8 @@ class PoolingEndpoint(PoolEndpoint[PoolingRequest]):
                 code="unsupported_value",
             )
         size = pooling_model(call.engine.welcome).row_size(asked.task)
-        check_numbers(sum(len(each.prompt_token_ids) for each in inputs), asked.dimensions or size)
+        size = min(size, asked.dimensions or size)
+        check_numbers(sum(len(each.prompt_token_ids) for each in inputs), size)
         results = await call.pool(inputs, asked)
         if asked.task == "embed_sparse":
             weights: Any = await named_weights(results, call, PooledData)

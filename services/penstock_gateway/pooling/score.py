@@ -154,7 +154,9 @@ async def _late_scores(
     kept: dict[int, PoolResult] = {}
     for group in grouped(places, sizes, MAX_NUMBERS):
         wanted = {place: kept[place] for pair in group for place in pair if place in kept}
-        missing = [place for place in dict.fromkeys(chain(*group)) if place not in wanted]
+        missing = [
+            place for place in dict.fromkeys(chain.from_iterable(group)) if place not in wanted
+        ]
         results = await call.pool([inputs[place] for place in missing], Pooling("token_embed"))
         kept = wanted | dict(zip(missing, results, strict=True))
         for one, two in group:
@@ -163,7 +165,7 @@ async def _late_scores(
             # Where few texts are worked on at once: a pair of long ones takes half a second.
             score = await off_the_loop(partial(max_sim, query, document), products // PRODUCTS)
             found.append(score)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # Others have a turn: a pair takes up to a millisecond.
         counted |= {place: kept[place].without_vectors() for place in missing}
     return found, [counted[place] for place in sorted(counted)]
 

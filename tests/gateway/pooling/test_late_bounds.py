@@ -17,7 +17,9 @@ from penstock.protocol.common import Pooling
 from penstock_gateway.pooling import fields, score
 from penstock_gateway.pooling.score import grouped
 from tests.gateway.pooling.pooling_engine import PoolingEngine, pooling_gateway
-from tests.worker.pooling.late_models import save_late
+from tests.worker.pooling.late_models import SIZES as SIZES_OF_MODEL
+from tests.worker.pooling.late_models import late_tokenizer, save_late
+from tests.worker.pooling.pooling_models import save
 
 DOCUMENTS = [f"w{50 + n} w{51 + n} w{60 + n}" for n in range(12)]
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=12)
@@ -90,3 +92,18 @@ async def test_more_vectors_of_tokens_than_a_reply_holds_are_refused(
         many: httpx.Response = await client.post("/pooling", json={"input": DOCUMENTS})
     assert many.status_code == 400
     assert "at most 100 numbers are given in one reply" in many.json()["error"]["message"]
+
+
+async def test_one_vector_for_each_text_is_not_counted_by_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is cut to some of its numbers."""
+    folder = tmp_path / "m"
+    save(folder, "BertModel", **SIZES_OF_MODEL)
+    late_tokenizer(folder)
+    monkeypatch.setattr(fields, "MAX_NUMBERS", 8)
+    body = {"input": DOCUMENTS, "task": "embed", "dimensions": 8}
+    async with pooling_gateway(folder, tmp_path) as client:
+        reply = await client.post("/pooling", json=body)
+    assert reply.status_code == 200, reply.text
+    assert [len(each["data"]) for each in reply.json()["data"]] == [8] * len(DOCUMENTS)
