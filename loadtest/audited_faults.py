@@ -44,7 +44,7 @@ class Audited(System):
         self.damaged: Callable[[Plan], None] = lambda plan: None
         self.taken: Callable[[Plan], Plan] = lambda plan: plan
         self.adapter: AdapterFile | None = None
-        """Of all that is asked."""
+        """The adapter with which everything is asked; None: the model alone."""
         self._last = 0
 
     def _work(self, message: ToWorker) -> None:

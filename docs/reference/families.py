@@ -55,7 +55,7 @@ CONFIG_CLASSES = {
 FROM_MEMORY = {"hy_v3", "dots1", "solar_open", "cwm", "granitemoeshared"}
 """Families of which no release's config.json could be had; settings were written from memory."""
 TOWERS_FROM_MEMORY = {"glm4v", "glm_ocr", "lfm2_vl", "llava_next", "paddleocr_vl"}
-"""The same of families that see."""
+"""Families that see, whose configs were written from memory, as no release's could be had."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "Glm4MoeForCausalLM": {"head_dim": 128},
     "Dots1ForCausalLM": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2},

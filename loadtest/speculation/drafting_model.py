@@ -32,7 +32,7 @@ from loadtest.speculation.requests import WORDS, chat
 from testing.trained.learning import learn
 
 LAYERS = 3
-"""Of the head."""
+"""Layers of the head."""
 SPECIAL = ("<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>")
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{% endfor %}"
@@ -207,8 +207,8 @@ def trained(steps: int) -> tuple[DraftingModel, Tokenizer]:
 # A large one with random weights, and a head that is fitted to it.
 
 SHARE = 0.94
-"""Of the random layers' outputs, with 24 of them: with 0.5 the model always counts on, with 1.0 in
-65 % of its steps."""
+"""What is kept of the outputs of the random layers, which are 24: with 0.5 the model always counts
+on, with 1.0 in 65 % of its steps."""
 WANTED = 0.7
 """Share of its tokens that are the id behind the last one."""
 

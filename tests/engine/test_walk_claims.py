@@ -90,7 +90,7 @@ class ClaimWalker(Walker):
         book = self.h.core.state.kept_answers
         assert not self.h.core.state.frontends.orphanage.requests
         assert not book._by_claim
-        assert book._room.used == 0
+        assert book._room.total == 0
 
     def _check_ended(self, request: RequestScore) -> None:
         if request.left:

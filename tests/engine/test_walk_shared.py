@@ -114,7 +114,7 @@ class ShareWalker(Walker):
         assert state.shared_answers.deadlines.next() is None
         assert not state.kept_answers._by_claim
         assert not state.kept_answers._by_share
-        assert state.kept_answers._room.used == 0
+        assert state.kept_answers._room.total == 0
 
     def _check_ended(self, request: RequestScore) -> None:
         if request.left:

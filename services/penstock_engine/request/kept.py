@@ -14,30 +14,7 @@ if TYPE_CHECKING:
 
     from penstock.protocol.common import TokenLogprobs
     from penstock.protocol.from_frontend import OpenSequence
-
-
-class KeptRoom:
-    """How much is kept of all answers: tokens of those that have ended, and log-probabilities."""
-
-    __slots__ = ("of_tenants", "used")
-
-    def __init__(self) -> None:
-        self.used = 0
-        self.of_tenants: dict[str, int] = {}
-        """The same by tenant, of those that have any."""
-
-    def grow(self, tenant: str, more: int) -> None:
-        """A tenant's answers take so much more; or less, for less than 0."""
-        self.used += more
-        mine = self.of_tenants.get(tenant, 0) + more
-        if mine:
-            self.of_tenants[tenant] = mine
-        else:
-            self.of_tenants.pop(tenant, None)
-
-    def largest(self) -> str:
-        """The tenant that has most; of equals, the first by name. There is one."""
-        return min(self.of_tenants, key=lambda tenant: (-self.of_tenants[tenant], tenant))
+    from penstock_engine.waiting.queue_bounds import TenantShares
 
 
 class KeptAnswer:
@@ -61,8 +38,9 @@ class KeptAnswer:
         "tenant",
     )
 
-    def __init__(self, tokens: dict[int, array[int]], room: KeptRoom, tenant: str) -> None:
-        """tokens: of each sequence, which grow as it does.  tenant: whose it is."""
+    def __init__(self, tokens: dict[int, array[int]], room: TenantShares, tenant: str) -> None:
+        """tokens: of each sequence, which grow as it does.  room: how much is kept of all answers,
+        tokens of those that have ended and log-probabilities.  tenant: whose it is."""
         self.tenant = tenant
         self.claims: list[bytes] = []  # digests of those who may have it again; the first first
         self.shared = b""  # by which equal requests find it while it is computed; empty: they don't
@@ -94,11 +72,11 @@ class KeptAnswer:
         """Takes so much more of the room."""
         if more:
             self.size += more
-            self._room.grow(self.tenant, more)
+            self._room.add(self.tenant, more)
 
     def drop(self) -> None:
         """Gives its room back. Once."""
-        self._room.grow(self.tenant, -self.size)
+        self._room.add(self.tenant, -self.size)
 
     @property
     def whole(self) -> bool:

@@ -58,7 +58,7 @@ class FrontendSession:
         self.requests: dict[int, Request] = {}
         """Open ones, by the front end's number."""
         self.readers: dict[int, Reader] = {}
-        """Likewise those whose answer others get, too; never both."""
+        """Open requests whose answer others get too, by the same numbers; none is in both."""
         self.replies: list[tuple[Reply, Frames]] = []
         self.outputs: list[SequenceOutput] = []
         self.gathered = GatheredOutputs()

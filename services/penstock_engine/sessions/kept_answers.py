@@ -13,7 +13,7 @@ import msgspec
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_frontend import Submit
 from penstock_engine.kv.pool import BrokenState
-from penstock_engine.request.kept import KeptAnswer, KeptRoom
+from penstock_engine.request.kept import KeptAnswer
 from penstock_engine.request.request import Request, priority_of
 from penstock_engine.waiting.queue_bounds import TenantShares
 
@@ -41,7 +41,7 @@ class KeptAnswers:
         """Readers who went on with what was there, and for whom it was computed again."""
         self.shared = 0
         """Requests whose answer was computed along with an earlier one's."""
-        self._room = KeptRoom()
+        self._room = TenantShares()
         self._by_claim: dict[bytes, Request] = {}
         self._by_share: dict[bytes, Request] = {}
         self._orphans: OrderedDict[Request, float] = OrderedDict()
@@ -49,7 +49,7 @@ class KeptAnswers:
         self._ended: OrderedDict[Request, float] = OrderedDict()
         """Requests whose answer has ended, with the time until which it is kept: oldest first."""
         self._ended_of: dict[str, OrderedDict[Request, None]] = {}
-        """The same by tenant."""
+        """The requests of `_ended` by tenant, oldest first; of tenants that have any."""
         self._orphans_of = TenantShares()
         """Numbers of orphans."""
 
@@ -83,7 +83,7 @@ class KeptAnswers:
             self._claim(request, submit.claim.digest)
 
     def _claim(self, request: Request, claim: bytes) -> None:
-        """Of several with equal claims, the newest is found."""
+        """Makes a request the one that a claim finds: of several with equal claims, the newest."""
         earlier = self._by_claim.get(claim)
         if earlier is not None:
             self._forget(earlier)
@@ -158,7 +158,7 @@ class KeptAnswers:
             if now < until:
                 break
             self._forget(request)
-        while self._room.used > MOST_KEPT:
+        while self._room.total > MOST_KEPT:
             tenant = self._room.largest()
             ended = self._ended_of.get(tenant)
             if ended:
@@ -194,15 +194,15 @@ class KeptAnswers:
             raise BrokenState(f"{len(orphans)} requests are orphans, {len(self._orphans)} wait")
         kept = self._kept()
         used = sum(each.kept.size for each in kept if each.kept is not None)
-        if used != self._room.used:
-            raise BrokenState(f"{self._room.used} tokens of answers are kept, not {used}")
+        if used != self._room.total:
+            raise BrokenState(f"{self._room.total} tokens of answers are kept, not {used}")
         if self._orphans_of.by_tenant != Counter(each.tenant for each in self._orphans):
             raise BrokenState("the tenants' orphans are miscounted")
         of_tenants: Counter[str] = Counter()
         for each in kept:
             if each.kept is not None and each.kept.size:
                 of_tenants[each.tenant] += each.kept.size
-        if of_tenants != self._room.of_tenants:
+        if of_tenants != self._room.by_tenant:
             raise BrokenState("the tenants' kept answers are miscounted")
         ended = [request for each in self._ended_of.values() for request in each]
         if set(ended) != set(self._ended) or not all(self._ended_of.values()):

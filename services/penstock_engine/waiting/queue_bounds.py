@@ -122,7 +122,7 @@ class TenantShares:
     def __init__(self) -> None:
         self.total = 0
         self.by_tenant: dict[str, int] = {}
-        """Of those that have any."""
+        """What each tenant has, of those that have any."""
 
     def add(self, tenant: str, more: int) -> None:
         """A tenant has so much more; or less, for less than 0."""
@@ -137,6 +137,10 @@ class TenantShares:
         """Whether a tenant may have so much more. most: what there is for all."""
         mine = self.by_tenant.get(tenant, 0) + more
         return leaves_room(mine, most - self.total - more, 1)
+
+    def largest(self) -> str:
+        """The tenant that has most; of equals, the first by name. There is one."""
+        return min(self.by_tenant, key=lambda tenant: (-self.by_tenant[tenant], tenant))
 
 
 class ServiceRate:

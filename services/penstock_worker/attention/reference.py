@@ -229,7 +229,7 @@ class ReferenceStep:
         )
 
     def choose(self, layer: int, rows: IndexRows, rotation: Rotation, most: int) -> None:
-        """See ChoosingAttention."""
+        """Chooses the tokens that the rows read, as ChoosingAttention describes."""
         if self._index is None:
             raise ValueError("the cache has no keys of an index")
         group, place = self._backend.shape.place(layer)

@@ -45,7 +45,7 @@ def over(h: Harness) -> None:
     assert not any(session.readers for session in state.frontends)
     assert not state.frontends.open_requests.by_tenant()
     assert not state.kept_answers._by_share
-    assert state.kept_answers._room.used == 0
+    assert state.kept_answers._room.total == 0
     assert state.shared_answers.deadlines.next() is None
 
 

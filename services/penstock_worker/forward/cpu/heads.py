@@ -55,7 +55,7 @@ class JoinedEntry:
     of_embedding: PackedMatrix
     """The product's columns that multiply the embedding."""
     of_hidden: PackedMatrix
-    """Those that multiply the hidden state."""
+    """The product's columns that multiply the hidden state."""
 
     def begin(self) -> Iterator[Phase]:
         yield Phase(kind=PhaseKind.EMBED, matrices=(self.embedding,))
