@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
     from penstock.protocol.common import TokenLogprobs
     from penstock.protocol.from_frontend import OpenSequence
-    from penstock_engine.waiting.queue_bounds import TenantShares
+
+
+class KeptRoom(Protocol):
+    """How much is kept of all answers: tokens of those that have ended, and log-probabilities."""
+
+    def add(self, tenant: str, more: int, /) -> None:
+        """A tenant's answers take so much more; or less, for less than 0."""
 
 
 class KeptAnswer:
@@ -38,9 +44,8 @@ class KeptAnswer:
         "tenant",
     )
 
-    def __init__(self, tokens: dict[int, array[int]], room: TenantShares, tenant: str) -> None:
-        """tokens: of each sequence, which grow as it does.  room: how much is kept of all answers,
-        tokens of those that have ended and log-probabilities.  tenant: whose it is."""
+    def __init__(self, tokens: dict[int, array[int]], room: KeptRoom, tenant: str) -> None:
+        """tokens: of each sequence, which grow as it does.  tenant: whose it is."""
         self.tenant = tenant
         self.claims: list[bytes] = []  # digests of those who may have it again; the first first
         self.shared = b""  # by which equal requests find it while it is computed; empty: they don't
