@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.tower_spec import LearnedPositions, RotaryPositions
+from penstock.model.tower_spec import LearnedPositions, MergingSpec, RotaryPositions
 from penstock.prepare.hub_config import read_config
 from tests.shared.releases.reading import RELEASES
 
@@ -223,6 +223,7 @@ FROM_MEMORY: dict[str, dict[str, Any]] = {
 """What releases are known to have, where no copy of their file could be had."""
 MODELS: dict[str, dict[str, Any]] = {
     "lighton-ocr": RELEASES["lightonai/LightOnOCR-1B-1025"]["config"],
+    "minicpm-v-4.6": RELEASES["openbmb/MiniCPM-V-4.6-AWQ"]["config"],
     "kimi-k2.5": RELEASES["moonshotai/Kimi-K2.5"]["config"],
 } | FROM_MEMORY
 
@@ -265,6 +266,17 @@ def test_what_they_are_made_of() -> None:
     assert kimi.vision.tower.positions == RotaryPositions(
         table=64, cubic=True, by_turns=True, adjacent=True
     )
+    minicpm = read("minicpm-v-4.6")
+    assert minicpm.vision is not None
+    assert minicpm.vision.tower.positions == LearnedPositions(
+        side=70, fractional=True, of_parts=True
+    )
+    assert minicpm.vision.tower.merging == MergingSpec(behind=6, side=2, inner=4 * 4304)
+    assert (minicpm.vision.tower.num_layers, minicpm.vision.patches_in_row) == (27, 16)
+    assert not any(rope.sections for rope in minicpm.ropes)
+    four = read("minicpm-v-4.6", downsample_mode="4x").vision
+    assert four is not None
+    assert (four.tower.merging, four.patches_in_row) == (None, 4)
     assert [lfm.layer(number).recurrent is None for number in (1, 2)] == [False, True]
 
 
@@ -294,6 +306,14 @@ def test_what_they_are_made_of() -> None:
         ("kimi-k2.5", {"vision_config__vt_hidden_size": 10**9}, "hidden_size"),
         ("kimi-k2.5", {"vision_config__mm_hidden_size": 10}, "mm_hidden_size"),
         ("kimi-k2.5", {"text_config__model_type": "llama"}, "kimi_k2 are"),
+        ("minicpm-v-4.6", {"downsample_mode": "8x"}, "downsample_mode"),
+        ("minicpm-v-4.6", {"merger_times": 2}, "merger_times"),
+        ("minicpm-v-4.6", {"merge_kernel_size": [4, 4]}, "merge_kernel_size"),
+        ("minicpm-v-4.6", {"drop_vision_last_layer": True}, "drop_vision_last_layer"),
+        ("minicpm-v-4.6", {"insert_layer_id": 27}, "insert_layer_id"),
+        ("minicpm-v-4.6", {"vision_config__window_kernel_size": [2, 1]}, "window_kernel_size"),
+        ("minicpm-v-4.6", {"vision_config__intermediate_size": 60_000}, "intermediate_size"),
+        ("minicpm-v-4.6", {"text_config__model_type": "llama"}, "qwen3_5_text are"),
         ("lfm2-vl-450m", {"downsample_factor": 10**9}, "downsample_factor"),
         ("lfm2-vl-450m", {"projector_hidden_size": 10**12}, "projector_hidden_size"),
         ("lfm2-vl-450m", {"projector_hidden_act": "silu"}, "projector_hidden_act"),

@@ -49,6 +49,8 @@ _MODULES = {
     "mm.model.mlp.1": "projector.1",
     "mm.model.mlp.3": "projector.2",
 }
+_MERGING = "v.vit_merger."
+_IN_MERGING = IN_LAYER | {"ds_ln": "norm2", "ds_ffn_up": "up_proj", "ds_ffn_down": "down_proj"}
 _WHOLE = {
     "v.class_embd": "class_embedding",
     "v.patch_embd.weight.1": "patch_embedding.1.weight",
@@ -71,6 +73,8 @@ class MmprojNames:
             self._modules["v.post_ln"] = "projector.norm"  # that of the merger
         if kind == "glm4v":
             self._modules["mm.model.fc"] = "projector.1"
+        if kind == "minicpmv4_6":
+            self._modules |= {"mm.up": "projector.1", "mm.down": "projector.2"}
         self._in_layer = IN_LAYER | (_SWAPPED if _is_swapped(file) else {})
         found = {int(match[1]) for match in map(_DEEPSTACK.fullmatch, file.tensors) if match}
         self._deepstack = {layer: number for number, layer in enumerate(sorted(found))}
@@ -88,6 +92,9 @@ class MmprojNames:
             number = self._deepstack[int(merger[1])]
             return f"projector.deepstack.{number}.{_IN_MERGER[merger[2]]}.{merger[3]}"
         module, _, kind = name.rpartition(".")
+        within = _IN_MERGING.get(module.removeprefix(_MERGING))
+        if module.startswith(_MERGING) and within is not None:
+            return f"merging.{within}.{kind}"
         return f"{self._modules[module]}.{kind}" if module in self._modules else name
 
     def _of_layer(self, number: str, module: str, kind: str) -> str | None:

@@ -59,11 +59,18 @@ class Picture:
     """Whether the tiles are frames of a video, of a tower that makes fewer rows of these."""
 
     behind: Picture | None = None
-    """Further tiles, of another size: the whole of a picture that was cut."""
+    """Further tiles, of another size: the whole of a picture that was cut, or what was cut of
+    it."""
 
     @property
     def per_tile(self) -> int:
         return self.rows * self.columns
+
+    def merged(self, side: int) -> Picture:
+        """The form of a picture whose squares of side x side patches have become one each."""
+        if side == 1:
+            return self
+        return replace(self, rows=self.rows // side, columns=self.columns // side)
 
 
 def read_picture(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
@@ -73,7 +80,7 @@ def read_picture(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture
     if isinstance(spec.projector, AnyresProjector):
         return _of_any_size(tensors, spec, spec.projector)
     positions = spec.tower.positions
-    if isinstance(positions, LearnedPositions) and positions.stretched:
+    if isinstance(positions, LearnedPositions) and (positions.stretched or positions.of_parts):
         return _of_parts(tensors, spec)
     return _of_pixels(tensors, spec)
 
@@ -113,7 +120,7 @@ def rows_of(picture: Picture, spec: VisionSpec) -> int:
     """How many embeddings the picture becomes."""
     if picture.behind is not None:
         return rows_of(replace(picture, behind=None), spec) + rows_of(picture.behind, spec)
-    projector = spec.projector
+    projector, picture = spec.projector, picture.merged(spec.tower.merged)
     match projector:
         case MLPProjector():
             return picture.tiles * (picture.per_tile + spec.tower.keeps_class)
@@ -185,7 +192,7 @@ def _of_patches(tensors: Mapping[str, np.ndarray], spec: VisionSpec, side: int) 
 
 
 def _of_parts(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
-    """Tiles of one size, and behind them at most one part of another."""
+    """Tiles of one size, and behind them some of another."""
     pixels, shapes = _only(tensors, PIXELS, SHAPES)
     tower, pixels = spec.tower, _floats(pixels, 2)
     if shapes.dtype != np.int32 or shapes.ndim != 2 or shapes.shape[1] != 2 or not len(shapes):
@@ -200,13 +207,14 @@ def _of_parts(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
         )
     forms = [(int(rows), int(columns)) for rows, columns in shapes]
     alike = next((at for at, form in enumerate(forms) if form != forms[0]), len(forms))
-    if alike < len(forms) - 1:
-        raise UnfitPicture(f"{SHAPES} have parts of several sizes before the last one")
+    if any(form != forms[-1] for form in forms[alike:]):
+        raise UnfitPicture(f"{SHAPES} have parts of more than two sizes, or not in order")
     for form in {forms[0], forms[-1]}:
         _check_form(*form, spec)
     found = torch.from_numpy(pixels.copy())
     first = sum(counts[:alike])
-    behind = None if alike == len(forms) else Picture(found[first:], 1, *forms[-1])
+    more = len(forms) - alike
+    behind = Picture(found[first:], more, *forms[-1]) if more else None
     return Picture(found[:first], alike, *forms[0], behind=behind)
 
 
@@ -231,7 +239,7 @@ def _check_form(rows: int, columns: int, spec: VisionSpec) -> None:
     if min(rows, columns) < 1:
         raise UnfitPicture(f"a tile has less than a patch of {spec.tower.patch} pixels")
     if isinstance(spec.projector, (SquareMLPProjector, AdapterProjector)):
-        factor = spec.projector.factor
+        factor = spec.projector.factor * spec.tower.merged
         if rows % factor or columns % factor:
             raise UnfitPicture(
                 f"a picture has {rows} x {columns} patches; multiples of {factor} are needed"

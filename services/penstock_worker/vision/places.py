@@ -78,7 +78,8 @@ def table_rows(picture: Picture, positions: LearnedPositions) -> Tensor:
     int64."""
     side = positions.side
     if positions.fractional:
-        row, column = (_shares(count, side) for count in (picture.rows, picture.columns))
+        exact = positions.of_parts
+        row, column = (_shares(n, side, exact=exact) for n in (picture.rows, picture.columns))
         return (row[:, None] * side + column[None, :]).flatten()
     if (picture.rows, picture.columns) != (side, side):
         raise UnfitPicture(
@@ -95,10 +96,13 @@ def stretched(table: Tensor, side: int, form: tuple[int, int]) -> Tensor:
     return found[0].flatten(1).t().contiguous().to(table.dtype)
 
 
-def _shares(count: int, side: int) -> Tensor:
+def _shares(count: int, side: int, *, exact: bool) -> Tensor:
     """The place in a row of `side` at which each of `count` patches begins. Bounds and shares are
-    float32: where they nearly agree, trained models have learned what that gives."""
+    float32: where they nearly agree, trained models have learned what that gives. exact: see
+    LearnedPositions.of_parts."""
     bounds = torch.arange(1 / side, 1.0, 1 / side)
+    if exact:
+        return torch.bucketize(torch.arange(count) / count, bounds, right=True)
     begins = torch.arange(count, dtype=torch.float32) * (1.0 / torch.tensor(count))
     return torch.bucketize(begins.clamp(max=NEARLY_ONE), bounds, right=True)
 

@@ -170,7 +170,8 @@ class VisionModel:
             layer_done()
 
         vectors = yield from self._tower.pieces(picture, layout, after)
-        rows = yield from self._projector.pieces(vectors, picture, self._threads)
+        seen = picture.merged(self.spec.tower.merged)
+        rows = yield from self._projector.pieces(vectors, seen, self._threads)
         if self.spec.row_multiplier != 1.0:
             rows = rows * self.spec.row_multiplier
         return layout.as_they_came(torch.cat((rows, *levels), 1)).contiguous()
@@ -187,7 +188,7 @@ _TOWER = re.compile(
     r"(?:vision_tower\.vision_model|vision_tower|vision_model|vision_encoder|visual\.vision_model|visual)\."
 )
 _PROJECTOR = re.compile(
-    r"^(?:model\.)?(?:multi_modal_projector|vision_projection|mlp_AR|mm_projector|projector|connector)\."
+    r"^(?:model\.)?(?:multi_modal_projector|vision_projection|mlp_AR|mm_projector|projector|connector|merger)\."
 )
 _LAYER = re.compile(
     r"^(?:encoder\.layers?|transformer\.layers|model\.layers|blocks)\.(\d+)\.(.+?)(\.weight|\.bias)?$"
@@ -202,6 +203,8 @@ _IN_MOONVIT = {
     "wqkv": "qkv",
     "wo": "out_proj",
 }
+_MERGING = re.compile(r"^vit_merger\.(.+?)(\.weight|\.bias)?$")
+"""What merges squares of patches between two of MiniCPM-V's layers."""
 _MODULE = re.compile(r"^(.+?)(\.weight|\.bias)?$")
 
 _IN_LAYER = {
@@ -244,6 +247,7 @@ _IN_LAYER = {
     "mlp.up_proj": "up_proj",
     "mlp.down_proj": "down_proj",
 }
+_IN_MERGING = _IN_LAYER | {"pre_norm": "norm2", "linear_1": "up_proj", "linear_2": "down_proj"}
 _OF_TOWER = {
     "embeddings.class_embedding": "class_embedding",
     "embeddings.patch_embedding": "patch_embedding",
@@ -289,6 +293,9 @@ _OF_PROJECTOR = {
     "pre_norm": "projector.norm",
     "proj.0": "projector.1",
     "proj.2": "projector.2",
+    "mlp.0.pre_norm": "projector.norm",
+    "mlp.0.linear_1": "projector.1",
+    "mlp.0.linear_2": "projector.2",
     "patch_merger.merging_layer": "projector.merging",
     "modality_projection.proj": "projector",
     "mm_soft_emb_norm": "projector.norm",
@@ -331,6 +338,9 @@ def _in_tower(name: str) -> str:
     if moonvit is not None:
         number, module, kind = moonvit.groups()
         return f"layers.{number}.{_IN_MOONVIT.get(module, module)}{kind or ''}"
+    merging = _MERGING.fullmatch(name)
+    if merging is not None:
+        return f"merging.{_IN_MERGING.get(merging[1], merging[1])}{merging[2] or ''}"
     if name == "patch_embed.pos_emb.weight":
         return "position_grid"
     layer = _LAYER.fullmatch(name)

@@ -15,6 +15,7 @@ from torch import Tensor
 from penstock.model.tower_spec import LearnedPositions, RotaryPositions, TowerSpec
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import LAYER_OF, LayerForm, TowerLayer, TowerNorm, TowerProduct
+from penstock_worker.vision.merging import Merging
 from penstock_worker.vision.picture import Picture
 from penstock_worker.vision.places import PatchLayout, stretched, table_rows
 from penstock_worker.vision.rows import ONE_THREAD, RowThreads, attention_work
@@ -50,6 +51,9 @@ class Tower:
         self._layers = [
             TowerLayer(spec, weights, number, form, threads) for number in range(spec.num_layers)
         ]
+        self._merging = None
+        if spec.merging is not None:
+            self._merging = Merging(spec, spec.merging, weights, threads)
         self._last = TowerNorm(weights, "last_norm", size, spec.norm) if spec.last_norm else None
         weights.ignore_those(lambda name: _unread(name, spec))
         self._spec = spec
@@ -58,6 +62,8 @@ class Tower:
     def work(self, picture: Picture) -> int:
         """Multiplications for a picture, more or less."""
         spec, patches = self._spec, len(picture.patches)
+        if self._merging is not None:
+            return self._work_around_merging(picture, self._merging)
         of_rows = self._patches.size + sum(layer.row_work for layer in self._layers)
         within = [picture.per_tile] * picture.tiles
         narrow = 0 if spec.windows is None else spec.num_layers - len(spec.windows.whole)
@@ -66,27 +72,41 @@ class Tower:
             seen += narrow * attention_work([spec.windows.side], spec.hidden_size) * patches
         return patches * of_rows + seen
 
+    def _work_around_merging(self, picture: Picture, merging: Merging) -> int:
+        spec, work = self._spec, self._patches.size * len(picture.patches)
+        form = picture
+        for number, layer in enumerate(self._layers):
+            within = [form.per_tile] * form.tiles
+            work += layer.row_work * sum(within) + attention_work(within, spec.hidden_size)
+            if number == merging.behind:
+                form = form.merged(spec.merged)
+                work += merging.row_work * form.per_tile * form.tiles
+        return work
+
     def pieces(
         self,
         picture: Picture,
         layout: PatchLayout,
         after: Callable[[int, Tensor], Pieces[None]],
     ) -> Pieces[Tensor]:
-        """Returns [rows, hidden]: each tile's patches, in the layout's order, after its class
-        token where that is kept. `after` is what follows each layer: its number, and its output,
-        where a class token is kept in any case."""
+        """Returns [rows, hidden]: each tile's patches, or the squares of them that the tower
+        merges, in the layout's order, after its class token where that is kept. `after` is what
+        follows each layer: its number, and its output, where a class token is kept in any case."""
         spec = self._spec
         hidden = yield from self._embedded(picture, layout)
         angles = None
         if layout.angles is not None:
             angles = (layout.angles[0].to(hidden.device), layout.angles[1].to(hidden.device))
-        outputs = {0: hidden}
+        outputs, lengths = {0: hidden}, layout.lengths
         for number, layer in enumerate(self._layers):
-            within = layout.lengths
+            within = lengths
             if spec.windows is not None and number not in spec.windows.whole:
                 within = layout.windows
             hidden = yield from layer.pieces(hidden, within, angles)
             yield from after(number, hidden)
+            if self._merging is not None and number == self._merging.behind:
+                hidden = yield from self._merging.pieces(hidden, picture)
+                lengths = [length // spec.merged**2 for length in lengths]
             if number + 1 in spec.taken:
                 outputs[number + 1] = hidden
         if spec.taken:
@@ -181,4 +201,6 @@ def _unread(name: str, spec: TowerSpec) -> bool:
     if name.startswith(LAYER_OF):
         number = name.removeprefix(LAYER_OF).partition(".")[0]
         return number.isdigit() and int(number) >= spec.num_layers
+    if name.startswith("merging.") and spec.merging is None:
+        return True
     return name.startswith("head.") or (name.startswith("last_norm.") and not spec.last_norm)

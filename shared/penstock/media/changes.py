@@ -22,6 +22,7 @@ from penstock.model.media_facts import (
     Preparation,
     RowImages,
     ScannedImages,
+    SlicedImages,
     TiledImages,
     VideoFrames,
     VideoPreparation,
@@ -46,6 +47,7 @@ _CHANGES: dict[type, dict[str, str]] = {
     FittedImages: {"max_patches": "most"},
     NaflexImages: {"do_image_splitting": "split", "max_tiles": "most"},
     RowImages: {"longest_edge": "longest_edge"},
+    SlicedImages: {"slice_mode": "split", "max_slice_nums": "most"},
     ScannedImages: {
         "do_pan_and_scan": "scan",
         "pan_and_scan_max_num_crops": "most",
@@ -54,7 +56,7 @@ _CHANGES: dict[type, dict[str, str]] = {
     },
 }
 """Names of those that don't need another model -> ours."""
-_SWITCHES = ("do_image_splitting", "crop_to_patches", "do_pan_and_scan")
+_SWITCHES = ("do_image_splitting", "crop_to_patches", "do_pan_and_scan", "slice_mode")
 _NUMBERS = ("fps", "pan_and_scan_min_ratio_to_activate")
 """Settings that are numbers, but needn't be whole."""
 _NO_COST = (
@@ -256,6 +258,8 @@ def _check(image: Preparation, where: str) -> None:
         )
     if isinstance(image, FittedImages) and not 1 <= image.most <= MAX_TILES:
         raise InvalidRequest(f"{where}: max_patches must be 1 to {MAX_TILES}", param=where)
+    if isinstance(image, SlicedImages) and not 1 <= image.most <= MAX_TILES:
+        raise InvalidRequest(f"{where}: max_slice_nums must be 1 to {MAX_TILES}", param=_WHERE)
     if isinstance(image, ScannedImages):
         _check_crops(image, where)
     if isinstance(image, (TiledImages, RowImages)) and not 1 <= image.longest_edge <= 8192:

@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import prod
 from typing import NamedTuple
 
-from penstock.media import geometry
+from penstock.media import geometry, slices
 from penstock.media.geometry import (
     BadShape,
     Size,
@@ -34,6 +34,7 @@ from penstock.model.media_facts import (
     Preparation,
     RowImages,
     ScannedImages,
+    SlicedImages,
     TiledImages,
     VideoFrames,
     VideoPreparation,
@@ -111,6 +112,8 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
             return _of_rows(preparation, _size(shape))
         case NaflexImages():
             return _of_naflex(preparation, _size(shape))
+        case SlicedImages():
+            return _of_slices(preparation, _size(shape))
         case AnyresImages():
             return _Runs((ItemRun("", _rows_of_anyres(preparation, _size(shape))),))
 
@@ -207,6 +210,12 @@ def naflex_whole(image: NaflexImages, size: Size) -> Size:
     side = image.square
     pixels = [rows * side**2 for rows in (image.min_rows, image.max_rows)]
     return whole_patches(size, side, pixels[0], pixels[1], smallest=side)
+
+
+def _of_slices(image: SlicedImages, size: Size) -> _Runs:
+    runs, end = slices.runs(image, size)
+    grid = slices.grid(image, size)
+    return _Runs(tuple(ItemRun(text, rows) for text, rows in runs), end, grid)
 
 
 def _rows_of_anyres(image: AnyresImages, size: Size) -> int:

@@ -11,7 +11,7 @@ from penstock.errors import InvalidRequest
 from penstock.media.items import PreparedItems, PromptMedia
 from penstock.media.layout import ItemLayout
 from penstock.media.words import WORDS
-from penstock.model.media_facts import MediaFacts, MediaKind
+from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind
 from penstock.protocol.common import MediaSpan
 from penstock.text.template import RenderedChat
 from penstock.text.template_shape import Marks
@@ -119,7 +119,7 @@ def with_runs(text: str, facts: MediaFacts, layouts: Sequence[ItemLayout]) -> st
     parts = re.split(f"({'|'.join(map(re.escape, by_length))})", text) if kinds else [text]
     found = parts[1::2]
     check_count(Counter(kinds[each] for each in found), facts, layouts)
-    waiting = _by_kind(layouts)
+    waiting = _by_kind(facts, layouts)
     pieces = [parts[0]]
     for mark, part in zip(found, parts[2::2], strict=True):
         one = next(waiting[kinds[mark]])
@@ -164,7 +164,7 @@ def ids_with_runs(
     found = Counter(placeholders[each] for each in prompt_token_ids if each in placeholders)
     check_count(found, facts, layouts)
     ids: list[int] = []
-    waiting = _by_kind(layouts)
+    waiting = _by_kind(facts, layouts)
     for token in prompt_token_ids:
         if token not in placeholders:
             ids.append(token)
@@ -233,9 +233,22 @@ def _check_tokens(
             )
 
 
-def _by_kind(layouts: Sequence[ItemLayout]) -> dict[MediaKind, Iterator[ItemLayout]]:
+def _by_kind(
+    facts: MediaFacts, layouts: Sequence[ItemLayout]
+) -> dict[MediaKind, Iterator[ItemLayout]]:
     kinds = dict.fromkeys(one.kind for one in layouts)
-    return {kind: iter([one for one in layouts if one.kind == kind]) for kind in kinds}
+    return {kind: _numbered(facts.kinds[kind], kind, layouts) for kind in kinds}
+
+
+def _numbered(
+    own: KindFacts, kind: MediaKind, layouts: Sequence[ItemLayout]
+) -> Iterator[ItemLayout]:
+    """The items of a kind, each with its number before it where they are numbered."""
+    begin, end = own.numbered
+    for number, one in enumerate(each for each in layouts if each.kind == kind):
+        first, *others = one.runs
+        text = f"{begin}{number}{end}{first.text}" if begin else first.text
+        yield one._replace(runs=(first._replace(text=text), *others))
 
 
 def _runs(kind: MediaKind, layouts: Sequence[ItemLayout]) -> Iterator[tuple[int, int, int]]:

@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 from PIL import Image
 
-from penstock.media import geometry
+from penstock.media import geometry, slices
 from penstock.media.geometry import (
     Size,
     best_canvas,
@@ -43,6 +43,7 @@ from penstock.model.media_facts import (
     Pixels,
     RowImages,
     ScannedImages,
+    SlicedImages,
     TiledImages,
 )
 
@@ -72,6 +73,8 @@ def prepare(image: ImagePreparation, picture: Image.Image) -> dict[str, np.ndarr
             pixels = _resized(picture, size, image.pixels)[None]
         case NaflexImages():
             return _naflex(image, picture)
+        case SlicedImages():
+            return _sliced(image, picture)
         case AnyresImages():
             size = _size(picture)
             return {PIXELS: _anyres(image, picture), SIZE: np.array(size, np.int32)}
@@ -199,13 +202,29 @@ def _naflex(image: NaflexImages, picture: Image.Image) -> dict[str, np.ndarray]:
         parts += [*_cut(_resized(picture, (rows * side, columns * side), image.pixels), side)]
     if image.whole or not rows:
         parts.append(_resized(picture, naflex_whole(image, size), image.pixels))
-    shapes = [(len(part) // image.patch, part.shape[1] // image.patch) for part in parts]
-    patches = np.concatenate([_cut(part, image.patch) for part in parts])
+    return _in_patches(parts, image.patch)
+
+
+def _sliced(image: SlicedImages, picture: Image.Image) -> dict[str, np.ndarray]:
+    """The patches of the whole, then of its slices, by rows."""
+    size = _size(picture)
+    parts = [_resized(picture, slices.whole_size(image, size), image.pixels)]
+    rows, columns = slices.grid(image, size)
+    if rows:
+        high, wide = slices.slice_size(image, size)
+        parts += [*_cut(_resized(picture, (rows * high, columns * wide), image.pixels), high, wide)]
+    return _in_patches(parts, image.patch)
+
+
+def _in_patches(parts: list[np.ndarray], patch: int) -> dict[str, np.ndarray]:
+    shapes = [(len(part) // patch, part.shape[1] // patch) for part in parts]
+    patches = np.concatenate([_cut(part, patch) for part in parts])
     return {PIXELS: patches, SHAPES: np.array(shapes, np.int32)}
 
 
-def _cut(pixels: np.ndarray, side: int) -> np.ndarray:
-    """Cuts [height, width, 3] into [tiles, side, side, 3], by rows."""
-    rows, columns = pixels.shape[0] // side, pixels.shape[1] // side
-    apart = pixels.reshape(rows, side, columns, side, 3)
-    return apart.transpose(0, 2, 1, 3, 4).reshape(-1, side, side, 3)
+def _cut(pixels: np.ndarray, high: int, wide: int = 0) -> np.ndarray:
+    """Cuts [height, width, 3] into [tiles, high, wide, 3], by rows. wide: 0: as high."""
+    wide = wide or high
+    rows, columns = pixels.shape[0] // high, pixels.shape[1] // wide
+    apart = pixels.reshape(rows, high, columns, wide, 3)
+    return apart.transpose(0, 2, 1, 3, 4).reshape(-1, high, wide, 3)

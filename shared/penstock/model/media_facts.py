@@ -267,6 +267,36 @@ class NaflexImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
         return (self.tile // self.square) ** 2
 
 
+class SlicedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="minicpmv"):
+    """MiniCPM-V's: the whole of a picture, with about as many pixels as a square, and behind it, if
+    the picture is larger, slices of it on a grid whose form is the nearest to its own; each has
+    about as many pixels, too.
+
+    patch: side, pixels.  merge: patches, each way, that become one embedding.  whole: patches, each
+    way, of which sides are multiples.  scale: side of the square, pixels.  most: slices.  split:
+    whether there are slices.
+    """
+
+    pixels: Pixels
+    patch: int
+    merge: int = 4
+    whole: int = 4
+    scale: int = 448
+    most: int = 9
+    split: bool = True
+    begin: str = "<image>"
+    end: str = "</image>"
+    """Around the embeddings of the whole."""
+    slice_begin: str = "<slice>"
+    slice_end: str = "</slice>"
+    """Around those of a slice. Each row of slices but the first one begins on a new line."""
+
+    @property
+    def square(self) -> int:
+        """Pixels of which sides are multiples."""
+        return self.patch * self.whole
+
+
 class FrameSampling(msgspec.Struct, frozen=True, kw_only=True):
     """Which frames of a video file are shown.
 
@@ -376,6 +406,7 @@ ImagePreparation = (
     | RowImages
     | AnyresImages
     | NaflexImages
+    | SlicedImages
 )
 VideoPreparation = VideoFrames | FixedFrames
 Preparation = ImagePreparation | VideoPreparation | LogMel
@@ -396,6 +427,9 @@ class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
     token_id: int
     before: str = ""
     behind: str = ""
+    numbered: tuple[str, str] = ("", "")
+    """Text around an item's number among those of its kind in a prompt, from 0 on, which stands
+    before it; two empty texts: items aren't numbered."""
 
 
 class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):

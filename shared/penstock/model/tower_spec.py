@@ -55,6 +55,10 @@ class LearnedPositions(msgspec.Struct, frozen=True, kw_only=True, tag="learned")
     """Whether the table is stretched over the picture, edge on edge: a patch has the mean of the
     vectors near it, of all that it covers where it is larger (Tschannen et al., "SigLIP 2",
     2025)."""
+    of_parts: bool = False
+    """Whether an item may have parts of two forms, whose patches have places as `fractional` says
+    (MiniCPM-V). Where a patch begins is a quotient then, and not a product with a reciprocal, which
+    differ where rounding decides."""
     rotary: RotaryPositions | None = None
     """Positions by which queries and keys rotate, too (Llama 4); None: they don't."""
 
@@ -66,6 +70,19 @@ class WindowSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Side of a square, in patches."""
     whole: tuple[int, ...]
     """Layers that attend to the whole picture instead."""
+
+
+class MergingSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes one vector of each square of patches between two layers of a tower: its patches
+    attend to one another after a norm; then follow a norm of all of them together and two products
+    with gelu's approximation between them. Their mean is added (OpenBMB, "MiniCPM-V 4.6", 2026)."""
+
+    behind: int
+    """Number of the layer before it."""
+    side: int
+    """Patches in a row of a square."""
+    inner: int
+    """Outputs of the first product."""
 
 
 class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,10 +131,16 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Layers whose outputs, one after the other, are a patch's vector, counted from the embedded
     patches, 0 (Granite Vision); empty: the last layer's alone is."""
     windows: WindowSpec | None = None
+    merging: MergingSpec | None = None
 
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads
+
+    @property
+    def merged(self) -> int:
+        """Patches in a row of a square of which the tower itself makes one."""
+        return 1 if self.merging is None else self.merging.side
 
     @property
     def width(self) -> int:
@@ -279,7 +302,7 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
             case AnyresProjector():
                 return self._patches_of_anyres(projector)
             case ShuffleProjector() | SquareMLPProjector() | AdapterProjector():
-                return projector.factor**2
+                return (projector.factor * self.tower.merged) ** 2
             case MergerProjector():
                 return projector.side**2
             case PoolProjector():

@@ -37,6 +37,7 @@ CLASSES: dict[str, dict[str, Any]] = {
     "LlavaNextImageProcessor": {**_CLIP, "size": {"shortest_edge": 336}, "crop_size": 336},
     "PaddleOCRVLImageProcessor": _CLIP,
     "Kimi_K25ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
+    "MiniCPMV4_6ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
     "PixtralImageProcessor": {**_CLIP, "patch_size": 16},
 }
 """Class -> its defaults."""

@@ -47,6 +47,7 @@ from penstock.prepare.picture_readers import (
     lighton_ocr,
     llama4,
     llava_next,
+    minicpmv4_6,
     onevision,
     pixtral,
 )
@@ -238,6 +239,7 @@ READERS: dict[str, Reader] = {
     "KimiK25ForConditionalGeneration": kimi_k25,
     "Lfm2VlForConditionalGeneration": lfm2_vl,
     "Llama4ForConditionalGeneration": llama4,
+    "MiniCPMV4_6ForConditionalGeneration": minicpmv4_6,
     "Mistral3ForConditionalGeneration": pixtral,
     "LightOnOcrForConditionalGeneration": lighton_ocr,
     "LightOnOCRForConditionalGeneration": lighton_ocr,

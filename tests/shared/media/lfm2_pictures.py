@@ -1,4 +1,5 @@
-"""LFM2-VL's image processor as transformers has it, without torchvision."""
+"""LFM2-VL's image processor as transformers has it, without torchvision; and what it and
+MiniCPM-V's give, as patches."""
 
 from __future__ import annotations
 
@@ -47,3 +48,10 @@ def parts_of(theirs: Any, patch: int) -> tuple[np.ndarray, np.ndarray]:
     rows = [part.numpy()[: shape.prod()] for part, shape in zip(filled, shapes, strict=True)]
     flat = np.concatenate(rows).reshape(-1, patch, patch, 3)
     return flat.transpose(0, 3, 1, 2).reshape(len(flat), -1), shapes
+
+
+def strip_of(theirs: Any, patch: int) -> np.ndarray:
+    """Patches, [patches, 3 * patch * patch], of what MiniCPM-V's processor gives, where they stand
+    side by side."""
+    strip = np.asarray(theirs["pixel_values"])[0].reshape(3, patch, -1, patch)
+    return strip.transpose(2, 0, 1, 3).reshape(-1, 3 * patch * patch)

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
@@ -32,6 +33,10 @@ from transformers.models.llava_onevision.image_processing_pil_llava_onevision im
     LlavaOnevisionImageProcessorPil,
 )
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import (
+    MiniCPMV4_6ImageProcessorPil,
+)
+from transformers.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMV4_6Processor
 from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import (
     PaddleOCRVLImageProcessorPil,
 )
@@ -53,6 +58,11 @@ SPECIAL = (
     "<s>",
     "</s>",
     "<image>",
+    "</image>",
+    "<slice>",
+    "</slice>",
+    "<image_id>",
+    "</image_id>",
     "<fake_token_around_image>",
     "<global-img>",
     "<end_of_utterance>",
@@ -184,6 +194,25 @@ def _kimi_k25(fast: PreTrainedTokenizerFast) -> Any:
         size={"max_height": 9, "max_width": 9}, patch_size=8, max_patches=40, resample=3
     )
     return _unchecked(Kimi_K25Processor)(pictures, fast, None)
+
+
+def _minicpmv(fast: PreTrainedTokenizerFast) -> Any:
+    texts = {
+        "image": "<|image_pad|>",
+        "video": "<|video_pad|>",
+        "image_start": "<image>",
+        "image_end": "</image>",
+        "slice_start": "<slice>",
+        "slice_end": "</slice>",
+        "image_id_start": "<image_id>",
+        "image_id_end": "</image_id>",
+    }
+    for name, text in texts.items():
+        setattr(fast, f"{name}_token", text)
+        setattr(fast, f"{name}_token_id", fast.convert_tokens_to_ids(text))
+    pictures = MiniCPMV4_6ImageProcessorPil(patch_size=4, scale_resolution=32)
+    videos = SimpleNamespace(slice_mode=True, downsample_mode="16x", model_input_names=[])
+    return _unchecked(MiniCPMV4_6Processor)(pictures, videos, fast)
 
 
 def _paddleocr_vl(fast: PreTrainedTokenizerFast) -> Any:
@@ -431,6 +460,15 @@ FAMILIES: dict[str, Family] = {
         },
         _paddleocr_vl,
         "<|vision_start|><|image_pad|><|vision_end|>",
+    ),
+    "minicpmv4_6": Family(
+        "MiniCPMV4_6ForConditionalGeneration",
+        lambda ids: {
+            "image_token_id": ids["<|image_pad|>"],
+            "vision_config": {"patch_size": 4},
+        },
+        _minicpmv,
+        "<|image_pad|>",
     ),
     "llama4": Family(
         "Llama4ForConditionalGeneration",

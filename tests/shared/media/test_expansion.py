@@ -20,7 +20,7 @@ from penstock.media.resize import prepare
 from penstock.model.media_facts import ImagePreparation, MediaFacts
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
-from tests.shared.media.lfm2_pictures import parts_of
+from tests.shared.media.lfm2_pictures import parts_of, strip_of
 from tests.shared.media.pictures import picture
 from tests.shared.media.processors import FAMILIES, write_folder
 
@@ -113,6 +113,13 @@ def check_pixels(ours: list[dict[str, np.ndarray]], theirs: Any) -> None:
         values = values.reshape(-1, *values.shape[-3:])
         grids = theirs["image_grid_thw"].reshape(-1, 3)
         values = in_squares(values, grids, 2)
+    if "target_sizes" in theirs:
+        patches = np.concatenate([one["pixel_values"] for one in ours])
+        assert np.array_equal(patches, strip_of(theirs, 4))
+        assert np.array_equal(
+            np.concatenate([one["spatial_shapes"] for one in ours]), theirs["target_sizes"]
+        )
+        return
     if "spatial_shapes" in theirs:
         patches, shapes = parts_of(theirs, 4)
         assert np.array_equal(np.concatenate([one["pixel_values"] for one in ours]), patches)
@@ -140,6 +147,20 @@ def in_squares(patches: np.ndarray, grids: np.ndarray, side: int) -> np.ndarray:
         found.append(apart.transpose(0, 2, 1, 3, 4).reshape(rows * columns, -1))
         start += rows * columns
     return np.concatenate(found)
+
+
+def test_how_slices_are_asked_for(tmp_path: Path) -> None:
+    write_folder(tmp_path, FAMILIES["minicpmv4_6"])
+    facts = facts_of(tmp_path)
+    assert facts is not None
+    plain = layout(facts, "image", (100, 90))
+    assert len(plain.runs) == 1 + 9
+    few = facts_with(facts, {}, {"max_slice_nums": 4}, ("image",))
+    assert len(layout(few, "image", (100, 90)).runs) == 1 + 4
+    whole = facts_with(facts, {}, {"slice_mode": False}, ("image",))
+    assert len(layout(whole, "image", (100, 90)).runs) == 1
+    with pytest.raises(InvalidRequest, match="max_slice_nums is 10; at most 9"):
+        facts_with(facts, {}, {"max_slice_nums": 10}, ("image",))
 
 
 def test_ids_that_come_tokenised(tmp_path: Path) -> None:
@@ -213,6 +234,10 @@ WRONG: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "no patches at all": ("kimi_k25", {"max_patches": 1}, {}, "max_patches"),
     "sides of two lengths": ("kimi_k25", {"size": {"max_height": 9, "max_width": 8}}, {}, "size"),
     "squares of another size": ("kimi_k25", {"merge_size": 3}, {}, "merge_size"),
+    "slices without a size": ("minicpmv4_6", {"scale_resolution": 0}, {}, "scale_resolution"),
+    "endless slices": ("minicpmv4_6", {"max_slice_nums": 1 << 30}, {}, "max_slice_nums"),
+    "rows of another size": ("minicpmv4_6", {"downsample_mode": "4x"}, {}, "downsample_mode"),
+    "slices in other patches": ("minicpmv4_6", {"patch_size": 14}, {}, "patch_size"),
     "too many tiles": ("internvl", {"max_patches": 1 << 30}, {}, "max_patches"),
     "other rows": ("internvl", {}, {"image_seq_length": 9}, "image_seq_length"),
     "a tile of another size": ("internvl", {"size": {"height": 48, "width": 48}}, {}, "24"),

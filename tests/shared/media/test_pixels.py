@@ -21,6 +21,9 @@ from transformers.models.llava_next.image_processing_pil_llava_next import (
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
     LlavaOnevisionImageProcessorPil,
 )
+from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import (
+    MiniCPMV4_6ImageProcessorPil,
+)
 from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import (
     PaddleOCRVLImageProcessorPil,
 )
@@ -45,10 +48,11 @@ from penstock.model.media_facts import (
     PatchImages,
     RowImages,
     ScannedImages,
+    SlicedImages,
     TiledImages,
 )
 from penstock.model.media_facts import Pixels as P
-from tests.shared.media.lfm2_pictures import Lfm2Pictures, parts_of
+from tests.shared.media.lfm2_pictures import Lfm2Pictures, parts_of, strip_of
 from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.shared.media.test_expansion import in_squares
 from tests.shared.media.without_torchvision import KimiPictures
@@ -246,6 +250,18 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
             whole=False,
         ),
     ),
+    "minicpmv4_6": (
+        MiniCPMV4_6ImageProcessorPil(patch_size=4, scale_resolution=40),
+        SlicedImages(pixels=pixels(3, HALF), patch=4, scale=40),
+    ),
+    "minicpmv4_6 of few": (
+        MiniCPMV4_6ImageProcessorPil(patch_size=7, scale_resolution=100, max_slice_nums=2),
+        SlicedImages(pixels=pixels(3, HALF), patch=7, scale=100, most=2),
+    ),
+    "minicpmv4_6 without slices": (
+        MiniCPMV4_6ImageProcessorPil(patch_size=4, scale_resolution=40, slice_mode=False),
+        SlicedImages(pixels=pixels(3, HALF), patch=4, scale=40, split=False),
+    ),
     "pixtral": (
         PixtralImageProcessorPil(size={"longest_edge": 100}, patch_size={"height": 8, "width": 8}),
         RowImages(pixels=pixels(3, CLIP), longest_edge=100, patch=8),
@@ -306,6 +322,10 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
             patches, shapes = parts_of(theirs, preparation.patch)
             assert np.array_equal(ours["pixel_values"], patches), picture.size
             assert np.array_equal(ours["spatial_shapes"], shapes)
+            continue
+        if isinstance(preparation, SlicedImages):
+            assert np.array_equal(ours["pixel_values"], strip_of(theirs, preparation.patch))
+            assert np.array_equal(ours["spatial_shapes"], theirs["target_sizes"]), picture.size
             continue
         values = theirs["pixel_values"]
         if case in ("paddleocr_vl", "kimi_k25"):

@@ -120,6 +120,13 @@ def glm4v(writer: Writer, config: Any) -> None:
     writer.add_vision_use_silu(True)
 
 
+def minicpmv(writer: Writer, config: Any) -> None:
+    writer.add_vision_use_gelu(True)
+    four = config.downsample_mode == "4x"
+    writer.add_vision_projector_scale_factor(2 if four else 4)
+    writer.add_array("clip.vision.wa_layer_indexes", [config.insert_layer_id])
+
+
 def internvl(writer: Writer, config: Any) -> None:
     writer.add_vision_use_gelu(True)
     writer.add_vision_projector_scale_factor(round(1 / config.downsample_ratio))
@@ -142,6 +149,7 @@ KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
     "glm4v": ("glm4v", glm4v),
     "glm4v_moe": ("glm4v", glm4v),
     "glm_ocr": ("glm4v", glm4v),
+    "minicpmv4_6": ("minicpmv4_6", minicpmv),
     "internvl": ("internvl", internvl),
 }
 """clip.projector_type and the family's own keys, by the model_type of the whole."""
@@ -158,6 +166,8 @@ def write_keys(writer: Writer, config: Any) -> None:
     writer.add_clip_projector_type(kind)
     writer.add_vision_projection_dim(config.text_config.hidden_size)
     image, patch = (_side(getattr(vision, key, 560)) for key in ("image_size", "patch_size"))
+    if kind == "minicpmv4_6":  # that of a square of as many pixels as a slice has
+        image = 448
     if hasattr(vision, "num_patches"):  # the converter writes that of the table of positions
         image = int(vision.num_patches**0.5) * patch
     writer.add_vision_image_size(image)
@@ -236,6 +246,8 @@ def _parts(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor
     elif kind in QWEN3 and "merger" in name:
         levels = getattr(config.vision_config, "deepstack_visual_indexes", [])
         yield _of_merger(name, levels), tensor
+    elif kind == "minicpmv4_6" and "merger." in name:
+        yield _of_minicpmv(name), tensor
     elif kind == "internvl":
         yield _of_internvl(name), tensor
     else:
@@ -250,6 +262,24 @@ def _of_merger(name: str, levels: list[int]) -> str:
         return f"{inner[key]}.{kind}"
     number, key, kind = tail.split(".")
     return f"v.deepstack.{levels[int(number)]}.{key.removeprefix('linear_')}.{kind}"
+
+
+def _of_minicpmv(name: str) -> str:
+    for theirs, ours in (
+        ("vision_tower.vit_merger.", "v.vit_merger."),
+        ("self_attn.out_proj", "attn_out"),
+        ("self_attn.", "attn_"),
+        ("_proj.", "."),
+        ("layer_norm1", "ln1"),
+        ("v.vit_merger.pre_norm", "v.vit_merger.ds_ln"),
+        ("v.vit_merger.linear_1", "v.vit_merger.ds_ffn_up"),
+        ("v.vit_merger.linear_2", "v.vit_merger.ds_ffn_down"),
+        ("merger.mlp.0.pre_norm", "mm.input_norm"),
+        ("merger.mlp.0.linear_1", "mm.up"),
+        ("merger.mlp.0.linear_2", "mm.down"),
+    ):
+        name = name.replace(theirs, ours)
+    return name
 
 
 def _of_internvl(name: str) -> str:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.model.media_facts import AnyresImages, NaflexImages, PatchImages, RowImages
+from penstock.model.media_facts import (
+    AnyresImages,
+    NaflexImages,
+    PatchImages,
+    RowImages,
+    SlicedImages,
+)
 from tests.worker.vision.case import (
     COLOURS,
     PLACEHOLDER,
@@ -15,6 +21,7 @@ from tests.worker.vision.case import (
     WIDE,
     Case,
 )
+from tests.worker.vision.patch_cases import DELTA
 
 PIXTRAL: dict[str, Any] = SEES | {
     "class": "PixtralVisionConfig",
@@ -38,7 +45,26 @@ FORMS = [[24, 24], [24, 48], [48, 24], [48, 48], [24, 72]]
 ANYRES = AnyresImages(
     pixels=COLOURS, tile=24, side=4, forms=tuple((a, b) for a, b in FORMS), most=4
 )
+MINICPM: dict[str, Any] = {
+    "text_config": DELTA | {"class": "Qwen3_5TextConfig"},
+    "vision_config": SEES | {"image_size": 28, "patch_size": 4},
+    "image_token_id": PLACEHOLDER,
+    "insert_layer_id": 1,
+}
 NEWER: dict[str, Case] = {
+    "minicpm-v": Case(
+        "MiniCPMV4_6", MINICPM, SlicedImages(pixels=COLOURS, patch=4, scale=32, most=4)
+    ),
+    "minicpm-v-of-four": Case(
+        "MiniCPMV4_6",
+        MINICPM
+        | {
+            "text_config": MINICPM["text_config"] | {"tie_word_embeddings": True},
+            "downsample_mode": "4x",
+            "tie_word_embeddings": True,
+        },
+        SlicedImages(pixels=COLOURS, patch=4, merge=2, scale=16, most=4),
+    ),
     "lighton-ocr": Case(
         "LightOnOcr",
         {

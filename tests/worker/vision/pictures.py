@@ -31,6 +31,7 @@ from penstock.model.media_facts import (
     NaflexImages,
     PatchImages,
     RowImages,
+    SlicedImages,
 )
 from penstock.protocol.common import Media, MediaItem
 from penstock.protocol.from_worker import MediaFailed, MediaReady
@@ -93,7 +94,7 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
             shape = (1, size * side, (size + 2) * side)
             rows, grid = size * (size + 2), ()
             spans = (size + 2,) * size if preparation.row_end else (rows,)
-        case NaflexImages():
+        case NaflexImages() | SlicedImages():
             return _in_parts(preparation, size, random_)
         case AnyresImages():
             seen = 10 * size + 3, 30
@@ -112,7 +113,9 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
     return Prepared(item, content, inputs(preparation, arrays), spans)
 
 
-def _in_parts(preparation: NaflexImages, size: int, random_: np.random.Generator) -> Prepared:
+def _in_parts(
+    preparation: NaflexImages | SlicedImages, size: int, random_: np.random.Generator
+) -> Prepared:
     """A picture of 1 is whole; larger ones are tiles and the whole."""
     noise = random_.integers(0, 256, (9 * size + 3, 20, 3), np.uint8)
     arrays = prepare(preparation, Image.fromarray(noise))
@@ -163,7 +166,7 @@ def text_of(tokens: list[int]) -> list[int]:
 def theirs_of(model: Any, parts: Sequence[Part], more: Sequence[int] = ()) -> torch.Tensor:
     """transformers' logits of the prompt and more tokens, [tokens, vocab]."""
     tokens, _ = prompt_of(parts)
-    given = torch.tensor([tokens + list(more)])
+    given: torch.Tensor | None = torch.tensor([tokens + list(more)])
     shown = [part for part in parts if isinstance(part, Prepared)]
     also: dict[str, Any] = {}
     if shown:
@@ -176,6 +179,10 @@ def theirs_of(model: Any, parts: Sequence[Part], more: Sequence[int] = ()) -> to
             also["pixel_values"] = also["pixel_values"][None]
         kinds = (given == PLACEHOLDER).int()
         name = type(model).__name__
+        if "target_sizes" in also:
+            with torch.inference_mode():
+                also = {"inputs_embeds": _with_parts(model, given, **also)}
+            given = None
         if any(each in name for each in ("Qwen", "Paddle", "Glm")):
             also["mm_token_type_ids"] = kinds
         if "Gemma" in name:
@@ -206,7 +213,8 @@ def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
     """Pictures of different sizes as a processor of transformers gives them: filled up with zeros,
     to be cut off."""
     if "spatial_shapes" in shown[0].inputs:
-        return _parts_of(shown, model.config.vision_config.patch_size)
+        patch = model.config.vision_config.patch_size
+        return (_strips_of if "MiniCPM" in type(model).__name__ else _parts_of)(shown, patch)
     pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in shown]
     sizes = [each.inputs.get("image_size") for each in shown]
     if any(size is not None for size in sizes):
@@ -240,6 +248,34 @@ def _parts_of(shown: Sequence[Prepared], patch: int) -> dict[str, torch.Tensor]:
         "spatial_shapes": shapes,
         "pixel_attention_mask": torch.stack(masks).int(),
     }
+
+
+def _strips_of(shown: Sequence[Prepared], patch: int) -> dict[str, torch.Tensor]:
+    """Pictures in parts, whose patches stand side by side."""
+    shapes = torch.cat([torch.from_numpy(each.inputs["spatial_shapes"]) for each in shown])
+    patches = torch.cat([torch.from_numpy(each.inputs["pixel_values"]) for each in shown])
+    strip = patches.view(-1, 3, patch, patch).permute(1, 2, 0, 3).flatten(2)
+    return {"pixel_values": strip[None], "target_sizes": shapes}
+
+
+def rows_of_parts(
+    model: Any, pixel_values: torch.Tensor, target_sizes: torch.Tensor
+) -> torch.Tensor:
+    """transformers' rows of pictures in parts, each by itself: those of several sizes don't go
+    through MiniCPM-V's tower together there."""
+    patch, found = model.config.vision_config.patch_size, []
+    strips = pixel_values.split([patch * int(size.prod()) for size in target_sizes], 3)
+    for strip, size in zip(strips, target_sizes, strict=True):
+        found += model.model.get_image_features(strip, size[None]).pooler_output
+    return torch.cat(found)
+
+
+def _with_parts(model: Any, given: torch.Tensor, **pixels: torch.Tensor) -> torch.Tensor:
+    """The prompt's embeddings, with a picture's rows in their places."""
+    embedded = model.get_input_embeddings()(given)
+    seen = (given == PLACEHOLDER)[..., None].expand_as(embedded)
+    found: torch.Tensor = embedded.masked_scatter(seen, rows_of_parts(model, **pixels))
+    return found
 
 
 def encodings(ours: Ours, rows: int = 256) -> MediaEncodings:

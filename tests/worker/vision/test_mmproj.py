@@ -26,6 +26,7 @@ from penstock.model.media_facts import (
     Pixels,
     RowImages,
     ScannedImages,
+    SlicedImages,
     TiledImages,
     VideoFrames,
 )
@@ -78,6 +79,8 @@ PREPARED: dict[str, ImagePreparation] = {
     "glm4v": msgspec.structs.replace(QWEN, **GLM),
     "glm4v-moe": msgspec.structs.replace(QWEN, **GLM),
     "glm-ocr": msgspec.structs.replace(QWEN, **GLM),
+    "minicpm-v": SlicedImages(pixels=known(3), patch=4),
+    "minicpm-v-of-four": SlicedImages(pixels=known(3), patch=4, merge=2),
     "internvl": CanvasImages(pixels=known(3), tile=24, rows=4, most=6),
 }
 

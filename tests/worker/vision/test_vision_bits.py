@@ -38,8 +38,9 @@ QUICK = (
     "granite-vision",
     "paddleocr-vl",
     "kimi-k25",
+    "minicpm-v",
 )
-ATTENDING = tuple(case for case in QUICK if case not in ("lfm2-vl", "qwen3.5"))
+ATTENDING = tuple(case for case in QUICK if case not in ("lfm2-vl", "qwen3.5", "minicpm-v"))
 """Those without states of recurrent layers, which a prefix in KV blocks doesn't have."""
 BACKENDS = ("reference", "cpu")
 WANTED = 6

@@ -18,6 +18,7 @@ from tests.worker.vision.pictures import (
     picture,
     pixels_of,
     prompts,
+    rows_of_parts,
     runner_of,
     text_of,
     theirs_of,
@@ -46,7 +47,10 @@ def test_encodings_equal_transformers(case: str) -> None:
                 features = torch.cat((seen.pooler_output[0], *deep), 1)
             elif "spatial_shapes" in shown.inputs:
                 given = pixels_of(theirs, [shown])
-                features = torch.cat(theirs.model.get_image_features(**given).pooler_output)
+                if "target_sizes" in given:
+                    features = rows_of_parts(theirs, **given)
+                else:
+                    features = torch.cat(theirs.model.get_image_features(**given).pooler_output)
             elif hasattr(theirs.config, "scale_factor"):
                 features = theirs.model.get_image_features(pixels[None]).pooler_output.flatten(0, 1)
             elif hasattr(theirs, "vision_model"):

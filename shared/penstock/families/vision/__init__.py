@@ -13,6 +13,7 @@ from penstock.families.vision.lighton_ocr import LIGHTON_OCR
 from penstock.families.vision.llama4 import LLAMA4_VISION
 from penstock.families.vision.llava import LLAVA, LLAVA_ONEVISION
 from penstock.families.vision.llava_next import LLAVA_NEXT
+from penstock.families.vision.minicpmv4_6 import MINICPMV4_6
 from penstock.families.vision.paddleocr_vl import PADDLEOCR_VL
 from penstock.families.vision.pixtral import MISTRAL3
 from penstock.families.vision.qwen3_5 import QWEN3_5_VISION
@@ -37,6 +38,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         LLAVA_NEXT,
         PADDLEOCR_VL,
         KIMI_K25,
+        MINICPMV4_6,
         LLAMA4_VISION,
         GLM4V,
         GLM_OCR,

@@ -148,3 +148,14 @@ def of_pictures(
         behind=behind,
     )
     return {"image": facts}
+
+
+def side_of_table(found: MmprojFile) -> int:
+    """Rows, and columns, of the table of positions, which must be there."""
+    places, _ = found.shape("v.position_embd.weight", 2)
+    side = math.isqrt(places)
+    if side * side != places:
+        raise UnsupportedModel(
+            f"{found.file.path}: v.position_embd has {places} rows; a square number is needed"
+        )
+    return side

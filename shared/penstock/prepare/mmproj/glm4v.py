@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from penstock.errors import UnsupportedModel
@@ -12,7 +10,7 @@ from penstock.families.vision.reading import MAX_WIDTH
 from penstock.model.media_facts import PatchImages
 from penstock.model.tower_spec import GatedMergerProjector, RotaryPositions, VisionSpec
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD
-from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
+from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
 from penstock.prepare.mmproj.qwen_vl import FRAMES, merge_of, patch_tower
 
 PICTURE = "<|image|>"
@@ -38,7 +36,7 @@ def glm4v(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
         last_norm=True,
     )
     if found.has("v.position_embd.weight"):
-        positions = RotaryPositions(table=_side_of_table(found), cubic=True)
+        positions = RotaryPositions(table=side_of_table(found), cubic=True)
         tower = msgspec.structs.replace(tower, positions=positions)
     merge = merge_of(found)
     projector = GatedMergerProjector(
@@ -68,13 +66,3 @@ def _outputs(found: MmprojFile, name: str) -> int:
     if not 1 <= rows <= MAX_WIDTH:
         raise UnsupportedModel(f"{found.file.path}: {name} has {rows} outputs")
     return rows
-
-
-def _side_of_table(found: MmprojFile) -> int:
-    places, _ = found.shape("v.position_embd.weight", 2)
-    side = math.isqrt(places)
-    if side * side != places:
-        raise UnsupportedModel(
-            f"{found.file.path}: v.position_embd has {places} rows; a square number is needed"
-        )
-    return side

@@ -42,6 +42,7 @@ from penstock.prepare.checkpoint import odd_values_refused
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.glm4v import glm4v
+from penstock.prepare.mmproj.minicpmv import minicpmv4_6
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
 from penstock.prepare.mmproj.sounds import qwen2_audio, voxtral
 from penstock.prepare.picture_readers import (
@@ -303,13 +304,15 @@ def internvl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds
 class MmprojKind(NamedTuple):
     """known_as: its models.  decoders: the families of theirs; empty: any.  read: makes of the file
     what the model sees or hears with, and how media are prepared.  hears: whether sounds are
-    meant.  sized: whether projection_dim is the size of its rows."""
+    meant.  sized: whether projection_dim is the size of its rows.  counted: whether positions are
+    one number, whatever the decoder's file says of sections."""
 
     known_as: str
     decoders: tuple[str, ...]
     read: Callable[[MmprojFile, MmprojTokens], tuple[VisionSpec | AudioSpec, Kinds]]
     hears: bool = False
     sized: bool = True
+    counted: bool = False
 
 
 KINDS: dict[str, MmprojKind] = {
@@ -319,6 +322,7 @@ KINDS: dict[str, MmprojKind] = {
     "pixtral": MmprojKind("Pixtral or Mistral Small 3", ("llama", "mistral"), pixtral),
     "lfm2": MmprojKind("LFM2-VL", ("lfm2", "lfm2_moe"), lfm2_vl),
     "lightonocr": MmprojKind("LightOnOCR", ("qwen3",), lighton_ocr),
+    "minicpmv4_6": MmprojKind("MiniCPM-V 4.6", ("qwen3_5",), minicpmv4_6, counted=True),
     "qwen2vl_merger": MmprojKind("Qwen2-VL", ("qwen2",), qwen2_vl),
     "qwen2.5vl_merger": MmprojKind("Qwen2.5-VL", ("qwen2",), qwen2_5_vl),
     "qwen3vl_merger": MmprojKind(
@@ -344,6 +348,10 @@ def read_mmproj(
         raise UnsupportedModel(f"{where} is no mmproj file: its general.architecture isn't clip")
     kind = _kind(stated, where)
     _check_decoder(kind, text, where)
+    if kind.counted:
+        plain = {"sections": (), "interleaved": False}
+        ropes = tuple(msgspec.structs.replace(rope, **plain) for rope in text.ropes)
+        text = msgspec.structs.replace(text, ropes=ropes)
     part = "clip.audio" if kind.hears else "clip.vision"
     keys = _keys(file, part)
     if kind.sized and keys.integer("projection_dim", text.hidden_size) != text.hidden_size:

@@ -1,0 +1,83 @@
+"""MiniCPM-V 4.6: SigLIP's tower for pictures of any form, which makes one vector of each square of
+patches behind one of its first layers, two products over squares of these, and Qwen3.5's decoder,
+whose positions just count. Pictures are served; videos aren't yet.
+
+Source: OpenBMB, "MiniCPM-V 4.6", 2026.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.families import hub_reading as hub
+from penstock.families.qwen3_next import QWEN3_5
+from penstock.families.vision.reading import (
+    MAX_WIDTH,
+    TextHalf,
+    VisionFamily,
+    patches_in_row,
+    siglip_tower,
+)
+from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import NormSpec
+from penstock.model.tower_spec import (
+    LearnedPositions,
+    MergingSpec,
+    SquareMLPProjector,
+    TowerSpec,
+    VisionSpec,
+)
+
+SIDE = 2
+"""Patches in a row of a square that becomes one, in the tower and behind it."""
+PROJECTOR_NORM = NormSpec(kind="layer", eps=1e-6, bias=True)
+MODES = ("16x", "4x")
+
+
+def merging(tower: TowerSpec, behind: int) -> MergingSpec:
+    """behind: number of the layer before it."""
+    return MergingSpec(behind=behind, side=SIDE, inner=SIDE**2 * tower.intermediate_size)
+
+
+def positions(side: int) -> LearnedPositions:
+    return LearnedPositions(side=side, fractional=True, of_parts=True)
+
+
+def projector(tower: TowerSpec) -> SquareMLPProjector:
+    inner = SIDE**2 * tower.hidden_size
+    return SquareMLPProjector(factor=SIDE, norm=PROJECTOR_NORM, inner=inner)
+
+
+def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    hub.only(fields, drop_vision_last_layer=False, merger_times=1)
+    for where, key in ((fields, "merge_kernel_size"), (section, "window_kernel_size")):
+        if key in where and where.listed(key, int) != [SIDE, SIDE]:
+            raise where.wrong(key, f"[{SIDE}, {SIDE}]")
+    mode = fields.text("downsample_mode", "16x")
+    if mode not in MODES:
+        raise fields.wrong("downsample_mode", " or ".join(MODES))
+    behind = fields.integer("insert_layer_id", 6)
+    section.ignore("insert_layer_id")  # it is the whole's that counts
+    tower, image = siglip_tower(section)
+    if tower.intermediate_size > MAX_WIDTH // SIDE**2:
+        raise section.wrong("intermediate_size", f"at most {MAX_WIDTH // SIDE**2}")
+    if mode == "16x" and not 0 <= behind < tower.num_layers:
+        raise fields.wrong("insert_layer_id", f"0 to {tower.num_layers - 1}, a layer of the tower")
+    found = msgspec.structs.replace(
+        tower,
+        positions=positions(patches_in_row(section, image, tower.patch)),
+        merging=merging(tower, behind) if mode == "16x" else None,
+    )
+    return VisionSpec(tower=found, projector=projector(tower))
+
+
+MINICPMV4_6 = VisionFamily(
+    "minicpmv4_6",
+    ("MiniCPMV4_6ForConditionalGeneration",),
+    "MiniCPM-V 4.6",
+    {"qwen3_5_text": TextHalf(QWEN3_5)},
+    _read,
+    usual="qwen3_5_text",
+    harmless=frozenset({"image_size", "image_token_id", "patch_size", "video_token_id"}),
+)
