@@ -10,7 +10,12 @@ import pytest
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.tower_spec import LearnedPositions, MergingSpec, RotaryPositions
+from penstock.model.tower_spec import (
+    LearnedPositions,
+    MergingSpec,
+    RotaryPositions,
+    WindowProjector,
+)
 from penstock.prepare.hub_config import read_config
 from tests.shared.releases.reading import RELEASES
 
@@ -224,6 +229,7 @@ FROM_MEMORY: dict[str, dict[str, Any]] = {
 MODELS: dict[str, dict[str, Any]] = {
     "lighton-ocr": RELEASES["lightonai/LightOnOCR-1B-1025"]["config"],
     "minicpm-v-4.6": RELEASES["openbmb/MiniCPM-V-4.6-AWQ"]["config"],
+    "granite4-vision": RELEASES["copy/granite_vision_4_1"]["config"],
     "kimi-k2.5": RELEASES["moonshotai/Kimi-K2.5"]["config"],
 } | FROM_MEMORY
 
@@ -274,9 +280,17 @@ def test_what_they_are_made_of() -> None:
     assert minicpm.vision.tower.merging == MergingSpec(behind=6, side=2, inner=4 * 4304)
     assert (minicpm.vision.tower.num_layers, minicpm.vision.patches_in_row) == (27, 16)
     assert not any(rope.sections for rope in minicpm.ropes)
-    four = read("minicpm-v-4.6", downsample_mode="4x").vision
+    larger = read("minicpm-v-4.6", downsample_mode="4x").vision
+    assert larger is not None
+    assert (larger.tower.merging, larger.patches_in_row) == (None, 4)
+    four = read("granite4-vision").vision
     assert four is not None
-    assert (four.tower.merging, four.patches_in_row) == (None, 4)
+    assert four.tower.taken == (27, 9, 15, 21)
+    assert four.levels_behind == (8, 5, 2, 11, 14, 17, 20)
+    assert (four.row_width(2560), four.row_multiplier) == (8 * 2560, 1.0)
+    assert isinstance(four.projector, WindowProjector)
+    assert [part.name for part in four.projector.parts[:2]] == ["layerwise.3", "layerwise.0"]
+    assert (four.projector.num_heads, four.projector.side(24)) == (18, 12)
     assert [lfm.layer(number).recurrent is None for number in (1, 2)] == [False, True]
 
 
@@ -314,6 +328,19 @@ def test_what_they_are_made_of() -> None:
         ("minicpm-v-4.6", {"vision_config__window_kernel_size": [2, 1]}, "window_kernel_size"),
         ("minicpm-v-4.6", {"vision_config__intermediate_size": 60_000}, "intermediate_size"),
         ("minicpm-v-4.6", {"text_config__model_type": "llama"}, "qwen3_5_text are"),
+        ("granite4-vision", {"downsample_rate": "4"}, "downsample_rate"),
+        ("granite4-vision", {"downsample_rate": "3/8"}, "half of whose sides remain"),
+        ("granite4-vision", {"downsample_rate": "5/10"}, "fill a tile"),
+        ("granite4-vision", {"deepstack_layer_map": None}, "deepstack_layer_map"),
+        ("granite4-vision", {"deepstack_layer_map": [[-1, 12]]}, "each once"),
+        ("granite4-vision", {"deepstack_layer_map": [[-1, 40]]}, "0 to 39"),
+        ("granite4-vision", {"deepstack_layer_map": [[-1, 0]] * 17}, "16 with"),
+        ("granite4-vision", {"deepstack_layer_map": [[-99, 0]]}, "layer -99"),
+        ("granite4-vision", {"spatial_target_layers": [1, 2, 4, 5, 7]}, "up to 4 layers"),
+        ("granite4-vision", {"use_spatial_sampling": False}, "use_spatial_sampling"),
+        ("granite4-vision", {"qformer_config": {"hidden_size": 768}}, "hidden_size"),
+        ("granite4-vision", {"vision_feature_select_strategy": "default"}, "class token"),
+        ("granite4-vision", {"text_config__model_type": "llama"}, "granite are"),
         ("lfm2-vl-450m", {"downsample_factor": 10**9}, "downsample_factor"),
         ("lfm2-vl-450m", {"projector_hidden_size": 10**12}, "projector_hidden_size"),
         ("lfm2-vl-450m", {"projector_hidden_act": "silu"}, "projector_hidden_act"),

@@ -46,7 +46,7 @@ TOWERS: dict[str, TowerFamily] = {
 """But for classes that only makers' own code has."""
 BY_TIME = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
 HALF_BY_TIME = BY_TIME | {"mrope_section": [8, 12, 12], "partial_rotary_factor": 0.5}
-FITTING: dict[str, dict[str, dict[str, Any]]] = {
+FITTING: dict[str, dict[str, Any]] = {
     "Idefics3ForConditionalGeneration": {"vision_config": {"image_size": 364, "patch_size": 14}},
     "SmolVLMForConditionalGeneration": {"vision_config": {"image_size": 512, "patch_size": 16}},
     "Qwen2VLForConditionalGeneration": {
@@ -67,6 +67,13 @@ FITTING: dict[str, dict[str, dict[str, Any]]] = {
     },
     "Glm46VForConditionalGeneration": {"text_config": {"rope_parameters": HALF_BY_TIME}},
     "GlmOcrForConditionalGeneration": {"vision_config": {"out_hidden_size": 1024}},
+    "Granite4VisionForConditionalGeneration": {
+        "text_config": {"model_type": "granite4_vision_text"},
+        "image_grid_pinpoints": [[224, 448]],
+        "downsample_rate": "1/2",
+        "deepstack_layer_map": [[-1, 0]],
+        "vision_feature_select_strategy": "full",
+    },
     "Gemma3ForConditionalGeneration": {"vision_config": {"image_size": 896, "patch_size": 14}},
     "Llama4ForConditionalGeneration": {
         "vision_config": {
@@ -197,7 +204,7 @@ def with_tower(name: str) -> dict[str, Any]:
     config = getattr(transformers, name).config_class()
     values = {key: value for key, value in config.to_dict().items() if value is not None}
     for section, settings in FITTING.get(name, {}).items():
-        values[section] = values[section] | settings
+        values[section] = values[section] | settings if isinstance(settings, dict) else settings
     return values | {"architectures": [name]}
 
 

@@ -106,15 +106,15 @@ class FinishedLayer:
         own: LayerInput | None,
         scale: Tensor | None,
         *,
-        deepstack: bool,
+        level: int | None,
     ) -> None:
-        """`number`: the layer's, among all of the model. `scale` is [1]. `deepstack`: whether
-        there is such a level for it."""
+        """`number`: the layer's, among all of the model. `scale` is [1]. `level`: of DeepStack;
+        None: there is none for it."""
         self._number = number
         self._inner = inner
         self._own = own
         self._scale = scale
-        self._deepstack = deepstack
+        self._level = level
 
     def __call__(self, update: Tensor | None, residual: Tensor, step: Step) -> None:
         """Computes the layer as Layer does, but leaves its whole result in `residual`."""
@@ -123,8 +123,8 @@ class FinishedLayer:
             residual.add_(last)
         if self._own is not None and step.inputs is not None:
             residual.add_(self._own(residual, step.inputs[:, self._number]))
-        if self._deepstack and step.media is not None:
-            step.media.add_to(residual, self._number)
+        if self._level is not None and step.media is not None:
+            step.media.add_to(residual, self._level)
         if self._scale is not None:
             residual.mul_(self._scale)
 
@@ -134,11 +134,12 @@ def finished(parts: Parts, layer: int, inner: Layer) -> Layer:
     config = parts.config
     scaled, inputs = config.layer(layer).output_scale, config.per_layer_inputs
     # Also where a step has no pictures: text is rounded alike in any company.
-    deepstack = config.vision is not None and layer < len(config.vision.deepstack_layers)
-    if config.streams is not None or (inputs is None and not scaled and not deepstack):
+    behind = () if config.vision is None else config.vision.added_behind
+    level = behind.index(layer) if layer in behind else None
+    if config.streams is not None or (inputs is None and not scaled and level is None):
         return inner  # Several residuals have a rule of their own for it.
     scale = None
     if scaled:
         scale = parts.weights.take(f"layers.{layer}.output_scale.weight", (1,))
     own = None if inputs is None else LayerInput.load(parts, layer, inputs)
-    return FinishedLayer(layer, inner, own, scale, deepstack=deepstack)
+    return FinishedLayer(layer, inner, own, scale, level=level)

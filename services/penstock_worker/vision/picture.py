@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from penstock.media import geometry
 from penstock.model.tower_spec import (
@@ -89,9 +90,27 @@ def anyres_of(
     picture: Picture, spec: VisionSpec, projector: AnyresProjector
 ) -> geometry.AnyresShape:
     """How the picture's tiles after the first one become rows."""
+    side = projector.side(picture.rows)
     return geometry.anyres_shape(
-        picture.size, projector.forms, spec.image_size or 1, picture.rows, projector.most
+        picture.size, projector.forms, spec.image_size or 1, side, projector.most
     )
+
+
+def in_lines(rows: Tensor, side: int, shape: geometry.AnyresShape, newline: Tensor) -> Tensor:
+    """Rows of tiles of side x side, [rows, size], as rows of a picture: the first tile's, then
+    those of the others as lines of one picture, each ended by `newline`, [size]."""
+    first, others = rows[: side * side], rows[side * side :]
+    tiles = others.unflatten(0, (*shape.form, side, side))
+    whole = tiles.permute(4, 0, 2, 1, 3).flatten(1, 2).flatten(2, 3)
+    high, wide = whole.shape[1:]
+    top, left = shape.bars
+    seen = whole[:, top : high - top, left : wide - left].contiguous()
+    if seen.shape[1:] != (shape.rows, shape.columns):
+        size = [shape.rows, shape.columns]
+        seen = functional.interpolate(seen[None], size, mode="bilinear")[0]
+    ends = newline[:, None, None].expand(-1, shape.rows, 1)
+    lines = torch.cat((seen, ends), 2).flatten(1).t()
+    return torch.cat((first, lines)).contiguous()
 
 
 def _of_any_size(
@@ -130,7 +149,7 @@ def rows_of(picture: Picture, spec: VisionSpec) -> int:
             return picture.tiles * prod(pooled_side(picture)) + 1
         case AnyresProjector():
             shape = anyres_of(picture, spec, projector)
-            return picture.per_tile + shape.rows * (shape.columns + 1)
+            return projector.side(picture.rows) ** 2 + shape.rows * (shape.columns + 1)
         case MergerProjector():
             return picture.tiles * picture.per_tile // projector.side**2
         case ClassProjector() | ProbeProjector():

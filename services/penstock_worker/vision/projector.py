@@ -23,12 +23,14 @@ from penstock.model.tower_spec import (
     SquareMLPProjector,
     TowerSpec,
     VisionSpec,
+    WindowProjector,
 )
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
-from penstock_worker.vision.picture import Picture, anyres_of, pooled_side
+from penstock_worker.vision.picture import Picture, anyres_of, in_lines, pooled_side
 from penstock_worker.vision.rows import RowThreads
+from penstock_worker.vision.window_queries import Windows
 from penstock_worker.weights.weights import Weights
 
 
@@ -157,18 +159,7 @@ class _Anyres:
         if picture.frames:
             return self._of_frames(rows, picture)
         shape = anyres_of(picture, self._vision, self._spec)
-        first, others = rows[: picture.per_tile], rows[picture.per_tile :]
-        tiles = others.unflatten(0, (*shape.form, picture.rows, picture.columns))
-        whole = tiles.permute(4, 0, 2, 1, 3).flatten(1, 2).flatten(2, 3)
-        high, wide = whole.shape[1:]
-        top, left = shape.bars
-        seen = whole[:, top : high - top, left : wide - left].contiguous()
-        if seen.shape[1:] != (shape.rows, shape.columns):
-            size = [shape.rows, shape.columns]
-            seen = functional.interpolate(seen[None], size, mode="bilinear")[0]
-        ends = self._newline[:, None, None].expand(-1, shape.rows, 1)
-        lines = torch.cat((seen, ends), 2).flatten(1).t()
-        return torch.cat((first, lines)).contiguous()
+        return in_lines(rows, picture.rows, shape, self._newline)
 
     def _of_frames(self, rows: Tensor, picture: Picture) -> Tensor:
         """Half of each frame's rows and columns, and the vector that ends a line after all."""
@@ -278,6 +269,8 @@ def load_projector(spec: VisionSpec, weights: Weights, outputs: int) -> Projecto
             return _SquareMLP(projector, weights, inputs, outputs)
         case AdapterProjector():
             return _Adapter(projector, weights, inputs, outputs)
+        case WindowProjector():
+            return Windows(spec, projector, weights, outputs)
         case AnyresProjector():
             return _Anyres(spec, projector, weights, inputs, outputs)
         case GatedMergerProjector():

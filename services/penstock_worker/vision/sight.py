@@ -303,6 +303,8 @@ _OF_PROJECTOR = {
 }
 _OF_PICTURES = re.compile(r"^visual_projection\b")
 """CLIP's names of what makes its pictures' vectors."""
+_WINDOWS = re.compile(r"^(?:model\.)?(layerwise|spatial)_projectors\.(\d+)\.")
+"""Granite 4 Vision's projectors, whose queries see windows."""
 _NEWLINE = re.compile(r"^(?:model\.)?image_newline$")
 _NOT_NEEDED = re.compile(
     r"(^|\.)(embeddings\.(position_ids|mask_token|packing_position_embedding\.weight)|pos_emb\.time_weight|rotary_pos_emb\.inv_freq)$"
@@ -320,6 +322,8 @@ def from_hub(name: str) -> str | None:
         return _in_tower(_TOWER.sub("", name))
     if _PROJECTOR.match(name):
         return _known(_PROJECTOR.sub("", name), _OF_PROJECTOR)
+    if (window := _WINDOWS.match(name)) is not None:
+        return f"projector.{window[1]}.{window[2]}.{name[window.end() :]}"
     if _OF_PICTURES.match(name):
         return _OF_PICTURES.sub("head.projection", name)
     return "projector.newline" if _NEWLINE.match(name) else None

@@ -118,7 +118,7 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield VISION
         if config.vision.spans_whole:
             yield WHOLE_SPANS
-        if config.vision.deepstack_layers:
+        if config.vision.added_behind:
             yield DEEPSTACK
     if config.audio is not None:
         yield AUDIO

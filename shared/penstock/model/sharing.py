@@ -57,11 +57,12 @@ def check_shared(config: ModelConfig, tensor: int, pipeline: int) -> None:
             f"pipeline_parallel_size is {pipeline}; the model has {SHARED_CHOICE}, which may be"
             " on another stage: 1 is allowed (tensor_parallel_size may be more)"
         )
-    levels = 0 if config.vision is None else len(config.vision.deepstack_layers)
+    behind = () if config.vision is None else config.vision.added_behind
+    levels = max(behind, default=-1) + 1
     if levels > -(-config.num_layers // pipeline):
         raise StartupError(
             f"pipeline_parallel_size is {pipeline}; a model of {config.num_layers} layers "
-            f"whose tower adds rows behind {levels} of them has these in one stage"
+            f"whose tower adds rows behind the first {levels} of them has these in one stage"
         )
     whole = sorted(needs & WHOLE) if tensor > 1 else []
     if whole:

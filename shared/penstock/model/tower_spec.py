@@ -208,6 +208,43 @@ class AnyresProjector(msgspec.Struct, frozen=True, kw_only=True, tag="anyres"):
     activation: Literal["gelu", "gelu_tanh"] = "gelu"
     bias: bool = True
 
+    def side(self, patches: int) -> int:
+        """Embeddings in a row of a tile of so many patches in a row."""
+        return patches
+
+
+class WindowPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One of a WindowProjector's, which has weights of its own."""
+
+    name: str
+    """Of its weights."""
+    output: int
+    """Place in TowerSpec.taken of the layer whose output it takes."""
+    corner: int | None = None
+    """Which patch of each square of 2 x 2 a query begins with, row by row; None: a mean."""
+
+
+class WindowProjector(AnyresProjector, frozen=True, kw_only=True, tag="windows"):
+    """Learned queries in each window of a tile, to which a smaller copy of the tile is added, as in
+    a layer of BERT that attends to the window's patches, too, and a product. Each part makes rows,
+    as of AnyresProjector; those of the first one stand in the token's place, or zeros
+    (VisionSpec.levels_behind). (Granite Vision team, "Granite 4 Vision", 2026; Li et al., "BLIP-2",
+    2023.)"""
+
+    parts: tuple[WindowPart, ...]
+    window: int
+    """Patches in a row of a window."""
+    queries: int
+    """Queries in a row of a window."""
+    num_heads: int
+    inner: int
+    """Outputs of the feed-forward's first product."""
+    norm: NormSpec
+    """Of the layer's own norms."""
+
+    def side(self, patches: int) -> int:
+        return patches // self.window * self.queries
+
 
 class MergerProjector(msgspec.Struct, frozen=True, kw_only=True, tag="merger"):
     """A norm of each patch, then two products with gelu between them over each square of side x
@@ -260,6 +297,7 @@ Projector = (
     | SquareMLPProjector
     | AdapterProjector
     | AnyresProjector
+    | WindowProjector
     | MergerProjector
     | GatedMergerProjector
     | PoolProjector
@@ -280,6 +318,9 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Layers of the tower whose outputs have projectors of their own, mergers with a norm of whole
     squares. Those of the first one are added to the rows after the decoder's first layer, and so
     on (Meng et al., "DeepStack", 2024)."""
+    levels_behind: tuple[int, ...] = ()
+    """Layers of the decoder behind which the levels of rows are added, where these are others than
+    the first ones (Granite 4 Vision)."""
     row_multiplier: float = 1.0
     """What rows are multiplied by: a decoder's factor of embeddings, where it is for whatever
     stands in a token's place (Granite)."""
@@ -290,7 +331,12 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     def row_width(self, hidden: int) -> int:
         """Numbers of a row's encoding, for a decoder of that hidden size: what stands in the
         token's place, then what each level of DeepStack adds."""
-        return hidden * (1 + len(self.deepstack_layers))
+        return hidden * (1 + len(self.added_behind))
+
+    @property
+    def added_behind(self) -> tuple[int, ...]:
+        """The decoder's layer behind which each level of DeepStack is added."""
+        return self.levels_behind or tuple(range(len(self.deepstack_layers)))
 
     @property
     def patches_in_row(self) -> int:

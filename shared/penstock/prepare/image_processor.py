@@ -35,6 +35,11 @@ CLASSES: dict[str, dict[str, Any]] = {
     "Llama4ImageProcessor": {**_SIGLIP, "resample": 2, "size": 336},
     "Lfm2VlImageProcessor": {"resample": 2, "image_mean": HALF, "image_std": HALF},
     "LlavaNextImageProcessor": {**_CLIP, "size": {"shortest_edge": 336}, "crop_size": 336},
+    "Granite4VisionImageProcessor": {
+        **_CLIP,
+        "size": {"shortest_edge": 336},
+        "crop_size": 336,
+    },
     "PaddleOCRVLImageProcessor": _CLIP,
     "Kimi_K25ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
     "MiniCPMV4_6ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},

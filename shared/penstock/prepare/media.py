@@ -41,6 +41,7 @@ from penstock.prepare.inputs import (
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.patch_readers import kimi_k25, of_kimi, paddleocr_vl, qwen2_vl
 from penstock.prepare.picture_readers import (
+    granite4_vision,
     in_shared_space,
     internvl,
     lfm2_vl,
@@ -232,6 +233,7 @@ READERS: dict[str, Reader] = {
     "Glm4vMoeForConditionalGeneration": qwen2_vl,
     "Glm46VForConditionalGeneration": qwen2_vl,
     "GlmOcrForConditionalGeneration": qwen2_vl,
+    "Granite4VisionForConditionalGeneration": granite4_vision,
     "InternVLForConditionalGeneration": internvl,
     "LlavaNextForConditionalGeneration": llava_next,
     "PaddleOCRVLForConditionalGeneration": paddleocr_vl,

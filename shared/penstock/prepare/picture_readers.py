@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
+from penstock.families.vision.granite4_vision import downsampling
 from penstock.families.vision.llava import most_tiles, pinpoints
 from penstock.families.vision.llava_next import FORMS as NEXT_FORMS
 from penstock.families.vision.llava_next import most_of
@@ -142,6 +143,17 @@ def llava_next(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> 
     )
     token, token_id = tokens.named("image_token_index", "image_token_id")
     return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
+def granite4_vision(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """A tile has fewer embeddings than patches."""
+    facts = llava_next(settings, config, tokens)
+    image = facts.preparation
+    if not isinstance(image, AnyresImages):
+        raise settings.wrong("image_processor_type", "LLaVA-NeXT's")
+    queries, window = downsampling(config)
+    side = image.side // window * queries
+    return msgspec.structs.replace(facts, preparation=msgspec.structs.replace(image, side=side))
 
 
 def lfm2_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:

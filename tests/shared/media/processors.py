@@ -18,6 +18,7 @@ from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
 from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.granite4_vision.processing_granite4_vision import Granite4VisionProcessor
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
@@ -440,6 +441,27 @@ FAMILIES: dict[str, Family] = {
             patch_size=6,
             vision_feature_select_strategy="default",
             num_additional_image_tokens=1,
+        ),
+        "<image>",
+    ),
+    "granite4_vision": Family(
+        "Granite4VisionForConditionalGeneration",
+        lambda ids: {
+            "image_token_index": ids["<image>"],
+            "image_grid_pinpoints": FORMS,
+            "downsample_rate": "2/4",
+            "vision_config": {"patch_size": 6, "image_size": 24},
+        },
+        lambda fast: Granite4VisionProcessor(
+            LlavaNextImageProcessorPil(
+                size={"shortest_edge": 24},
+                crop_size={"height": 24, "width": 24},
+                image_grid_pinpoints=FORMS,
+            ),
+            fast,
+            patch_size=6,
+            vision_feature_select_strategy="full",
+            downsample_rate="2/4",
         ),
         "<image>",
     ),

@@ -230,6 +230,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         {},
         "pinpoints",
     ),
+    "windows of no size": ("granite4_vision", {}, {"downsample_rate": "0/4"}, "downsample_rate"),
     "patches of two frames": ("paddleocr_vl", {"temporal_patch_size": 2}, {}, "temporal"),
     "no patches at all": ("kimi_k25", {"max_patches": 1}, {}, "max_patches"),
     "sides of two lengths": ("kimi_k25", {"size": {"max_height": 9, "max_width": 8}}, {}, "size"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from penstock.model.media_facts import (
     AnyresImages,
     NaflexImages,
@@ -135,6 +137,40 @@ NEWER: dict[str, Case] = {
             "tie_word_embeddings": True,
         },
         ANYRES,
+    ),
+    "granite4-vision": Case(
+        "Granite4Vision",
+        {
+            "text_config": WIDE
+            | {
+                "class": "Granite4VisionTextConfig",
+                "num_hidden_layers": 7,
+                "embedding_multiplier": 3.0,
+                "attention_multiplier": 0.3,
+                "residual_multiplier": 0.5,
+                "logits_scaling": 2.0,
+            },
+            "vision_config": SEES
+            | {"class": "SiglipVisionConfig", "image_size": 24, "patch_size": 6},
+            "qformer_config": {
+                "hidden_size": 48,
+                "encoder_hidden_size": 48,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 4,
+                "intermediate_size": 40,
+                "initializer_range": 0.2,
+                "max_position_embeddings": 20,
+                "vocab_size": 10,
+            },
+            "image_token_index": PLACEHOLDER,
+            "image_grid_pinpoints": FORMS,
+            "vision_feature_select_strategy": "full",
+            "downsample_rate": "2/4",
+            "deepstack_layer_map": [[-3, 4], [-2, 2], [-1, 0]],
+            "spatial_target_layers": [1, 3, 5, 6],
+            "tie_word_embeddings": True,
+        },
+        msgspec.structs.replace(ANYRES, side=2),
     ),
     "kimi-k25": Case(
         "Kimi_K25",

@@ -189,7 +189,9 @@ def theirs_of(model: Any, parts: Sequence[Part], more: Sequence[int] = ()) -> to
             also["token_type_ids"] = kinds
     with torch.inference_mode():
         found: torch.Tensor = model(given, **also).logits[0].float()
-    # transformers' GraniteForCausalLM divides its logits, but no tower's class does.
+    if "Granite4" in type(model).__name__:
+        return found
+    # transformers' GraniteForCausalLM divides its logits, but LLaVA-NeXT's class doesn't.
     return found / getattr(model.config.get_text_config(), "logits_scaling", 1.0)
 
 

@@ -63,8 +63,13 @@ def test_encodings_equal_transformers(case: str) -> None:
                     if hasattr(theirs.config, key)
                 }
                 given = pixels_of(theirs, [shown])
-                seen = theirs.model.get_image_features(**given, **said).pooler_output
-                features = torch.cat(list(seen)).flatten(0, -2)
+                found_features = theirs.model.get_image_features(**given, **said)
+                levels = getattr(found_features, "deepstack_features", None)
+                if levels:  # what is added to the decoder's first input comes first
+                    levels = sorted(levels, key=lambda each: each[0] > 0)
+                    features = torch.cat([torch.cat(each) for _, each in levels], 1)
+                else:
+                    features = torch.cat(list(found_features.pooler_output)).flatten(0, -2)
         features = features * ours.tower.spec.row_multiplier  # theirs are multiplied later
         width = ours.tower.spec.row_width(ours.config.hidden_size)
         assert found.shape == (shown.item.rows, width) == features.shape

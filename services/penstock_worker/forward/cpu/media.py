@@ -25,9 +25,10 @@ def taken(config: ModelConfig) -> Iterator[Phase]:
 def deepstack(config: ModelConfig, layer: int) -> Iterator[Phase]:
     """Phases after a layer of the first stage, which add a level of the tower's DeepStack
     (VisionSpec.deepstack_layers)."""
-    if config.vision is not None and layer < len(config.vision.deepstack_layers):
-        width = config.hidden_size
-        yield Phase(kind=PhaseKind.TAKE_ROWS, first=width * (1 + layer), width=width)
+    width, behind = config.hidden_size, () if config.vision is None else config.vision.added_behind
+    if layer in behind:
+        first = width * (1 + behind.index(layer))
+        yield Phase(kind=PhaseKind.TAKE_ROWS, first=first, width=width)
 
 
 def given_rows(media: BatchMedia | None) -> GivenRows:

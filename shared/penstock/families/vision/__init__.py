@@ -5,6 +5,7 @@ The decoder after a tower is one of penstock.families.FAMILIES.
 
 from penstock.families.vision.gemma3 import GEMMA3_VISION
 from penstock.families.vision.glm4v import GLM4V, GLM_OCR
+from penstock.families.vision.granite4_vision import GRANITE4_VISION
 from penstock.families.vision.idefics3 import IDEFICS3
 from penstock.families.vision.internvl import INTERNVL
 from penstock.families.vision.kimi_k25 import KIMI_K25
@@ -39,6 +40,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         PADDLEOCR_VL,
         KIMI_K25,
         MINICPMV4_6,
+        GRANITE4_VISION,
         LLAMA4_VISION,
         GLM4V,
         GLM_OCR,
