@@ -11,9 +11,11 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.tower_spec import (
+    AxialPositions,
     LearnedPositions,
     MergingSpec,
     RotaryPositions,
+    SquarePoolProjector,
     WindowProjector,
 )
 from penstock.prepare.hub_config import read_config
@@ -230,6 +232,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "lighton-ocr": RELEASES["lightonai/LightOnOCR-1B-1025"]["config"],
     "minicpm-v-4.6": RELEASES["openbmb/MiniCPM-V-4.6-AWQ"]["config"],
     "granite4-vision": RELEASES["copy/granite_vision_4_1"]["config"],
+    "gemma-4-31b": RELEASES["nvidia/Gemma-4-31B-IT-NVFP4"]["config"],
+    "gemma-4-e2b": RELEASES["google/gemma-4-E2B-it"]["config"],
     "kimi-k2.5": RELEASES["moonshotai/Kimi-K2.5"]["config"],
 } | FROM_MEMORY
 
@@ -291,6 +295,20 @@ def test_what_they_are_made_of() -> None:
     assert isinstance(four.projector, WindowProjector)
     assert [part.name for part in four.projector.parts[:2]] == ["layerwise.3", "layerwise.0"]
     assert (four.projector.num_heads, four.projector.side(24)) == (18, 12)
+    dense, small = (read(f"gemma-4-{name}") for name in ("31b", "e2b"))
+    assert dense.vision is not None
+    assert (dense.vision.spans_whole, dense.vision.windowed_spans) == (True, True)
+    assert dense.vision.projector == SquarePoolProjector(factor=3, eps=1e-6, standardised=True)
+    rotary = RotaryPositions(theta=100.0, columns_first=True, by_halves=True)
+    assert dense.vision.tower.positions == AxialPositions(side=10_240, rotary=rotary)
+    assert (dense.vision.tower.head_dim, dense.vision.tower.clipped) == (72, False)
+    ignoring = [dense.ignores_spans(dense.layer(number).attention) for number in range(6)]
+    assert ignoring == [False] * 5 + [True]
+    assert small.vision is not None
+    assert not small.vision.spans_whole
+    assert (small.vision.tower.clipped, small.vision.patches_in_row) == (True, 9)
+    assert small.per_layer_inputs is not None
+    assert small.per_layer_inputs.media_id == 0
     assert [lfm.layer(number).recurrent is None for number in (1, 2)] == [False, True]
 
 
@@ -341,6 +359,14 @@ def test_what_they_are_made_of() -> None:
         ("granite4-vision", {"qformer_config": {"hidden_size": 768}}, "hidden_size"),
         ("granite4-vision", {"vision_feature_select_strategy": "default"}, "class token"),
         ("granite4-vision", {"text_config__model_type": "llama"}, "granite are"),
+        ("gemma-4-31b", {"vision_config__head_dim": 64}, "72|1152"),
+        ("gemma-4-31b", {"vision_config__num_key_value_heads": 8}, "as many keys"),
+        ("gemma-4-31b", {"vision_config__rope_parameters": {"rope_type": "yarn"}}, "axial"),
+        ("gemma-4-31b", {"vision_config__attention_bias": True}, "attention_bias"),
+        ("gemma-4-31b", {"vision_config__position_embedding_size": 10**9}, "position_embedding"),
+        ("gemma-4-31b", {"vision_config__pooling_kernel_size": 0}, "pooling_kernel_size"),
+        ("gemma-4-31b", {"vision_config__hidden_activation": "tanh"}, "hidden_activation"),
+        ("gemma-4-31b", {"text_config__model_type": "llama"}, "gemma4_text are"),
         ("lfm2-vl-450m", {"downsample_factor": 10**9}, "downsample_factor"),
         ("lfm2-vl-450m", {"projector_hidden_size": 10**12}, "projector_hidden_size"),
         ("lfm2-vl-450m", {"projector_hidden_act": "silu"}, "projector_hidden_act"),

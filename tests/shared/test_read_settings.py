@@ -199,10 +199,16 @@ def test_towers_settings_that_nothing_reads_are_passed_over() -> None:
     assert read_config(Fields(config | {"vision_config": tower, "glossy": 1}, LLAVA)) == served
 
 
+def usual(name: str) -> Any:
+    """transformers' defaults for a class with a tower, which Gemma 4's leave out."""
+    kind = getattr(transformers, name).config_class
+    towers = {TOWERS[name].SECTION: {}} if name.startswith("Gemma4") else {}
+    return kind(**towers)
+
+
 def with_tower(name: str) -> dict[str, Any]:
     """A config.json as transformers' class would write it, of halves that fit together."""
-    config = getattr(transformers, name).config_class()
-    values = {key: value for key, value in config.to_dict().items() if value is not None}
+    values = {key: value for key, value in usual(name).to_dict().items() if value is not None}
     for section, settings in FITTING.get(name, {}).items():
         values[section] = values[section] | settings if isinstance(settings, dict) else settings
     return values | {"architectures": [name]}
@@ -221,7 +227,7 @@ def asked_of(fields: Fields, towered: TowerFamily) -> tuple[frozenset[str], froz
 def test_what_towers_read(name: str) -> None:
     towered, model = TOWERS[name], getattr(transformers, name)
     whole, tower = asked_of(Fields(with_tower(name), name), towered)
-    config = type(getattr(model.config_class(), towered.SECTION))
+    config = type(getattr(usual(name), towered.SECTION))
     modules = {config.__module__, config.__module__.replace("configuration_", "modeling_")}
     found = {each for module in modules for each in names_read(importlib.import_module(module))}
     declared = {each for kind in config.__mro__ for each in getattr(kind, "__annotations__", {})}

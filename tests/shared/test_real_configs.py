@@ -226,7 +226,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "use_bidirectional_attention": "vision",
             "use_double_wide_mlp": False,
         },
-        "vision_config": {"hidden_size": 1152},
+        "vision_config": {"head_dim": 72, "hidden_size": 1152, "num_attention_heads": 16},
     },
     "phi-4-mini": {
         "architectures": ["Phi3ForCausalLM"],

@@ -670,6 +670,6 @@ def test_a_hostile_tower_is_refused_by_name(
 
 def test_a_tower_that_nobody_knows_is_left_out() -> None:
     """The text half is served without it."""
-    values = CONFIGS["gemma-4-e2b"]
+    values = CONFIGS["gemma-3n-e2b"]
     hostile = values | {"vision_config": {"hidden_size": 10**12}}
-    assert read_config(Fields(hostile, "gemma 4")).vision is None
+    assert read_config(Fields(hostile, "gemma 3n")).vision is None

@@ -86,3 +86,58 @@ def said_by_transformers(
     model, processor = _theirs(folder)
     given = processor(text=[prompt], images=pictures, return_tensors="pt")
     return continued(model, given, count)
+
+
+SQUARE = 12
+"""Pixels in a row of what becomes one row of the tiny Gemma 4's pictures."""
+
+
+def write_gemma4(folder: Path) -> Path:
+    """Writes the folder of a tiny Gemma 4, whose pictures see themselves as a whole in the layers
+    with a window."""
+    import torch
+    from transformers import Gemma4Config
+    from transformers import Gemma4ForConditionalGeneration as Gemma
+    from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+
+    tokens = tokenizer()
+    ids = tokens.get_vocab(with_added_tokens=True)
+    config = Gemma4Config(
+        text_config={
+            "vocab_size": len(ids),
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "global_head_dim": 32,
+            "sliding_window": 21,
+            "hidden_size_per_layer_input": 0,
+            "max_position_embeddings": 512,
+            "initializer_range": 0.25,
+            "bos_token_id": ids["<s>"],
+            "eos_token_id": ids["</s>"],
+            "pad_token_id": ids["</s>"],
+            "use_bidirectional_attention": "vision",
+        },
+        vision_config={
+            "hidden_size": 48,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "head_dim": 12,
+            "patch_size": SQUARE // 3,
+            "position_embedding_size": 400,
+            "initializer_range": 0.2,
+        },
+        image_token_id=ids["<|image|>"],
+        boi_token_id=ids["<|image>"],
+        eoi_token_id=ids["<image|>"],
+    )
+    torch.manual_seed(41)
+    model = Gemma(config).eval()
+    processor = Gemma4ImageProcessorPil(patch_size=SQUARE // 3, max_soft_tokens=70)
+    return write_folder(folder, model, processor, tokens)

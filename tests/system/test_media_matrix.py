@@ -2,8 +2,9 @@
 and times of words, bit for bit.
 
 {alone, crowded} x {prefix cache on, off} x {encoder cache on, off} x {chunks of 16, 64, whole} x
-{undisturbed, worker killed, engine core killed}, of a model that sees, one that sees and has
-recurrent layers, and one that hears. All combinations with --long.
+{undisturbed, worker killed, engine core killed}, of a model that sees, one whose pictures see
+themselves as a whole, one that sees and has recurrent layers, and one that hears. All combinations
+with --long.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from penstock.protocol.common import Pooling, TokenSampling
 from tests.shared.media.pictures import picture
 from tests.system.in_process import Numerics, Way
 from tests.system.in_process_media import Asked, Deaths, MediaSystem, alone, item_of, shown
-from tests.system.seeing_models import write_llava
+from tests.system.seeing_models import SQUARE, write_gemma4, write_llava
 from tests.system.transcribing_models import FRAMES, TARGETS, write_whisper
 from tests.system.watching_models import PATCH, write_qwen3_5
 
@@ -56,6 +57,15 @@ def seeing(folder: Path) -> Model:
     rows = own.preparation.rows  # type: ignore[union-attr]
     side = own.preparation.height  # type: ignore[union-attr]
     return Model(prepared, 256, shown_twice(folder, own.token_id, side, side, rows))
+
+
+def as_a_whole(folder: Path) -> Model:
+    """Pictures of fewer rows than the shortest chunk has tokens."""
+    prepared = prepare(str(write_gemma4(folder / "gemma4")), cache_dir=folder / "cache")
+    manifest = load_manifest(prepared)
+    assert manifest.media is not None
+    own = manifest.media.kinds["image"]
+    return Model(prepared, 256, shown_twice(folder, own.token_id, 3 * SQUARE, 4 * SQUARE, 12))
 
 
 def recurrent(folder: Path) -> Model:
@@ -124,6 +134,7 @@ def hearing(folder: Path) -> Model:
 
 MODELS: dict[str, Callable[[Path], Model]] = {
     "pictures": seeing,
+    "pictures seen as a whole": as_a_whole,
     "pictures and states": recurrent,
     "sounds": hearing,
 }

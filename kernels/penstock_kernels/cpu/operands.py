@@ -93,6 +93,8 @@ class Attention:
     """Logit of each head's attention sink, [heads] float32; None without sinks."""
     both_ways: bool = False
     """Whether a token sees those after it as well, in a window of as many."""
+    causal: bool = False
+    """Whether a token sees no further than itself, whatever a step says (GivenRows.last_seen)."""
     group: int = 0
     """Which of the groups of layers that have a block table of their own the layer is in."""
     place: int | None = None
@@ -122,6 +124,7 @@ class Attention:
             window=self.window or 0,
             chunk=self.chunk or 0,
             both_ways=self.both_ways,
+            causal=self.causal,
             through=self.through or 0,
             most=self.most or 0,
             index_heads=0 if self.index is None else self.index.heads,

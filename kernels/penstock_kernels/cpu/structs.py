@@ -37,6 +37,7 @@ class PkAttention(ctypes.Structure):
         ("window", c_int32),
         ("chunk", c_int32),
         ("both_ways", c_int32),
+        ("causal", c_int32),
         ("group", c_int32),
         ("through", c_int32),
         ("most", c_int32),

@@ -193,6 +193,8 @@ class ScoreRule:
     chosen: bool = False
     """A token sees of those only the ones that the step's last choice has (see
     ChoosingAttention)."""
+    causal: bool = False
+    """A token sees none behind itself, whatever the layout's last_seen says."""
 
 
 PLAIN_RULE = ScoreRule()

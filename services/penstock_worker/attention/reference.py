@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -125,7 +127,10 @@ class ReferenceAttention:
         index = None
         if self.shape.index is not None:
             index = self._laid_out(layout, FULL, layout.block_tables, self.shape.index.heads)
-        return ReferenceStep(self, [self._plan(layout, *each) for each in groups], index)
+        causal = None
+        if layout.last_seen is not None:
+            causal = partial(self.plan, replace(layout, last_seen=None))
+        return ReferenceStep(self, [self._plan(layout, *each) for each in groups], index, causal)
 
     def _plan(
         self, layout: BatchLayout, group: KVGroup, tables: Sequence[np.ndarray]
@@ -184,14 +189,17 @@ class ReferenceStep:
         backend: ReferenceAttention,
         groups: list[tuple[Tensor, dict[int, ops.AttentionPlan]]],
         index: ops.AttentionPlan | None = None,
+        causal: Callable[[], ReferenceStep] | None = None,
     ) -> None:
-        """`groups` has for each KV group [tokens] int64, where the step's keys and values are
+        """`causal` makes the step in which no token sees one behind itself; None: it is so.
+        `groups` has for each KV group [tokens] int64, where the step's keys and values are
         stored, and its attention's plan for layers of so many KV heads. `index`: the plan of an
         index's heads."""
         self._backend = backend
         self._groups = groups
         self._index = index
         self._chosen: Tensor | None = None
+        self._causal = None if causal is None else cache(causal)
 
     def attend(
         self,
@@ -203,6 +211,8 @@ class ReferenceStep:
         norms: HeadNorms | None = None,
         rule: ScoreRule = PLAIN_RULE,
     ) -> Tensor:
+        if rule.causal and self._causal is not None:
+            return self._causal().attend(layer, query, key, value, rotation, norms, rule)
         query, key = normalised_and_rotated(query, key, rotation, norms)
         group, _ = self._backend.shape.place(layer)
         slots, plans = self._groups[group]

@@ -98,7 +98,7 @@ class TritonStep:
                 out=out,
             )
 
-        plan = plans[kind]
+        plan = plans[kind].causal() if rule.causal else plans[kind]
         if self._flash is not None and self._flash.serves(layer):
             return self._flash.attend(query, cache, plan, scale, rule, attended)
         return attended(None, plan)

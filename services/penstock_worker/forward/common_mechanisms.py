@@ -53,6 +53,7 @@ COMMON = frozenset(
         *mechanism.RECURRENT,
         mechanism.VISION,
         mechanism.WHOLE_SPANS,
+        mechanism.WINDOWED_SPANS,
         mechanism.DEEPSTACK,
         mechanism.AUDIO,
         mechanism.CROSS_ATTENTION,

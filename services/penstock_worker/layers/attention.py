@@ -109,7 +109,11 @@ class SelfAttention:
             ),
             dim,
             rope=spec.rope,
-            rule=_rule(spec, _sinks(parts, prefix) if spec.sinks else None),
+            rule=_rule(
+                spec,
+                _sinks(parts, prefix) if spec.sinks else None,
+                causal=config.ignores_spans(spec),
+            ),
             head_norms=head_norms,
             whole_norms=whole_norms,
             gated=spec.output_gate,
@@ -144,13 +148,14 @@ def _sinks(parts: Parts, prefix: str) -> Tensor:
     return parts.weights.take(f"{prefix}.sinks.weight", (parts.config.num_heads,), torch.float32)
 
 
-def _rule(spec: AttentionSpec, sinks: Tensor | None) -> ScoreRule:
+def _rule(spec: AttentionSpec, sinks: Tensor | None, *, causal: bool) -> ScoreRule:
     return ScoreRule(
         scale=spec.scale,
         window=spec.window,
         chunk=spec.chunk,
         soft_cap=spec.soft_cap,
         sinks=sinks,
+        causal=causal,
     )
 
 

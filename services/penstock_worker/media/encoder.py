@@ -47,15 +47,19 @@ class MediaEncodings(StepFeature):
         load_bytes: int,
         sections: bool,
         whole_spans: bool = False,
+        stand_in: int | None = None,
     ) -> None:
         """`rows` of encodings, `row_bytes` each, are kept at a time, and `load_bytes` of prepared
         items may wait (see Ready.media_bytes). `sections`: whether tokens have positions of three
-        numbers. `whole_spans`: whether the tokens of a span see one another."""
+        numbers. `whole_spans`: whether the tokens of a span see one another.
+        `stand_in`: the id that rows have instead of their placeholders', of a model that makes more
+        of an id than what stands in its place; None: it doesn't matter."""
         self.rows = rows
         self.load_bytes = load_bytes
         self.nbytes = rows * row_bytes + held_bytes(load_bytes)
         self.whole_spans = whole_spans
         self.sections = sections
+        self.stand_in = stand_in
         self._rows: dict[str, Tensor] = {}
         self._begun: BegunEncoding | None = None
         self._failed: set[str] = set()
@@ -188,7 +192,13 @@ class MediaEncodings(StepFeature):
 
     def extend(self, batch: Batch, scheduled: Sequence[SlotWork], slots: Slots) -> Batch:
         media = self.of_batch(scheduled, slots)
-        return batch if media is None else replace(batch, media=media)
+        if media is None:
+            return batch
+        tokens = batch.tokens
+        if self.stand_in is not None and len(media.rows):
+            tokens = tokens.copy()
+            tokens[media.rows] = self.stand_in
+        return replace(batch, tokens=tokens, media=media)
 
     def of_batch(self, scheduled: Sequence[SlotWork], slots: Slots) -> BatchMedia | None:
         """Returns what stands in place of placeholders in a batch of these works; None if the

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from penstock.errors import StartupError
-from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.process import logs
 from penstock.protocol.to_worker import Setup
 from penstock_worker.media.encoder import MediaEncodings
@@ -43,7 +43,14 @@ def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> Media
         load_bytes=load_bytes(config, setup.max_model_len, setup.media_load_bytes),
         sections=isinstance(config, ModelConfig) and any(rope.sections for rope in config.ropes),
         whole_spans=config.vision is not None and config.vision.spans_whole,
+        stand_in=stand_in_of(config),
     )
+
+
+def stand_in_of(config: ModelConfig | EncoderConfig) -> int | None:
+    """MediaEncodings.stand_in."""
+    own = config.per_layer_inputs if isinstance(config, ModelConfig) else None
+    return None if own is None else own.media_id
 
 
 def told_of(media: MediaEncodings | None) -> dict[str, Any]:

@@ -68,11 +68,69 @@ class TowerProduct:
         return TowerProduct(found[0], found[1] if bias else None)
 
 
+@dataclass(frozen=True)
+class ClipBounds:
+    """Between which numbers a product's inputs, and its outputs, are kept."""
+
+    low: float
+    high: float
+    low_out: float
+    high_out: float
+
+    @staticmethod
+    def load(weights: Weights, module: str) -> ClipBounds:
+        names = ("input_min", "input_max", "output_min", "output_max")
+        return ClipBounds(*(weights.number(f"{module}.{name}") for name in names))
+
+
+class ClippedProducts:
+    """Does what TowerProduct does, for modules without biases that have bounds: each has its
+    own."""
+
+    def __init__(self, parts: Sequence[tuple[TowerProduct, ClipBounds]]) -> None:
+        self._parts = parts
+
+    @property
+    def size(self) -> int:
+        """Multiplications for each row."""
+        return sum(product.size for product, _ in self._parts)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        made = [
+            product(x.clamp(of.low, of.high)).clamp(of.low_out, of.high_out)
+            for product, of in self._parts
+        ]
+        return made[0] if len(made) == 1 else torch.cat(made, 1)
+
+    @staticmethod
+    def load(
+        weights: Weights, parts: Sequence[Shape], inputs: int, *, order: Tensor | None = None
+    ) -> ClippedProducts:
+        """order: as of TowerProduct.load."""
+        made, start = [], 0
+        for name, out in parts:
+            rows = None if order is None else order[start : start + out] - start
+            product = TowerProduct.load(weights, [(name, out)], inputs, bias=False, order=rows)
+            made.append((product, ClipBounds.load(weights, name)))
+            start += out
+        return ClippedProducts(made)
+
+
 class TowerNorm:
     """A norm of each row."""
 
-    def __init__(self, weights: Weights, name: str, size: int, spec: NormSpec) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        name: str,
+        size: int,
+        spec: NormSpec,
+        order: Tensor | None = None,
+    ) -> None:
+        """order: [size] int64, which of the file's factors each number has; None: its own."""
         self._weight = weights.take(f"{name}.weight", (size,))
+        if order is not None:
+            self._weight = self._weight[order.to(self._weight.device)]
         self._bias = weights.take(f"{name}.bias", (size,)) if spec.bias else None
         self._spec = spec
 
@@ -113,9 +171,16 @@ class LayerForm:
     query_norms: bool = False
     head_norms: bool = False
     layer_scale: bool = False
+    value_norm: bool = False
+    output_norms: bool = False
+    clipped: bool = False
+    scale: float | None = None
+    """Factor of query times key; None: head_dim ** -0.5."""
     pairs_adjacent: bool = False
     """Whether the file's rows of queries and keys have the numbers of a rotary pair next to each
     other."""
+    pairs_by_halves: bool = False
+    """Whether they have them in one half of a head (see RotaryPositions.by_halves)."""
 
 
 PLAIN = LayerForm()
@@ -133,12 +198,15 @@ class TowerLayer:
         threads: RowThreads = ONE_THREAD,
     ) -> None:
         at, size, inner = f"{LAYER_OF}{number}", spec.hidden_size, spec.intermediate_size
-        self._norms = [TowerNorm(weights, f"{at}.norm{which}", size, spec.norm) for which in (1, 2)]
+        # In the order in which they are applied.
+        count = 4 if form.output_norms else 2
+        norms = [TowerNorm(weights, f"{at}.norm{1 + n}", size, spec.norm) for n in range(count)]
+        self._norms = norms[:: count // 2]
+        self._output_norms = norms[1::2] if form.output_norms else []
         qkv = [(f"{at}.qkv", 3 * size)]
         if not weights.has(f"{at}.qkv.weight"):
             qkv = [(f"{at}.{part}_proj", size) for part in "qkv"]
-        order = _halves_apart(size, spec.num_heads) if form.pairs_adjacent else None
-        self._qkv = TowerProduct.load(weights, qkv, size, bias=form.qkv_bias, order=order)
+        self._qkv = _product(weights, form, qkv, size, form.qkv_bias, _qkv_order(spec, form))
         self._query_norms: list[TowerNorm] = []
         if form.query_norms:
             self._query_norms = [
@@ -146,20 +214,23 @@ class TowerLayer:
             ]
         self._head_norms: list[TowerNorm] = []
         if form.head_norms:
+            own = _by_pairs(spec.head_dim, 1) if form.pairs_by_halves else None
             self._head_norms = [
-                TowerNorm(weights, f"{at}.{which}_norm", spec.head_dim, spec.norm) for which in "qk"
+                TowerNorm(weights, f"{at}.{which}_norm", spec.head_dim, spec.norm, own)
+                for which in "qk"
             ]
         out, bias = [(f"{at}.out_proj", size)], form.bias
-        self._mixed = TowerProduct.load(weights, out, size, bias=bias)
+        self._mixed = _product(weights, form, out, size, bias)
         names = ("gate_proj", "up_proj") if form.gated else ("up_proj",)
         up = [(f"{at}.{name}", inner) for name in names]
-        self._up = TowerProduct.load(weights, up, size, bias=bias)
-        self._down = TowerProduct.load(weights, [(f"{at}.down_proj", size)], inner, bias=bias)
+        self._up = _product(weights, form, up, size, bias)
+        self._down = _product(weights, form, [(f"{at}.down_proj", size)], inner, bias)
         self._scales: list[Tensor] = []
         if form.layer_scale:
             self._scales = [weights.take(f"{at}.scale{which}", (size,)) for which in (1, 2)]
+        self._value_weight = torch.ones(spec.head_dim, dtype=weights.dtype, device=weights.device)
         self._spec = spec
-        self._gated = form.gated
+        self._form = form
         self._threads = threads
 
     @property
@@ -180,14 +251,14 @@ class TowerLayer:
         inputs = (hidden, *(angles or ()))
         three = yield from threads.mapped(self._queries, *inputs, each=self._qkv.size)
         query, key, value = three.unbind(1)
-        mixed = yield from threads.attended(query, key, value, lengths)
+        mixed = yield from threads.attended(query, key, value, lengths, self._form.scale)
         rows = (hidden, mixed.flatten(1))
         return (yield from threads.mapped(self._behind, *rows, each=self._behind_work))
 
     def _queries(self, hidden: Tensor, *angles: Tensor) -> Tensor:
         """Queries, keys and values: [rows, 3, heads, head size]."""
         three = self._qkv(self._norms[0](hidden)).unflatten(1, (3, -1))
-        if not (self._query_norms or self._head_norms or angles):
+        if not (self._query_norms or self._head_norms or self._form.value_norm or angles):
             return three.unflatten(2, (self._spec.num_heads, -1))
         query, key, value = three.unbind(1)
         if self._query_norms:
@@ -196,6 +267,9 @@ class TowerLayer:
         heads = [each.unflatten(1, (self._spec.num_heads, -1)) for each in (query, key, value)]
         if self._head_norms:
             heads[:2] = (norm(each) for norm, each in zip(self._head_norms, heads, strict=False))
+        if self._form.value_norm:
+            value = heads[2].contiguous()
+            heads[2] = reference.rms_norm(value, self._value_weight, self._spec.norm.eps)
         if angles:
             heads[:2] = (reference.apply_rope(each, *angles) for each in heads[:2])
         return torch.stack(heads, 1)
@@ -203,18 +277,46 @@ class TowerLayer:
     def _behind(self, hidden: Tensor, mixed: Tensor) -> Tensor:
         """Computes what comes after the attention, whose result is `mixed`, [rows, hidden]."""
         mixed = self._mixed(mixed)
+        if self._output_norms:
+            mixed = self._output_norms[0](mixed)
         hidden = hidden + (mixed if not self._scales else self._scales[0] * mixed)
         inner = self._up(self._norms[1](hidden))
-        if self._gated:
+        if self._form.gated:
             inner = reference.gated_activation(inner, self._spec.activation)
         else:
             inner = reference.plain_activation(inner, self._spec.activation)
         added = self._down(inner)
+        if self._output_norms:
+            added = self._output_norms[1](added)
         return hidden + (added if not self._scales else self._scales[1] * added)
 
 
-def _halves_apart(size: int, heads: int) -> Tensor:
+def _product(
+    weights: Weights,
+    form: LayerForm,
+    parts: Sequence[Shape],
+    inputs: int,
+    bias: bool,
+    order: Tensor | None = None,
+) -> TowerProduct | ClippedProducts:
+    if form.clipped:
+        return ClippedProducts.load(weights, parts, inputs, order=order)
+    return TowerProduct.load(weights, parts, inputs, bias=bias, order=order)
+
+
+def _qkv_order(spec: LayerSizes, form: LayerForm) -> Tensor | None:
     """[3 * size] int64: of which row each row of queries, keys and values is made, so that those of
-    a rotary pair, which are adjacent in queries and keys, come to lie half a head apart."""
-    rows = torch.arange(size).unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten()
+    a rotary pair come to lie half a head apart; None: they do in the file."""
+    size = spec.hidden_size
+    if form.pairs_adjacent:
+        rows = torch.arange(size).unflatten(0, (spec.num_heads, -1, 2)).transpose(1, 2).flatten()
+    elif form.pairs_by_halves:
+        rows = _by_pairs(size, spec.num_heads)
+    else:
+        return None
     return torch.cat((rows, size + rows, 2 * size + torch.arange(size)))
+
+
+def _by_pairs(size: int, heads: int) -> Tensor:
+    """[size] int64: the quarters of each head in the order first, third, second, fourth."""
+    return torch.arange(size).unflatten(0, (heads, 2, 2, -1)).transpose(1, 2).flatten()

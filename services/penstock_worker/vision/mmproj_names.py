@@ -8,7 +8,7 @@ from penstock.formats.gguf import GGUFFile
 from penstock_worker.weights.files import read_tensors
 from penstock_worker.weights.stored import StoredTensor
 
-_LAYER = re.compile(r"v\.blk\.(\d+)\.(\w+)\.(weight|bias)")
+_LAYER = re.compile(r"v\.blk\.(\d+)\.(\w+)\.(weight|bias|(?:in|out)put_(?:min|max))")
 _DEEPSTACK = re.compile(r"v\.deepstack\.(\d+)\.(\w+)\.(weight|bias)")
 IN_LAYER = {
     "attn_q": "q_proj",
@@ -25,6 +25,8 @@ IN_LAYER = {
     "ffn_down": "down_proj",
 }
 _SCALES = {"ls1": "scale1", "ls2": "scale2"}
+_FOUR_NORMS = {"attn_post_norm": "norm2", "ln2": "norm3", "ffn_post_norm": "norm4"}
+"""Of Gemma 4, whose layers have as many."""
 _SWAPPED = {"ffn_up": "down_proj", "ffn_down": "up_proj"}
 _IN_MERGER = {"norm": "norm", "fc1": "1", "fc2": "2"}
 _MODULES = {
@@ -54,6 +56,8 @@ _IN_MERGING = IN_LAYER | {"ds_ln": "norm2", "ds_ffn_up": "up_proj", "ds_ffn_down
 _WHOLE = {
     "v.class_embd": "class_embedding",
     "v.patch_embd.weight.1": "patch_embedding.1.weight",
+    "v.std_bias": "projector.std_bias",
+    "v.std_scale": "projector.std_scale",
 }
 _FLAT = frozenset({"class_embedding", "position_embedding.weight"})
 _NOT_NEEDED = ("a.", "mm.a.", "v.token_embd.img_break")
@@ -67,7 +71,9 @@ class MmprojNames:
         self._whole = dict(_WHOLE)
         if "v.patch_embd.weight.1" in file.tensors:
             self._whole["v.patch_embd.weight"] = "patch_embedding.0.weight"
-        kind = file.metadata.get("clip.projector_type")
+        kind = file.metadata.get(
+            "clip.projector_type", file.metadata.get("clip.vision.projector_type")
+        )
         self._modules = dict(_MODULES)
         if str(kind).endswith("vl_merger"):
             self._modules["v.post_ln"] = "projector.norm"  # that of the merger
@@ -76,6 +82,9 @@ class MmprojNames:
         if kind == "minicpmv4_6":
             self._modules |= {"mm.up": "projector.1", "mm.down": "projector.2"}
         self._in_layer = IN_LAYER | (_SWAPPED if _is_swapped(file) else {})
+        if kind == "gemma4v":
+            self._modules["v.position_embd"] = "axial_positions"
+            self._in_layer = self._in_layer | _FOUR_NORMS
         found = {int(match[1]) for match in map(_DEEPSTACK.fullmatch, file.tensors) if match}
         self._deepstack = {layer: number for number, layer in enumerate(sorted(found))}
 

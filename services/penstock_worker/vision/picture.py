@@ -19,6 +19,7 @@ from penstock.media import geometry
 from penstock.model.tower_spec import (
     AdapterProjector,
     AnyresProjector,
+    AxialPositions,
     ClassProjector,
     LearnedPositions,
     MergerProjector,
@@ -26,6 +27,7 @@ from penstock.model.tower_spec import (
     ProbeProjector,
     ShuffleProjector,
     SquareMLPProjector,
+    SquarePoolProjector,
     VisionSpec,
 )
 from penstock_worker.media.unfit import UnfitItem
@@ -143,7 +145,7 @@ def rows_of(picture: Picture, spec: VisionSpec) -> int:
     match projector:
         case MLPProjector():
             return picture.tiles * (picture.per_tile + spec.tower.keeps_class)
-        case ShuffleProjector() | SquareMLPProjector() | AdapterProjector():
+        case ShuffleProjector() | SquareMLPProjector() | AdapterProjector() | SquarePoolProjector():
             return picture.tiles * picture.per_tile // projector.factor**2
         case AnyresProjector() if picture.frames:
             return picture.tiles * prod(pooled_side(picture)) + 1
@@ -257,7 +259,12 @@ def _of_pixels(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
 def _check_form(rows: int, columns: int, spec: VisionSpec) -> None:
     if min(rows, columns) < 1:
         raise UnfitPicture(f"a tile has less than a patch of {spec.tower.patch} pixels")
-    if isinstance(spec.projector, (SquareMLPProjector, AdapterProjector)):
+    positions = spec.tower.positions
+    if isinstance(positions, AxialPositions) and max(rows, columns) > positions.side:
+        raise UnfitPicture(
+            f"a picture has {rows} x {columns} patches; {positions.side} each way are allowed"
+        )
+    if isinstance(spec.projector, (SquareMLPProjector, AdapterProjector, SquarePoolProjector)):
         factor = spec.projector.factor * spec.tower.merged
         if rows % factor or columns % factor:
             raise UnfitPicture(

@@ -21,6 +21,7 @@ from penstock.model.tower_spec import (
     ProbeProjector,
     ShuffleProjector,
     SquareMLPProjector,
+    SquarePoolProjector,
     TowerSpec,
     VisionSpec,
     WindowProjector,
@@ -247,6 +248,34 @@ class _Pool:
         return self._product(reference.rms_norm(means, self._weight, self._norm.eps))
 
 
+class _SquarePool:
+    def __init__(
+        self, spec: SquarePoolProjector, weights: Weights, inputs: int, outputs: int
+    ) -> None:
+        self._product = TowerProduct.load(weights, [("projector", outputs)], inputs, bias=False)
+        # Means are so large that they are standardised in float32.
+        self._standard: tuple[Tensor, Tensor] | None = None
+        if spec.standardised:
+            mean, factor = (
+                weights.take(f"projector.std_{name}", (inputs,), torch.float32)
+                for name in ("bias", "scale")
+            )
+            self._standard = mean, factor
+        self._ones = torch.ones(inputs, dtype=weights.dtype, device=weights.device)
+        self._spec = spec
+        self.row_work = self._product.size
+
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
+        factor, size = self._spec.factor, vectors.shape[1]
+        squares = in_squares(vectors, picture, factor).unflatten(1, (factor**2, size))
+        means = squares.float().mean(1).to(vectors.dtype).float() * size**0.5
+        if self._standard is not None:
+            mean, scale = self._standard
+            means = (means - mean) * scale
+        rows = reference.rms_norm(means.to(vectors.dtype), self._ones, self._spec.eps)
+        return (yield from threads.mapped(self._product, rows, each=self.row_work))
+
+
 def in_squares(vectors: Tensor, picture: Picture, factor: int) -> Tensor:
     """Puts the vectors of each square of factor x factor patches one after the other: [squares,
     factor * factor * size]. Squares are in order of their rows, and a square's patches too."""
@@ -279,6 +308,8 @@ def load_projector(spec: VisionSpec, weights: Weights, outputs: int) -> Projecto
             return _Merger(projector, weights, inputs, outputs)
         case PoolProjector():
             return _Pool(projector, weights, inputs, outputs)
+        case SquarePoolProjector():
+            return _SquarePool(projector, weights, inputs, outputs)
         case ClassProjector():
             return ClassVector(projector, weights, inputs, outputs)
         case ProbeProjector():

@@ -58,9 +58,14 @@ class RowThreads:
         return whole(self.attended(query, key, value, lengths))
 
     def attended(
-        self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        lengths: list[int],
+        scale: float | None = None,
     ) -> Pieces[Tensor]:
-        """`attend` with pauses."""
+        """`attend` with pauses. scale: of products; None: that of `attend`."""
         out = query.new_zeros(query.shape)
         works: list[Work] = []
         start = 0
@@ -70,7 +75,7 @@ class RowThreads:
             for head in (slice(None),) if query.is_cuda else heads:
                 own = slice(head, head + 1) if isinstance(head, int) else head
                 parts = [each[rows, own] for each in (query, key, value, out)]
-                works.append(partial(_attend, *parts))
+                works.append(partial(_attend, *parts, scale=scale))
             start += length
         yield from self._in_pieces(works, attention_work(lengths, query[0].numel()))
         return out
@@ -114,9 +119,11 @@ def _chunks(rows: int) -> list[tuple[int, int]]:
     return list(pairwise(ends))
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor) -> Tensor:
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, *, scale: float | None
+) -> Tensor:
     """Computes attention; query, key, value and out are [rows, heads, head size]."""
     # Newly allocated, because the alignment may affect BLAS's order of summation.
     query, key, value = (each.transpose(0, 1).contiguous()[None] for each in (query, key, value))
-    found = functional.scaled_dot_product_attention(query, key, value)
+    found = functional.scaled_dot_product_attention(query, key, value, scale=scale)
     return out.copy_(found[0].transpose(0, 1))

@@ -188,10 +188,11 @@ _TOWER = re.compile(
     r"(?:vision_tower\.vision_model|vision_tower|vision_model|vision_encoder|visual\.vision_model|visual)\."
 )
 _PROJECTOR = re.compile(
-    r"^(?:model\.)?(?:multi_modal_projector|vision_projection|mlp_AR|mm_projector|projector|connector|merger)\."
+    r"^(?:model\.)?(?:multi_modal_projector|vision_projection|mlp_AR|mm_projector|projector|connector|merger|embed_vision)\."
 )
 _LAYER = re.compile(
-    r"^(?:encoder\.layers?|transformer\.layers|model\.layers|blocks)\.(\d+)\.(.+?)(\.weight|\.bias)?$"
+    r"^(?:encoder\.layers?|transformer\.layers|model\.layers|blocks)\.(\d+)\.(.+?)(?:\.linear)?"
+    r"(\.weight|\.bias|\.(?:in|out)put_(?:min|max))?$"
 )
 _MOONVIT = re.compile(r"^encoder\.blocks\.(\d+)\.(.+?)(\.weight|\.bias)?$")
 """A layer of Kimi K2.5's, whose modules count from 0."""
@@ -219,6 +220,10 @@ _IN_LAYER = {
     "self_attn.o_proj": "out_proj",
     "input_layernorm": "norm1",
     "post_attention_layernorm": "norm2",
+    "pre_feedforward_layernorm": "norm3",
+    "post_feedforward_layernorm": "norm4",
+    "self_attn.q_norm": "q_norm",
+    "self_attn.k_norm": "k_norm",
     "attn.qkv": "qkv",
     "attn.proj": "out_proj",
     "mlp.fc1": "up_proj",
@@ -263,6 +268,10 @@ _OF_TOWER = {
     "vision_adapter.mlp.fc1": "projector.adapter.1",
     "vision_adapter.mlp.fc2": "projector.adapter.2",
     "patch_conv": "patch_embedding",
+    "patch_embedder.input_proj": "patch_embedding",
+    "patch_embedder.position_embedding_table": "axial_positions.weight",
+    "std_bias": "projector.std_bias",
+    "std_scale": "projector.std_scale",
     "ln_pre": "first_norm",
     "patch_embed.proj": "patch_embedding",
     "pre_layrnorm": "first_norm",
@@ -300,6 +309,7 @@ _OF_PROJECTOR = {
     "modality_projection.proj": "projector",
     "mm_soft_emb_norm": "projector.norm",
     "mm_input_projection_weight": "projector.weight",
+    "embedding_projection": "projector",
 }
 _OF_PICTURES = re.compile(r"^visual_projection\b")
 """CLIP's names of what makes its pictures' vectors."""

@@ -12,7 +12,7 @@ from math import isqrt, prod
 import torch
 from torch import Tensor
 
-from penstock.model.tower_spec import LearnedPositions, RotaryPositions, TowerSpec
+from penstock.model.tower_spec import AxialPositions, LearnedPositions, RotaryPositions, TowerSpec
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import LAYER_OF, LayerForm, TowerLayer, TowerNorm, TowerProduct
 from penstock_worker.vision.merging import Merging
@@ -33,8 +33,12 @@ class Tower:
         bias = weights.take("patch_embedding.bias", (size,)) if spec.patch_bias else None
         self._patches = TowerProduct(weight, bias)
         self._class = _class_token(weights, size) if spec.class_token else None
-        rows = _rows_of_table(spec)
-        self._table = _table(weights, rows, size) if rows else None
+        self._table: Tensor | None = None
+        if isinstance(spec.positions, AxialPositions):
+            shape = (2, spec.positions.side, size)
+            self._table = weights.take("axial_positions.weight", shape)
+        elif rows := _rows_of_table(spec.positions, spec):
+            self._table = _table(weights, rows, size)
         self._first = TowerNorm(weights, "first_norm", size, spec.norm) if spec.first_norm else None
         self._patch_norm = (
             TowerNorm(weights, "patch_norm", size, spec.norm) if spec.patch_norm else None
@@ -46,7 +50,12 @@ class Tower:
             spec.query_norms,
             spec.head_norms,
             spec.layer_scale,
+            spec.value_norm,
+            spec.output_norms,
+            spec.clipped,
+            spec.score_scale,
             pairs_adjacent=spec.rotary is not None and spec.rotary.adjacent,
+            pairs_by_halves=spec.rotary is not None and spec.rotary.by_halves,
         )
         self._layers = [
             TowerLayer(spec, weights, number, form, threads) for number in range(spec.num_layers)
@@ -118,7 +127,8 @@ class Tower:
 
     def _embedded(self, picture: Picture, layout: PatchLayout) -> Pieces[Tensor]:
         # Cloned, because the alignment of memory may affect BLAS's order of summation.
-        patches = self._patches.given(picture.patches).clone()
+        pixels = 2.0 * (picture.patches - 0.5) if self._spec.centred else picture.patches
+        patches = self._patches.given(pixels).clone()
         hidden = yield from self._threads.mapped(self._patches, patches, each=self._patches.size)
         if self._patch_norm is not None:
             hidden = self._patch_norm(hidden)
@@ -138,6 +148,9 @@ class Tower:
         positions, table = self._spec.positions, self._table
         if table is None:
             return None
+        if isinstance(positions, AxialPositions):
+            of_columns, of_rows = table[0, : picture.columns], table[1, : picture.rows]
+            return (of_rows[:, None] + of_columns[None]).flatten(0, 1)
         if isinstance(positions, LearnedPositions) and positions.stretched:
             return stretched(table, positions.side, (picture.rows, picture.columns))
         if isinstance(positions, LearnedPositions):
@@ -189,10 +202,10 @@ def _table(weights: Weights, rows: int, size: int) -> Tensor:
     return weights.take("position_embedding.weight", (rows, size))
 
 
-def _rows_of_table(spec: TowerSpec) -> int:
-    if isinstance(spec.positions, RotaryPositions):
-        return spec.positions.table**2
-    return spec.positions.side**2 + spec.class_token
+def _rows_of_table(positions: LearnedPositions | RotaryPositions, spec: TowerSpec) -> int:
+    if isinstance(positions, RotaryPositions):
+        return positions.table**2
+    return positions.side**2 + spec.class_token
 
 
 def _unread(name: str, spec: TowerSpec) -> bool:

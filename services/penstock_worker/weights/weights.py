@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from math import prod
 from typing import Protocol
 
 import torch
@@ -141,6 +142,16 @@ class Weights:
     def tensors(self) -> Mapping[str, StoredTensor]:
         """All of the checkpoint's, by our names."""
         return self._tensors
+
+    def number(self, name: str) -> float:
+        """Returns the one number of a tensor of any shape that holds just one."""
+        shape = self._tensors[name].shape if name in self._tensors else ()
+        stored = self.stored(name, shape if prod(shape) == 1 else ())
+        if self.device == NOWHERE:
+            return 0.0
+        out = torch.empty(stored.shape)
+        stored.read_into(out)
+        return out.item()
 
     def has(self, name: str) -> bool:
         """Whether the checkpoint has the tensor."""

@@ -260,6 +260,8 @@ class TextHalf:
     defaults: Mapping[str, object] = field(default_factory=dict)
     """What transformers' class of configurations has where config.json says nothing: a file that
     was made with an older release says only what differs from it."""
+    nulls: bool = False
+    """Whether a null in the decoder's settings says something: else it is as if it were missing."""
 
 
 @dataclass(frozen=True)
@@ -303,6 +305,7 @@ class TowerFamily:
                 f"{section.where}: model_type {kind[:80]!r} is not served behind the tower of "
                 f"{self.known_as}; {', '.join(self.halves)} are"
             )
-        section = section.completed(**half.defaults)
+        if not half.nulls:
+            section = section.completed(**half.defaults)
         section.ignore(*self.ignored)
         return half, section

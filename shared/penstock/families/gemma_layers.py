@@ -18,17 +18,20 @@ def read_layer_inputs(fields: Fields, vocab_size: int) -> PerLayerInputsSpec | N
     # A null says that there are none.
     stated = SIZE not in fields.values or fields.values[SIZE] is not None
     size, rows = fields.integer(SIZE, 256 if stated else 0), fields.integer(ROWS, vocab_size)
-    return layer_inputs(size, rows, fields.where)
+    padding = fields.optional_integer("pad_token_id") or 0
+    return layer_inputs(size, rows, fields.where, padding)
 
 
-def layer_inputs(size: int, rows: int, where: str) -> PerLayerInputsSpec | None:
-    """size: 0 if there are none. rows: of their table."""
+def layer_inputs(size: int, rows: int, where: str, padding: int = 0) -> PerLayerInputsSpec | None:
+    """size: 0 if there are none. rows: of their table. padding: the id that stands for media."""
     if not 0 <= size <= bounds.MAX_LAYER_INPUT or not 1 <= rows <= bounds.MAX_ROWS:
         raise UnsupportedModel(
             f"{where}: each layer's own input has {size} numbers, of a table of {rows} rows; 0 to "
             f"{bounds.MAX_LAYER_INPUT} and 1 to {bounds.MAX_ROWS} are allowed"
         )
-    return PerLayerInputsSpec(size=size, vocab_size=rows) if size else None
+    if not 0 <= padding < rows:
+        padding = 0
+    return PerLayerInputsSpec(size=size, vocab_size=rows, media_id=padding) if size else None
 
 
 def kv_sources(kinds: Sequence[str], shared: int, where: str) -> list[int | None]:

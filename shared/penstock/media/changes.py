@@ -12,6 +12,7 @@ from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest, StartupError
 from penstock.media.words import WORDS
 from penstock.model.media_facts import (
+    SOFT_TOKENS,
     CanvasImages,
     FittedImages,
     FixedFrames,
@@ -19,6 +20,7 @@ from penstock.model.media_facts import (
     MediaKind,
     NaflexImages,
     PatchImages,
+    PooledImages,
     Preparation,
     RowImages,
     ScannedImages,
@@ -48,6 +50,7 @@ _CHANGES: dict[type, dict[str, str]] = {
     NaflexImages: {"do_image_splitting": "split", "max_tiles": "most"},
     RowImages: {"longest_edge": "longest_edge"},
     SlicedImages: {"slice_mode": "split", "max_slice_nums": "most"},
+    PooledImages: {"max_soft_tokens": "most"},
     ScannedImages: {
         "do_pan_and_scan": "scan",
         "pan_and_scan_max_num_crops": "most",
@@ -260,6 +263,11 @@ def _check(image: Preparation, where: str) -> None:
         raise InvalidRequest(f"{where}: max_patches must be 1 to {MAX_TILES}", param=where)
     if isinstance(image, SlicedImages) and not 1 <= image.most <= MAX_TILES:
         raise InvalidRequest(f"{where}: max_slice_nums must be 1 to {MAX_TILES}", param=_WHERE)
+    if isinstance(image, PooledImages) and image.most not in SOFT_TOKENS:
+        raise InvalidRequest(
+            f"{where}: max_soft_tokens must be one of {', '.join(map(str, SOFT_TOKENS))}",
+            param=_WHERE,
+        )
     if isinstance(image, ScannedImages):
         _check_crops(image, where)
     if isinstance(image, (TiledImages, RowImages)) and not 1 <= image.longest_edge <= 8192:

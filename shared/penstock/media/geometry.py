@@ -79,6 +79,20 @@ def never_larger(size: Size, patch: int, most: int, most_side: int) -> Size:
     return high, wide
 
 
+def whole_squares(size: Size, side: int, most: int) -> Size:
+    """The largest sides that are multiples of `side`, about in the picture's proportions, with at
+    most `most` squares of that side: Gemma 4's rule. A picture that is too long for its shorter
+    side to have one has a row of them."""
+    height, width = size
+    factor = math.sqrt(most * side**2 / (height * width))
+    high, wide = (math.floor(factor * each / side) * side for each in size)
+    if not high:
+        return side, min(width // height, most) * side
+    if not wide:
+        return min(height // width, most) * side, side
+    return high, wide
+
+
 def widened(size: Size, least: int) -> Size:
     """The picture's size when it is enlarged, about in proportion, until no side is shorter than
     `least`."""

@@ -31,6 +31,7 @@ from penstock.model.media_facts import (
     MediaKind,
     NaflexImages,
     PatchImages,
+    PooledImages,
     Preparation,
     RowImages,
     ScannedImages,
@@ -110,6 +111,10 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
             return _of_fitted(preparation, _size(shape))
         case RowImages():
             return _of_rows(preparation, _size(shape))
+        case PooledImages():
+            side = preparation.square
+            height, width = geometry.whole_squares(_size(shape), side, preparation.most)
+            return _Runs((ItemRun("", height // side * (width // side)),))
         case NaflexImages():
             return _of_naflex(preparation, _size(shape))
         case SlicedImages():

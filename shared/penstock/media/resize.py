@@ -41,6 +41,7 @@ from penstock.model.media_facts import (
     NaflexImages,
     PatchImages,
     Pixels,
+    PooledImages,
     RowImages,
     ScannedImages,
     SlicedImages,
@@ -70,6 +71,9 @@ def prepare(image: ImagePreparation, picture: Image.Image) -> dict[str, np.ndarr
         case RowImages():
             rows, columns = rows_of_patches(_size(picture), image.longest_edge, image.patch)
             size = rows * image.patch, columns * image.patch
+            pixels = _resized(picture, size, image.pixels)[None]
+        case PooledImages():
+            size = geometry.whole_squares(_size(picture), image.square, image.most)
             pixels = _resized(picture, size, image.pixels)[None]
         case NaflexImages():
             return _naflex(image, picture)

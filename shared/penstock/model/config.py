@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.model.layer_spec import (
+    AttentionSpec,
     CrossAttentionSpec,
     IndexSpec,
     KVHeadsSpec,
@@ -116,6 +117,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         """The key and value heads of layer `number`."""
         own = self.layer(number).attention.kv_heads
         return own or KVHeadsSpec(count=self.num_kv_heads, size=self.head_dim)
+
+    def ignores_spans(self, attention: AttentionSpec) -> bool:
+        """Whether a picture's rows see none behind them in a layer with such attention, though in
+        others they do."""
+        vision = self.vision
+        return vision is not None and vision.windowed_spans and attention.window is None
 
     def inner(self, number: int) -> int:
         """The inner dimension of the feed-forward of layer `number`."""

@@ -310,6 +310,8 @@ class PerLayerInputsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Size of a layer's input."""
     vocab_size: int
     """Rows of the table. An id beyond it has the row of id 0."""
+    media_id: int = 0
+    """The id whose row stands for whatever is no token: pictures and sounds."""
 
 
 class StreamsSpec(msgspec.Struct, frozen=True, kw_only=True):

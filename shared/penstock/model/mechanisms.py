@@ -64,6 +64,7 @@ PER_LAYER_INPUTS = "an input of each layer's own"
 STREAMS = "several residuals (AltUp)"
 VISION = "a tower that sees"
 WHOLE_SPANS = "pictures whose rows see one another"
+WINDOWED_SPANS = "pictures whose rows see one another in layers with a window alone"
 DEEPSTACK = "rows that are added behind the first layers (DeepStack)"
 AUDIO = "a tower that hears"
 CROSS_ATTENTION = "attention to an encoder's output"
@@ -83,7 +84,7 @@ _RECURRENT: dict[type[RecurrentSpec], str] = {
     Mamba2Spec: MAMBA2,
 }
 RECURRENT = frozenset(_RECURRENT.values())
-OF_PICTURES = frozenset({VISION, WHOLE_SPANS, DEEPSTACK})
+OF_PICTURES = frozenset({VISION, WHOLE_SPANS, WINDOWED_SPANS, DEEPSTACK})
 """What a model needs for pictures only."""
 
 
@@ -118,6 +119,8 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield VISION
         if config.vision.spans_whole:
             yield WHOLE_SPANS
+        if config.vision.windowed_spans:
+            yield WINDOWED_SPANS
         if config.vision.added_behind:
             yield DEEPSTACK
     if config.audio is not None:

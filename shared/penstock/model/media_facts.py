@@ -297,6 +297,29 @@ class SlicedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
         return self.patch * self.whole
 
 
+SOFT_TOKENS = (70, 140, 280, 560, 1120)
+"""Most embeddings of a picture that Gemma 4 knows."""
+
+
+class PooledImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="gemma4"):
+    """Gemma 4's: the largest size of whole squares of patches, about in the picture's proportions,
+    with at most so many squares.
+
+    patch: side, pixels.  merge: patches, each way, that become one embedding.  most: embeddings of
+    a picture.
+    """
+
+    pixels: Pixels
+    patch: int
+    merge: int
+    most: int
+
+    @property
+    def square(self) -> int:
+        """Pixels in a row of a square of patches."""
+        return self.patch * self.merge
+
+
 class FrameSampling(msgspec.Struct, frozen=True, kw_only=True):
     """Which frames of a video file are shown.
 
@@ -407,6 +430,7 @@ ImagePreparation = (
     | AnyresImages
     | NaflexImages
     | SlicedImages
+    | PooledImages
 )
 VideoPreparation = VideoFrames | FixedFrames
 Preparation = ImagePreparation | VideoPreparation | LogMel

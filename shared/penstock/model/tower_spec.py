@@ -38,6 +38,9 @@ class RotaryPositions(msgspec.Struct, frozen=True, kw_only=True, tag="rotary"):
     """Whether the first half of the pairs turns by the column."""
     adjacent: bool = False
     """Whether the numbers of a pair are adjacent in the file's rows."""
+    by_halves: bool = False
+    """Whether the file has the numbers that turn by row, and those that turn by column, in a half
+    of a head each, in which those of a pair are half of it apart (Gemma 4)."""
     first: int = 0
     """Number of the first row and column: a class token doesn't turn, as one at 0."""
 
@@ -61,6 +64,16 @@ class LearnedPositions(msgspec.Struct, frozen=True, kw_only=True, tag="learned")
     differ where rounding decides."""
     rotary: RotaryPositions | None = None
     """Positions by which queries and keys rotate, too (Llama 4); None: they don't."""
+
+
+class AxialPositions(msgspec.Struct, frozen=True, kw_only=True, tag="axial"):
+    """A table with a vector for each column of patches, and one with a vector for each row: a patch
+    has the sum of both of its own (Gemma 4)."""
+
+    side: int
+    """Vectors of either table."""
+    rotary: RotaryPositions | None = None
+    """Positions by which queries and keys rotate, too."""
 
 
 class WindowSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,10 +126,21 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether queries, and keys, are normalised over all heads together."""
     head_norms: bool = False
     """Whether queries, and keys, are normalised head by head."""
+    value_norm: bool = False
+    """Whether each head's values are divided by their root mean square."""
+    score_scale: float | None = None
+    """Factor of query times key; None: head_dim ** -0.5."""
+    output_norms: bool = False
+    """Whether norms follow attention and feed-forward, too, before their results are added."""
+    clipped: bool = False
+    """Whether the file has bounds of what goes into each of a layer's products, and of what comes
+    out (Gemma 4)."""
+    centred: bool = False
+    """Whether pixels, which are from 0 to 1, become numbers from -1 to 1 first."""
     layer_scale: bool = False
     """Whether learned factors weigh what attention and feed-forward add (Touvron et al., "Going
     deeper with image transformers", 2021)."""
-    positions: LearnedPositions | RotaryPositions
+    positions: LearnedPositions | AxialPositions | RotaryPositions
     class_token: bool = False
     """Whether a learned vector stands before the patches."""
     keeps_class: bool = False
@@ -278,6 +302,17 @@ class PoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pool"):
     """Whether the file has the factor less 1."""
 
 
+class SquarePoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="square_pool"):
+    """One row for each square of factor x factor patches: their mean times the root of the tower's
+    size, divided by its root mean square, and a product without a bias (Gemma 4)."""
+
+    factor: int
+    eps: float
+    standardised: bool = False
+    """Whether a learned vector is subtracted from the mean, and another one multiplies it, before
+    it is divided."""
+
+
 class ClassProjector(msgspec.Struct, frozen=True, kw_only=True, tag="class"):
     """One row for each tile: a norm of the class token's vector, and a product without a bias
     (Radford et al., "CLIP", 2021)."""
@@ -301,6 +336,7 @@ Projector = (
     | MergerProjector
     | GatedMergerProjector
     | PoolProjector
+    | SquarePoolProjector
     | ClassProjector
     | ProbeProjector
 )
@@ -327,6 +363,8 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     spans_whole: bool = False
     """Whether the rows of a span of placeholders attend to one another in both directions, so that
     they must be computed in the same step."""
+    windowed_spans: bool = False
+    """Whether they do so only in the decoder's layers that have a window (Gemma 4)."""
 
     def row_width(self, hidden: int) -> int:
         """Numbers of a row's encoding, for a decoder of that hidden size: what stands in the
@@ -347,7 +385,12 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
                 return 1
             case AnyresProjector():
                 return self._patches_of_anyres(projector)
-            case ShuffleProjector() | SquareMLPProjector() | AdapterProjector():
+            case (
+                ShuffleProjector()
+                | SquareMLPProjector()
+                | AdapterProjector()
+                | SquarePoolProjector()
+            ):
                 return (projector.factor * self.tower.merged) ** 2
             case MergerProjector():
                 return projector.side**2

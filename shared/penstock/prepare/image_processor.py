@@ -43,6 +43,12 @@ CLASSES: dict[str, dict[str, Any]] = {
     "PaddleOCRVLImageProcessor": _CLIP,
     "Kimi_K25ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
     "MiniCPMV4_6ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
+    "Gemma4ImageProcessor": {
+        "resample": 3,
+        "do_normalize": False,
+        "image_mean": (0.0, 0.0, 0.0),
+        "image_std": (1.0, 1.0, 1.0),
+    },
     "PixtralImageProcessor": {**_CLIP, "patch_size": 16},
 }
 """Class -> its defaults."""

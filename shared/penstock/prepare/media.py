@@ -39,7 +39,7 @@ from penstock.prepare.inputs import (
     VIDEO_PREPROCESSOR,
 )
 from penstock.prepare.media_tokens import MediaTokens
-from penstock.prepare.patch_readers import kimi_k25, of_kimi, paddleocr_vl, qwen2_vl
+from penstock.prepare.patch_readers import gemma4, kimi_k25, of_kimi, paddleocr_vl, qwen2_vl
 from penstock.prepare.picture_readers import (
     granite4_vision,
     in_shared_space,
@@ -221,6 +221,7 @@ Reader = Callable[[ImageSettings, Fields, MediaTokens], KindFacts]
 READERS: dict[str, Reader] = {
     "LlavaForConditionalGeneration": _llava,
     "Gemma3ForConditionalGeneration": _gemma3,
+    "Gemma4ForConditionalGeneration": gemma4,
     "Idefics3ForConditionalGeneration": _idefics3,
     "SmolVLMForConditionalGeneration": _idefics3,
     "Qwen2VLForConditionalGeneration": qwen2_vl,

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.media_facts import KindFacts, PatchImages
+from penstock.model.media_facts import SOFT_TOKENS, KindFacts, PatchImages, PooledImages
 from penstock.prepare.image_processor import OF_REPEATED, ImageSettings, pixels_of
 from penstock.prepare.media_tokens import MediaTokens
 
@@ -70,6 +70,34 @@ def kimi_k25(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     )
     token, token_id = tokens.named("media_placeholder_token_id", "image_token_id")
     return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
+def gemma4(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Patches are cut in the tower, of pictures of whole squares of them."""
+    vision = config.section("vision_config")
+    image = PooledImages(
+        pixels=pixels_of(settings),
+        patch=settings.integer("patch_size", 16),
+        merge=settings.integer("pooling_kernel_size", 3),
+        most=settings.integer("max_soft_tokens", SOFT_TOKENS[2]),
+    )
+    if image.patch != vision.integer("patch_size", 16) or not 1 <= image.patch <= 1024:
+        raise settings.wrong("patch_size", "what the vision tower has")
+    if image.merge != vision.integer("pooling_kernel_size", 3) or not 1 <= image.merge <= 64:
+        raise settings.wrong("pooling_kernel_size", "what the vision tower has")
+    if image.most not in SOFT_TOKENS:
+        raise settings.wrong("max_soft_tokens", f"one of {', '.join(map(str, SOFT_TOKENS))}")
+    token, token_id = tokens.named("image_token_id")
+    before, _ = tokens.named("boi_token_id")
+    behind, _ = tokens.named("eoi_token_id")
+    return KindFacts(
+        preparation=image,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        before=before,
+        behind=behind,
+    )
 
 
 def qwen2_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:

@@ -67,10 +67,13 @@ class SeeingSizes(Sizes):
     """axes: of each rotary pair; empty: none."""
 
     axes: tuple[int, ...] = ()
+    in_windows: bool = False
+    """Whether rows see one another in layers with a window alone."""
 
     @cached_property
     def config(self) -> ModelConfig:
-        return msgspec.structs.replace(super().config, vision=SEES)
+        sees = msgspec.structs.replace(SEES, windowed_spans=self.in_windows)
+        return msgspec.structs.replace(super().config, vision=sees)
 
 
 class SlowSeeing(SlowDecoder):
@@ -102,7 +105,7 @@ class SlowSeeing(SlowDecoder):
 
     def _hidden(self, count: int, spec: AttentionSpec) -> np.ndarray:
         seen = None if self.given is None else self.given.last_seen
-        if seen is None:
+        if seen is None or (self.sizes.in_windows and spec.window is None):
             return super()._hidden(count, spec)
         # Those behind, up to the last one that is seen; those before, as ever.
         before = _unseen(count, spec) & (np.arange(count) <= np.arange(count)[:, None])

@@ -37,6 +37,7 @@ MODELS = {
     "turns in part": replace(BASE, axes=AXES[:6], head_dim=32, rotations=(12,)),
     "spans": BASE,
     "spans in a window": replace(BASE, specs=(WINDOW, LayerSpec())),
+    "spans in a window alone": replace(BASE, specs=(WINDOW, LayerSpec()), in_windows=True),
 }
 
 
@@ -106,7 +107,9 @@ def bits(x: np.ndarray) -> np.ndarray:
 
 
 @each_isa
-@pytest.mark.parametrize("name", ["rows in a window", "turns", "spans", "spans in a window"])
+@pytest.mark.parametrize(
+    "name", ["rows in a window", "turns", "spans", "spans in a window", "spans in a window alone"]
+)
 @pytest.mark.parametrize("kind", [MatrixKind.F32, MatrixKind.S8H])
 def test_any_company_any_chunks(name: str, kind: MatrixKind) -> None:
     """No chunk ends within a span, where its rows see one another."""

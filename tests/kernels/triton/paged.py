@@ -36,6 +36,8 @@ class Case:
     """On the CPU."""
     cache: torch.dtype | None = None
     sinks: Tensor | None = None
+    causal: bool = False
+    """Whether no row sees further than itself, whatever a sequence says."""
 
 
 def sequence(seed: int, length: int, shape: tuple[int, int, int], dtype: torch.dtype) -> Sequence:
@@ -97,7 +99,7 @@ def run_step(
     out = paged_attention(
         torch.cat((query, padding)).to(device),
         *caches,
-        plan,
+        plan.causal() if case.causal else plan,
         query.shape[2] ** -0.5,
         variant=case.variant,
         scales=None if case.scales is None else on(device, case.scales),

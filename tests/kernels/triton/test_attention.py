@@ -86,6 +86,15 @@ def test_rows_that_see_further_than_themselves(variant: Variant, device: torch.d
     assert torch.equal(torch.cat(parts), whole)
 
 
+def test_a_layer_may_ignore_that_rows_see_further(device: torch.device) -> None:
+    one = sequence(3, 135, (4, 2, 64), torch.float32)
+    plain = run_step([(one, 0, 135)], Case(SAME, 32, FULL), device)[0]
+    one.last_seen = np.arange(135)
+    one.last_seen[20:90], one.last_seen[125:135] = 89, 134
+    causal = run_step([(one, 0, 135)], Case(SAME, 32, FULL, causal=True), device)[0]
+    assert torch.equal(causal, plain)
+
+
 @pytest.mark.parametrize("variant", [FULL, Variant(40)], ids=str)
 def test_sinks(variant: Variant, device: torch.device) -> None:
     """A score larger than all others, one that is nothing beside them, and two between; a decode

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
 from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
@@ -68,6 +69,12 @@ SPECIAL = (
     "<global-img>",
     "<end_of_utterance>",
     *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)),
+    "<|image>",
+    "<image|>",
+    "<|audio>",
+    "<|audio|>",
+    "<audio|>",
+    "<|video|>",
     "<start_of_image>",
     "<end_of_image>",
     "<image_soft_token>",
@@ -130,6 +137,30 @@ def _gemma3(fast: PreTrainedTokenizerFast) -> Any:
         setattr(fast, f"{name}_id", fast.convert_tokens_to_ids(text))
     pictures = Gemma3ImageProcessorPil(size={"height": 32, "width": 32})
     return Gemma3Processor(pictures, fast, image_seq_length=4)
+
+
+def _gemma4(fast: PreTrainedTokenizerFast) -> Any:
+    """Its module asks for the image processor that needs torchvision, of which it takes a function
+    that Pillow's has too."""
+    from transformers.models.gemma4 import image_processing_pil_gemma4
+
+    name = "transformers.models.gemma4.image_processing_gemma4"
+    sys.modules.setdefault(name, image_processing_pil_gemma4)
+    from transformers.models.gemma4.processing_gemma4 import Gemma4Processor
+
+    texts = {
+        "boi": "<|image>",
+        "eoi": "<image|>",
+        "image": "<|image|>",
+        "boa": "<|audio>",
+        "eoa": "<audio|>",
+        "audio": "<|audio|>",
+    }
+    for name, text in texts.items():
+        setattr(fast, f"{name}_token", text)
+        setattr(fast, f"{name}_token_id", fast.convert_tokens_to_ids(text))
+    pictures = Gemma4ImageProcessorPil(patch_size=4, pooling_kernel_size=2, max_soft_tokens=70)
+    return without_videos(Gemma4Processor)(None, pictures, fast, None)
 
 
 def without_videos(processor: Any) -> Any:
@@ -277,6 +308,17 @@ FAMILIES: dict[str, Family] = {
         },
         _gemma3,
         "<start_of_image>",
+    ),
+    "gemma4": Family(
+        "Gemma4ForConditionalGeneration",
+        lambda ids: {
+            "boi_token_id": ids["<|image>"],
+            "eoi_token_id": ids["<image|>"],
+            "image_token_id": ids["<|image|>"],
+            "vision_config": {"patch_size": 4, "pooling_kernel_size": 2},
+        },
+        _gemma4,
+        "<|image|>",
     ),
     "idefics3": Family(
         "Idefics3ForConditionalGeneration",

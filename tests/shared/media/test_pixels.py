@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
@@ -46,6 +47,7 @@ from penstock.model.media_facts import (
     MediaFacts,
     NaflexImages,
     PatchImages,
+    PooledImages,
     RowImages,
     ScannedImages,
     SlicedImages,
@@ -54,7 +56,7 @@ from penstock.model.media_facts import (
 from penstock.model.media_facts import Pixels as P
 from tests.shared.media.lfm2_pictures import Lfm2Pictures, parts_of, strip_of
 from tests.shared.media.llama4_pictures import Llama4Pictures
-from tests.shared.media.test_expansion import in_squares
+from tests.shared.media.test_expansion import check_patches, in_squares
 from tests.shared.media.without_torchvision import KimiPictures
 from tests.thinning import part
 
@@ -126,6 +128,14 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
             scan=True,
             least=20,
         ),
+    ),
+    "gemma4": (
+        Gemma4ImageProcessorPil(patch_size=4, pooling_kernel_size=3, max_soft_tokens=70),
+        PooledImages(pixels=P(resample=3, rescale=1 / 255), patch=4, merge=3, most=70),
+    ),
+    "gemma4 of more tokens": (
+        Gemma4ImageProcessorPil(patch_size=2, pooling_kernel_size=2, max_soft_tokens=280),
+        PooledImages(pixels=P(resample=3, rescale=1 / 255), patch=2, merge=2, most=280),
     ),
     "idefics3": (
         Idefics3ImageProcessorPil(size={"longest_edge": 64}, max_image_size={"longest_edge": 16}),
@@ -327,6 +337,9 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
             assert np.array_equal(ours["pixel_values"], strip_of(theirs, preparation.patch))
             assert np.array_equal(ours["spatial_shapes"], theirs["target_sizes"]), picture.size
             continue
+        if isinstance(preparation, PooledImages):
+            check_patches([ours], theirs)
+            continue
         values = theirs["pixel_values"]
         if case in ("paddleocr_vl", "kimi_k25"):
             patches = values.reshape(-1, *values.shape[-3:])
@@ -341,7 +354,12 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if case.startswith(("qwen", "idef", "s", "int", "gemma3 with"))]
+    "case",
+    [
+        case
+        for case in CASES
+        if case.startswith(("qwen", "idef", "s", "int", "gemma3 with", "gemma4"))
+    ],
 )
 def test_rows_are_known_from_the_size_alone(case: str) -> None:
     _, preparation = CASES[case]
@@ -350,7 +368,7 @@ def test_rows_are_known_from_the_size_alone(case: str) -> None:
     for picture in pictures(part(40, 1 / 4)):
         found = layout(facts, "image", (picture.height, picture.width))
         tiles = prepare(preparation, picture)["pixels"]
-        if isinstance(preparation, PatchImages):
+        if isinstance(preparation, (PatchImages, PooledImages)):
             side = preparation.patch * preparation.merge
             assert found.rows == tiles.shape[1] // side * (tiles.shape[2] // side)
         else:

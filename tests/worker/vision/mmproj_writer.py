@@ -41,6 +41,7 @@ TEXT_HALVES = {
     "qwen2": CONVERSIONS["qwen2-plain"],
     "qwen3": CONVERSIONS["qwen3-plain"],
     "gemma3_text": CONVERSIONS["gemma3-of-six"],
+    "gemma4_text": CONVERSIONS["gemma4-shared-kv"],
     "qwen2_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
     "qwen2_5_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
     "qwen3_vl_text": Conversion(gguf.MODEL_ARCH.QWEN3VL, qwen3_vl_text),
@@ -127,6 +128,11 @@ def minicpmv(writer: Writer, config: Any) -> None:
     writer.add_array("clip.vision.wa_layer_indexes", [config.insert_layer_id])
 
 
+def gemma4(writer: Writer, config: Any) -> None:
+    """The converter writes clip.vision.projector_type, and not how many patches become a row where
+    it is three each way."""
+
+
 def internvl(writer: Writer, config: Any) -> None:
     writer.add_vision_use_gelu(True)
     writer.add_vision_projector_scale_factor(round(1 / config.downsample_ratio))
@@ -135,6 +141,7 @@ def internvl(writer: Writer, config: Any) -> None:
 
 KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
     "gemma3": ("gemma3", gemma3),
+    "gemma4": ("gemma4v", gemma4),
     "idefics3": ("idefics3", idefics3),
     "smolvlm": ("idefics3", idefics3),
     "llava": ("mlp", llava),
@@ -154,6 +161,7 @@ KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
 }
 """clip.projector_type and the family's own keys, by the model_type of the whole."""
 
+SUFFIXES = (".weight", ".bias", ".input_max", ".input_min", ".output_max", ".output_min")
 QWEN3 = ("qwen3_vl", "qwen3_5")
 GLM = ("glm4v", "glm4v_moe", "glm_ocr")
 
@@ -163,7 +171,10 @@ def write_keys(writer: Writer, config: Any) -> None:
     vision = config.vision_config
     kind, own = KINDS[kind_of(config)]
     writer.add_clip_has_vision_encoder(True)
-    writer.add_clip_projector_type(kind)
+    if kind == "gemma4v":
+        writer.add_clip_vision_projector_type(kind)
+    else:
+        writer.add_clip_projector_type(kind)
     writer.add_vision_projection_dim(config.text_config.hidden_size)
     image, patch = (_side(getattr(vision, key, 560)) for key in ("image_size", "patch_size"))
     if kind == "minicpmv4_6":  # that of a square of as many pixels as a slice has
@@ -220,7 +231,7 @@ def write_mmproj(path: Path, theirs: Any, made: Made = Writer) -> None:
         if ".head." in name:
             continue  # pools, and isn't written
         for inner, tensor in _parts(_as_released(name), whole, config):
-            found = names.get_name(inner, try_suffixes=(".weight", ".bias")) or inner
+            found = names.get_name(inner, try_suffixes=SUFFIXES) or inner
             assert found.startswith(("v.", "mm.")), name
             written = _as_written(name, tensor, config)
             writer.add_tensor(found, written.contiguous().float().numpy())
@@ -248,6 +259,8 @@ def _parts(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor
         yield _of_merger(name, levels), tensor
     elif kind == "minicpmv4_6" and "merger." in name:
         yield _of_minicpmv(name), tensor
+    elif kind == "gemma4":
+        yield _of_gemma4(name, tensor, config.vision_config.patch_size)
     elif kind == "internvl":
         yield _of_internvl(name), tensor
     else:
@@ -280,6 +293,17 @@ def _of_minicpmv(name: str) -> str:
     ):
         name = name.replace(theirs, ours)
     return name
+
+
+def _of_gemma4(name: str, tensor: Tensor, patch: int) -> tuple[str, Tensor]:
+    name = name.replace("vision_tower.vision_model.", "vision_tower.")
+    name = name.replace("vision_tower.encoder.", "vision_model.model.").replace(".linear.", ".")
+    if name.endswith("position_embedding_table"):
+        name += ".weight"
+    elif name.endswith("input_proj.weight"):
+        tensor = tensor.unflatten(1, (patch, patch, 3)).movedim(-1, 1)
+    inside = name.startswith("vision_model.")
+    return name if inside else f"model.{name}", tensor[None] if not tensor.ndim else tensor
 
 
 def _of_internvl(name: str) -> str:

@@ -10,6 +10,8 @@ from penstock.model.media_facts import (
     AnyresImages,
     NaflexImages,
     PatchImages,
+    Pixels,
+    PooledImages,
     RowImages,
     SlicedImages,
 )
@@ -53,7 +55,47 @@ MINICPM: dict[str, Any] = {
     "image_token_id": PLACEHOLDER,
     "insert_layer_id": 1,
 }
+GEMMA4: dict[str, Any] = TEXT | {
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 21,
+    "hidden_size_per_layer_input": 0,
+    "final_logit_softcapping": 30.0,
+    "use_bidirectional_attention": "vision",
+}
+GEMMA4_TOWER: dict[str, Any] = SEES | {
+    "num_key_value_heads": 4,
+    "head_dim": 12,
+    "patch_size": 4,
+    "position_embedding_size": 40,
+    "standardize": True,
+}
+GEMMA4_TOKENS = {"image_token_id": PLACEHOLDER, "video_token_id": 999, "audio_token_id": 999}
+"""Others than pictures' are none of the vocabulary: an answer may have any."""
+POOLED = PooledImages(pixels=Pixels(resample=3, rescale=1 / 255), patch=4, merge=3, most=70)
 NEWER: dict[str, Case] = {
+    "gemma4": Case(
+        "Gemma4",
+        {"text_config": GEMMA4, "vision_config": GEMMA4_TOWER, **GEMMA4_TOKENS},
+        POOLED,
+    ),
+    "gemma4-clipped-with-inputs-of-layers": Case(
+        "Gemma4",
+        {
+            "text_config": GEMMA4
+            | {
+                "hidden_size_per_layer_input": 32,
+                "vocab_size_per_layer_input": 199,
+                "num_kv_shared_layers": 2,
+                "use_bidirectional_attention": None,
+            },
+            "vision_config": GEMMA4_TOWER | {"standardize": False, "use_clipped_linears": True},
+            **GEMMA4_TOKENS,
+        },
+        POOLED,
+    ),
     "minicpm-v": Case(
         "MiniCPMV4_6", MINICPM, SlicedImages(pixels=COLOURS, patch=4, scale=32, most=4)
     ),

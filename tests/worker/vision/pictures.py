@@ -30,6 +30,7 @@ from penstock.model.media_facts import (
     MediaFacts,
     NaflexImages,
     PatchImages,
+    PooledImages,
     RowImages,
     SlicedImages,
 )
@@ -43,6 +44,7 @@ from penstock_worker.forward.backends import choose as choose_backend
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.media.encoder import MediaEncodings
+from penstock_worker.media.planning import stand_in_of
 from penstock_worker.sampler import choose
 from penstock_worker.states.live_states import LiveStates
 from penstock_worker.steps.runner import StepRunner
@@ -80,6 +82,10 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
             side = preparation.patch * preparation.merge
             shape = (1, size * side, (size + 2) * side)
             rows, grid = size * (size + 2), (1, size, size + 2)
+            spans = (rows,)
+        case PooledImages():
+            side = preparation.square
+            shape, rows, grid = (1, size * side, (size + 2) * side), size * (size + 2), ()
             spans = (rows,)
         case CanvasImages():
             shape = (size + (size > 1), preparation.tile, preparation.tile)
@@ -185,8 +191,10 @@ def theirs_of(model: Any, parts: Sequence[Part], more: Sequence[int] = ()) -> to
             given = None
         if any(each in name for each in ("Qwen", "Paddle", "Glm")):
             also["mm_token_type_ids"] = kinds
-        if "Gemma" in name:
+        if "Gemma3" in name:
             also["token_type_ids"] = kinds
+        if "Gemma4" in name:
+            also["mm_token_type_ids"] = kinds
     with torch.inference_mode():
         found: torch.Tensor = model(given, **also).logits[0].float()
     if "Granite4" in type(model).__name__:
@@ -218,6 +226,8 @@ def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
         patch = model.config.vision_config.patch_size
         return (_strips_of if "MiniCPM" in type(model).__name__ else _parts_of)(shown, patch)
     pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in shown]
+    if model.config.model_type == "gemma4":
+        return _patches_of(pixels, model.config.vision_config.patch_size)
     sizes = [each.inputs.get("image_size") for each in shown]
     if any(size is not None for size in sizes):
         tiles = max(map(len, pixels))
@@ -233,6 +243,26 @@ def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
         ]
         return {"pixel_values": torch.cat(pixels), "image_sizes": own}
     return {"pixel_values": torch.cat(pixels)}
+
+
+def _patches_of(pixels: Sequence[torch.Tensor], patch: int) -> dict[str, torch.Tensor]:
+    """Patches with colours last, and the column and row of each, filled up with zeros and -1."""
+    patches, places = [], []
+    for each in pixels:
+        cut = each[0].unflatten(1, (-1, patch)).unflatten(3, (-1, patch))
+        rows, columns = cut.shape[1], cut.shape[3]
+        patches.append(cut.permute(1, 3, 2, 4, 0).flatten(0, 1).flatten(1))
+        grid = torch.meshgrid(torch.arange(columns), torch.arange(rows), indexing="xy")
+        places.append(torch.stack(grid, -1).flatten(0, 1))
+    most = max(map(len, patches))
+    return {
+        "pixel_values": torch.stack(
+            [functional.pad(each, (0, 0, 0, most - len(each))) for each in patches]
+        ),
+        "image_position_ids": torch.stack(
+            [functional.pad(each, (0, 0, 0, most - len(each)), value=-1) for each in places]
+        ),
+    }
 
 
 def _parts_of(shown: Sequence[Prepared], patch: int) -> dict[str, torch.Tensor]:
@@ -289,6 +319,7 @@ def encodings(ours: Ours, rows: int = 256) -> MediaEncodings:
         load_bytes=1 << 20,
         sections=any(rope.sections for rope in ours.config.ropes),
         whole_spans=vision.spans_whole,
+        stand_in=stand_in_of(ours.config),
     )
 
 

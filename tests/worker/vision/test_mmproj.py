@@ -24,6 +24,7 @@ from penstock.model.media_facts import (
     NaflexImages,
     PatchImages,
     Pixels,
+    PooledImages,
     RowImages,
     ScannedImages,
     SlicedImages,
@@ -65,6 +66,10 @@ PREPARED: dict[str, ImagePreparation] = {
         rows=16,
         begin="\n\n<start_of_image>",
         end="<end_of_image>\n\n",
+    ),
+    "gemma4": PooledImages(pixels=known(3), patch=4, merge=3, most=280),
+    "gemma4-clipped-with-inputs-of-layers": PooledImages(
+        pixels=known(3), patch=4, merge=3, most=280
     ),
     "smolvlm": TiledImages(pixels=known(1), longest_edge=96, tile=24, rows=4),
     "pixtral": RowImages(pixels=known(3), longest_edge=64, patch=4),

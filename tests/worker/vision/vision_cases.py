@@ -285,17 +285,35 @@ def make_theirs(case: str) -> Any:
     model: Any = getattr(transformers, f"{CASES[case].family}ForConditionalGeneration")(
         config
     ).eval()
+    plus_one = "Gemma3" in type(model).__name__
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0, 0.3)
             elif "norm" in name or "ln_q" in name:
-                parameter.normal_(0 if "Gemma" in type(model).__name__ else 1, 0.3)
+                parameter.normal_(0 if plus_one else 1, 0.3)
             elif "mm_input" in name or (("vision" in name or "visual" in name) and "embed" in name):
                 parameter.normal_(0, 0.3)
+        if CASES[case].family == "Gemma4":
+            _set_buffers(model)
     if CASES[case].family == "PaddleOCRVL":  # as the makers' own code has it
         model.model.visual.vision_model.embeddings.interpolation_align_corners = False
     return model
+
+
+def _set_buffers(model: Any) -> None:
+    """What Gemma 4 learns beside its parameters; and the padding's row of the layers' inputs, which
+    starts as zeros."""
+    for name, buffer in model.named_buffers():
+        if name.endswith(("input_min", "output_min")):
+            buffer.fill_(-2.0 + len(name) % 7 / 9)
+        elif name.endswith(("input_max", "output_max")):
+            buffer.fill_(1.0 + len(name) % 5 / 9)
+        elif "std_" in name or name.endswith("layer_scalar"):
+            buffer.normal_(1, 0.3)
+    for name, parameter in model.named_parameters():
+        if name.endswith("embed_tokens_per_layer.weight"):
+            parameter[model.config.text_config.pad_token_id].normal_(0, 0.3)
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ inline int first_key(const PkAttention& a, int position) {
 inline int last_key(const PkAttention& a, int position, int end, const int32_t* last_seen) {
   if (a.through && position >= a.through) return a.through - 1;
   if (a.most && position >= a.most) return a.most - 1;
-  if (!a.both_ways) return last_seen ? *last_seen : position;
+  if (!a.both_ways) return last_seen && !a.causal ? *last_seen : position;
   return a.window && position + a.window < end ? position + a.window - 1 : end - 1;
 }
 

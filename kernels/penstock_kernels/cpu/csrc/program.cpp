@@ -29,7 +29,7 @@ bool fits(const PkAttention* a) {
   return a && a->kv_heads > 0 && a->heads > 0 && a->heads % a->kv_heads == 0 && a->heads / a->kv_heads <= pk::MAX_GROUP &&
          a->head_dim > 0 && a->head_dim % 16 == 0 && a->head_dim <= pk::MAX_HEAD_DIM && a->value_dim > 0 && a->value_dim % 16 == 0 && a->value_dim <= pk::MAX_HEAD_DIM &&
          a->rotary_dims >= 0 && a->rotary_dims % 2 == 0 &&
-         a->rotary_dims <= a->head_dim && (!a->rotary_dims || (a->cosines && a->sines)) && a->window >= 0 && a->chunk >= 0 && a->through >= 0 && !(a->through && (a->window || a->chunk || a->both_ways)) && !(a->both_ways && a->chunk) && a->keys && a->values && fits_index(*a);
+         a->rotary_dims <= a->head_dim && (!a->rotary_dims || (a->cosines && a->sines)) && a->window >= 0 && a->chunk >= 0 && a->through >= 0 && !(a->through && (a->window || a->chunk || a->both_ways)) && !(a->both_ways && (a->chunk || a->causal)) && a->keys && a->values && fits_index(*a);
 }
 
 bool fits_axes(const PkAttention& a) {

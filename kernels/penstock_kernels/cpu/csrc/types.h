@@ -47,6 +47,7 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // rotary_dims: numbers of a head that rotate, its first ones; 0: none.  window: keys that a token sees,
 // its own included; 0: all before it.  chunk: a token sees the keys of its own run of so many positions;
 // 0: there are none.  both_ways: a token sees those behind it as well, in a window of as many.
+// causal: a token sees no further than itself, whatever the batch says.
 // through: a token sees the sequence's first keys alone, so many, and none behind them; 0: it isn't so.
 // soft_cap: 0 is off.  cosines, sines: [positions, rotary_dims / 2].
 // sinks: [heads] or null.  query_factors: [positions] or null; of rotated queries.
@@ -59,7 +60,7 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // index_heads, index_dim: of the index that chooses them (see PLACE_INDEX); 0: the layer has none of its own.  Its keys, one
 // for each token, lie behind the values of a KV block.
 struct PkAttention {
-  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, group, through, most, index_heads, index_dim;
+  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, causal, group, through, most, index_heads, index_dim;
   float scale, soft_cap;
   const float *cosines, *sines, *sinks, *query_factors;
   const uint8_t* axes;

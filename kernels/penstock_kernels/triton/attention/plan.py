@@ -4,7 +4,7 @@ queries."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -63,6 +63,15 @@ class DeviceAttentionPlan:
     """Query heads that share a KV head."""
     last_seen: Tensor | None = None
     """[rows]: the last position that each row sees; None: its own."""
+
+    def causal(self) -> DeviceAttentionPlan:
+        """Returns the plan of attention in which each row sees no further than itself."""
+        if self.last_seen is None:
+            return self
+        few, many = (
+            None if tiles is None else replace(tiles, ends=None) for tiles in (self.few, self.many)
+        )
+        return replace(self, few=few, many=many, last_seen=None)
 
     def covers(self, rows: int) -> bool:
         """Returns whether each of `rows` query rows has a tile of its own, as in a decode. The

@@ -329,6 +329,7 @@ def _attention(
         most=None if rule.index is None else rule.index.most,
         index=index_shape(rule.index),
         sinks=weights.sinks,
+        causal=config.ignores_spans(rule),
     )
 
 

@@ -4,6 +4,7 @@ The decoder after a tower is one of penstock.families.FAMILIES.
 """
 
 from penstock.families.vision.gemma3 import GEMMA3_VISION
+from penstock.families.vision.gemma4 import GEMMA4_VISION
 from penstock.families.vision.glm4v import GLM4V, GLM_OCR
 from penstock.families.vision.granite4_vision import GRANITE4_VISION
 from penstock.families.vision.idefics3 import IDEFICS3
@@ -32,6 +33,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         QWEN3_VL,
         QWEN3_5_VISION,
         GEMMA3_VISION,
+        GEMMA4_VISION,
         INTERNVL,
         MISTRAL3,
         LIGHTON_OCR,

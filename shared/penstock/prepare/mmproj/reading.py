@@ -24,23 +24,21 @@ from penstock.model.media_facts import (
     MediaFacts,
     NaflexImages,
     RowImages,
-    ScannedImages,
     TiledImages,
 )
 from penstock.model.tower_spec import (
     AudioSpec,
     LearnedPositions,
     MLPProjector,
-    PoolProjector,
     RotaryPositions,
     ShuffleProjector,
     SquareMLPProjector,
-    TowerSpec,
     VisionSpec,
 )
 from penstock.prepare.checkpoint import odd_values_refused
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
+from penstock.prepare.mmproj.gemma import gemma3, gemma4, siglip_tower
 from penstock.prepare.mmproj.glm4v import glm4v
 from penstock.prepare.mmproj.minicpmv import minicpmv4_6
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
@@ -52,49 +50,11 @@ from penstock.prepare.picture_readers import (
     NAFLEX_BEGIN,
     NAFLEX_END,
 )
+from penstock.process import logs
 
-# mmproj files with SigLIP's tower: Gemma 3's, and those of Idefics 3 and SmolVLM.
+log = logs.get(__name__)
 
-SPARE_TOKENS = tuple(f"<unused{number}>" for number in range(99))
-"""Unused tokens of Gemma's vocabulary: where a file lacks the token that stands for a picture's
-rows, one of these does."""
-
-
-def _tower(found: MmprojFile, *, fractional: bool = False) -> TowerSpec:
-    return found.tower(
-        "layer",
-        activation=found.activation("gelu_tanh"),
-        patch_bias=True,
-        last_norm=True,
-        positions=LearnedPositions(side=found.side()[1], fractional=fractional),
-    )
-
-
-def gemma3(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
-    image, patches = found.side()
-    factor = bounded(found.keys, "projector.scale_factor", patches, 4)
-    if patches % factor:
-        raise found.keys.wrong("projector.scale_factor", f"a divisor of {patches}")
-    tower = _tower(found)
-    side = patches // factor
-    vision = VisionSpec(
-        tower=tower,
-        projector=PoolProjector(side=side, eps=tower.norm.eps, plus_one=False),
-        image_size=image,
-        spans_whole=True,
-    )
-    begin, _ = tokens.id_of("<start_of_image>")
-    end, _ = tokens.id_of("<end_of_image>")
-    preparation = ScannedImages(
-        pixels=found.pixels(2, HALF, HALF),
-        height=image,
-        width=image,
-        rows=side * side,
-        begin=f"\n\n{begin}",
-        end=f"{end}\n\n",
-    )
-    token, token_id = tokens.id_of("<image_soft_token>", *SPARE_TOKENS)
-    return vision, of_pictures(preparation, begin, token, token_id)
+# mmproj files of Idefics 3 and SmolVLM.
 
 
 def idefics3(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
@@ -103,7 +63,7 @@ def idefics3(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds
     if patches % factor:
         raise found.keys.wrong("projector.scale_factor", f"a divisor of {patches}")
     vision = VisionSpec(
-        tower=_tower(found, fractional=True), projector=ShuffleProjector(factor=factor)
+        tower=siglip_tower(found, fractional=True), projector=ShuffleProjector(factor=factor)
     )
     token, token_id = tokens.id_of("<image>")
     preparation = TiledImages(
@@ -305,7 +265,8 @@ class MmprojKind(NamedTuple):
     """known_as: its models.  decoders: the families of theirs; empty: any.  read: makes of the file
     what the model sees or hears with, and how media are prepared.  hears: whether sounds are
     meant.  sized: whether projection_dim is the size of its rows.  counted: whether positions are
-    one number, whatever the decoder's file says of sections."""
+    one number, whatever the decoder's file says of sections.  beside_ears: whether the file may
+    hold what the model hears with, too, which isn't read."""
 
     known_as: str
     decoders: tuple[str, ...]
@@ -313,11 +274,13 @@ class MmprojKind(NamedTuple):
     hears: bool = False
     sized: bool = True
     counted: bool = False
+    beside_ears: bool = False
 
 
 KINDS: dict[str, MmprojKind] = {
     "mlp": MmprojKind("LLaVA", (), llava, sized=False),
     "gemma3": MmprojKind("Gemma 3", ("gemma3",), gemma3),
+    "gemma4v": MmprojKind("Gemma 4", ("gemma4",), gemma4, beside_ears=True),
     "idefics3": MmprojKind("Idefics 3 or SmolVLM", ("llama",), idefics3),
     "pixtral": MmprojKind("Pixtral or Mistral Small 3", ("llama", "mistral"), pixtral),
     "lfm2": MmprojKind("LFM2-VL", ("lfm2", "lfm2_moe"), lfm2_vl),
@@ -373,13 +336,17 @@ def _kind(stated: Fields, where: str) -> MmprojKind:
             f"{where} holds nothing to see or hear with (clip.has_vision_encoder, "
             "clip.has_audio_encoder)"
         )
-    if sees and hears:
-        raise UnsupportedModel(
-            f"{where} holds both a tower that sees and one that hears, which is not served"
-        )
     own = "clip.vision.projector_type" if sees else "clip.audio.projector_type"
     name = stated.text("clip.projector_type", stated.text(own, "mlp"))
     found = KINDS.get(name)
+    both = sees and hears
+    if both and found is not None and found.beside_ears:
+        log.info("the model is served without sounds", mmproj=where)
+        return found
+    if both:
+        raise UnsupportedModel(
+            f"{where} holds both a tower that sees and one that hears, which is not served"
+        )
     if found is None or found.hears != hears:
         raise UnsupportedModel(
             f"{where}: the projector {name[:80]!r} is not served; {', '.join(KINDS)} are"

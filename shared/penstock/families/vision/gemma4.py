@@ -1,0 +1,153 @@
+"""Gemma 4: a tower with a gate and norms before and behind each half of a layer, whose patches have
+a vector for their column and one for their row; the mean of squares of patches; and Gemma 4's
+decoder. Pictures are served; videos and sounds aren't yet.
+
+Source: transformers' Gemma4VisionConfig and the model that has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import UnsupportedModel
+from penstock.families import hub_reading as hub
+from penstock.families.bounds import layer_count
+from penstock.families.gemma4 import GEMMA4
+from penstock.families.vision.reading import (
+    ACTIVATIONS,
+    MAX_HEADS,
+    MAX_PATCH,
+    MAX_WIDTH,
+    TextHalf,
+    VisionFamily,
+    bounded,
+)
+from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import NormSpec
+from penstock.model.tower_spec import (
+    AxialPositions,
+    RotaryPositions,
+    SquarePoolProjector,
+    TowerSpec,
+    VisionSpec,
+)
+
+THETA = 100.0
+MAX_TABLE = 1 << 20
+MAX_POOL = 64
+"""Patches in a row of a square that becomes one row, at most."""
+
+
+def gemma4_vision(tower: TowerSpec, factor: int, *, spans: bool, standard: bool) -> VisionSpec:
+    """spans: whether the rows of a picture see one another in the decoder's windows."""
+    if tower.head_dim % 4:
+        raise UnsupportedModel(
+            f"heads of {tower.head_dim} numbers can't rotate by row and column; hidden_size / "
+            "num_attention_heads must be a multiple of 4"
+        )
+    return VisionSpec(
+        tower=tower,
+        projector=SquarePoolProjector(factor=factor, eps=tower.norm.eps, standardised=standard),
+        spans_whole=spans,
+        windowed_spans=spans,
+    )
+
+
+def positions(side: int, theta: float = THETA) -> AxialPositions:
+    """side: vectors of each table."""
+    rotary = RotaryPositions(theta=theta, columns_first=True, by_halves=True)
+    return AxialPositions(side=side, rotary=rotary)
+
+
+def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec | None:
+    if not section.values:
+        return None
+    sizes = {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 12,
+    }
+    section = section.completed(**sizes)
+    hidden = bounded(section, "hidden_size", MAX_WIDTH)
+    count = bounded(section, "num_attention_heads", MAX_HEADS)
+    size = bounded(section, "head_dim", MAX_WIDTH, 64)
+    if count * size != hidden or section.integer("num_key_value_heads", count) != count:
+        raise UnsupportedModel(
+            f"{section.where}: {count} attention heads of {size} numbers, with as many keys, are "
+            f"needed for the hidden size {hidden}"
+        )
+    hub.only(section, attention_bias=False)
+    named = section.text("hidden_activation", "gelu_pytorch_tanh")
+    if named not in ACTIVATIONS:
+        raise section.wrong("hidden_activation", ", ".join(ACTIVATIONS))
+    rope = section.section("rope_parameters")
+    if rope.text("rope_type", "axial") not in ("axial", "default"):
+        raise rope.wrong("rope_type", "axial or default")
+    tower = TowerSpec(
+        hidden_size=hidden,
+        intermediate_size=bounded(section, "intermediate_size", MAX_WIDTH),
+        num_layers=layer_count(section, "num_hidden_layers"),
+        num_heads=count,
+        patch=bounded(section, "patch_size", MAX_PATCH, 16),
+        norm=NormSpec(eps=section.number("rms_norm_eps", 1e-6)),
+        activation=ACTIVATIONS[named],  # type: ignore[arg-type]
+        positions=positions(
+            bounded(section, "position_embedding_size", MAX_TABLE, 10_240),
+            rope.number("rope_theta", THETA),
+        ),
+        clipped=section.flag("use_clipped_linears", False),
+        **FORM,
+    )
+    section.ignore(
+        "default_output_length",  # of the image processor, as the next
+        "image_seq_length",
+        "global_head_dim",
+        "max_position_embeddings",
+        "video_seq_length",
+    )
+    # The decoder has asked for it, whether its pictures are served or not.
+    both_ways = fields.section("text_config").values.get("use_bidirectional_attention")
+    return gemma4_vision(
+        tower,
+        bounded(section, "pooling_kernel_size", MAX_POOL, 3),
+        spans=both_ways == "vision",
+        standard=section.flag("standardize", False),
+    )
+
+
+FORM: dict[str, Any] = {
+    "gated": True,
+    "qkv_bias": False,
+    "bias": False,
+    "head_norms": True,
+    "value_norm": True,
+    "score_scale": 1.0,
+    "output_norms": True,
+    "centred": True,
+}
+"""What all towers of the family have."""
+
+GEMMA4_VISION = VisionFamily(
+    "gemma4",
+    ("Gemma4ForConditionalGeneration",),
+    "Gemma 4",
+    {"gemma4_text": TextHalf(GEMMA4, nulls=True)},
+    _read,
+    usual="gemma4_text",
+    harmless=frozenset(
+        {
+            "audio_config",
+            "audio_token_id",
+            "boa_token_id",
+            "boi_token_id",
+            "eoa_token_id",
+            "eoa_token_index",
+            "eoi_token_id",
+            "image_token_id",
+            "video_token_id",
+            "vision_soft_tokens_per_image",
+        }
+    ),
+)
