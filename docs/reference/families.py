@@ -54,8 +54,8 @@ CONFIG_CLASSES = {
 """Where transformers' class of configurations isn't called like the model's."""
 FROM_MEMORY = {"hy_v3", "dots1", "solar_open", "cwm", "granitemoeshared"}
 """Families of which no release's config.json could be had; settings were written from memory."""
-TOWERS_FROM_MEMORY = {"glm4v", "glm_ocr", "lfm2_vl", "llava_next", "paddleocr_vl"}
-"""Families that see, whose configs were written from memory, as no release's could be had."""
+TOWERS_FROM_MEMORY = {"glm4v", "glm_ocr", "lfm2_vl", "llava_next", "paddleocr_vl", "qwen3_asr"}
+"""Families that see or hear, whose configs were written from memory: no release's could be had."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "Glm4MoeForCausalLM": {"head_dim": 128},
     "Dots1ForCausalLM": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2},
@@ -141,7 +141,8 @@ def _hearing() -> str:
     """The same of models that hear."""
     text = (
         "\n## Models that hear\n\n"
-        "Sounds replace placeholders like pictures, and are tested in the same way.\n\n"
+        "Sounds replace placeholders like pictures, and are tested in the same way. Qwen3-ASR "
+        "also [transcribes](../guides/transcription.md); its GGUF files are not read.\n\n"
     )
     cases = [case.family for case in HEARD.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in AUDIO_FAMILIES.values())

@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 
 from penstock.errors import UnsupportedModel
+from penstock.families.audio import lifted
 from penstock.formats.fields import Fields
+from penstock.model.audio_spec import (
+    AudioSpec,
+    AudioTowerSpec,
+    BlockTowerSpec,
+    LinearProjector,
+    NarrowProjector,
+    StackProjector,
+)
 from penstock.model.config import ModelConfig
-from penstock.model.tower_spec import AudioSpec, LinearProjector, StackProjector
 from penstock.prepare.hub_config import read_config
 
 QWEN2_AUDIO: dict[str, Any] = {
@@ -102,6 +110,11 @@ def read(values: dict[str, Any], **options: bool) -> ModelConfig:
     return read_config(Fields(values, "config.json"), **options)
 
 
+def whisper(audio: AudioSpec) -> AudioTowerSpec:
+    assert isinstance(audio.tower, AudioTowerSpec)
+    return audio.tower
+
+
 def heard(config: ModelConfig) -> AudioSpec:
     assert config.audio is not None
     return config.audio
@@ -112,9 +125,9 @@ def test_qwen2_audio() -> None:
     audio = heard(config)
     assert (config.architecture, config.num_layers, config.hidden_size) == ("qwen2", 32, 4096)
     assert (config.vocab_size, config.intermediate_size) == (156032, 11008)
-    tower = audio.tower
+    tower = whisper(audio)
     assert (tower.hidden_size, tower.num_layers, tower.positions) == (1280, 32, 1500)
-    assert (audio.row_frames, audio.chunk_rows, audio.cut) == (4, 750, True)
+    assert (audio.row_frames, audio.rows(1, 3000), audio.cut) == (4, 750, True)
     assert audio.projector == LinearProjector()
 
 
@@ -122,7 +135,7 @@ def test_voxtral() -> None:
     config = read(VOXTRAL)
     audio = heard(config)
     assert (config.architecture, config.num_layers, config.head_dim) == ("llama", 30, 128)
-    assert (audio.row_frames, audio.chunk_rows, audio.cut) == (8, 375, False)
+    assert (audio.row_frames, audio.rows(1, 3000), audio.cut) == (8, 375, False)
     assert audio.projector == StackProjector(factor=4)
     assert audio.tower.intermediate_size == 5120
 
@@ -137,6 +150,106 @@ def test_what_is_left_out_is_the_defaults(values: dict[str, Any]) -> None:
 def test_without_ears(values: dict[str, Any]) -> None:
     config = read(values, language_model_only=True)
     assert not config.takes_media
+
+
+QWEN3_ASR: dict[str, Any] = {
+    "architectures": ["Qwen3ASRForConditionalGeneration"],
+    "model_type": "qwen3_asr",
+    "support_languages": ["Chinese", "English"],
+    "thinker_config": {
+        "audio_config": {
+            "activation_dropout": 0,
+            "activation_function": "gelu",
+            "attention_dropout": 0,
+            "conv_chunksize": 500,
+            "d_model": 1024,
+            "downsample_hidden_size": 480,
+            "dropout": 0,
+            "encoder_attention_heads": 16,
+            "encoder_ffn_dim": 4096,
+            "encoder_layers": 24,
+            "initializer_range": 0.02,
+            "max_source_positions": 1500,
+            "model_type": "qwen3_asr_audio_encoder",
+            "n_window": 50,
+            "n_window_infer": 800,
+            "num_hidden_layers": 24,
+            "num_mel_bins": 128,
+            "output_dim": 2048,
+            "scale_embedding": False,
+        },
+        "audio_end_token_id": 151670,
+        "audio_start_token_id": 151669,
+        "audio_token_id": 151676,
+        "dtype": "bfloat16",
+        "initializer_range": 0.02,
+        "model_type": "qwen3_asr_thinker",
+        "text_config": {
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "head_dim": 128,
+            "hidden_act": "silu",
+            "hidden_size": 2048,
+            "initializer_range": 0.02,
+            "intermediate_size": 6144,
+            "max_position_embeddings": 65536,
+            "model_type": "qwen3",
+            "num_attention_heads": 16,
+            "num_hidden_layers": 28,
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-06,
+            "rope_scaling": {
+                "interleaved": True,
+                "mrope_interleaved": True,
+                "mrope_section": [24, 20, 20],
+                "rope_type": "default",
+                "type": "default",
+            },
+            "rope_theta": 1000000,
+            "tie_word_embeddings": True,
+            "use_cache": True,
+            "vocab_size": 151936,
+        },
+        "user_token_id": 872,
+    },
+}
+"""Written from memory, in the makers' form: no release's file could be had."""
+
+
+def test_qwen3_asr() -> None:
+    config = read_config(lifted(Fields(QWEN3_ASR, "config.json")))
+    audio = heard(config)
+    assert (config.architecture, config.num_layers, config.head_dim) == ("qwen3", 28, 128)
+    assert (config.ropes[0].theta, config.tie_word_embeddings) == (1e6, True)
+    assert isinstance(audio.tower, BlockTowerSpec)
+    assert (audio.tower.block, audio.tower.seen, audio.tower.channels) == (100, 8, 480)
+    assert [audio.rows(1, frames) for frames in (1, 50, 100, 3000)] == [1, 7, 13, 390]
+    assert audio.projector == NarrowProjector()
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "words"),
+    [
+        ("audio_config", {"n_window": 40}, "n_window is 40; 50 is needed"),
+        ("audio_config", {"n_window_infer": 850}, "a multiple of 100"),
+        ("audio_config", {"n_window_infer": 50}, "a multiple of 100"),
+        ("audio_config", {"output_dim": 1024}, "2048, the decoder's hidden size"),
+        ("audio_config", {"max_position_embeddings": 12}, "13 at least"),
+        ("audio_config", {"scale_embedding": True}, "scale_embedding"),
+        ("text_config", {"model_type": "llama"}, "not served behind the tower of Qwen3-ASR"),
+        (None, {"classify_num": 5000}, "says when words are spoken"),
+    ],
+)
+def test_variants_of_qwen3_asr_that_arent_served(
+    section: str | None, changes: dict[str, Any], words: str
+) -> None:
+    thinker = dict(QWEN3_ASR["thinker_config"])
+    if section is None:
+        thinker |= changes
+    else:
+        thinker[section] = thinker[section] | changes
+    with pytest.raises(UnsupportedModel, match=words):
+        read_config(lifted(Fields(QWEN3_ASR | {"thinker_config": thinker}, "config.json")))
 
 
 WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [

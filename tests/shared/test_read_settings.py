@@ -74,6 +74,7 @@ FITTING: dict[str, dict[str, Any]] = {
         "deepstack_layer_map": [[-1, 0]],
         "vision_feature_select_strategy": "full",
     },
+    "Qwen3ASRForConditionalGeneration": {"audio_config": {"output_dim": 2048}},
     "Gemma3ForConditionalGeneration": {"vision_config": {"image_size": 896, "patch_size": 14}},
     "Llama4ForConditionalGeneration": {
         "vision_config": {

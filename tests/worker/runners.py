@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.model.media_facts import Alignment
+from penstock.model.transcription_facts import Alignment
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.alignment.slots import alignments
 from penstock_worker.batch.block_copies import BlockCopies, Copies

@@ -25,8 +25,8 @@ from penstock.config import (
     worker_settings,
 )
 from penstock.metrics import histogram
-from penstock.model import config as model_config
 from penstock.model import (
+    audio_spec,
     kv_layout,
     layer_spec,
     media_facts,
@@ -34,7 +34,9 @@ from penstock.model import (
     quantised_checkpoint,
     recurrent_spec,
     tower_spec,
+    transcription_facts,
 )
+from penstock.model import config as model_config
 from penstock.model import speculation as drafting
 from penstock.protocol import (
     common,
@@ -62,6 +64,7 @@ from penstock_engine.metrics import counts
 from penstock_engine.policies.registry import plugged_policies
 
 _MESSAGES = (
+    audio_spec,
     cache_settings,
     gateway_settings,
     media_settings,
@@ -78,6 +81,7 @@ _MESSAGES = (
     quantised_checkpoint,
     recurrent_spec,
     tower_spec,
+    transcription_facts,
     drafting,
     common,
     from_frontend,

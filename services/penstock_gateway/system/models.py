@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.model.media_facts import MediaKind
+from penstock.model.transcription_facts import SpokenChat
 from penstock.protocol.common import NamedAdapter
 from penstock.protocol.to_frontend import Welcome
 from penstock.request.chat_params import chat_params
@@ -200,8 +201,10 @@ def _chat_params(welcome: Welcome) -> dict[str, Any]:
 def _tasks_of(welcome: Welcome) -> tuple[str, ...]:
     if welcome.pooling is not None:
         return welcome.pooling_tasks
-    hears = welcome.media is not None and welcome.media.transcription is not None
-    return ("transcription",) if hears else ("generate",)
+    facts = None if welcome.media is None else welcome.media.transcription
+    if facts is None:
+        return ("generate",)
+    return ("generate", "transcription") if isinstance(facts, SpokenChat) else ("transcription",)
 
 
 def _media_of(welcome: Welcome, limits: Mapping[MediaKind, int]) -> dict[str, int]:

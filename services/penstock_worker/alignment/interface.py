@@ -14,7 +14,7 @@ from penstock_worker.forward.interface import Batch
 @dataclass(frozen=True)
 class Crossing:
     """Queries and keys of the rows of a batch with one sequence, in the heads that follow the sound
-    (see penstock.model.media_facts.Alignment), in their order; float32."""
+    (see penstock.model.transcription_facts.Alignment), in their order; float32."""
 
     queries: Tensor
     """Queries of the decoder's rows, [decoder's rows, heads, head_dim]."""

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from penstock.model.config import PreparedModel
-from penstock.model.media_facts import Alignment, alignment_of
+from penstock.model.media_facts import alignment_of
+from penstock.model.transcription_facts import Alignment
 from penstock.protocol.common import Vectors
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.alignment.interface import Crosses, Crossing

@@ -14,10 +14,18 @@ from torch.nn import functional
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import GGUFFile
+from penstock.model.audio_spec import (
+    AudioSpec,
+    AudioTowerSpec,
+    BlockTowerSpec,
+    LinearProjector,
+    NarrowProjector,
+    StackProjector,
+)
 from penstock.model.config import ModelConfig
-from penstock.model.tower_spec import AudioSpec, AudioTowerSpec, LinearProjector, StackProjector
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
+from penstock_worker.media.block_tower import BlockTower
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.media.unfit import UnfitItem
 from penstock_worker.vision.layer import TowerLayer, TowerNorm, TowerProduct
@@ -42,7 +50,13 @@ _HUB_IN_LAYER = {
     "fc1": "up_proj",
     "fc2": "down_proj",
 }
-_OF_TOWER = {"embed_positions": "position_embedding", "layer_norm": "last_norm"}
+_OF_TOWER = {
+    "embed_positions": "position_embedding",
+    "layer_norm": "last_norm",
+    "ln_post": "last_norm",
+    "proj1": "projector.1",
+    "proj2": "projector.2",
+}
 _PROJECTOR = re.compile(r"^(?:model\.)?multi_modal_projector\.")
 _OF_PROJECTOR = {"linear": "projector", "linear_1": "projector.1", "linear_2": "projector.2"}
 ZERO_BIASES = ("k_proj",)
@@ -87,14 +101,10 @@ class AudioModel:
         if config.audio is None:
             raise UnsupportedModel("the model takes no audio")
         self.spec: AudioSpec = config.audio
-        self._tower = AudioTower(self.spec.tower, weights, RowThreads(threads))
+        self._tower = load_sound_tower(self.spec.tower, weights, RowThreads(threads))
         self._projector = load_sound_projector(self.spec, weights, config.hidden_size)
         self._divisible = weights.device.type == "cpu"
         weights.finish()
-
-    def rows(self, chunks: int, frames: int) -> int:
-        """Embeddings that a sound becomes. frames: windows of each chunk."""
-        return chunks * (frames // self.spec.row_frames)
 
     def read(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the spectrogram that an item's tensors hold, [chunks, bins, windows]. Raises
@@ -104,7 +114,6 @@ class AudioModel:
                 f"a prepared sound has {MEL}, and not {', '.join(sorted(tensors)) or 'nothing'}"
             )
         mel, spec = tensors[MEL], self.spec
-        whole = spec.tower.chunk_frames
         bins = spec.tower.mel_bins
         if mel.dtype != np.float32 or mel.ndim != 3 or not mel.size or mel.shape[1] != bins:
             raise UnfitSound(
@@ -112,9 +121,8 @@ class AudioModel:
                 "is needed"
             )
         chunks, _, frames = mel.shape
-        cut = spec.cut and chunks == 1 and spec.row_frames <= frames < whole
-        if frames != whole and not cut:
-            raise UnfitSound(f"a sound has {chunks} chunks of {frames} windows; {whole} are needed")
+        if not spec.takes(chunks, frames):
+            raise UnfitSound(f"a sound has {chunks} chunks of {frames} windows; {spec.needed}")
         return mel
 
     def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> int:
@@ -123,7 +131,7 @@ class AudioModel:
         Raises UnfitSound if the tower can't take what an item's tensors hold, or if that isn't
         what was said of it."""
         chunks, _, frames = self.read(tensors).shape
-        found = self.rows(chunks, frames)
+        found = self.spec.rows(chunks, frames)
         if found != rows or grid:
             raise UnfitSound(
                 f"the sound becomes {found} rows without a grid; {rows} with {grid or ()} were "
@@ -205,6 +213,17 @@ class _Linear(SoundProjector):
         return self._product(vectors)
 
 
+class _Narrow(SoundProjector):
+    def __init__(self, spec: NarrowProjector, weights: Weights, inputs: int, outputs: int) -> None:
+        self._activation = spec.activation
+        self._first = TowerProduct.load(weights, [("projector.1", inputs)], inputs)
+        self._second = TowerProduct.load(weights, [("projector.2", outputs)], inputs)
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        inner = reference.plain_activation(self._first(vectors), self._activation)
+        return self._second(inner)
+
+
 class _Stack(SoundProjector):
     def __init__(self, spec: StackProjector, weights: Weights, inputs: int, outputs: int) -> None:
         wide = inputs * spec.factor
@@ -228,6 +247,8 @@ def load_sound_projector(spec: AudioSpec, weights: Weights, outputs: int) -> Sou
             return _Linear(weights, inputs, outputs)
         case StackProjector():
             return _Stack(spec.projector, weights, inputs, outputs)
+        case NarrowProjector():
+            return _Narrow(spec.projector, weights, inputs, outputs)
         case None:
             return _AsTheyAre()
 
@@ -315,6 +336,15 @@ class AudioTower:
             pairs = hidden[: count // 2 * 2].unflatten(0, (-1, 2))
             hidden = pairs.float().mean(1).to(hidden.dtype)
         return self._last(kernels.pad_tiles(hidden))[: len(hidden)]
+
+
+def load_sound_tower(
+    spec: AudioTowerSpec | BlockTowerSpec, weights: Weights, threads: RowThreads
+) -> AudioTower | BlockTower:
+    """Raises UnsupportedModel for weights that don't fit."""
+    if isinstance(spec, BlockTowerSpec):
+        return BlockTower(spec, weights, threads)
+    return AudioTower(spec, weights, threads)
 
 
 class Hearing:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.model.audio_spec import AudioSpec
 from penstock.model.config import EncoderConfig, ModelConfig
-from penstock.model.tower_spec import AudioSpec, VisionSpec
+from penstock.model.tower_spec import VisionSpec
 from penstock.protocol.common import MAX_MEDIA_ITEMS, MEDIA_OVERHEAD
 
 USUAL_ROWS = 16_384

@@ -18,8 +18,10 @@ _IGNORED = re.compile(
 _WRAPPERS = re.compile(
     r"^(?:(?:module|_orig_mod)\.)+|(?:^|(?<=\.))"
     r"(?:base_model\.model|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+    r"|^thinker\."
 )
-"""What PEFT, DistributedDataParallel, torch.compile and FSDP wrap a model in."""
+"""What PEFT, DistributedDataParallel, torch.compile and FSDP wrap a model in, and Qwen what listens
+and writes."""
 _ADAPTED = re.compile(
     r"\.(?:lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector|base_layer|original_module"
     r"|modules_to_save)\."

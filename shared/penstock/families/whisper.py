@@ -10,6 +10,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import MAX_INNER, layer_count
 from penstock.families.family import Family, TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.audio_spec import AudioSpec, AudioTowerSpec
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
     AttentionSpec,
@@ -18,7 +19,6 @@ from penstock.model.layer_spec import (
     LayerSpec,
     NormSpec,
 )
-from penstock.model.tower_spec import AudioSpec, AudioTowerSpec
 
 MAX_BINS = 1024
 """Most bands of a spectrogram."""

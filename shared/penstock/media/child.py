@@ -21,6 +21,7 @@ from penstock.media.prepared import write
 from penstock.media.resize import prepare
 from penstock.media.wire import MAX_FRAME, Answer, DocumentText, Prepare, ProcessBounds
 from penstock.model.media_facts import (
+    BlockMel,
     FixedFrames,
     ImagePreparation,
     LogMel,
@@ -118,7 +119,7 @@ def prepare_item(task: Prepare) -> PreparedArrays:
     """Raises Unfit, MemoryError, and whatever decoders raise for damaged input."""
     try:
         match task.preparation:
-            case LogMel():
+            case LogMel() | BlockMel():
                 return _sound(task, task.preparation, whole=False)
             case Spectrogram():
                 return _sound(task, task.preparation.mel, whole=True)
@@ -159,9 +160,9 @@ def _video(task: Prepare, video: VideoPreparation) -> PreparedArrays:
     return PreparedArrays(arrays, shape.flat())
 
 
-def _sound(task: Prepare, mel: LogMel, *, whole: bool) -> PreparedArrays:
+def _sound(task: Prepare, mel: LogMel | BlockMel, *, whole: bool) -> PreparedArrays:
     # Imported here: a server of pictures needs no decoders of sounds.
-    from penstock.media.log_mel import LOG_MEL, log_mel, whole_log_mel
+    from penstock.media.log_mel import LOG_MEL, block_log_mel, log_mel, whole_log_mel
     from penstock.media.sound import BadSound, raw_sound
     from penstock.media.soundtrack import open_any
 
@@ -173,7 +174,10 @@ def _sound(task: Prepare, mel: LogMel, *, whole: bool) -> PreparedArrays:
             samples = raw_sound(task.data, task.raw[0], rate, seconds)
     except BadSound as error:
         raise Unfit(str(error)) from None
-    spectrogram = whole_log_mel(mel, samples) if whole else log_mel(mel, samples)
+    if isinstance(mel, BlockMel):
+        spectrogram = block_log_mel(mel, samples)
+    else:
+        spectrogram = whole_log_mel(mel, samples) if whole else log_mel(mel, samples)
     if not np.isfinite(spectrogram).all():
         raise Unfit("holds samples that are too large")
     return PreparedArrays({LOG_MEL: spectrogram}, (len(samples),))

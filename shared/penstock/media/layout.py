@@ -22,6 +22,7 @@ from penstock.media.geometry import (
 )
 from penstock.model.media_facts import (
     AnyresImages,
+    BlockMel,
     CanvasImages,
     FittedImages,
     FixedFrames,
@@ -89,6 +90,8 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
     match preparation:
         case LogMel():
             return _Runs((ItemRun("", sound_rows(preparation, *shape)),))
+        case BlockMel():
+            return _Runs((ItemRun("", preparation.rows(*shape)),))
         case VideoFrames():
             return _of_frames(preparation, VideoShape.of(shape))
         case FixedFrames():

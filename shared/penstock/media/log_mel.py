@@ -12,7 +12,7 @@ import functools
 import numpy as np
 
 from penstock.media.layout import chunks_of, frames_of
-from penstock.model.media_facts import LogMel
+from penstock.model.media_facts import BlockMel, LogMel
 
 LOG_MEL = "mel"
 """Name of a prepared sound's array: float32 [chunks, bins, frames]."""
@@ -45,14 +45,29 @@ def whole_log_mel(mel: LogMel, samples: np.ndarray) -> np.ndarray:
     return _scaled(mel, samples)[None]
 
 
-def _scaled(mel: LogMel, whole: np.ndarray) -> np.ndarray:
+def block_log_mel(mel: BlockMel, samples: np.ndarray) -> np.ndarray:
+    """float32 [1, bins, frames] of all samples, however many."""
+    if len(samples) < mel.least:
+        samples = np.pad(samples, (0, mel.least - len(samples)))
+    return _scaled(mel, samples)[None]
+
+
+AnyMel = LogMel | BlockMel
+
+
+def _scaled(mel: AnyMel, whole: np.ndarray) -> np.ndarray:
     """float32 [bins, windows]: the logarithms, as far as they are not far below the loudest."""
     logs = _logs(mel, whole)
     logs = np.maximum(logs, logs.max() - RANGE)
     return np.asarray((logs + 4.0) / 4.0)
 
 
-def _logs(mel: LogMel, whole: np.ndarray) -> np.ndarray:
+def silence(spectrogram: np.ndarray) -> float:
+    """What a spectrogram holds where nothing is heard."""
+    return float(spectrogram.max()) - RANGE / 4.0
+
+
+def _logs(mel: AnyMel, whole: np.ndarray) -> np.ndarray:
     """float32 [bins, windows]: logarithms to base ten of the power in each band. A window's middle
     lies at a multiple of the hop; before the beginning and after the end the sound is mirrored."""
     count = len(whole) // mel.hop
@@ -70,7 +85,7 @@ def _logs(mel: LogMel, whole: np.ndarray) -> np.ndarray:
 
 
 @functools.lru_cache(4)
-def _bands(mel: LogMel) -> np.ndarray:
+def _bands(mel: AnyMel) -> np.ndarray:
     """float64 [frequencies, bins]: triangles of equal width on the mel scale, each of area 1 in
     Hz."""
     frequencies = np.linspace(0.0, mel.sampling_rate // 2, 1 + mel.n_fft // 2)

@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.model.media_facts import (
     AnyresImages,
+    BlockMel,
     FixedFrames,
     LogMel,
     NaflexImages,
@@ -46,7 +47,7 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
     arrays: of the prepared item, see `penstock.media.prepared`.  Raises ValueError for what no
     preparation yields.
     """
-    if isinstance(image, (LogMel, VideoFrames, FixedFrames)):
+    if isinstance(image, (LogMel, BlockMel, VideoFrames, FixedFrames)):
         raise ValueError("the model takes no pictures")
     pixels = _bytes(arrays.get(PIXELS), "a prepared picture has pixels", "tiles")
     if isinstance(image, AnyresImages):

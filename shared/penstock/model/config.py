@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from penstock.errors import StartupError, UnsupportedModel
+from penstock.model.audio_spec import AudioSpec
 from penstock.model.layer_spec import (
     AttentionSpec,
     CrossAttentionSpec,
@@ -26,7 +27,7 @@ from penstock.model.layer_spec import (
 from penstock.model.media_facts import MediaFacts
 from penstock.model.pooling_config import PoolingConfig
 from penstock.model.quantised_checkpoint import QuantisedCheckpoint
-from penstock.model.tower_spec import AudioSpec, VisionSpec
+from penstock.model.tower_spec import VisionSpec
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="decoder"):

@@ -12,59 +12,8 @@ from typing import Literal
 
 import msgspec
 
-# What a model's files say about transcribing: its special tokens, and how it counts time.
-
-
-class Alignment(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model's attention to a sound says when each token is spoken: see
-    penstock_worker.alignment."""
-
-    heads: tuple[tuple[int, int], ...]
-    """(layer, head) of those that follow the sound."""
-    filter_width: int = 7
-    """Rows of the encoder, of which each gets the median; odd."""
-
-
-class TranscriptionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a model that turns speech into text as Whisper does (Radford et al. 2022,
-    arXiv:2212.04356). All tokens are ids."""
-
-    start: int
-    """Begins what a decoder is given: <|startoftranscript|>."""
-    end: int
-    """Ends a text. Ids below it are text."""
-    no_timestamps: int
-    first_timestamp: int
-    """The timestamp of 0 s. It and all ids from there on are timestamps."""
-    previous: int | None = None
-    """Stands before what was said before; None: the model takes no prompt."""
-    no_speech: int | None = None
-    transcribe: int | None = None
-    """The token that asks for transcription; None for a model that knows one language only,
-    English."""
-    translate: int | None = None
-    languages: dict[str, int] = {}
-    """Each language's token by its code, as in "en". Empty: the model knows one language only."""
-    suppressed: tuple[int, ...] = ()
-    """Ids that never come."""
-    suppressed_first: tuple[int, ...] = ()
-    """Ids that don't come first."""
-    max_initial: int | None = None
-    """The latest timestamp that a window's text may begin with, counted from `first_timestamp`."""
-    max_tokens: int
-    """Most tokens that a decoder's prompt and output have together."""
-    window_frames: int
-    """Frames of the spectrogram that the encoder takes."""
-    frames_per_second: int
-    timestamp_frames: int
-    """Frames from one timestamp to the next."""
-    alignment: Alignment | None = None
-    """How times of words are found; None if they aren't known."""
-
-    @property
-    def window_seconds(self) -> float:
-        return self.window_frames / self.frames_per_second
-
+from penstock.model.audio_spec import block_vectors
+from penstock.model.transcription_facts import Alignment, SpokenChat, TranscriptionFacts
 
 MediaKind = Literal["image", "audio", "video"]
 
@@ -412,6 +361,31 @@ class LogMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="l
         return self.chunk_samples // self.hop
 
 
+class BlockMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block_mel"):
+    """LogMel's spectrogram of a sound of any length, which is not filled up: it is encoded in
+    blocks (Qwen3-ASR).
+
+    block: windows.  least: samples, to which a shorter sound is filled up with silence.  seconds:
+    of a recording, that are transcribed together.
+    """
+
+    sampling_rate: int
+    bins: int
+    n_fft: int
+    hop: int
+    block: int
+    least: int
+    seconds: int
+
+    def frames(self, samples: int) -> int:
+        """Windows of a sound of so many samples."""
+        return max(samples, self.least) // self.hop
+
+    def rows(self, samples: int) -> int:
+        """Embeddings of a sound of so many samples."""
+        return block_vectors(self.frames(samples), self.block)
+
+
 class Spectrogram(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="spectrogram"):
     """Preparation of a whole recording as `mel` has it: filled up with silence to one chunk, but
     not cut into several. It is no model's: who transcribes cuts windows out of the result."""
@@ -433,7 +407,7 @@ ImagePreparation = (
     | PooledImages
 )
 VideoPreparation = VideoFrames | FixedFrames
-Preparation = ImagePreparation | VideoPreparation | LogMel
+Preparation = ImagePreparation | VideoPreparation | LogMel | BlockMel
 AnyPreparation = Preparation | Spectrogram
 
 
@@ -461,8 +435,8 @@ class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     kinds: dict[MediaKind, KindFacts]
     """Facts of each kind that the model takes."""
-    transcription: TranscriptionFacts | None = None
-    """Facts of a model that turns speech into text, and does nothing else; None for all others."""
+    transcription: TranscriptionFacts | SpokenChat | None = None
+    """Facts of a model that turns speech into text; None for all others."""
     alone: bool = False
     """Whether an item is an input by itself, without any text, of a model that makes vectors."""
 
@@ -478,7 +452,7 @@ class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):
 def alignment_of(media: MediaFacts | None) -> Alignment | None:
     """How times of words are known; None: they aren't."""
     heard = None if media is None else media.transcription
-    return None if heard is None else heard.alignment
+    return None if heard is None or isinstance(heard, SpokenChat) else heard.alignment
 
 
 def alignment_heads(media: MediaFacts | None) -> tuple[tuple[int, int], ...]:

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.config.settings import ModelImpl
 from penstock.errors import ModelNotFound, UnsupportedModel
+from penstock.families.audio import lifted
 from penstock.families.eagle3 import is_eagle3, read_eagle3
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
@@ -80,7 +81,7 @@ def read_hub_folder(
             f"{path} holds no {CONFIG}, so it isn't a folder in the hub's format"
             + ("; give one of its .gguf files itself" if any(path.glob("*.gguf")) else "")
         )
-    stated = _read_json(path / CONFIG)
+    stated = lifted(_read_json(path / CONFIG))
     if is_eagle3(stated):
         files = find_safetensors(path)
         return head_checkpoint(stated, _weight_files(stated, files, check_shards(path, files)))

@@ -10,11 +10,50 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.model.media_facts import Alignment, LogMel, MediaFacts, TranscriptionFacts
+from penstock.model.media_facts import BlockMel, LogMel, MediaFacts
+from penstock.model.transcription_facts import Alignment, SpokenChat, TranscriptionFacts
 from penstock.prepare.inputs import GENERATION_CONFIG, MAX_JSON_BYTES
 from penstock.text.tokenizer import Tokenizer
 
 CLASS = "WhisperForConditionalGeneration"
+CHAT_CLASS = "Qwen3ASRForConditionalGeneration"
+MARK = "<asr_text>"
+"""Parts the language from the text in an answer."""
+MAX_ANSWER = 1024
+"""Most tokens of the text of a window."""
+NAMES = {
+    "ar": "Arabic",
+    "cs": "Czech",
+    "da": "Danish",
+    "de": "German",
+    "el": "Greek",
+    "en": "English",
+    "es": "Spanish",
+    "fa": "Persian",
+    "fi": "Finnish",
+    "fil": "Filipino",
+    "fr": "French",
+    "hi": "Hindi",
+    "hu": "Hungarian",
+    "id": "Indonesian",
+    "it": "Italian",
+    "ja": "Japanese",
+    "ko": "Korean",
+    "mk": "Macedonian",
+    "ms": "Malay",
+    "nl": "Dutch",
+    "pl": "Polish",
+    "pt": "Portuguese",
+    "ro": "Romanian",
+    "ru": "Russian",
+    "sv": "Swedish",
+    "th": "Thai",
+    "tr": "Turkish",
+    "vi": "Vietnamese",
+    "yue": "Cantonese",
+    "zh": "Chinese",
+}
+"""Languages that Qwen3-ASR knows, by code."""
 MAX_FILTER = 99
 """Rows of a median filter."""
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
@@ -22,19 +61,22 @@ _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 
 def read_transcription(
     path: Path, config: Fields, tokenizer_json: bytes, media: MediaFacts
-) -> TranscriptionFacts | None:
-    """None for a model of another kind, and for one that has no tokens for times.
+) -> TranscriptionFacts | SpokenChat | None:
+    """None for a model of another kind, and for one that lacks the tokens: Whisper's for times,
+    Qwen3-ASR's mark.
 
     config: config.json.  media: what is known of the model's sounds.  Raises UnsupportedModel for
     tokens that aren't in the vocabulary.
     """
     sound = media.kinds.get("audio")
-    if CLASS not in config.listed("architectures", str) or sound is None:
+    if sound is None:
         return None
-    mel = sound.preparation
-    if not isinstance(mel, LogMel):
-        return None
+    names, mel = config.listed("architectures", str), sound.preparation
     tokenizer = Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None)
+    if CHAT_CLASS in names and isinstance(mel, BlockMel):
+        return _spoken_chat(config, tokenizer, mel)
+    if CLASS not in names or not isinstance(mel, LogMel):
+        return None
     vocab = config.integer("vocab_size")
     tokens = _Ids(_stated(path), tokenizer, vocab, str(path / GENERATION_CONFIG))
     start = tokens.one("decoder_start_token_id", "<|startoftranscript|>")
@@ -64,6 +106,28 @@ def read_transcription(
         frames_per_second=mel.sampling_rate // mel.hop,
         timestamp_frames=mel.chunk_frames // config.integer("max_source_positions"),
         alignment=_alignment(tokens, config),
+    )
+
+
+def _spoken_chat(config: Fields, tokenizer: Tokenizer, mel: BlockMel) -> SpokenChat | None:
+    """The prompt is what Qwen3-ASR's chat template makes of a sound, with a text for the system."""
+    by_text = {each.content: token for token, each in tokenizer.added_tokens.items()}
+    if MARK not in by_text:
+        return None
+    known = NAMES
+    if "support_languages" in config:
+        told = config.listed("support_languages", str)
+        known = {code: name for code, name in NAMES.items() if name in told}
+    return SpokenChat(
+        begin="<|im_start|>system\n",
+        before="<|im_end|>\n<|im_start|>user\n<|audio_start|>",
+        behind="<|audio_end|><|im_end|>\n<|im_start|>assistant\n",
+        naming="language {}",
+        mark=by_text[MARK],
+        languages=known,
+        max_tokens=MAX_ANSWER,
+        window_frames=mel.seconds * mel.sampling_rate // mel.hop,
+        frames_per_second=mel.sampling_rate // mel.hop,
     )
 
 

@@ -268,6 +268,8 @@ def shape_of(render: Callable[[Any], str]) -> ContentShape:
     """render: fills the template with one message of that content; may raise InvalidRequest."""
     texts = _shows_content(render, _WORD)
     parts = _shows_content(render, [{"type": "text", "text": _WORD}])
+    if not texts and not parts:  # Qwen3-ASR's shows nothing of a user's but sounds.
+        return ContentShape(True, _shows_sounds(render))
     return ContentShape(texts or not parts, parts)
 
 
@@ -289,6 +291,14 @@ def _shows_content(render: Callable[[Any], str], content: Any) -> bool:
     except InvalidRequest:
         return False
     return _WORD in text and "'type'" not in text and '"type"' not in text
+
+
+def _shows_sounds(render: Callable[[Any], str]) -> bool:
+    try:
+        text, without = render([media_part("audio")]), render([])
+    except InvalidRequest:
+        return False
+    return text != without and "'type'" not in text and '"type"' not in text
 
 
 @dataclass(frozen=True, slots=True)

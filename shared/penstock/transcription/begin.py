@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.sources import MediaSource
-from penstock.model.media_facts import TranscriptionFacts
+from penstock.model.transcription_facts import SpokenChat, TranscriptionFacts
 from penstock.request.terms import Terms
 from penstock.transcription.decoding import WindowDecoder
 from penstock.transcription.recording import record
+from penstock.transcription.spoken_chat import ChatTranscriber
 from penstock.transcription.transcriber import Transcriber
 from penstock.transcription.wishes import Wishes, check
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.client import EngineClient, ModelText
 
 
-def facts_of(text: ModelText) -> TranscriptionFacts:
+def facts_of(text: ModelText) -> TranscriptionFacts | SpokenChat:
     """Raises InvalidRequest for a model that doesn't transcribe."""
     facts = None if text.media is None else text.media.transcription
     if facts is None:
@@ -51,7 +52,7 @@ async def begin(
     *,
     name: str,
     terms: Terms,
-) -> Transcriber:
+) -> Transcriber | ChatTranscriber:
     """Prepares the recording. lease: holds it to its end.  name: of the requests to the engine.
 
     Raises InvalidRequest for wishes that the model can't fulfil, and what MediaDesk.prepare raises.
@@ -63,6 +64,10 @@ async def begin(
     if wishes.words:
         _check_aligns(client)
     recording = await record(desk, media, facts, source, lease)
+    if isinstance(facts, SpokenChat):
+        return ChatTranscriber(
+            client, recording, facts, media, tokenizer, wishes, name=name, terms=terms
+        )
     decoder = WindowDecoder(
         client, tokenizer, facts, wishes, recording.seed, name=name, terms=terms
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.media.prompt import MediaPrompt
-from penstock.model.media_facts import TranscriptionFacts
+from penstock.model.transcription_facts import TranscriptionFacts
 from penstock.protocol.common import Pooling, SpeechRules, TimestampRules
 from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
@@ -72,7 +72,9 @@ SILENT = Decoded([], Quality(0.0, 0.0), 0.0, None, silent=True)
 
 
 @dataclass(frozen=True, slots=True)
-class _Sampled:
+class SampledText:
+    """An answer's token ids, the end included, and their log-probabilities."""
+
     token_ids: list[int]
     logprobs: list[float]
 
@@ -151,7 +153,7 @@ class WindowDecoder:
         # Log-probabilities are those of the raw distribution, also of who is the only one allowed.
         return math.exp((await self._one_of(start, [token])).logprobs[0])
 
-    def _judged(self, sampled: _Sampled) -> Quality:
+    def _judged(self, sampled: SampledText) -> Quality:
         """Log-probabilities are those of the raw distribution. A timestamp's says little there: it
         is shared with its neighbours, and with what the rules forbid in its place."""
         ids, facts = sampled.token_ids, self._facts
@@ -164,7 +166,7 @@ class WindowDecoder:
         average = sum(counted) / max(1, len(counted))
         return Quality(compression_ratio(text.strip()), average)
 
-    async def _one_of(self, start: MediaPrompt, allowed: list[int]) -> _Sampled:
+    async def _one_of(self, start: MediaPrompt, allowed: list[int]) -> SampledText:
         params = SamplingParams(
             temperature=0.0, max_tokens=1, allowed_token_ids=allowed, logprobs=0, ignore_eos=True
         )
@@ -172,19 +174,34 @@ class WindowDecoder:
 
     async def _sample(
         self, prompt: MediaPrompt, params: SamplingParams, rules: SpeechRules | None
-    ) -> _Sampled:
-        generation = await self._client.submit(
-            prompt.prompt_token_ids,
-            params,
-            name=self._name,
-            terms=self._terms,
-            media=prompt.media,
-            speech=rules,
+    ) -> SampledText:
+        return await sampled(
+            self._client, prompt, params, rules, name=self._name, terms=self._terms
         )
-        try:
-            return await _gathered(generation)
-        finally:
-            generation.abort()
+
+
+async def sampled(
+    client: EngineClient,
+    prompt: MediaPrompt,
+    params: SamplingParams,
+    rules: SpeechRules | None = None,
+    *,
+    name: str,
+    terms: Terms,
+) -> SampledText:
+    """The engine's answer to one prompt. Raises as EngineClient.submit does, and RequestFailed."""
+    generation = await client.submit(
+        prompt.prompt_token_ids,
+        params,
+        name=name,
+        terms=terms,
+        media=prompt.media,
+        speech=rules,
+    )
+    try:
+        return await _gathered(generation)
+    finally:
+        generation.abort()
 
 
 def rules_of(facts: TranscriptionFacts) -> SpeechRules:
@@ -193,8 +210,8 @@ def rules_of(facts: TranscriptionFacts) -> SpeechRules:
     return SpeechRules(facts.suppressed, facts.suppressed_first, times)
 
 
-async def _gathered(generation: Generation) -> _Sampled:
-    found = _Sampled([], [])
+async def _gathered(generation: Generation) -> SampledText:
+    found = SampledText([], [])
     async for deltas in generation:
         for delta in deltas:
             _check(delta)

@@ -9,7 +9,8 @@ from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.items import PreparedItem, PreparedItems, sha256_hex
 from penstock.media.layout import layout
 from penstock.media.sources import MediaSource
-from penstock.model.media_facts import LogMel, MediaFacts, Spectrogram, TranscriptionFacts
+from penstock.model.media_facts import BlockMel, LogMel, MediaFacts, Spectrogram
+from penstock.model.transcription_facts import SpokenChat, TranscriptionFacts
 
 if TYPE_CHECKING:
     import numpy as np  # Below where it is needed: who never transcribes starts without it.
@@ -18,17 +19,18 @@ if TYPE_CHECKING:
 async def record(
     desk: MediaDesk,
     media: MediaFacts,
-    facts: TranscriptionFacts,
+    facts: TranscriptionFacts | SpokenChat,
     source: MediaSource,
     lease: MediaLease,
 ) -> Recording:
     """The recording, prepared once, with room for one window of it. Raises as MediaDesk.prepare
     does."""
     mel = media.kinds["audio"].preparation
-    if not isinstance(mel, LogMel):
+    if not isinstance(mel, LogMel | BlockMel):
         raise TypeError(f"a model that transcribes takes sounds as {type(mel).__name__}")
-    (item,) = await desk.prepare_alike(Spectrogram(mel=mel), [source], lease)
-    lease.take(4 * mel.bins * mel.chunk_frames, source.where)
+    alike = Spectrogram(mel=mel) if isinstance(mel, LogMel) else mel
+    (item,) = await desk.prepare_alike(alike, [source], lease)
+    lease.take(4 * mel.bins * facts.window_frames, source.where)
     return Recording(item, mel, facts, media)
 
 
@@ -37,7 +39,11 @@ class Recording:
     one is filled up with silence."""
 
     def __init__(
-        self, item: PreparedItem, mel: LogMel, facts: TranscriptionFacts, media: MediaFacts
+        self,
+        item: PreparedItem,
+        mel: LogMel | BlockMel,
+        facts: TranscriptionFacts | SpokenChat,
+        media: MediaFacts,
     ) -> None:
         from penstock.media import prepared
         from penstock.media.log_mel import LOG_MEL
@@ -59,7 +65,7 @@ class Recording:
         return bool(part.min() == part.max())
 
     async def window(self, begin: int, end: int) -> PreparedItems:
-        """Frames [begin, end), filled up with zeros to the encoder's length."""
+        """Frames [begin, end), filled up to what the encoder takes."""
         item = await asyncio.to_thread(self._item, begin, end)
         return PreparedItems(self._media, (item,), (layout(self._media, "audio", item.shape),))
 
@@ -69,14 +75,25 @@ class Recording:
         from penstock.media import prepared
         from penstock.media.log_mel import LOG_MEL
 
-        whole = np.zeros((1, len(self.mel), self._facts.window_frames), np.float32)
         # A short recording's silence is the preparation's own.
         end = self.mel.shape[1] if end >= self.frames else end
         part = self.mel[:, begin : min(end, begin + self._facts.window_frames)]
+        count, fill = self._filled(part.shape[1])
+        whole = np.full((1, len(self.mel), count), fill, np.float32)
         whole[0, :, : part.shape[1]] = part
         data = prepared.write({LOG_MEL: whole})
-        samples = (self._preparation.chunk_samples,)
+        samples = (count * self._preparation.hop,)
         return PreparedItem(self._named(begin, end), data, sha256_hex(data), samples)
+
+    def _filled(self, frames: int) -> tuple[int, float]:
+        """Frames that a window of so many gets, and what the others hold: Whisper's algorithm for
+        long recordings has zeros there, a short sound in blocks has silence."""
+        mel = self._preparation
+        if isinstance(mel, LogMel):
+            return self._facts.window_frames, 0.0
+        from penstock.media.log_mel import silence
+
+        return max(frames, mel.least // mel.hop), silence(self.mel)
 
     def _named(self, begin: int, end: int) -> str:
         """Name of a window, made of what it is a part of."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from penstock.media.items import PreparedItems
 from penstock.media.prompt import placed
-from penstock.model.media_facts import TranscriptionFacts
+from penstock.model.transcription_facts import TranscriptionFacts
 from penstock.text.tokenizer import Tokenizer
 from penstock.transcription.decoding import SILENT, Decoded, WindowDecoder
 from penstock.transcription.recording import Recording, quiet_windows

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from penstock.transcription.spoken_chat import ChatTranscriber
 from penstock.transcription.transcriber import Segment, Transcriber
 from penstock.transcription.wishes import name_of
 
@@ -97,7 +98,7 @@ class RunningText:
 class Transcript:
     """What has been understood so far."""
 
-    transcriber: Transcriber
+    transcriber: Transcriber | ChatTranscriber
     segments: list[Segment] = field(default_factory=list)
     _said: RunningText = field(default_factory=RunningText)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.errors import InvalidRequest
-from penstock.model.media_facts import TranscriptionFacts
+from penstock.model.transcription_facts import SpokenChat, TranscriptionFacts
 from penstock.request.sampling_params import SamplingParams
 from penstock.text.tokenizer import Tokenizer
 
@@ -67,16 +67,21 @@ class Wishes:
         )
 
 
-def language_of(wishes: Wishes, facts: TranscriptionFacts) -> str | None:
+AnyFacts = TranscriptionFacts | SpokenChat
+
+
+def language_of(wishes: Wishes, facts: AnyFacts) -> str | None:
     """The code that was asked for; None: it is to be detected.  Raises InvalidRequest for one that
     the model doesn't know, and for a task that it doesn't."""
-    if wishes.translate and facts.translate is None:
-        raise InvalidRequest(
-            "this model doesn't translate: it knows one language", code="unsupported_value"
-        )
+    if wishes.translate and (isinstance(facts, SpokenChat) or facts.translate is None):
+        why = "it writes what it hears" if facts.languages else "it knows one language"
+        raise InvalidRequest(f"this model doesn't translate: {why}", code="unsupported_value")
     if wishes.language is None:
         return None if facts.languages else "en"
     code = code_of(wishes.language)
+    if isinstance(facts, SpokenChat):
+        named = {name.lower(): each for each, name in facts.languages.items()}
+        code = named.get(code, code)
     known = facts.languages or {"en": 0}
     if code not in known:
         names = ", ".join(f"{each} ({name_of(each)})" for each in sorted(known))
@@ -99,12 +104,23 @@ def context_of(wishes: Wishes, facts: TranscriptionFacts, tokenizer: Tokenizer) 
         raise InvalidRequest(
             "prompt: this model takes none", param="prompt", code="unsupported_value"
         )
+    _check_length(text)
+    ids = tokenizer.encode(f" {text}", add_special=False, parse_special=False)
+    return [facts.previous, *ids[-(facts.max_tokens // 2 - 1) :]]
+
+
+def _check_length(text: str) -> None:
     if len(text) > MAX_PROMPT:
         raise InvalidRequest(
             f"prompt has {len(text)} characters; at most {MAX_PROMPT} are allowed", param="prompt"
         )
-    ids = tokenizer.encode(f" {text}", add_special=False, parse_special=False)
-    return [facts.previous, *ids[-(facts.max_tokens // 2 - 1) :]]
+
+
+def told_tokens(wishes: Wishes, tokenizer: Tokenizer) -> list[int]:
+    """Token ids of the prompt where it is a text for the system. Raises InvalidRequest."""
+    text = wishes.prompt.strip()
+    _check_length(text)
+    return tokenizer.encode(text, add_special=False, parse_special=False)
 
 
 def task_tokens(language: str, wishes: Wishes, facts: TranscriptionFacts) -> list[int]:
@@ -118,17 +134,20 @@ def task_tokens(language: str, wishes: Wishes, facts: TranscriptionFacts) -> lis
     return ids
 
 
-def check(wishes: Wishes, facts: TranscriptionFacts, tokenizer: Tokenizer) -> None:
+def check(wishes: Wishes, facts: AnyFacts, tokenizer: Tokenizer) -> None:
     """Raises InvalidRequest for what the model can't fulfil."""
     language_of(wishes, facts)
-    if wishes.words and facts.alignment is None:
+    if wishes.words and (isinstance(facts, SpokenChat) or facts.alignment is None):
         raise InvalidRequest(
             "this model's files don't say which of its heads follow the sound, so it can't say "
             "when words are spoken",
             param="timestamp_granularities",
             code="unsupported_value",
         )
-    context_of(wishes, facts, tokenizer)
+    if isinstance(facts, SpokenChat):
+        told_tokens(wishes, tokenizer)
+    else:
+        context_of(wishes, facts, tokenizer)
     wishes.params(wishes.temperature, facts.max_tokens)
 
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from penstock.errors import InvalidRequest
 from penstock.model.layer_spec import CrossAttentionSpec
-from penstock.model.media_facts import Alignment, MediaFacts
+from penstock.model.media_facts import MediaFacts
+from penstock.model.transcription_facts import Alignment
 from penstock.protocol.common import Pooling, Stopping, TokenSampling, Vectors
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock.protocol.from_worker import Result, SlotResult

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.client import ModelText
-from penstock.model.media_facts import Alignment
+from penstock.model.transcription_facts import Alignment
 from tests.gateway.fake_engine import status
 from tests.gateway.media import SeeingGateway, recorded
 from tests.gateway.transcription.test_held import PATH, HearingEngine

@@ -24,9 +24,9 @@ from penstock.media.layout import layout, sound_rows
 from penstock.media.log_mel import log_mel
 from penstock.media.prepared import read
 from penstock.media.prompt import with_rows, with_runs
+from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, LinearProjector
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts, MediaFacts
-from penstock.model.tower_spec import AudioSpec, AudioTowerSpec, LinearProjector
 from penstock.prepare.media import read_media
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
-from penstock.model.media_facts import TranscriptionFacts
+from penstock.model.transcription_facts import TranscriptionFacts
 from penstock.transcription.transcriber import cut, cut_whole
 
 FACTS = TranscriptionFacts(

@@ -15,15 +15,16 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from transformers import WhisperFeatureExtractor
+from torch.nn import functional
+from transformers import Qwen3ASRFeatureExtractor, WhisperFeatureExtractor
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
 from penstock.media.layout import sound_rows
-from penstock.media.log_mel import LOG_MEL, log_mel
+from penstock.media.log_mel import LOG_MEL, block_log_mel, log_mel
 from penstock.media.prepared import write
 from penstock.model.config import ModelConfig, WeightFiles
-from penstock.model.media_facts import LogMel
+from penstock.model.media_facts import BlockMel, LogMel
 from penstock.prepare.hub_config import read_config
 from penstock.protocol.common import Media, MediaItem
 from penstock_worker.attention.interface import CacheShape
@@ -53,10 +54,14 @@ class HearingCase:
 
     family: str
     settings: dict[str, Any]
-    mel: LogMel
+    mel: LogMel | BlockMel
 
     @property
-    def extractor(self) -> WhisperFeatureExtractor:
+    def extractor(self) -> Any:
+        if isinstance(self.mel, BlockMel):
+            return Qwen3ASRFeatureExtractor(
+                feature_size=BINS, n_window=self.mel.block // 2, min_length=self.mel.least
+            )
         return WhisperFeatureExtractor(feature_size=BINS, chunk_length=self.mel.seconds)
 
     def config(self) -> Any:
@@ -102,6 +107,27 @@ CASES: dict[str, HearingCase] = {
         },
         LogMel(
             sampling_rate=RATE, bins=BINS, n_fft=400, hop=160, seconds=2, row_frames=8, many=True
+        ),
+    ),
+    "qwen3-asr": HearingCase(
+        "Qwen3ASR",
+        {
+            "text_config": TEXT | {"model_type": "qwen3", "hidden_size": 96, "head_dim": 16},
+            "audio_config": {
+                "num_mel_bins": BINS,
+                "encoder_layers": 2,
+                "encoder_attention_heads": 4,
+                "encoder_ffn_dim": 64,
+                "d_model": 48,
+                "n_window_infer": 200,
+                "downsample_hidden_size": 8,
+                "output_dim": 96,
+                "initializer_range": 0.2,
+            },
+            "audio_token_id": PLACEHOLDER,
+        },
+        BlockMel(
+            sampling_rate=RATE, bins=BINS, n_fft=400, hop=160, block=100, least=800, seconds=2
         ),
     ),
 }
@@ -178,10 +204,11 @@ class Heard:
 
 def heard(case: str, seconds: float, seed: int) -> Heard:
     preparation, samples = CASES[case].mel, sound(seconds, seed=seed)
-    mel = log_mel(preparation, samples)
+    blocks = isinstance(preparation, BlockMel)
+    mel = block_log_mel(preparation, samples) if blocks else log_mel(preparation, samples)
     content = write({LOG_MEL: mel})
     digest = hashlib.sha256(content).hexdigest()
-    rows = sound_rows(preparation, len(samples))
+    rows = preparation.rows(len(samples)) if blocks else sound_rows(preparation, len(samples))
     item = MediaItem(digest, "audio", rows, len(content), digest)
     return Heard(samples, mel, content, item)
 
@@ -204,8 +231,11 @@ def job_of(parts: Sequence[Part], wanted: int) -> Job:
 
 
 def their_features(case: str, sounds: Sequence[Heard]) -> dict[str, Any]:
-    """What transformers' processors make of the samples, with the extractor's NumPy path."""
+    """What transformers' processors make of the samples, with the extractor's NumPy path if it has
+    one."""
     extractor, preparation = CASES[case].extractor, CASES[case].mel
+    if isinstance(preparation, BlockMel):
+        return _of_blocks(extractor, sounds)
     features, masks = [], []
     for each in sounds:
         chunks = -(-len(each.samples) // preparation.chunk_samples)
@@ -221,6 +251,21 @@ def their_features(case: str, sounds: Sequence[Heard]) -> dict[str, Any]:
     if preparation.cut:
         given["feature_attention_mask"] = torch.cat(masks)
     return given
+
+
+def _of_blocks(extractor: Any, sounds: Sequence[Heard]) -> dict[str, Any]:
+    """Each sound as if it were alone, filled up to the longest."""
+    given = {"padding": "longest", "sampling_rate": RATE, "return_attention_mask": True}
+    made = [extractor(each.samples, **given) for each in sounds]
+    most = max(each["input_features"].shape[-1] for each in made)
+
+    def joined(name: str) -> torch.Tensor:
+        return torch.cat(
+            [functional.pad(each[name], (0, most - each[name].shape[-1])) for each in made]
+        )
+
+    mask = joined("attention_mask")
+    return {"input_features": joined("input_features"), "input_features_mask": mask}
 
 
 def theirs_of(

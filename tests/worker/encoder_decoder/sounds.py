@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from penstock.media.prepared import write
-from penstock.model.media_facts import Alignment
+from penstock.model.transcription_facts import Alignment
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.worker_resources import LoadMedia
 from penstock_worker.attention.interface import CacheShape

@@ -13,7 +13,7 @@ import torch
 from transformers.modeling_outputs import ModelOutput
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
-from penstock.model.media_facts import Alignment
+from penstock.model.transcription_facts import Alignment
 from penstock.protocol.common import Pooling
 from tests.worker.driver import Driver
 from tests.worker.encoder_decoder.sounds import features, job_of, runner_of, words

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.model.media_facts import Alignment
 from penstock.model.pooling_config import PoolingConfig
+from penstock.model.transcription_facts import Alignment
 from penstock.prepare import load_manifest, prepare
 from penstock_worker.alignment.slots import can_align
 from penstock_worker.loading.load import load

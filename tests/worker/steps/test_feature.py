@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from penstock.model.config import GenerationDefaults
-from penstock.model.media_facts import Alignment
 from penstock.model.speculation import SpeculativeConfig
+from penstock.model.transcription_facts import Alignment
 from penstock.protocol.common import Grammar, LogitsAdjustments, Pooling
 from penstock.protocol.from_worker import (
     AdapterFailed,

@@ -15,6 +15,7 @@ from penstock.families.vision.lfm2_vl import PROJECTOR_NORM as NAFLEX_NORM
 from penstock.families.vision.reading import MAX_PIXELS, bounded
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
+from penstock.model.audio_spec import AudioSpec
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import (
@@ -27,7 +28,6 @@ from penstock.model.media_facts import (
     TiledImages,
 )
 from penstock.model.tower_spec import (
-    AudioSpec,
     LearnedPositions,
     MLPProjector,
     RotaryPositions,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families.audio import MAX_BINS, MAX_POSITIONS
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
+from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, LinearProjector, StackProjector
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts, LogMel
-from penstock.model.tower_spec import AudioSpec, AudioTowerSpec, LinearProjector, StackProjector
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, as_written
 
 RATE, N_FFT, HOP = 16_000, 400, 160
@@ -16,8 +16,9 @@ MAX_FACTOR = 64
 
 
 def qwen2_audio(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
-    spec = AudioSpec(tower=_tower(found, pooled=True), projector=LinearProjector(), cut=True)
-    return spec, _kinds(found, spec, *tokens.id_of("<|AUDIO|>"))
+    tower = _tower(found, pooled=True)
+    spec = AudioSpec(tower=tower, projector=LinearProjector(), cut=True)
+    return spec, _kinds(found, spec, tower, *tokens.id_of("<|AUDIO|>"))
 
 
 def voxtral(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
@@ -26,7 +27,7 @@ def voxtral(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
     if tower.positions % factor:
         raise found.keys.wrong("projector.stack_factor", f"a divisor of {tower.positions}")
     spec = AudioSpec(tower=tower, projector=StackProjector(factor=factor))
-    return spec, _kinds(found, spec, *tokens.id_of("[AUDIO]"))
+    return spec, _kinds(found, spec, tower, *tokens.id_of("[AUDIO]"))
 
 
 def _tower(found: MmprojFile, *, pooled: bool) -> AudioTowerSpec:
@@ -54,16 +55,18 @@ def _tower(found: MmprojFile, *, pooled: bool) -> AudioTowerSpec:
     )
 
 
-def _kinds(found: MmprojFile, spec: AudioSpec, token: str, token_id: int) -> Kinds:
-    samples = spec.tower.chunk_frames * HOP
+def _kinds(
+    found: MmprojFile, spec: AudioSpec, tower: AudioTowerSpec, token: str, token_id: int
+) -> Kinds:
+    samples = tower.chunk_frames * HOP
     if samples % RATE:
         raise UnsupportedModel(
-            f"{found.file.path}: a.position_embd has {spec.tower.positions} rows; those of whole "
+            f"{found.file.path}: a.position_embd has {tower.positions} rows; those of whole "
             "seconds are needed, 50 each"
         )
     mel = LogMel(
         sampling_rate=RATE,
-        bins=spec.tower.mel_bins,
+        bins=tower.mel_bins,
         n_fft=N_FFT,
         hop=HOP,
         seconds=samples // RATE,

@@ -1,0 +1,142 @@
+"""What hears in a model, as data: a tower that makes vectors of a log-mel spectrogram, and a
+projector that makes embeddings of the decoder's size of them.
+
+A family of models fills these structs. Sizes are element counts.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from penstock.model.layer_spec import NormSpec
+
+
+class AudioTowerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="whisper"):
+    """Whisper's encoder (Radford et al., 2022): two convolutions of three windows each, the second
+    of which goes two windows at a time; a table of positions; layers in which all of a chunk's
+    vectors attend to one another; a norm."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    mel_bins: int
+    positions: int
+    """Vectors of a whole chunk: half its windows."""
+    norm: NormSpec
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu2"] = "gelu"
+    """Activation of the layers; after the convolutions it is always gelu."""
+    pooled: bool = False
+    """Whether the norm comes after the mean of each two of the last layer's vectors."""
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @property
+    def chunk_frames(self) -> int:
+        """Windows of a whole chunk."""
+        return 2 * self.positions
+
+
+class BlockTowerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="blocks"):
+    """Qwen3-ASR's encoder (Qwen team, "Qwen3-ASR technical report", 2026), for a sound of any
+    length: three convolutions of three windows and three bands each, which go two of both at a
+    time, within each block of windows by itself; a product, and sines of a vector's place in its
+    block; layers in which the vectors of some blocks in a row attend to one another; a norm."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    mel_bins: int
+    channels: int
+    """Of the convolutions."""
+    block: int
+    """Windows; the last block is filled up with zeros."""
+    seen: int
+    """Blocks whose vectors attend to one another."""
+    norm: NormSpec
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu2"] = "gelu"
+    """Activation of the layers; after the convolutions it is always gelu."""
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    def vectors(self, frames: int) -> int:
+        """Vectors of a sound of so many windows."""
+        return block_vectors(frames, self.block)
+
+
+def block_vectors(frames: int, block: int) -> int:
+    """Vectors that three convolutions make of so many windows, in blocks."""
+    whole, rest = divmod(frames, block)
+    return whole * halved(block) + halved(rest)
+
+
+def halved(size: int) -> int:
+    """What three convolutions leave of a size."""
+    for _ in range(3):
+        size = (size + 1) // 2
+    return size
+
+
+class LinearProjector(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):
+    """A product with a bias (Chu et al., "Qwen2-Audio technical report", 2024)."""
+
+
+class StackProjector(msgspec.Struct, frozen=True, kw_only=True, tag="stack"):
+    """Two products without biases, with gelu between them, of `factor` vectors one after the other
+    (Mistral AI, "Voxtral", 2025)."""
+
+    factor: int
+    activation: Literal["gelu", "gelu_tanh"] = "gelu"
+
+
+class NarrowProjector(msgspec.Struct, frozen=True, kw_only=True, tag="narrow"):
+    """Two products with biases, with an activation between them; the first is as wide as the tower
+    (Qwen3-ASR)."""
+
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu2"] = "gelu"
+
+
+class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model hears with. tower: makes vectors of a sound.  projector: makes rows of these,
+    which stand in the place of a prompt's placeholders; None: the vectors are the rows, as where a
+    decoder attends to them."""
+
+    tower: AudioTowerSpec | BlockTowerSpec
+    projector: LinearProjector | StackProjector | NarrowProjector | None
+    cut: bool = False
+    """Whether the silence that fills up a chunk is left out."""
+
+    @property
+    def row_frames(self) -> int:
+        """Windows that a row is made of; of a sound in blocks, at most."""
+        if isinstance(self.tower, BlockTowerSpec):
+            return 8
+        stacked = self.projector.factor if isinstance(self.projector, StackProjector) else 1
+        return 2 * (2 if self.tower.pooled else 1) * stacked
+
+    def takes(self, chunks: int, frames: int) -> bool:
+        """Whether a sound may have so many chunks of so many windows each."""
+        if isinstance(self.tower, BlockTowerSpec):
+            return chunks == 1
+        whole = self.tower.chunk_frames
+        return frames == whole or (self.cut and chunks == 1 and self.row_frames <= frames < whole)
+
+    @property
+    def needed(self) -> str:
+        """What `takes` takes, for people."""
+        if isinstance(self.tower, BlockTowerSpec):
+            return "one chunk is needed"
+        return f"{self.tower.chunk_frames} are needed"
+
+    def rows(self, chunks: int, frames: int) -> int:
+        """Embeddings of a sound of so many chunks of so many windows each."""
+        if isinstance(self.tower, BlockTowerSpec):
+            return chunks * self.tower.vectors(frames)
+        return chunks * (frames // self.row_frames)
