@@ -105,3 +105,16 @@ async def test_a_deadline_that_is_over_is_not_even_sent(engine, client):
     with pytest.raises(DeadlineExceeded):
         await client.submit(list(b"x"), SamplingParams(), name="over", terms=terms)
     assert engine.submits == []
+
+
+async def test_who_waits_for_a_status_gets_the_first_that_suits(engine, client):
+    await until(lambda: client.status is not None)
+    asked = asyncio.create_task(client.status_when(lambda told: told.fingerprint == "new", 60))
+    waiting = [asyncio.create_task(client.status_when(lambda told: told.paused, 0.01))]
+    [other] = await asyncio.gather(*waiting)
+    assert not other.paused, "none suited in time, so it is the last one"
+    engine.tell(fingerprint="old")
+    await until(lambda: client.status.fingerprint == "old")
+    assert not asked.done()
+    engine.tell(fingerprint="new")
+    assert (await asked).fingerprint == "new"

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from penstock.client.client_view import ClientView
 from penstock.errors import InvalidRequest, StartupError
 from penstock.receipts import statement as reading
 from penstock.receipts.signing import SigningKey
@@ -234,22 +235,27 @@ def test_a_receipt_of_digests_can_only_be_attributed(key):
     assert (told["signature"][0], told["tokens"][0]) == ("equal", "untold")
 
 
-class Starting:
-    """A library whose engine takes three looks to say how it computes."""
+class Starting(ClientView):
+    """A client whose engine says in its third status how it computes."""
 
     def __init__(self) -> None:
-        self._told = [None, SimpleNamespace(arithmetic=()), None]
-        words = {"tokenizer_sha256": "t", "template_sha256": "", "limits": None}
-        self.welcome, self.client = SimpleNamespace(**words), None
+        self._told: list[Any] = [None, SimpleNamespace(arithmetic=())]
+        self._told.append(SimpleNamespace(arithmetic=("cpu",)))
+        fleet: Any = SimpleNamespace(next_status=self._next)
+        self._fleet = fleet
+
+    async def _next(self) -> None:
+        del self._told[0]
 
     @property
     def status(self) -> Any:
-        return self._told.pop() if self._told else SimpleNamespace(arithmetic=("cpu",))
+        return self._told[0]
 
 
 def test_bits_are_compared_once_it_is_known_how_the_engine_computes(key):
     (one,) = read_receipts(json.dumps({**receipt(key, outputs=[]), "tokens": None}).encode())
-    llm: Any = Starting()
+    words = {"tokenizer_sha256": "t", "template_sha256": "", "limits": None}
+    llm: Any = SimpleNamespace(welcome=SimpleNamespace(**words), client=Starting())
     checks = asyncio.run(ModelHere(llm, {}, Terms()).checks(SignedReceipt(one), None))
     (arithmetic,) = (check for check in checks if check.what == "arithmetic")
     assert arithmetic.standing == "equal"

@@ -13,6 +13,14 @@ from penstock.protocol.to_worker import SlotWork
 TERMS = ("base_ms", "token_ms", "sequence_ms", "context_ms")
 
 
+class SizeSpread(msgspec.Struct, frozen=True):
+    """What StepCost.spread is, of steps that take up to most_ms without it, and longer than those
+    of the one before."""
+
+    most_ms: float
+    spread: tuple[float, ...]
+
+
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds: of every step, of each token, of each sequence, of each pair of a token and a
     token that it attends to, and of what a step costs outside the model's computation; of each
@@ -22,7 +30,8 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     of all of it and the base only the longer one counts.
 
     spread: of how many times as long as that a step takes, quantiles at even distances; each step
-    draws one of them. Empty: exactly as long."""
+    draws one of them. Empty: exactly as long.  by_size: the same by the length of a step, where
+    that is known: short ones vary more."""
 
     base_ms: float = 5.0
     token_ms: float = 0.1
@@ -35,6 +44,14 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     read_ms: float = 0.0
     hidden_ms: float = 0.0
     spread: tuple[float, ...] = ()
+    by_size: tuple[SizeSpread, ...] = ()
+
+    def spread_of(self, seconds: float) -> tuple[float, ...]:
+        """The spread of a step that takes so long without it."""
+        for part in self.by_size:
+            if 1000 * seconds <= part.most_ms:
+                return part.spread
+        return self.by_size[-1].spread if self.by_size else self.spread
 
     def copying(self, blocks: int) -> float:
         """Time that a step's copies of blocks take."""

@@ -5,7 +5,7 @@ by one over what it was in the pass before), each relative to what the pass befo
 that the many short steps count as much as the few long ones; relative to what was measured would
 favour the steps that happened to be quick.  No step may cost less than a smaller one.  So steps
 that were held up by something else change little, if fewer than half of them were; how much longer
-than the median steps take, the spread says.
+than the median steps take, the spread says, which is another one for short steps than for long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.protocol.from_worker import Result
 from penstock_engine.record.decisions import work_of
 from penstock_engine.record.framing import Torn
 from penstock_engine.record.replay import RecordedEvent, RecordingFile
-from penstock_engine.simulate.cost import FittedCost, StepCost, extent
+from penstock_engine.simulate.cost import FittedCost, SizeSpread, StepCost, extent
 
 MAX_STEPS = 500_000
 FEWEST_STEPS = 20
@@ -40,6 +40,8 @@ MOST_TRIED = 5_000
 
 SPREAD = tuple((at + 0.5) / 25 for at in range(25))
 """Quantiles of how far steps are from what is predicted."""
+SIZES, OF_A_SIZE = 8, 8 * len(SPREAD)
+"""Most sizes of steps that have quantiles of their own, and how many steps make one at least."""
 
 SHORTEST = 1e-6
 """Milliseconds that a step is taken for at least, where an error is relative to it."""
@@ -90,6 +92,7 @@ def fit_cost(steps: list[Measured]) -> FittedCost:
     predicted = sum(_predict(values, step) for step in kept)
     overhead = max(0.0, statistics.median(step.rest for step in steps))
     base, token, first, pair = values
+    times = _times(values, steps, overhead)
     cost = StepCost(
         base_ms=base,
         hidden_ms=base / knee,
@@ -97,7 +100,8 @@ def fit_cost(steps: list[Measured]) -> FittedCost:
         sequence_ms=first - token,
         context_ms=pair,
         overhead_ms=overhead,
-        spread=_spread(values, steps, overhead),
+        spread=_spread([ratio for _, ratio in times]),
+        by_size=_by_size(times),
     )
     return FittedCost(
         cost=cost,
@@ -145,14 +149,40 @@ def _apart(steps: list[Measured], knee: float) -> list[Measured]:
     return found
 
 
-def _spread(values: list[float], steps: list[Measured], overhead: float) -> tuple[float, ...]:
-    """Of how many times as long as predicted the steps took, with what they took outside the
-    computation; those held up by something else included."""
-    ratios = sorted(
-        (step.compute + max(step.rest, 0.0)) / max(_predict(values, step) + overhead, SHORTEST)
-        for step in steps
-    )
-    return tuple(round(ratios[int(share * len(ratios))], 4) for share in SPREAD)
+def _times(
+    values: list[float], steps: list[Measured], overhead: float
+) -> list[tuple[float, float]]:
+    """Of each step, how long it is predicted to take, in milliseconds, and of how many times as
+    long it took, with what lay outside the computation; those held up by something else
+    included."""
+    found = []
+    for step in steps:
+        predicted = max(_predict(values, step) + overhead, SHORTEST)
+        found.append((predicted, (step.compute + max(step.rest, 0.0)) / predicted))
+    return found
+
+
+def _spread(ratios: list[float]) -> tuple[float, ...]:
+    ordered = sorted(ratios)
+    return tuple(round(ordered[int(share * len(ordered))], 4) for share in SPREAD)
+
+
+def _by_size(times: list[tuple[float, float]]) -> tuple[SizeSpread, ...]:
+    """Sizes have about equal numbers of steps; those that are predicted to take equally long are
+    of one size."""
+    ordered = sorted(times)
+    count = max(1, min(SIZES, len(ordered) // OF_A_SIZE))
+    found = []
+    begin = 0
+    for number in range(1, count + 1):
+        end = max(begin, len(ordered) * number // count)
+        while 0 < end < len(ordered) and ordered[end][0] == ordered[end - 1][0]:
+            end += 1
+        if end > begin:
+            spread = _spread([ratio for _, ratio in ordered[begin:end]])
+            found.append(SizeSpread(ordered[end - 1][0], spread))
+        begin = end
+    return tuple(found)
 
 
 def _steps(recording: RecordingFile) -> Iterator[Measured]:

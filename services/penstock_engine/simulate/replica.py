@@ -367,8 +367,8 @@ class SimulatedWorker:
         adapters, adapted = self._adapters.extent(plan)
         seconds = cost.seconds(tokens, len(answers), pairs // 2, adapters, adapted, reads)
         seconds += cost.copying(len(plan.copies))
-        if cost.spread:
-            seconds *= self._random.choice(cost.spread)
+        if spread := cost.spread_of(seconds):
+            seconds *= self._random.choice(spread)
         return Result(plan.step, answers, seconds), seconds
 
     def _admit(self, new: NewSequence) -> None:

@@ -5,7 +5,6 @@ body -> struct -> checks -> prompt ids -> Submit -> Accepted -> deltas -> reply
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from abc import abstractmethod
@@ -337,12 +336,7 @@ async def _settled(client: EngineClient) -> Status | None:
     """The engine cores' status once there is one that says what they compute with, as ids of events
     do: a gateway that has just started has none, nor has a worker that loads. After SETTLING
     seconds, as it is."""
-    until = time.monotonic() + SETTLING
-    while (status := client.status) is None or not (status.fingerprint or status.ready):
-        if time.monotonic() >= until:
-            break
-        await asyncio.sleep(SETTLING / 200)  # Nothing tells when a status has come.
-    return status
+    return await client.status_when(lambda told: bool(told.fingerprint) or told.ready, SETTLING)
 
 
 def _resumable(request: RequestFields) -> bool:

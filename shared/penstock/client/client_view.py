@@ -3,9 +3,11 @@ and of all as if they were one."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -151,6 +153,14 @@ class ClientView:
     def status(self) -> Status | None:
         """Status of all engine cores as if they were one, see `combined`."""
         return combined(self._fleet.sessions)
+
+    async def status_when(self, suits: Callable[[Status], bool], seconds: float) -> Status | None:
+        """The status once it suits; after so many seconds, as it is."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while (status := self.status) is None or not suits(status):
+                    await self._fleet.next_status()
+        return self.status
 
     @property
     def engines(self) -> list[EngineState]:

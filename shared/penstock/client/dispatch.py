@@ -73,8 +73,7 @@ class Dispatch:
         self._reading = asyncio.Lock()
         self.turns: ConsumerTurns[Generation] = ConsumerTurns()
         self.routed: Counter[tuple[int, str]] = Counter()
-        self.moved = 0
-        self.renumbered = 0
+        self.moved = self.renumbered = 0
         self.live = LiveFeed()
         self.adapters = AdapterDirectory()
 
@@ -293,6 +292,7 @@ class Dispatch:
 
     def status_changed(self, session: EngineSession, before: Status | None) -> None:
         """An engine core has told its state."""
+        self.fleet.status_told()
         if session.draining and not (before is not None and before.draining):
             log.info("engine core drains", endpoint=session.endpoint)
         if session.hands_over:

@@ -184,6 +184,8 @@ class Fleet:
         self._addresses: dict[DnsName, list[str]] = {}
         self._following: list[asyncio.Task[None]] = []
         self._too_many = False
+        self._told = asyncio.Event()
+        """Of the next status, whichever engine core's it is."""
 
     def __iter__(self) -> Iterator[EngineSession]:
         return iter(self._sessions)
@@ -195,6 +197,15 @@ class Fleet:
     def sessions(self) -> list[EngineSession]:
         """Sessions of now: the list may be kept."""
         return list(self._sessions)
+
+    def status_told(self) -> None:
+        """One of them has told its state."""
+        self._told.set()
+        self._told = asyncio.Event()
+
+    async def next_status(self) -> None:
+        """Waits until one of them tells its state."""
+        await self._told.wait()
 
     def start(self) -> None:
         """Begins to dial."""

@@ -4,7 +4,6 @@ were signed; that the model here is the one it names; and that its outputs are w
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import math
 from collections.abc import Iterator, Sequence
@@ -42,8 +41,8 @@ rounding was seen to change at most, on any token (docs/guides/receipts.md)."""
 LOOKED_AT = 32
 """Further positions that are sampled once an output has been found to differ."""
 
-REPORTED_IN, BETWEEN_LOOKS = 30.0, 0.05
-"""Seconds that an engine has to say how it computes, and between two looks whether it has."""
+REPORTED_IN = 30.0
+"""Seconds that an engine has to say how it computes."""
 
 Standing = Literal["equal", "differs", "untold"]
 
@@ -252,12 +251,8 @@ class ModelHere:
     async def _arithmetic(self) -> tuple[str, ...]:
         """How the engine here computes: it says so soon after it has started, but on a busy machine
         a receipt may be read sooner."""
-        for _ in range(round(REPORTED_IN / BETWEEN_LOOKS)):
-            status = self._llm.status
-            if status is not None and status.arithmetic:
-                return status.arithmetic
-            await asyncio.sleep(BETWEEN_LOOKS)
-        return ()
+        status = await self._llm.client.status_when(lambda told: bool(told.arithmetic), REPORTED_IN)
+        return () if status is None else status.arithmetic
 
     @staticmethod
     def _computing(claim: ComputingClaim, here: tuple[str, ...]) -> Check:

@@ -169,6 +169,23 @@ def test_the_spread_is_that_of_the_steps() -> None:
     assert spread[len(spread) // 4] / spread[len(spread) // 2] == pytest.approx(1.0, rel=0.1)
 
 
+def test_short_steps_have_a_spread_of_their_own() -> None:
+    """Every fifth step of one sequence takes twice as long, and of those of many none does."""
+    steps = []
+    for number in range(1200):
+        sequences = 1 if number % 2 else 20 + number % 3
+        late = 2.0 if number % 2 and number % 5 == 0 else 1.0
+        row = (1.0, float(sequences), float(sequences), 0.0)
+        steps.append(Measured(row, late * 1000 * TRUE.seconds(sequences, sequences, 0), 0.0))
+    found = fit_cost(steps).cost
+    short, long = (found.spread_of(found.seconds(count, count, 0)) for count in (1, 21))
+    assert len(found.by_size) > 1
+    assert sum(ratio > 1.9 for ratio in short) / len(short) == pytest.approx(0.2)
+    assert max(long) == pytest.approx(1.0, abs=0.01)
+    # Beyond what was measured, steps are like the longest of it.
+    assert found.spread_of(10.0) == found.by_size[-1].spread
+
+
 def test_too_few_steps_are_no_fit() -> None:
     with pytest.raises(InvalidRequest, match="3 measured steps"):
         fit_cost(noisy_steps(3))
