@@ -54,7 +54,15 @@ CONFIG_CLASSES = {
 """Where transformers' class of configurations isn't called like the model's."""
 FROM_MEMORY = {"hy_v3", "dots1", "solar_open", "cwm", "granitemoeshared"}
 """Families of which no release's config.json could be had; settings were written from memory."""
-TOWERS_FROM_MEMORY = {"glm4v", "glm_ocr", "lfm2_vl", "llava_next", "paddleocr_vl", "qwen3_asr"}
+TOWERS_FROM_MEMORY = {
+    "glm4v",
+    "glm_ocr",
+    "lfm2_vl",
+    "llava_next",
+    "paddleocr_vl",
+    "qianfan_ocr",
+    "qwen3_asr",
+}
 """Families that see or hear, whose configs were written from memory: no release's could be had."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "Glm4MoeForCausalLM": {"head_dim": 128},

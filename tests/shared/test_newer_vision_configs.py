@@ -226,6 +226,35 @@ FROM_MEMORY: dict[str, dict[str, Any]] = {
         "vocab_size": 103424,
         "weight_share_add_bias": True,
     },
+    "qianfan-ocr": {
+        "architectures": ["QianfanOCRForConditionalGeneration"],
+        "downsample_ratio": 0.5,
+        "image_seq_length": 256,
+        "image_token_id": 151671,
+        "model_type": "qianfan_ocr",
+        "text_config": {
+            "head_dim": 128,
+            "hidden_size": 2560,
+            "intermediate_size": 9728,
+            "max_position_embeddings": 40960,
+            "model_type": "qwen3",
+            "num_attention_heads": 32,
+            "num_hidden_layers": 36,
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-06,
+            "rope_theta": 5000000,
+            "vocab_size": 153678,
+        },
+        "vision_config": {
+            "hidden_size": 1024,
+            "image_size": [448, 448],
+            "intermediate_size": 4096,
+            "model_type": "qianfan_ocr_vision",
+            "num_attention_heads": 16,
+            "num_hidden_layers": 24,
+            "patch_size": [14, 14],
+        },
+    },
 }
 """What releases are known to have, where no copy of their file could be had."""
 MODELS: dict[str, dict[str, Any]] = {
@@ -309,6 +338,9 @@ def test_what_they_are_made_of() -> None:
     assert (small.vision.tower.clipped, small.vision.patches_in_row) == (True, 9)
     assert small.per_layer_inputs is not None
     assert small.per_layer_inputs.media_id == 0
+    qianfan = read("qianfan-ocr").vision
+    assert qianfan is not None
+    assert (qianfan.tower.qkv_bias, qianfan.patches_in_row, qianfan.image_size) == (True, 4, 448)
     assert [lfm.layer(number).recurrent is None for number in (1, 2)] == [False, True]
 
 
@@ -346,6 +378,9 @@ def test_what_they_are_made_of() -> None:
         ("minicpm-v-4.6", {"vision_config__window_kernel_size": [2, 1]}, "window_kernel_size"),
         ("minicpm-v-4.6", {"vision_config__intermediate_size": 60_000}, "intermediate_size"),
         ("minicpm-v-4.6", {"text_config__model_type": "llama"}, "qwen3_5_text are"),
+        ("qianfan-ocr", {"downsample_ratio": 0.3}, "downsample_ratio"),
+        ("qianfan-ocr", {"vision_config__norm_type": "batch_norm"}, "norm_type"),
+        ("qianfan-ocr", {"text_config__model_type": "qwen2"}, "qwen3 are"),
         ("granite4-vision", {"downsample_rate": "4"}, "downsample_rate"),
         ("granite4-vision", {"downsample_rate": "3/8"}, "half of whose sides remain"),
         ("granite4-vision", {"downsample_rate": "5/10"}, "fill a tile"),

@@ -188,10 +188,10 @@ _TOWER = re.compile(
     r"(?:vision_tower\.vision_model|vision_tower|vision_model|vision_encoder|visual\.vision_model|visual)\."
 )
 _PROJECTOR = re.compile(
-    r"^(?:model\.)?(?:multi_modal_projector|vision_projection|mlp_AR|mm_projector|projector|connector|merger|embed_vision)\."
+    r"^(?:model\.)?(?:multi_modal_projector|vision_projection|mlp_AR|mlp1|mm_projector|projector|connector|merger|embed_vision)\."
 )
 _LAYER = re.compile(
-    r"^(?:encoder\.layers?|transformer\.layers|model\.layers|blocks)\.(\d+)\.(.+?)(?:\.linear)?"
+    r"^(?:encoder\.layers?|transformer\.layers|model\.layers|layers|blocks)\.(\d+)\.(.+?)(?:\.linear)?"
     r"(\.weight|\.bias|\.(?:in|out)put_(?:min|max))?$"
 )
 _MOONVIT = re.compile(r"^encoder\.blocks\.(\d+)\.(.+?)(\.weight|\.bias)?$")
@@ -245,6 +245,8 @@ _IN_LAYER = {
     "layernorm_after": "norm2",
     "lambda_1": "scale1",
     "lambda_2": "scale2",
+    "ls1": "scale1",
+    "ls2": "scale2",
     "feed_forward.gate_proj": "gate_proj",
     "feed_forward.up_proj": "up_proj",
     "feed_forward.down_proj": "down_proj",
@@ -302,6 +304,9 @@ _OF_PROJECTOR = {
     "pre_norm": "projector.norm",
     "proj.0": "projector.1",
     "proj.2": "projector.2",
+    "0": "projector.norm",  # Qianfan-OCR's makers count modules
+    "1": "projector.1",
+    "3": "projector.2",
     "mlp.0.pre_norm": "projector.norm",
     "mlp.0.linear_1": "projector.1",
     "mlp.0.linear_2": "projector.2",

@@ -187,13 +187,16 @@ def _class_token(weights: Weights, size: int) -> Tensor:
     """Reads the class token, [size]."""
     if weights.has("cls_token"):
         return weights.take("cls_token", (1, 1, size))[0, 0]
-    return weights.take("class_embedding", (size,))
+    name = "class_embedding"
+    wide = weights.has(name) and len(weights.shape(name)) == 3
+    return weights.take(name, (1, 1, size) if wide else (size,)).view(size)
 
 
 def _table(weights: Weights, rows: int, size: int) -> Tensor:
     """Reads the table of positions, [rows, size]."""
-    if weights.has("position_embeddings"):
-        return weights.take("position_embeddings", (1, rows, size))[0]
+    for name in ("position_embeddings", "position_embedding"):
+        if weights.has(name):
+            return weights.take(name, (1, rows, size))[0]
     if weights.has("position_grid"):
         side = isqrt(rows)
         return weights.take("position_grid", (side, side, size)).flatten(0, 1)

@@ -140,10 +140,13 @@ ROPE_FACTORS = "rope_factors"
 """Divisors of the rotary frequencies, [dims / 2]."""
 
 
-_TEXT_HALF = re.compile(r"^(?:model\.)?(?:language_model|text_model)\.(?:model\.)?")
+_TEXT_HALF = re.compile(
+    r"^(?:model\.)?(?:language_model|text_model)\.(?:model\.)?(?:encoder\.(?=layers\.\d))?"
+)
+"""transformers 5.17 writes the layers of Qianfan-OCR's decoder as an encoder's."""
 _OTHER_HALVES = re.compile(
     r"^(?:model\.)?(?:vision_tower|vision_model|vision_encoder|visual|vision_embedder"
-    r"|multi_modal_projector|vision_projection|mlp_AR|mm_projector|projector|connector|merger|layerwise_projectors|spatial_projectors|audio_tower|embed_vision|embed_audio"
+    r"|multi_modal_projector|vision_projection|mlp_AR|mlp1|mm_projector|projector|connector|merger|layerwise_projectors|spatial_projectors|audio_tower|embed_vision|embed_audio"
     r"|mtp(?:_\w+)?)\.|^(?:model\.)?image_newline$"
 )
 """What a model has beside its decoder: what sees or hears, or makes drafts (mtp)."""

@@ -49,6 +49,7 @@ from penstock.prepare.picture_readers import (
     minicpmv4_6,
     onevision,
     pixtral,
+    qianfan_ocr,
 )
 from penstock.prepare.sounds import read_sounds
 from penstock.prepare.video_processor import read_video
@@ -235,6 +236,7 @@ READERS: dict[str, Reader] = {
     "GlmOcrForConditionalGeneration": qwen2_vl,
     "Granite4VisionForConditionalGeneration": granite4_vision,
     "InternVLForConditionalGeneration": internvl,
+    "QianfanOCRForConditionalGeneration": qianfan_ocr,
     "LlavaNextForConditionalGeneration": llava_next,
     "PaddleOCRVLForConditionalGeneration": paddleocr_vl,
     "Kimi_K25ForConditionalGeneration": kimi_k25,

@@ -59,6 +59,11 @@ def internvl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     )
 
 
+def qianfan_ocr(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """InternVL's, but for what its template writes."""
+    return msgspec.structs.replace(internvl(settings, config, tokens), placeholder="<image>")
+
+
 def pixtral(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     """Pictures of a Pixtral tower alone, or of one before a product that merges squares of its
     patches."""

@@ -45,6 +45,7 @@ from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import (
 from transformers.models.paddleocr_vl.processing_paddleocr_vl import PaddleOCRVLProcessor
 from transformers.models.pixtral import image_processing_pil_pixtral
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+from transformers.models.qianfan_ocr.processing_qianfan_ocr import QianfanOCRProcessor
 from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
@@ -202,6 +203,15 @@ def _internvl(fast: PreTrainedTokenizerFast) -> Any:
         setattr(fast, f"{name}_id", fast.convert_tokens_to_ids(text))
     pictures = GotOcr2ImageProcessorPil(size={"height": 24, "width": 24}, max_patches=6)
     return without_videos(InternVLProcessor)(pictures, fast, image_seq_length=4)
+
+
+def _qianfan_ocr(fast: PreTrainedTokenizerFast) -> Any:
+    names = {"start_image": "<img>", "end_image": "</img>", "context_image": "<IMG_CONTEXT>"}
+    for name, text in names.items():
+        setattr(fast, f"{name}_token", text)
+        setattr(fast, f"{name}_token_id", fast.convert_tokens_to_ids(text))
+    pictures = GotOcr2ImageProcessorPil(size={"height": 24, "width": 24}, max_patches=6)
+    return QianfanOCRProcessor(pictures, fast, image_seq_length=4)
 
 
 def _pixtral(fast: PreTrainedTokenizerFast, merge: int) -> Any:
@@ -419,6 +429,16 @@ FAMILIES: dict[str, Family] = {
         },
         _internvl,
         "<IMG_CONTEXT>",
+    ),
+    "qianfan_ocr": Family(
+        "QianfanOCRForConditionalGeneration",
+        lambda ids: {
+            "image_token_id": ids["<IMG_CONTEXT>"],
+            "image_seq_length": 4,
+            "vision_config": {"patch_size": [6, 6], "image_size": [24, 24]},
+        },
+        _qianfan_ocr,
+        "<image>",
     ),
     "pixtral": Family(
         "LlavaForConditionalGeneration",

@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.model.media_facts import (
     AnyresImages,
+    CanvasImages,
     NaflexImages,
     PatchImages,
     Pixels,
@@ -179,6 +180,20 @@ NEWER: dict[str, Case] = {
             "tie_word_embeddings": True,
         },
         ANYRES,
+    ),
+    "qianfan-ocr": Case(
+        "QianfanOCR",
+        {
+            "text_config": TEXT | {"class": "Qwen3Config", "head_dim": 16},
+            "vision_config": SEES
+            | {
+                "image_size": [24, 24],
+                "patch_size": [6, 6],
+                "layer_scale_init_value": 0.8,
+            },
+            "image_token_id": PLACEHOLDER,
+        },
+        CanvasImages(pixels=COLOURS, tile=24, rows=4),
     ),
     "granite4-vision": Case(
         "Granite4Vision",

@@ -18,6 +18,7 @@ from penstock.families.vision.llava_next import LLAVA_NEXT
 from penstock.families.vision.minicpmv4_6 import MINICPMV4_6
 from penstock.families.vision.paddleocr_vl import PADDLEOCR_VL
 from penstock.families.vision.pixtral import MISTRAL3
+from penstock.families.vision.qianfan_ocr import QIANFAN_OCR
 from penstock.families.vision.qwen3_5 import QWEN3_5_VISION
 from penstock.families.vision.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 from penstock.families.vision.reading import HARMLESS, VISION, TextHalf, VisionFamily
@@ -43,6 +44,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         KIMI_K25,
         MINICPMV4_6,
         GRANITE4_VISION,
+        QIANFAN_OCR,
         LLAMA4_VISION,
         GLM4V,
         GLM_OCR,

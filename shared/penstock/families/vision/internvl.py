@@ -89,7 +89,8 @@ def _tower(section: Fields, layer: int) -> tuple[TowerSpec, int]:
     return tower, image
 
 
-def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+def read_vision(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    """VisionFamily.read."""
     if fields.text("vision_feature_select_strategy", "default") != "default":
         raise fields.wrong("vision_feature_select_strategy", "default")
     tower, image = _tower(section, fields.integer("vision_feature_layer", -1))
@@ -120,7 +121,7 @@ INTERNVL = VisionFamily(
         "qwen3_moe": TextHalf(QWEN3_MOE, QWEN3_MOE_DEFAULTS),
         "llama": TextHalf(LLAMA, LLAMA_DEFAULTS),
     },
-    _read,
+    read_vision,
     usual="qwen2",
     harmless=frozenset({"image_token_id", "image_seq_length"}),
 )

@@ -1,0 +1,30 @@
+"""Qianfan-OCR in the format of transformers: InternVL's tower and projector, and Qwen 3.
+
+Source: Baidu, "Qianfan-OCR", 2026.
+"""
+
+from __future__ import annotations
+
+from penstock.families.hub_defaults import QWEN2_DEFAULTS
+from penstock.families.qwen3 import QWEN3
+from penstock.families.vision.internvl import read_vision
+from penstock.families.vision.reading import TextHalf, VisionFamily
+from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig
+from penstock.model.tower_spec import VisionSpec
+
+
+def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    section.ignore("drop_path_rate")  # of training
+    return read_vision(fields, section.completed(attention_bias=True), text)
+
+
+QIANFAN_OCR = VisionFamily(
+    "qianfan_ocr",
+    ("QianfanOCRForConditionalGeneration",),
+    "Qianfan-OCR",
+    {"qwen3": TextHalf(QWEN3, QWEN2_DEFAULTS)},
+    _read,
+    usual="qwen3",
+    harmless=frozenset({"image_token_id", "image_seq_length"}),
+)
