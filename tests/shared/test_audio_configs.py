@@ -18,7 +18,9 @@ from penstock.model.audio_spec import (
     StackProjector,
 )
 from penstock.model.config import ModelConfig
+from penstock.model.conformer_spec import ConformerSpec
 from penstock.prepare.hub_config import read_config
+from tests.shared.releases.reading import RELEASES
 
 QWEN2_AUDIO: dict[str, Any] = {
     "architectures": ["Qwen2AudioForConditionalGeneration"],
@@ -278,3 +280,33 @@ def test_other_decoders() -> None:
     other = QWEN2_AUDIO | {"text_config": {"model_type": "mamba"}}
     with pytest.raises(UnsupportedModel, match="not served behind the tower of Qwen2-Audio"):
         read(other)
+
+
+def test_gemma_4_sees_and_hears() -> None:
+    config = read_config(Fields(RELEASES["google/gemma-4-E2B-it"]["config"], "config.json"))
+    assert config.vision is not None
+    assert config.audio is not None
+    tower = config.audio.tower
+    assert isinstance(tower, ConformerSpec)
+    assert (tower.num_layers, tower.window, tower.mel_bins, tower.width) == (12, 12, 128, 1536)
+    assert config.audio.row_frames == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"attention_context_right": 2}, "attention_context_right"),
+        ({"attention_chunk_size": 20}, "attention_chunk_size"),
+        ({"attention_logit_cap": -1.0}, "attention_logit_cap"),
+        ({"subsampling_conv_channels": [128]}, "two numbers"),
+        ({"subsampling_conv_channels": [126, 32]}, "multiple of 4"),
+        ({"conv_kernel_size": 10**9}, "conv_kernel_size"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"num_attention_heads": 7}, "heads"),
+    ],
+)
+def test_conformers_that_arent_served(changes: dict[str, Any], words: str) -> None:
+    values = RELEASES["google/gemma-4-E2B-it"]["config"]
+    values = values | {"audio_config": values["audio_config"] | changes}
+    with pytest.raises(UnsupportedModel, match=words):
+        read_config(Fields(values, "config.json"))

@@ -101,9 +101,11 @@ class SlotMedia:
 
     def last_seen(self, start: int, end: int) -> np.ndarray:
         """Returns [end - start] int64: the last token that each token sees, where tokens of a span
-        see one another."""
+        see one another, but for a sound's."""
         found = np.arange(start, end)
         for span in self.overlapping(start, end):
+            if self._items[span.item].kind == "audio":
+                continue
             found[max(span.offset, start) - start : span.end - start] = span.end - 1
         return found
 

@@ -20,12 +20,15 @@ from penstock.model.audio_spec import (
     BlockTowerSpec,
     LinearProjector,
     NarrowProjector,
+    NormedProjector,
     StackProjector,
 )
 from penstock.model.config import ModelConfig
+from penstock.model.conformer_spec import ConformerSpec
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
 from penstock_worker.media.block_tower import BlockTower
+from penstock_worker.media.conformer import ConformerTower
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.media.unfit import UnfitItem
 from penstock_worker.vision.layer import TowerLayer, TowerNorm, TowerProduct
@@ -37,7 +40,9 @@ from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
 
 _TOWER = re.compile(r"^(?:model\.)?(?:encoder|audio_tower)\.")
-_HUB_LAYER = re.compile(r"^layers\.(\d+)\.(.+?)(\.weight|\.bias)$")
+_HUB_LAYER = re.compile(
+    r"^layers\.(\d+)\.(.+?)(?:\.linear)?(\.weight|\.bias|\.(?:in|out)put_(?:min|max))$"
+)
 _HUB_MODULE = re.compile(r"^(.+?)(\.weight|\.bias)$")
 
 _HUB_IN_LAYER = {
@@ -57,8 +62,13 @@ _OF_TOWER = {
     "proj1": "projector.1",
     "proj2": "projector.2",
 }
-_PROJECTOR = re.compile(r"^(?:model\.)?multi_modal_projector\.")
-_OF_PROJECTOR = {"linear": "projector", "linear_1": "projector.1", "linear_2": "projector.2"}
+_PROJECTOR = re.compile(r"^(?:model\.)?(?:multi_modal_projector|embed_audio)\.")
+_OF_PROJECTOR = {
+    "linear": "projector",
+    "linear_1": "projector.1",
+    "linear_2": "projector.2",
+    "embedding_projection": "projector",
+}
 ZERO_BIASES = ("k_proj",)
 """Modules of every layer without biases, where others that share the product have some."""
 
@@ -169,6 +179,53 @@ _MODULES = {
 _FLAT = frozenset({"conv1.bias", "conv2.bias"})
 
 
+_CONFORMER_LAYER = re.compile(r"a\.blk\.(\d+)\.(\w+)\.(weight|bias|(?:in|out)put_(?:min|max))")
+_IN_CONFORMER = {
+    "ffn_norm": "feed_forward1.pre_layer_norm",
+    "ffn_up": "feed_forward1.ffw_layer_1",
+    "ffn_down": "feed_forward1.ffw_layer_2",
+    "ffn_post_norm": "feed_forward1.post_layer_norm",
+    "ffn_norm_1": "feed_forward2.pre_layer_norm",
+    "ffn_up_1": "feed_forward2.ffw_layer_1",
+    "ffn_down_1": "feed_forward2.ffw_layer_2",
+    "ffn_post_norm_1": "feed_forward2.post_layer_norm",
+    "attn_pre_norm": "norm_pre_attn",
+    "attn_q": "q_proj",
+    "attn_k": "k_proj",
+    "attn_v": "v_proj",
+    "attn_k_rel": "self_attn.relative_k_proj",
+    "per_dim_scale": "self_attn.per_dim_scale",
+    "attn_out": "self_attn.post",
+    "attn_post_norm": "norm_post_attn",
+    "conv_norm": "lconv1d.pre_layer_norm",
+    "conv_pw1": "lconv1d.linear_start",
+    "conv_dw": "lconv1d.depthwise_conv1d",
+    "norm_conv": "lconv1d.conv_norm",
+    "conv_pw2": "lconv1d.linear_end",
+    "ln2": "norm_out",
+}
+_CONFORMER_MODULES = {
+    "a.conv1d.0": "subsample_conv_projection.layer0.conv",
+    "a.conv1d.0.norm": "subsample_conv_projection.layer0.norm",
+    "a.conv1d.1": "subsample_conv_projection.layer1.conv",
+    "a.conv1d.1.norm": "subsample_conv_projection.layer1.norm",
+    "a.input_projection": "subsample_conv_projection.input_proj_linear",
+    "a.pre_encode.out": "output_proj",
+    "mm.a.input_projection": "projector",
+}
+
+
+def of_conformer(name: str) -> str | None:
+    """Returns our name for a tensor of Gemma 4's file; None for what the model sees with."""
+    layer = _CONFORMER_LAYER.fullmatch(name)
+    if layer is not None and layer[2] in _IN_CONFORMER:
+        return f"layers.{layer[1]}.{_IN_CONFORMER[layer[2]]}.{layer[3]}"
+    module, _, kind = name.rpartition(".")
+    if module in _CONFORMER_MODULES:
+        return f"{_CONFORMER_MODULES[module]}.{kind}"
+    return name if name.startswith(("a.", "mm.a.")) else None
+
+
 def from_mmproj(name: str) -> str | None:
     """Returns our name for a tensor. An unknown name stays."""
     layer = _LAYER.fullmatch(name)
@@ -181,7 +238,9 @@ def from_mmproj(name: str) -> str | None:
 def mmproj_sounds(path: str) -> dict[str, StoredTensor]:
     """Returns a file's tensors by our names. Raises UnsupportedModel for a broken file,
     ModelNotFound for a missing one."""
-    return read_tensors(GGUFFile(path, vocabulary=False), from_mmproj, _FLAT)
+    file = GGUFFile(path, vocabulary=False)
+    conformer = file.metadata.get("clip.audio.projector_type") == "gemma4a"
+    return read_tensors(file, of_conformer if conformer else from_mmproj, _FLAT)
 
 
 open_audio_tower = partial(
@@ -224,6 +283,16 @@ class _Narrow(SoundProjector):
         return self._second(inner)
 
 
+class _Normed(SoundProjector):
+    def __init__(self, spec: NormedProjector, weights: Weights, inputs: int, outputs: int) -> None:
+        self._product = TowerProduct.load(weights, [("projector", outputs)], inputs, bias=False)
+        self._ones = torch.ones(inputs, dtype=weights.dtype, device=weights.device)
+        self._eps = spec.eps
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        return self._product(reference.rms_norm(vectors, self._ones, self._eps))
+
+
 class _Stack(SoundProjector):
     def __init__(self, spec: StackProjector, weights: Weights, inputs: int, outputs: int) -> None:
         wide = inputs * spec.factor
@@ -241,7 +310,7 @@ class _Stack(SoundProjector):
 def load_sound_projector(spec: AudioSpec, weights: Weights, outputs: int) -> SoundProjector:
     """`outputs` is the decoder's hidden size. Raises UnsupportedModel for weights that don't
     fit."""
-    inputs = spec.tower.hidden_size
+    inputs = spec.tower.width if isinstance(spec.tower, ConformerSpec) else spec.tower.hidden_size
     match spec.projector:
         case LinearProjector():
             return _Linear(weights, inputs, outputs)
@@ -249,6 +318,8 @@ def load_sound_projector(spec: AudioSpec, weights: Weights, outputs: int) -> Sou
             return _Stack(spec.projector, weights, inputs, outputs)
         case NarrowProjector():
             return _Narrow(spec.projector, weights, inputs, outputs)
+        case NormedProjector():
+            return _Normed(spec.projector, weights, inputs, outputs)
         case None:
             return _AsTheyAre()
 
@@ -339,11 +410,13 @@ class AudioTower:
 
 
 def load_sound_tower(
-    spec: AudioTowerSpec | BlockTowerSpec, weights: Weights, threads: RowThreads
-) -> AudioTower | BlockTower:
+    spec: AudioTowerSpec | BlockTowerSpec | ConformerSpec, weights: Weights, threads: RowThreads
+) -> AudioTower | BlockTower | ConformerTower:
     """Raises UnsupportedModel for weights that don't fit."""
     if isinstance(spec, BlockTowerSpec):
         return BlockTower(spec, weights, threads)
+    if isinstance(spec, ConformerSpec):
+        return ConformerTower(spec, weights, threads)
     return AudioTower(spec, weights, threads)
 
 

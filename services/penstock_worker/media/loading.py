@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import torch
 
 from penstock.errors import UnsupportedModel
-from penstock.model.config import PreparedModel
+from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.hearing import AudioModel, Hearing, open_audio_tower
 from penstock_worker.media.interface import Sees
 from penstock_worker.media.planning import media_of
+from penstock_worker.media.senses import BothSenses
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.vision.sight import Sight, load_tower
 from penstock_worker.weights.placing import CPU
@@ -77,6 +79,12 @@ def load_senses(
     config, media = prepared.config, prepared.media
     if media is None:
         raise UnsupportedModel("the model's files don't say how media are prepared")
+    if config.audio is not None and config.vision is not None and "image" in media.kinds:
+        parts = [
+            load_senses(each, dtype, load_format, device, threads)
+            for each in _apart(prepared, config)
+        ]
+        return lambda layer_done: BothSenses(*(part(layer_done) for part in parts))
     if config.audio is not None:
         weights = open_audio_tower(prepared.weights, dtype, device=device, load_format=load_format)
         hears = AudioModel(prepared.decoder, weights, threads)
@@ -85,3 +93,11 @@ def load_senses(
     preparation, video = media.kinds["image"].preparation, media.kinds.get("video")
     frames = None if video is None else video.preparation
     return lambda layer_done: Sight(sees, preparation, layer_done, frames)
+
+
+def _apart(prepared: PreparedModel, config: ModelConfig | EncoderConfig) -> list[PreparedModel]:
+    """The model as if it only saw, and as if it only heard."""
+    return [
+        msgspec.structs.replace(prepared, config=msgspec.structs.replace(config, **{other: None}))
+        for other in ("audio", "vision")
+    ]

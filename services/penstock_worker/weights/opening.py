@@ -58,6 +58,9 @@ class DummyWeights(Weights):
     def source(self, name: str, shape: tuple[int, ...]) -> Readable:
         return DummyTensor(name)
 
+    def number(self, name: str) -> float:
+        return 0.0
+
 
 def open_weights(
     files: WeightFiles,

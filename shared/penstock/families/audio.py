@@ -5,6 +5,9 @@ et al., "Qwen2-Audio technical report", 2024). Voxtral has Whisper's encoder, tw
 four of its vectors, and Llama (Mistral AI, "Voxtral", 2025). Qwen3-ASR has an encoder of blocks
 (see BlockTowerSpec), and Qwen 3 (Qwen team, "Qwen3-ASR technical report", 2026).
 
+Gemma 4 E2B and E4B have a conformer, a product of each of its vectors, and Gemma 4; they see, too
+(transformers' Gemma4AudioConfig).
+
 The decoder after a tower is one of penstock.families.FAMILIES. (Whisper's, which attends to what
 its encoder makes of a sound, is one itself.)
 """
@@ -19,6 +22,7 @@ from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.family import TEXT, TextHalf, TowerFamily
+from penstock.families.gemma4 import GEMMA4
 from penstock.families.llama import LLAMA
 from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen3 import QWEN3
@@ -30,10 +34,12 @@ from penstock.model.audio_spec import (
     BlockTowerSpec,
     LinearProjector,
     NarrowProjector,
+    NormedProjector,
     StackProjector,
     halved,
 )
 from penstock.model.config import ModelConfig
+from penstock.model.conformer_spec import ConformerSpec
 from penstock.model.layer_spec import NormSpec
 
 AUDIO = "audio_config"
@@ -56,7 +62,7 @@ OF_TRAINING = (
 class AudioFamily(TowerFamily):
     """A family of models that hear: how their files say what AudioSpec says."""
 
-    read: Callable[[Fields, Fields, ModelConfig], AudioSpec]
+    read: Callable[[Fields, Fields, ModelConfig], AudioSpec | None]
 
     SECTION: ClassVar[str] = AUDIO
     PART: ClassVar[str] = "audio"
@@ -207,6 +213,72 @@ VOXTRAL = AudioFamily(
 )
 
 
+GEMMA4_TOWER_DEFAULTS: dict[str, object] = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "subsampling_conv_channels": [128, 32],
+    "attention_chunk_size": 12,
+    "attention_context_left": 13,
+    "conv_kernel_size": 5,
+    "output_proj_dims": 1536,
+}
+MAX_WINDOW = 1024
+"""Most vectors that one attends to, and that a convolution over time reads."""
+
+
+def _read_gemma4(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec | None:
+    """The spectrogram has as many bands as the first convolution has outputs. Distances count from
+    the middle of what a chunk of vectors sees, which has to be the first that its first one
+    does."""
+    if not section.values:
+        return None
+    section = section.completed(**GEMMA4_TOWER_DEFAULTS)
+    hub.only(section, hidden_act="silu", attention_context_right=0)
+    hidden = bounded(section, "hidden_size", MAX_WIDTH)
+    channels = section.listed("subsampling_conv_channels", int)
+    if len(channels) != 2 or channels[0] % 4 or not 1 <= min(channels) <= max(channels) <= MAX_BINS:
+        raise section.wrong(
+            "subsampling_conv_channels",
+            f"two numbers of 1 to {MAX_BINS}, the first a multiple of 4",
+        )
+    before = bounded(section, "attention_context_left", MAX_WINDOW) - 1
+    chunk = bounded(section, "attention_chunk_size", MAX_WINDOW)
+    if before < 1 or chunk not in (before, before + 1):
+        raise section.wrong("attention_chunk_size", "attention_context_left, or one less,")
+    cap = section.number("attention_logit_cap", 50.0)
+    if cap <= 0 or section.number("attention_invalid_logits_value", -1e9) > -1e4 - cap:
+        raise section.wrong("attention_logit_cap", "a positive number that hides nothing")
+    eps = section.number("rms_norm_eps", 1e-6)
+    tower = ConformerSpec(
+        hidden_size=hidden,
+        num_layers=layer_count(section, "num_hidden_layers"),
+        num_heads=heads(section, "num_attention_heads", hidden),
+        mel_bins=channels[0],
+        channels=(channels[0], channels[1]),
+        window=before,
+        reach=bounded(section, "conv_kernel_size", MAX_WINDOW),
+        residual_weight=section.number("residual_weight", 0.5),
+        score_cap=cap,
+        bound=section.number("gradient_clipping", 1e10),
+        eps=eps,
+        outputs=bounded(section, "output_proj_dims", MAX_WIDTH),
+        clipped=section.flag("use_clipped_linears", True),
+    )
+    return AudioSpec(tower=tower, projector=NormedProjector(eps=eps))
+
+
+GEMMA4_AUDIO = AudioFamily(
+    "gemma4",
+    ("Gemma4ForConditionalGeneration",),
+    "Gemma 4 E2B, E4B",
+    {"gemma4_text": TextHalf(GEMMA4, nulls=True)},
+    _read_gemma4,
+    usual="gemma4_text",
+    harmless=frozenset({"audio_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index"}),
+)
+
+
 QWEN3_ASR_TEXT_DEFAULTS: dict[str, object] = {
     "vocab_size": 151_936,
     "hidden_size": 2048,
@@ -323,7 +395,7 @@ def lifted(fields: Fields) -> Fields:
 
 
 AUDIO_FAMILIES: dict[str, AudioFamily] = {
-    each.name: each for each in (QWEN2_AUDIO, VOXTRAL, QWEN3_ASR)
+    each.name: each for each in (QWEN2_AUDIO, VOXTRAL, QWEN3_ASR, GEMMA4_AUDIO)
 }
 
 AUDIO_CLASSES: dict[str, AudioFamily] = {

@@ -23,8 +23,10 @@ from penstock.media.wire import MAX_FRAME, Answer, DocumentText, Prepare, Proces
 from penstock.model.media_facts import (
     BlockMel,
     FixedFrames,
+    FrameMel,
     ImagePreparation,
     LogMel,
+    SoundPreparation,
     Spectrogram,
     VideoFrames,
     VideoPreparation,
@@ -119,7 +121,7 @@ def prepare_item(task: Prepare) -> PreparedArrays:
     """Raises Unfit, MemoryError, and whatever decoders raise for damaged input."""
     try:
         match task.preparation:
-            case LogMel() | BlockMel():
+            case LogMel() | BlockMel() | FrameMel():
                 return _sound(task, task.preparation, whole=False)
             case Spectrogram():
                 return _sound(task, task.preparation.mel, whole=True)
@@ -160,9 +162,10 @@ def _video(task: Prepare, video: VideoPreparation) -> PreparedArrays:
     return PreparedArrays(arrays, shape.flat())
 
 
-def _sound(task: Prepare, mel: LogMel | BlockMel, *, whole: bool) -> PreparedArrays:
+def _sound(task: Prepare, mel: SoundPreparation, *, whole: bool) -> PreparedArrays:
     # Imported here: a server of pictures needs no decoders of sounds.
     from penstock.media.log_mel import LOG_MEL, block_log_mel, log_mel, whole_log_mel
+    from penstock.media.magnitudes import magnitude_mel
     from penstock.media.sound import BadSound, raw_sound
     from penstock.media.soundtrack import open_any
 
@@ -176,6 +179,8 @@ def _sound(task: Prepare, mel: LogMel | BlockMel, *, whole: bool) -> PreparedArr
         raise Unfit(str(error)) from None
     if isinstance(mel, BlockMel):
         spectrogram = block_log_mel(mel, samples)
+    elif isinstance(mel, FrameMel):
+        spectrogram = magnitude_mel(mel, samples)
     else:
         spectrogram = whole_log_mel(mel, samples) if whole else log_mel(mel, samples)
     if not np.isfinite(spectrogram).all():

@@ -20,6 +20,7 @@ from penstock.media.geometry import (
     whole_tiles,
     whole_volume,
 )
+from penstock.model.conformer_spec import rows_of
 from penstock.model.media_facts import (
     AnyresImages,
     BlockMel,
@@ -27,6 +28,7 @@ from penstock.model.media_facts import (
     FittedImages,
     FixedFrames,
     FixedImages,
+    FrameMel,
     LogMel,
     MediaFacts,
     MediaKind,
@@ -88,7 +90,7 @@ def layout(facts: MediaFacts, kind: MediaKind, shape: tuple[int, ...]) -> ItemLa
 
 def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
     match preparation:
-        case LogMel():
+        case LogMel() | FrameMel():
             return _Runs((ItemRun("", sound_rows(preparation, *shape)),))
         case BlockMel():
             return _Runs((ItemRun("", preparation.rows(*shape)),))
@@ -416,8 +418,25 @@ def frames_of(mel: LogMel, samples: int) -> int:
     return min(2 * convolved(mel, samples) + 1, mel.chunk_frames)
 
 
-def sound_rows(mel: LogMel, samples: int) -> int:
+def windows_of(mel: FrameMel, samples: int) -> int:
+    """Windows that end within the sound; the first begins half a window before it. Raises
+    BadLength."""
+    least = mel.frame - mel.frame // 2 + 1
+    if samples < least:
+        raise BadLength(
+            f"has {samples} samples at {mel.sampling_rate} Hz; this model hears {least} at least"
+        )
+    if samples > mel.seconds * mel.sampling_rate:
+        raise BadLength(
+            f"lasts {samples / mel.sampling_rate:.1f} s; this model hears {mel.seconds} s at most"
+        )
+    return -(-(samples - least + 1) // mel.hop)
+
+
+def sound_rows(mel: LogMel | FrameMel, samples: int) -> int:
     """Embeddings of a sound of so many samples, at the model's rate. Raises BadLength."""
+    if isinstance(mel, FrameMel):
+        return rows_of(windows_of(mel, samples))
     chunks = chunks_of(mel, samples)
     if not mel.cut:
         return chunks * (mel.chunk_frames // mel.row_frames)

@@ -14,6 +14,7 @@ from penstock.model.media_facts import (
     AnyresImages,
     BlockMel,
     FixedFrames,
+    FrameMel,
     LogMel,
     NaflexImages,
     PatchImages,
@@ -47,7 +48,7 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
     arrays: of the prepared item, see `penstock.media.prepared`.  Raises ValueError for what no
     preparation yields.
     """
-    if isinstance(image, (LogMel, BlockMel, VideoFrames, FixedFrames)):
+    if isinstance(image, (LogMel, BlockMel, FrameMel, VideoFrames, FixedFrames)):
         raise ValueError("the model takes no pictures")
     pixels = _bytes(arrays.get(PIXELS), "a prepared picture has pixels", "tiles")
     if isinstance(image, AnyresImages):

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from penstock.model.conformer_spec import REDUCED, ConformerSpec, rows_of
 from penstock.model.layer_spec import NormSpec
 
 
@@ -103,13 +104,19 @@ class NarrowProjector(msgspec.Struct, frozen=True, kw_only=True, tag="narrow"):
     activation: Literal["silu", "gelu", "gelu_tanh", "relu2"] = "gelu"
 
 
+class NormedProjector(msgspec.Struct, frozen=True, kw_only=True, tag="normed"):
+    """Each vector divided by its root mean square, and a product without a bias (Gemma 4)."""
+
+    eps: float
+
+
 class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a model hears with. tower: makes vectors of a sound.  projector: makes rows of these,
     which stand in the place of a prompt's placeholders; None: the vectors are the rows, as where a
     decoder attends to them."""
 
-    tower: AudioTowerSpec | BlockTowerSpec
-    projector: LinearProjector | StackProjector | NarrowProjector | None
+    tower: AudioTowerSpec | BlockTowerSpec | ConformerSpec
+    projector: LinearProjector | StackProjector | NarrowProjector | NormedProjector | None
     cut: bool = False
     """Whether the silence that fills up a chunk is left out."""
 
@@ -118,12 +125,14 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Windows that a row is made of; of a sound in blocks, at most."""
         if isinstance(self.tower, BlockTowerSpec):
             return 8
+        if isinstance(self.tower, ConformerSpec):
+            return REDUCED
         stacked = self.projector.factor if isinstance(self.projector, StackProjector) else 1
         return 2 * (2 if self.tower.pooled else 1) * stacked
 
     def takes(self, chunks: int, frames: int) -> bool:
         """Whether a sound may have so many chunks of so many windows each."""
-        if isinstance(self.tower, BlockTowerSpec):
+        if isinstance(self.tower, (BlockTowerSpec, ConformerSpec)):
             return chunks == 1
         whole = self.tower.chunk_frames
         return frames == whole or (self.cut and chunks == 1 and self.row_frames <= frames < whole)
@@ -131,7 +140,7 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needed(self) -> str:
         """What `takes` takes, for people."""
-        if isinstance(self.tower, BlockTowerSpec):
+        if isinstance(self.tower, (BlockTowerSpec, ConformerSpec)):
             return "one chunk is needed"
         return f"{self.tower.chunk_frames} are needed"
 
@@ -139,4 +148,6 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Embeddings of a sound of so many chunks of so many windows each."""
         if isinstance(self.tower, BlockTowerSpec):
             return chunks * self.tower.vectors(frames)
+        if isinstance(self.tower, ConformerSpec):
+            return chunks * rows_of(frames)
         return chunks * (frames // self.row_frames)

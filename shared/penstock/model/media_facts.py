@@ -386,6 +386,26 @@ class BlockMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
         return block_vectors(self.frames(samples), self.block)
 
 
+class FrameMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="frame_mel"):
+    """Gemma 4's: the logarithms of magnitudes in bands of the mel scale, of windows that lie in the
+    sound as a whole but for silence before its beginning.
+
+    sampling_rate: Hz.  bins: bands.  lowest, highest: Hz, of all bands together.  frame: samples of
+    a window.  hop: from one window to the next, samples.  n_fft: samples up to which a window is
+    filled with zeros.  floor: what is added to a magnitude.  seconds: of a sound, at most.
+    """
+
+    sampling_rate: int
+    bins: int
+    lowest: float
+    highest: float
+    frame: int
+    hop: int
+    n_fft: int
+    floor: float
+    seconds: int
+
+
 class Spectrogram(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="spectrogram"):
     """Preparation of a whole recording as `mel` has it: filled up with silence to one chunk, but
     not cut into several. It is no model's: who transcribes cuts windows out of the result."""
@@ -407,7 +427,8 @@ ImagePreparation = (
     | PooledImages
 )
 VideoPreparation = VideoFrames | FixedFrames
-Preparation = ImagePreparation | VideoPreparation | LogMel | BlockMel
+SoundPreparation = LogMel | BlockMel | FrameMel
+Preparation = ImagePreparation | VideoPreparation | SoundPreparation
 AnyPreparation = Preparation | Spectrogram
 
 

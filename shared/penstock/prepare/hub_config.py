@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -127,9 +127,9 @@ def read_config(fields: Fields, *, language_model_only: bool = False) -> ModelCo
 
     Raises UnsupportedModel for another architecture, and for a variant of one of ours that can't be
     computed."""
-    towered = _with_a_tower(fields)
-    if towered is not None:
-        return _with_tower(fields, towered, language_model_only=language_model_only)
+    towers = _towers(fields)
+    if towers:
+        return _with_towers(fields, towers, language_model_only=language_model_only)
     family = _family(fields)
     if TEXT_HALF in fields:
         log.info("the model is served for text only", config=fields.where)
@@ -144,29 +144,34 @@ def _decoder(fields: Fields, family: Family) -> ModelConfig:
     return check_config(config, fields.where)
 
 
-def _with_a_tower(fields: Fields) -> TowerFamily | None:
-    """The family of a model that sees or hears; None for others."""
-    known: dict[str, TowerFamily] = {**VISION_CLASSES, **AUDIO_CLASSES}
-    names = _architectures(fields)
-    return next((known[name] for name in names if name in known), None)
+def _towers(fields: Fields) -> list[TowerFamily]:
+    """The families of a model that sees, hears or does both; empty for others."""
+    known: tuple[Mapping[str, TowerFamily], ...] = (VISION_CLASSES, AUDIO_CLASSES)
+    of_names = ([each[name] for each in known if name in each] for name in _architectures(fields))
+    return next(filter(None, of_names), [])
 
 
-def _with_tower(fields: Fields, towered: TowerFamily, *, language_model_only: bool) -> ModelConfig:
-    half, section = towered.text_half(fields)
+def _with_towers(
+    fields: Fields, towers: Sequence[TowerFamily], *, language_model_only: bool
+) -> ModelConfig:
+    """All of `towers` stand before the same decoders."""
+    half, section = towers[0].text_half(fields)
     text = _decoder(_tied_as(fields, section), half.family)
     if language_model_only:
         log.info("the model is served for text only", config=fields.where)
         return text
-    tower = fields.section(towered.SECTION)
-    with odd_values_refused(fields.where):
-        part = towered.read(fields, tower, text)
-    if part is None:
+    parts = {}
+    for towered in towers:
+        tower = fields.section(towered.SECTION)
+        with odd_values_refused(fields.where):
+            parts[towered.PART] = towered.read(fields, tower, text)
+        pass_over(tower, HARMLESS | HARMLESS_IN_TOWERS)
+        fields.ignore(towered.SECTION, TEXT_HALF, "tie_word_embeddings", *towered.harmless)
+    if not any(parts.values()):
         log.info("the model is served for text only", config=fields.where)
-    pass_over(tower, HARMLESS | HARMLESS_IN_TOWERS)
-    fields.ignore(towered.SECTION, TEXT_HALF, "tie_word_embeddings", *towered.harmless)
     if TEXT_HALF in fields:  # else all other keys are the decoder's
         pass_over(fields, HARMLESS)
-    return msgspec.structs.replace(text, **{towered.PART: part})
+    return msgspec.structs.replace(text, **parts)
 
 
 def _text_half(fields: Fields) -> Fields:

@@ -15,6 +15,7 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.model.audio_spec import AudioSpec
+from penstock.model.conformer_spec import ConformerSpec
 from penstock.model.media_facts import (
     FixedImages,
     KindFacts,
@@ -51,6 +52,7 @@ from penstock.prepare.picture_readers import (
     pixtral,
     qianfan_ocr,
 )
+from penstock.prepare.sound_readers import GEMMA4, gemma4_sounds
 from penstock.prepare.sounds import read_sounds
 from penstock.prepare.video_processor import read_video
 from penstock.text.tokenizer import Tokenizer
@@ -77,7 +79,11 @@ def read_media(
         if video is not None:
             kinds["video"] = video
     values, where = _section(path, "feature_extractor")
-    if audio is not None and values:
+    kind = values.get("feature_extractor_type")
+    if audio is not None and isinstance(audio.tower, ConformerSpec):
+        if kind == GEMMA4:
+            kinds["audio"] = gemma4_sounds(values, where, audio, tokens)
+    elif audio is not None and values:
         kinds["audio"] = read_sounds(values, where, config, audio, tokens)
     return MediaFacts(kinds=kinds) if kinds else None
 

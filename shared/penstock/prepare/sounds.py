@@ -10,7 +10,7 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.media.log_mel import HIGHEST
-from penstock.model.audio_spec import AudioSpec, BlockTowerSpec
+from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, BlockTowerSpec
 from penstock.model.media_facts import BlockMel, KindFacts, LogMel
 from penstock.prepare.media_tokens import MediaTokens
 
@@ -109,7 +109,7 @@ def _log_mel(settings: Fields, audio: AudioSpec) -> LogMel:
         cut=audio.cut,
     )
     tower, hop = audio.tower, mel.hop
-    if isinstance(tower, BlockTowerSpec):
+    if not isinstance(tower, AudioTowerSpec):
         raise TypeError(f"{tower} takes no chunks")
     if mel.chunk_samples % hop or mel.chunk_frames != tower.chunk_frames:
         raise settings.wrong(

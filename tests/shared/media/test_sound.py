@@ -7,24 +7,37 @@ import io
 import random
 import struct
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
 import soundfile
 import soxr
-from transformers import WhisperFeatureExtractor
+from transformers import Gemma4AudioFeatureExtractor, WhisperFeatureExtractor
 
 from penstock.media.layout import BadLength, frames_of, sound_rows
 from penstock.media.log_mel import LOG_MEL, log_mel
+from penstock.media.magnitudes import magnitude_mel
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
 from penstock.media.sound import FORMATS, MAX_CHANNELS, BadSound, is_chained, open_sound, raw_sound
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
-from penstock.model.media_facts import LogMel
+from penstock.model.media_facts import FrameMel, LogMel
 from tests import thinning
 from tests.shared.media.sounds import RATE, saved_sound, sound
 from tests.shared.media.test_fuzz import damaged
 
+FRAMES = FrameMel(
+    sampling_rate=RATE,
+    bins=128,
+    lowest=0.0,
+    highest=8000.0,
+    frame=320,
+    hop=160,
+    n_fft=512,
+    floor=1e-3,
+    seconds=30,
+)
 WHISPER = LogMel(sampling_rate=RATE, bins=80, n_fft=400, hop=160, seconds=30, row_frames=2)
 CUT = LogMel(sampling_rate=RATE, bins=128, n_fft=400, hop=160, seconds=30, row_frames=4, cut=True)
 MANY = LogMel(sampling_rate=RATE, bins=80, n_fft=400, hop=160, seconds=30, row_frames=8, many=True)
@@ -77,6 +90,26 @@ def test_spectrograms_are_those_of_transformers(mel: LogMel) -> None:
         assert found.shape == (chunks, mel.bins, frames_of(mel, len(samples)))
         assert found.dtype == np.float32
         assert np.array_equal(found, wanted[:, :, : found.shape[2]])
+
+
+@pytest.mark.parametrize("bins", [128, 12])
+def test_magnitudes_are_those_of_transformers(bins: int) -> None:
+    """So are rows, which are what its mask leaves behind two convolutions."""
+    theirs = Gemma4AudioFeatureExtractor(feature_size=bins)
+    mel = msgspec.structs.replace(FRAMES, bins=bins)
+    for samples in (161, 320, 321, 7777, 16_000, 30 * RATE):
+        given = sound(samples / RATE)[:samples]
+        wanted = theirs([given], return_tensors="np")
+        mask = wanted["input_features_mask"][0]
+        found = magnitude_mel(mel, given)
+        assert found.shape == (1, bins, mask.sum())
+        assert found.dtype == np.float32
+        assert np.abs(found[0].T - wanted["input_features"][0][mask]).max() < 1e-5
+        assert sound_rows(mel, samples) == mask[::2][::2].sum()
+    with pytest.raises(BadLength, match="161 at least"):
+        sound_rows(FRAMES, 160)
+    with pytest.raises(BadLength, match="30 s at most"):
+        sound_rows(FRAMES, 30 * RATE + 1)
 
 
 def test_rows_of_a_sound() -> None:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,15 +16,20 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch.nn import functional
-from transformers import Qwen3ASRFeatureExtractor, WhisperFeatureExtractor
+from transformers import (
+    Gemma4AudioFeatureExtractor,
+    Qwen3ASRFeatureExtractor,
+    WhisperFeatureExtractor,
+)
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
 from penstock.media.layout import sound_rows
 from penstock.media.log_mel import LOG_MEL, block_log_mel, log_mel
+from penstock.media.magnitudes import magnitude_mel
 from penstock.media.prepared import write
 from penstock.model.config import ModelConfig, WeightFiles
-from penstock.model.media_facts import BlockMel, LogMel
+from penstock.model.media_facts import BlockMel, FrameMel, LogMel
 from penstock.prepare.hub_config import read_config
 from penstock.protocol.common import Media, MediaItem
 from penstock_worker.attention.interface import CacheShape
@@ -34,6 +39,7 @@ from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.hearing import AudioModel, Hearing, open_audio_tower
+from penstock_worker.media.planning import stand_in_of
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import choose
 from penstock_worker.steps.runner import StepRunner
@@ -43,7 +49,8 @@ from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Job
 from tests.worker.media_prompts import media_prompt
 from tests.worker.runners import Observer, host_runner
-from tests.worker.vision.vision_cases import PLACEHOLDER, POSITIONS, TEXT
+from tests.worker.vision.newer_cases import GEMMA4, GEMMA4_TOKENS
+from tests.worker.vision.vision_cases import PLACEHOLDER, POSITIONS, TEXT, set_buffers
 
 BINS = 12
 
@@ -54,7 +61,7 @@ class HearingCase:
 
     family: str
     settings: dict[str, Any]
-    mel: LogMel | BlockMel
+    mel: LogMel | BlockMel | FrameMel
 
     @property
     def extractor(self) -> Any:
@@ -62,6 +69,8 @@ class HearingCase:
             return Qwen3ASRFeatureExtractor(
                 feature_size=BINS, n_window=self.mel.block // 2, min_length=self.mel.least
             )
+        if isinstance(self.mel, FrameMel):
+            return Gemma4AudioFeatureExtractor(feature_size=BINS)
         return WhisperFeatureExtractor(feature_size=BINS, chunk_length=self.mel.seconds)
 
     def config(self) -> Any:
@@ -70,7 +79,57 @@ class HearingCase:
         return getattr(transformers, f"{self.family}Config")(**self.settings)
 
 
+CONFORMER: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "subsampling_conv_channels": [BINS, 8],
+    "attention_chunk_size": 4,
+    "attention_context_left": 5,
+    "attention_logit_cap": 3.0,
+    "conv_kernel_size": 3,
+    "output_proj_dims": 40,
+    "initializer_range": 0.2,
+}
+MAGNITUDES = FrameMel(
+    sampling_rate=RATE,
+    bins=BINS,
+    lowest=0.0,
+    highest=8000.0,
+    frame=320,
+    hop=160,
+    n_fft=512,
+    floor=1e-3,
+    seconds=30,
+)
 CASES: dict[str, HearingCase] = {
+    "gemma4": HearingCase(
+        "Gemma4",
+        {
+            "text_config": GEMMA4
+            | {
+                "hidden_size_per_layer_input": 32,
+                "vocab_size_per_layer_input": 199,
+                "use_bidirectional_attention": None,
+            },
+            "audio_config": CONFORMER,
+            **GEMMA4_TOKENS,
+            "image_token_id": 999,
+            "audio_token_id": PLACEHOLDER,
+        },
+        MAGNITUDES,
+    ),
+    "gemma4-unclipped": HearingCase(
+        "Gemma4",
+        {
+            "text_config": GEMMA4,
+            "audio_config": CONFORMER | {"use_clipped_linears": False, "gradient_clipping": 0.9},
+            **GEMMA4_TOKENS,
+            "image_token_id": 999,
+            "audio_token_id": PLACEHOLDER,
+        },
+        MAGNITUDES,
+    ),
     "qwen2-audio": HearingCase(
         "Qwen2Audio",
         {
@@ -149,7 +208,8 @@ def make_theirs(case: str) -> Any:
 
     torch.manual_seed(5)
     config = CASES[case].config()
-    config._attn_implementation = "eager"
+    # Gemma 4's conformer takes a mask of floats for one of truth values.
+    config._attn_implementation = "sdpa" if CASES[case].family == "Gemma4" else "eager"
     made = getattr(transformers, f"{CASES[case].family}ForConditionalGeneration")
     model: Any = made(config).eval()
     with torch.no_grad():
@@ -158,6 +218,10 @@ def make_theirs(case: str) -> Any:
                 parameter.normal_(0, 0.3)
             elif "norm" in name:
                 parameter.normal_(1, 0.3)
+            elif name.endswith("per_dim_scale"):
+                parameter.normal_(0, 0.3)
+        if CASES[case].family == "Gemma4":
+            set_buffers(model)
     return model
 
 
@@ -205,7 +269,12 @@ class Heard:
 def heard(case: str, seconds: float, seed: int) -> Heard:
     preparation, samples = CASES[case].mel, sound(seconds, seed=seed)
     blocks = isinstance(preparation, BlockMel)
-    mel = block_log_mel(preparation, samples) if blocks else log_mel(preparation, samples)
+    if isinstance(preparation, FrameMel):
+        mel = magnitude_mel(preparation, samples)
+    elif isinstance(preparation, BlockMel):
+        mel = block_log_mel(preparation, samples)
+    else:
+        mel = log_mel(preparation, samples)
     content = write({LOG_MEL: mel})
     digest = hashlib.sha256(content).hexdigest()
     rows = preparation.rows(len(samples)) if blocks else sound_rows(preparation, len(samples))
@@ -236,6 +305,9 @@ def their_features(case: str, sounds: Sequence[Heard]) -> dict[str, Any]:
     extractor, preparation = CASES[case].extractor, CASES[case].mel
     if isinstance(preparation, BlockMel):
         return _of_blocks(extractor, sounds)
+    if isinstance(preparation, FrameMel):
+        told = extractor([each.samples for each in sounds], return_tensors="pt")
+        return {name: told[name] for name in ("input_features", "input_features_mask")}
     features, masks = [], []
     for each in sounds:
         chunks = -(-len(each.samples) // preparation.chunk_samples)
@@ -286,13 +358,20 @@ def runner_of(
 ) -> StepRunner[Any]:
     """backend: that computes the decoder."""
     forward: ReferenceForward | CPUForward
+    bounds = SlotBounds(8, 128, 16, ours.config.vocab_size, POSITIONS)
     if backend != "reference":
         own = CPUModel(ours.config, ours.files, "float32", positions=POSITIONS, backend=backend)
         forward = cast("CPUForward", own.forward(block_size=16, num_blocks=128, threads=2))
+        bounds = replace(bounds, groups=own.recipe().kv_groups)
     else:
         shape = CacheShape.of(ours.config, 16, ours.decoder.dtype)
         forward = ReferenceForward(ours.decoder, ReferenceAttention(shape, 128))
-    media = MediaEncodings(rows=256, row_bytes=1, load_bytes=1 << 20, sections=False)
+    media = MediaEncodings(
+        rows=256,
+        row_bytes=1,
+        load_bytes=1 << 20,
+        sections=False,
+        stand_in=stand_in_of(ours.config),
+    )
     media.see_with(Hearing(ours.tower, forward.count_layer))
-    bounds = SlotBounds(8, 128, 16, ours.config.vocab_size, POSITIONS)
     return host_runner(forward, choose(1), Slots(bounds), observer=observer, media=media)

@@ -29,6 +29,8 @@ from tests.worker.vision.vision_cases import PLACEHOLDER
 
 WANTED = 8
 LENGTHS = {
+    "gemma4": (0.045, 0.31, 1.0),
+    "gemma4-unclipped": (0.05, 0.3, 0.9),
     "qwen2-audio": (0.045, 0.31, 1.0),
     "voxtral": (0.3, 2.0, 2.7),
     "qwen3-asr": (0.045, 0.31, 2.3),
@@ -54,7 +56,10 @@ def test_encodings_equal_transformers(case: str) -> None:
         assert torch.equal(divided.finish(), found)
         given = their_features(case, [each])
         with torch.inference_mode():
-            if case == "voxtral":
+            if case.startswith("gemma4"):
+                seen = theirs.model.get_audio_features(**given)
+                true = seen.pooler_output[seen.attention_mask]
+            elif case == "voxtral":
                 true = theirs.get_audio_features(given["input_features"]).pooler_output
             else:
                 tokens = torch.tensor([[5] + [PLACEHOLDER] * each.item.rows])

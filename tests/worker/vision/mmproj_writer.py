@@ -11,6 +11,7 @@ import gguf
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.nn import functional
 
 from tests.worker.models import gguf_keys as keys
 from tests.worker.models import test_recurrent_gguf as recurrent
@@ -130,7 +131,19 @@ def minicpmv(writer: Writer, config: Any) -> None:
 
 def gemma4(writer: Writer, config: Any) -> None:
     """The converter writes clip.vision.projector_type, and not how many patches become a row where
-    it is three each way."""
+    it is three each way. What the model hears with is in the same file."""
+    audio = config.audio_config
+    if audio is None:
+        return
+    writer.add_clip_has_audio_encoder(True)
+    writer.add_clip_audio_projector_type("gemma4a")
+    writer.add_audio_projection_dim(config.text_config.hidden_size)
+    writer.add_audio_embedding_length(audio.hidden_size)
+    writer.add_audio_feed_forward_length(4 * audio.hidden_size)
+    writer.add_audio_block_count(audio.num_hidden_layers)
+    writer.add_audio_head_count(audio.num_attention_heads)
+    writer.add_audio_num_mel_bins(audio.subsampling_conv_channels[0])
+    writer.add_audio_attention_layernorm_eps(1e-5)
 
 
 def internvl(writer: Writer, config: Any) -> None:
@@ -232,7 +245,7 @@ def write_mmproj(path: Path, theirs: Any, made: Made = Writer) -> None:
             continue  # pools, and isn't written
         for inner, tensor in _parts(_as_released(name), whole, config):
             found = names.get_name(inner, try_suffixes=SUFFIXES) or inner
-            assert found.startswith(("v.", "mm.")), name
+            assert found.startswith(("v.", "a.", "mm.")), name
             written = _as_written(name, tensor, config)
             writer.add_tensor(found, written.contiguous().float().numpy())
     finish(writer)
@@ -296,6 +309,8 @@ def _of_minicpmv(name: str) -> str:
 
 
 def _of_gemma4(name: str, tensor: Tensor, patch: int) -> tuple[str, Tensor]:
+    if name.startswith("audio_tower."):
+        return _of_conformer(name.replace("audio_tower.", "conformer.", 1), tensor)
     name = name.replace("vision_tower.vision_model.", "vision_tower.")
     name = name.replace("vision_tower.encoder.", "vision_model.model.").replace(".linear.", ".")
     if name.endswith("position_embedding_table"):
@@ -304,6 +319,15 @@ def _of_gemma4(name: str, tensor: Tensor, patch: int) -> tuple[str, Tensor]:
         tensor = tensor.unflatten(1, (patch, patch, 3)).movedim(-1, 1)
     inside = name.startswith("vision_model.")
     return name if inside else f"model.{name}", tensor[None] if not tensor.ndim else tensor
+
+
+def _of_conformer(name: str, tensor: Tensor) -> tuple[str, Tensor]:
+    name = name.replace(".linear.", ".")
+    if name.endswith("per_dim_scale"):
+        return f"{name}.weight", functional.softplus(tensor)
+    if "depthwise_conv1d" in name:
+        tensor = tensor[:, 0]
+    return name, tensor[None] if not tensor.ndim else tensor
 
 
 def _of_internvl(name: str) -> str:

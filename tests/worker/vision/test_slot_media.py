@@ -6,6 +6,7 @@ import math
 import random
 from fractions import Fraction
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -82,6 +83,12 @@ def test_what_is_seen_is_the_rest_of_a_span() -> None:
             assert slot.last_seen(start, end).tolist() == whole[start:end]
             spans = [span for span in media.spans if span.end > start and span.offset < end]
             assert list(slot.overlapping(start, end)) == spans
+
+
+def test_a_sounds_tokens_see_none_behind_them() -> None:
+    heard = msgspec.structs.replace(item(4), kind="audio")
+    slot = SlotMedia(Media((heard, item(3)), (MediaSpan(0, 2, 4), MediaSpan(1, 7, 3))), 12)
+    assert slot.last_seen(0, 12).tolist() == [*range(7), 9, 9, 9, 10, 11]
 
 
 def test_a_wrong_grid_counts_positions_as_text() -> None:

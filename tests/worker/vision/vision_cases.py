@@ -295,13 +295,13 @@ def make_theirs(case: str) -> Any:
             elif "mm_input" in name or (("vision" in name or "visual" in name) and "embed" in name):
                 parameter.normal_(0, 0.3)
         if CASES[case].family == "Gemma4":
-            _set_buffers(model)
+            set_buffers(model)
     if CASES[case].family == "PaddleOCRVL":  # as the makers' own code has it
         model.model.visual.vision_model.embeddings.interpolation_align_corners = False
     return model
 
 
-def _set_buffers(model: Any) -> None:
+def set_buffers(model: Any) -> None:
     """What Gemma 4 learns beside its parameters; and the padding's row of the layers' inputs, which
     starts as zeros."""
     for name, buffer in model.named_buffers():

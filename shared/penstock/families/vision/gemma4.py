@@ -1,6 +1,7 @@
 """Gemma 4: a tower with a gate and norms before and behind each half of a layer, whose patches have
 a vector for their column and one for their row; the mean of squares of patches; and Gemma 4's
-decoder. Pictures are served; videos and sounds aren't yet.
+decoder. Pictures are served; videos aren't yet. What E2B and E4B hear with is in
+penstock.families.audio.
 
 Source: transformers' Gemma4VisionConfig and the model that has it.
 """
@@ -138,12 +139,7 @@ GEMMA4_VISION = VisionFamily(
     usual="gemma4_text",
     harmless=frozenset(
         {
-            "audio_config",
-            "audio_token_id",
-            "boa_token_id",
             "boi_token_id",
-            "eoa_token_id",
-            "eoa_token_index",
             "eoi_token_id",
             "image_token_id",
             "video_token_id",

@@ -5,9 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from penstock.errors import UnsupportedModel
+from penstock.families.audio import MAX_BINS
 from penstock.families.vision.gemma4 import FORM, MAX_TABLE, gemma4_vision, positions
-from penstock.families.vision.reading import bounded
-from penstock.model.media_facts import SOFT_TOKENS, PooledImages, ScannedImages
+from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
+from penstock.model.audio_spec import AudioSpec, NormedProjector
+from penstock.model.conformer_spec import ConformerSpec
+from penstock.model.media_facts import SOFT_TOKENS, FrameMel, KindFacts, PooledImages, ScannedImages
 from penstock.model.tower_spec import (
     LearnedPositions,
     PoolProjector,
@@ -16,6 +19,7 @@ from penstock.model.tower_spec import (
 )
 from penstock.prepare.image_processor import HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
+from penstock.prepare.sound_readers import SECONDS
 
 SPARE_TOKENS = tuple(f"<unused{number}>" for number in range(99))
 """Unused tokens of Gemma's vocabulary: where a file lacks the token that stands for a picture's
@@ -92,5 +96,54 @@ def gemma4(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
     return vision, kinds
 
 
+def gemma4_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
+    """The file says sizes alone; the rest, and how sounds are prepared, is what all releases
+    have."""
+    first, *_ = found.shape("a.conv1d.0.weight", 4)
+    second, *_ = found.shape("a.conv1d.1.weight", 4)
+    outputs, _ = found.shape("a.pre_encode.out.weight", 2)
+    _, reach = found.shape("a.blk.0.conv_dw.weight", 2)
+    for size in (first, second, outputs, reach):
+        if not 1 <= size <= MAX_WIDTH:
+            raise UnsupportedModel(f"{found.file.path}: sizes up to {MAX_WIDTH} are allowed")
+    hidden = found.hidden_size()
+    tower = ConformerSpec(
+        hidden_size=hidden,
+        num_layers=found.num_layers(),
+        num_heads=heads(found.keys, "attention.head_count", hidden),
+        mel_bins=bounded(found.keys, "num_mel_bins", MAX_BINS),
+        channels=(first, second),
+        window=WINDOW,
+        reach=reach,
+        outputs=outputs,
+        clipped=found.has("a.blk.0.attn_q.input_max"),
+    )
+    mel = FrameMel(
+        sampling_rate=16_000,
+        bins=tower.mel_bins,
+        lowest=0.0,
+        highest=8000.0,
+        frame=320,
+        hop=160,
+        n_fft=512,
+        floor=1e-3,
+        seconds=SECONDS,
+    )
+    token, token_id = tokens.id_of("<|audio|>")
+    before, _ = tokens.id_of("<|audio>")
+    behind, _ = tokens.id_of("<audio|>")
+    facts = KindFacts(
+        preparation=mel,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        before=before,
+        behind=behind,
+    )
+    return AudioSpec(tower=tower, projector=NormedProjector(eps=tower.eps)), {"audio": facts}
+
+
+WINDOW = 12
+"""Vectors that one attends to, which isn't in the file."""
 PLAIN = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 """Mean and deviation of pixels that stay as they are."""

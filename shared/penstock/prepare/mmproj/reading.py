@@ -38,7 +38,7 @@ from penstock.model.tower_spec import (
 from penstock.prepare.checkpoint import odd_values_refused
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.prepare.mmproj.gemma import gemma3, gemma4, siglip_tower
+from penstock.prepare.mmproj.gemma import gemma3, gemma4, gemma4_sounds, siglip_tower
 from penstock.prepare.mmproj.glm4v import glm4v
 from penstock.prepare.mmproj.minicpmv import minicpmv4_6
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
@@ -50,9 +50,6 @@ from penstock.prepare.picture_readers import (
     NAFLEX_BEGIN,
     NAFLEX_END,
 )
-from penstock.process import logs
-
-log = logs.get(__name__)
 
 # mmproj files of Idefics 3 and SmolVLM.
 
@@ -274,13 +271,13 @@ class MmprojKind(NamedTuple):
     hears: bool = False
     sized: bool = True
     counted: bool = False
-    beside_ears: bool = False
+    ears: Callable[[MmprojFile, MmprojTokens], tuple[AudioSpec, Kinds]] | None = None
 
 
 KINDS: dict[str, MmprojKind] = {
     "mlp": MmprojKind("LLaVA", (), llava, sized=False),
     "gemma3": MmprojKind("Gemma 3", ("gemma3",), gemma3),
-    "gemma4v": MmprojKind("Gemma 4", ("gemma4",), gemma4, beside_ears=True),
+    "gemma4v": MmprojKind("Gemma 4", ("gemma4",), gemma4, ears=gemma4_sounds),
     "idefics3": MmprojKind("Idefics 3 or SmolVLM", ("llama",), idefics3),
     "pixtral": MmprojKind("Pixtral or Mistral Small 3", ("llama", "mistral"), pixtral),
     "lfm2": MmprojKind("LFM2-VL", ("lfm2", "lfm2_moe"), lfm2_vl),
@@ -324,9 +321,14 @@ def read_mmproj(
         )
     with odd_values_refused(where):
         found, kinds = kind.read(MmprojFile(file, keys, text), MmprojTokens(tokenizer_json, where))
+        audio = None
+        if kind.ears is not None and stated.flag("clip.has_audio_encoder", False):
+            own = MmprojFile(file, _keys(file, "clip.audio"), text)
+            audio, heard = kind.ears(own, MmprojTokens(tokenizer_json, where))
+            kinds |= heard
     if isinstance(found, AudioSpec):
         return msgspec.structs.replace(text, audio=found), MediaFacts(kinds=kinds)
-    return msgspec.structs.replace(text, vision=found), MediaFacts(kinds=kinds)
+    return msgspec.structs.replace(text, vision=found, audio=audio), MediaFacts(kinds=kinds)
 
 
 def _kind(stated: Fields, where: str) -> MmprojKind:
@@ -340,8 +342,7 @@ def _kind(stated: Fields, where: str) -> MmprojKind:
     name = stated.text("clip.projector_type", stated.text(own, "mlp"))
     found = KINDS.get(name)
     both = sees and hears
-    if both and found is not None and found.beside_ears:
-        log.info("the model is served without sounds", mmproj=where)
+    if both and found is not None and found.ears is not None:
         return found
     if both:
         raise UnsupportedModel(

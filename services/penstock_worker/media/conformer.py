@@ -1,0 +1,246 @@
+"""A conformer over a sound's windows (ConformerSpec).
+
+A sound is encoded by itself, so the shapes of all products depend on the sound alone, and so do its
+bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from penstock.model.conformer_spec import REDUCED, ConformerSpec
+from penstock.model.layer_spec import NormSpec
+from penstock_kernels.reference import encoder as kernels
+from penstock_worker.media.pieces import Pieces
+from penstock_worker.vision.layer import ClippedProducts, Shape, TowerNorm, TowerProduct
+from penstock_worker.vision.rows import ONE_THREAD, RowThreads
+from penstock_worker.weights.weights import Weights
+
+NORM = NormSpec()
+"""Of a layer's parts but its convolution; its epsilon is no setting."""
+REACH = 3
+"""Windows, and bands, that a convolution reads each way."""
+SLOWEST = 10_000.0
+"""Distances in which the slowest sinusoid turns by one radian."""
+HIDDEN = -1e9
+"""Score of what isn't there."""
+
+
+class Reduction:
+    """A convolution that goes two windows and two bands at a time, a norm of its channels, relu."""
+
+    def __init__(self, weights: Weights, name: str, inputs: int, outputs: int, eps: float) -> None:
+        matrix = weights.take(f"{name}.conv.weight", (outputs, inputs, REACH, REACH))
+        self._product = TowerProduct(matrix.flatten(1), None)
+        self._norm = weights.take(f"{name}.norm.weight", (outputs,))
+        self._eps = eps
+
+    def pieces(self, x: Tensor, threads: RowThreads) -> Pieces[Tensor]:
+        """Maps [windows, bands, inputs] to half of both, rounded up, and the outputs."""
+        around = functional.pad(x, (0, 0, 1, 1, 1, 1))
+        seen = around.unfold(0, REACH, 2).unfold(1, REACH, 2)
+        each = seen.shape[1] * self._product.size
+        return (yield from threads.mapped(self._of_windows, seen, each=each))
+
+    def _of_windows(self, seen: Tensor) -> Tensor:
+        made = self._product(seen.flatten(2).flatten(0, 1).contiguous())
+        normed = kernels.layer_norm(made, self._norm, None, self._eps)
+        return torch.relu(normed).unflatten(0, seen.shape[:2])
+
+
+class ConformerLayer:
+    """Maps [vectors, hidden] to the same shape."""
+
+    def __init__(
+        self, spec: ConformerSpec, weights: Weights, number: int, threads: RowThreads
+    ) -> None:
+        at, size = f"layers.{number}", spec.hidden_size
+        self._spec, self._weights, self._threads = spec, weights, threads
+        bound = min(spec.bound, torch.finfo(weights.dtype).max)
+        self._bounded: Callable[[Tensor], Tensor] = lambda x: x.clamp(-bound, bound)
+        self._feeds = [_FeedForward(self, f"{at}.feed_forward{which}") for which in (1, 2)]
+        self._norms = [
+            TowerNorm(weights, f"{at}.norm_{name}", size, NORM)
+            for name in ("pre_attn", "post_attn", "out")
+        ]
+        self._qkv = self.product([(f"{at}.{part}_proj", size) for part in "qkv"], size)
+        self._mixed = self.product([(f"{at}.self_attn.post", size)], size)
+        self._growth = self._factors(f"{at}.self_attn.per_dim_scale")
+        self._distances = self._of_distances(f"{at}.self_attn.relative_k_proj")
+        own = NormSpec(eps=spec.eps)
+        self._around = [
+            TowerNorm(weights, f"{at}.lconv1d.{name}", size, own)
+            for name in ("pre_layer_norm", "conv_norm")
+        ]
+        self._start = self.product([(f"{at}.lconv1d.linear_start", 2 * size)], size)
+        self._end = self.product([(f"{at}.lconv1d.linear_end", size)], size)
+        kernel, shape = f"{at}.lconv1d.depthwise_conv1d.weight", (size, 1, spec.reach)
+        flat = weights.has(kernel) and len(weights.shape(kernel)) == 2
+        taken = weights.take(kernel, shape[::2] if flat else shape)
+        self._kernel = taken if flat else taken[:, 0]
+
+    @property
+    def row_work(self) -> int:
+        """Multiplications for each vector."""
+        products = (self._qkv, self._mixed, self._start, self._end)
+        seen = 2 * self._spec.window * self._spec.hidden_size
+        return sum(each.size for each in (*products, *self._feeds)) + seen
+
+    @property
+    def bounded(self) -> Callable[[Tensor], Tensor]:
+        """Keeps numbers within the spec's bound."""
+        return self._bounded
+
+    def product(self, parts: list[Shape], inputs: int) -> TowerProduct | ClippedProducts:
+        """Reads modules that share their input."""
+        if self._spec.clipped:
+            return ClippedProducts.load(self._weights, parts, inputs)
+        return TowerProduct.load(self._weights, parts, inputs, bias=False)
+
+    def norm(self, name: str) -> TowerNorm:
+        """Reads a norm of vectors."""
+        return TowerNorm(self._weights, name, self._spec.hidden_size, NORM)
+
+    def _factors(self, name: str) -> Tensor:
+        """What queries are multiplied by, number by number; float32, [head size]."""
+        size = self._spec.head_dim
+        if self._weights.has(f"{name}.weight"):  # GGUF files have what softplus makes of them
+            grown = self._weights.take(f"{name}.weight", (size,), torch.float32)
+        else:
+            grown = functional.softplus(self._weights.take(name, (size,))).float()
+        return grown * (size**-0.5 / math.log(2))
+
+    def _of_distances(self, name: str) -> Tensor:
+        """[heads, head size, window] float32: what stands for the distance of each vector that one
+        attends to, the most distant first."""
+        spec, size = self._spec, self._spec.hidden_size
+        matrix = self._weights.take(f"{name}.weight", (size, size))
+        count = size // 2
+        each = torch.exp(torch.arange(count) * -(math.log(SLOWEST) / max(count - 1, 1)))
+        turned = torch.arange(spec.window - 1, -1, -1)[:, None] * each
+        waves = torch.cat((turned.sin(), turned.cos()), 1).to(matrix.device, matrix.dtype)
+        found = functional.linear(waves, matrix).float()
+        return found.unflatten(1, (spec.num_heads, -1)).permute(1, 2, 0).contiguous()
+
+    def pieces(self, hidden: Tensor) -> Pieces[Tensor]:
+        """Computes the layer, with pauses."""
+        size, window, mapped = self._spec.hidden_size, self._spec.window, self._threads.mapped
+        count = len(hidden)
+        work = self._feeds[0].size + self._qkv.size
+        begun = yield from mapped(self._begun, hidden, each=work)
+        first, query, key, value = begun.split(size, 1)
+        places = torch.arange(count, device=hidden.device)
+        seen = (query, _behind(key, window), _behind(value, window), places)
+        mixed = yield from mapped(self._attended, *seen, each=2 * window * size)
+        work = self._mixed.size + self._start.size
+        parts = yield from mapped(self._weighed, first, mixed, each=work)
+        second, weighed = parts.split(size, 1)
+        work = self._end.size + self._feeds[1].size
+        return (
+            yield from mapped(self._ended, second, _behind(weighed, self._spec.reach), each=work)
+        )
+
+    def _begun(self, hidden: Tensor) -> Tensor:
+        """Returns what the first feed-forward makes, and queries, keys and values of it."""
+        hidden = self._feeds[0](hidden)
+        return torch.cat((hidden, self._qkv(self._norms[0](self._bounded(hidden)))), 1)
+
+    def _attended(self, query: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> Tensor:
+        """query: [rows, hidden]. keys, values: [rows, hidden, window]. places: of the rows in the
+        sound, [rows]."""
+        spec = self._spec
+        apart = (spec.num_heads, spec.head_dim)
+        grown = query.float().unflatten(1, apart) * self._growth
+        key = keys.float().unflatten(1, apart) * (math.log(1 + math.e) / math.log(2))
+        scores = torch.einsum("rhd,rhdw->rhw", grown, key)
+        scores = scores + torch.einsum("rhd,hdw->rhw", grown, self._distances)
+        scores = torch.tanh(scores / spec.score_cap) * spec.score_cap
+        at = places[:, None] - torch.arange(spec.window - 1, -1, -1, device=places.device)
+        shares = scores.masked_fill((at < 0)[:, None], HIDDEN).softmax(-1)
+        mixed = torch.einsum("rhw,rhdw->rhd", shares, values.float().unflatten(1, apart))
+        return mixed.flatten(1).to(query.dtype)
+
+    def _weighed(self, first: Tensor, mixed: Tensor) -> Tensor:
+        """Returns the residual behind attention, and what the convolution reads."""
+        hidden = first + self._norms[1](self._bounded(self._mixed(mixed)))
+        begun = self._start(self._around[0](hidden))
+        return torch.cat((hidden, functional.glu(begun, 1)), 1)
+
+    def _ended(self, hidden: Tensor, windows: Tensor) -> Tensor:
+        """windows: [rows, hidden, reach]."""
+        found = self._bounded((windows * self._kernel).sum(2))
+        found = functional.silu(self._around[1](found))
+        hidden = self._feeds[1](hidden + self._end(found))
+        return self._norms[2](self._bounded(hidden))
+
+
+class _FeedForward:
+    def __init__(self, layer: ConformerLayer, at: str) -> None:
+        size = layer._spec.hidden_size
+        self._up = layer.product([(f"{at}.ffw_layer_1", 4 * size)], size)
+        self._down = layer.product([(f"{at}.ffw_layer_2", size)], 4 * size)
+        self._norms = [layer.norm(f"{at}.{name}_layer_norm") for name in ("pre", "post")]
+        self._bounded = layer.bounded
+        self._weight = layer._spec.residual_weight
+
+    @property
+    def size(self) -> int:
+        return self._up.size + self._down.size
+
+    def __call__(self, x: Tensor) -> Tensor:
+        inner = functional.silu(self._up(self._norms[0](self._bounded(x))))
+        return self._norms[1](self._bounded(self._down(inner))) * self._weight + x
+
+
+def _behind(x: Tensor, count: int) -> Tensor:
+    """[rows, size, count]: of each row those before it and itself; zeros before the first."""
+    return functional.pad(x, (0, 0, count - 1, 0)).unfold(0, count, 1)
+
+
+class ConformerTower:
+    """Loads its weights when it is constructed, and is read-only from then on."""
+
+    def __init__(
+        self, spec: ConformerSpec, weights: Weights, threads: RowThreads = ONE_THREAD
+    ) -> None:
+        """Raises UnsupportedModel for weights that don't fit."""
+        at, (first, second) = "subsample_conv_projection", spec.channels
+        self._reductions = (
+            Reduction(weights, f"{at}.layer0", 1, first, spec.eps),
+            Reduction(weights, f"{at}.layer1", first, second, spec.eps),
+        )
+        bands = -(-spec.mel_bins // REDUCED)
+        product = [(f"{at}.input_proj_linear", spec.hidden_size)]
+        self._first = TowerProduct.load(weights, product, bands * second, bias=False)
+        self._layers = [
+            ConformerLayer(spec, weights, number, threads) for number in range(spec.num_layers)
+        ]
+        self._last = TowerProduct.load(weights, [("output_proj", spec.outputs)], spec.hidden_size)
+        self._spec = spec
+        self._threads = threads
+
+    def work(self, frames: int) -> int:
+        """Multiplications for so many windows, more or less."""
+        spec, rows = self._spec, -(-frames // REDUCED)
+        first, second = spec.channels
+        convolved = REACH**2 * spec.mel_bins * first * (REDUCED + second) // REDUCED
+        of_row = convolved + sum(layer.row_work for layer in self._layers)
+        return rows * (of_row + self._first.size + self._last.size)
+
+    def pieces(self, mel: Tensor, layer_done: Callable[[], None] = lambda: None) -> Pieces[Tensor]:
+        """Maps float32 [1, bins, windows] to [vectors, outputs]. `layer_done` is called after each
+        layer."""
+        hidden = self._first.given(mel[0].t()[..., None])
+        for reduction in self._reductions:
+            hidden = yield from reduction.pieces(hidden, self._threads)
+        rows = hidden.flatten(1)
+        hidden = yield from self._threads.mapped(self._first, rows, each=self._first.size)
+        for layer in self._layers:
+            hidden = yield from layer.pieces(hidden)
+            layer_done()
+        return (yield from self._threads.mapped(self._last, hidden, each=self._last.size))

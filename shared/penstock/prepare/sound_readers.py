@@ -1,0 +1,90 @@
+"""How sounds are prepared that are no Whisper's: Gemma 4's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from penstock.errors import UnsupportedModel
+from penstock.families import hub_reading as hub
+from penstock.formats.fields import Fields
+from penstock.model.audio_spec import AudioSpec
+from penstock.model.media_facts import FrameMel, KindFacts
+from penstock.prepare.media_tokens import MediaTokens
+
+GEMMA4 = "Gemma4AudioFeatureExtractor"
+_DEFAULTS: dict[str, Any] = {
+    "feature_size": 128,
+    "sampling_rate": 16_000,
+    "frame_length_ms": 20.0,
+    "hop_length_ms": 10.0,
+    "min_frequency": 0.0,
+    "max_frequency": 8000.0,
+    "mel_floor": 1e-3,
+}
+_HARMLESS = (
+    "feature_extractor_type",
+    "padding_side",
+    "preemphasis_htk_flavor",  # there is no preemphasis
+    "processor_class",
+    "return_attention_mask",
+)
+SECONDS = 30
+"""Of a sound, at most: transformers' extractor leaves out what is behind, and its setting isn't in
+the file."""
+MAX_RATE, MAX_FRAME = 384_000, 65_536
+
+
+def gemma4_sounds(
+    values: dict[str, Any], where: str, audio: AudioSpec, tokens: MediaTokens
+) -> KindFacts:
+    """values: of the feature extractor. Raises UnsupportedModel."""
+    settings = Fields({**_DEFAULTS, **_stated(values)}, where)
+    hub.only(settings, preemphasis=0.0, dither=0.0, padding_value=0.0, input_scale_factor=1.0)
+    rate = settings.integer("sampling_rate")
+    frame, hop = (
+        round(rate * settings.number(f"{name}_length_ms") / 1000) for name in ("frame", "hop")
+    )
+    lowest, highest = settings.number("min_frequency"), settings.number("max_frequency")
+    floor = settings.number("mel_floor")
+    if not 1 <= rate <= MAX_RATE or not 2 <= frame <= MAX_FRAME or not 1 <= hop <= MAX_FRAME:
+        raise settings.wrong("frame_length_ms", f"2 to {MAX_FRAME} samples, and hop_length_ms 1,")
+    if not 0 <= lowest < highest or floor <= 0:
+        raise settings.wrong("max_frequency", "more than min_frequency, and mel_floor above 0,")
+    doubled = settings.flag("fft_overdrive", False)
+    mel = FrameMel(
+        sampling_rate=rate,
+        bins=settings.integer("feature_size"),
+        lowest=lowest,
+        highest=highest,
+        frame=frame,
+        hop=hop,
+        n_fft=2 ** math.ceil(math.log2(frame)) * (2 if doubled else 1),
+        floor=floor,
+        seconds=SECONDS,
+    )
+    if mel.bins != audio.tower.mel_bins:
+        raise settings.wrong("feature_size", f"{audio.tower.mel_bins}, what the tower hears,")
+    settings.ignore(*_HARMLESS)
+    unknown = settings.not_asked()
+    if unknown:
+        raise UnsupportedModel(
+            f"{where}: {unknown[0]} is not known here, and could change what the model hears "
+            "(--language-model-only serves the model without its ears)"
+        )
+    token, token_id = tokens.named("audio_token_id")
+    before, _ = tokens.named("boa_token_id")
+    behind, _ = tokens.named("eoa_token_index", "eoa_token_id")
+    return KindFacts(
+        preparation=mel,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        before=before,
+        behind=behind,
+    )
+
+
+def _stated(values: dict[str, Any]) -> dict[str, Any]:
+    """Without nulls, which stand for defaults: means and deviations of bands are none."""
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,0 +1,120 @@
+"""A model that sees and hears: each item is encoded by its own tower, and prompts with both equal
+transformers'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from penstock.formats.gguf import GGUFFile
+from penstock.model.config import WeightFiles
+from penstock.prepare.from_gguf import read_config
+from penstock.prepare.mmproj import read_mmproj
+from penstock.protocol.common import MediaItem
+from penstock_worker.media.encoder import MediaEncodings
+from penstock_worker.media.hearing import MEL, AudioModel, Hearing, open_audio_tower
+from penstock_worker.media.planning import stand_in_of
+from penstock_worker.media.senses import BothSenses
+from penstock_worker.vision.sight import Sight
+from tests.shared.media.processors import tokenizer
+from tests.worker.audio.hearing_cases import CONFORMER, MAGNITUDES, heard, their_features
+from tests.worker.driver import Driver, Job, LogitsOf
+from tests.worker.media_prompts import media_prompt
+from tests.worker.models.parity import RELATIVE_TOLERANCE
+from tests.worker.vision.mmproj_writer import write_mmproj, write_text_half
+from tests.worker.vision.newer_cases import GEMMA4, GEMMA4_TOKENS, GEMMA4_TOWER, POOLED
+from tests.worker.vision.pictures import load, picture, pixels_of, runner_of, words
+from tests.worker.vision.vision_cases import PLACEHOLDER, opened, saved, set_buffers
+
+HEARD = 193
+"""The placeholder of sounds, which no word is."""
+
+
+def model(**changes: Any) -> Any:
+    """changes: of the conformer's settings."""
+    import transformers
+
+    torch.manual_seed(3)
+    text = GEMMA4 | {
+        "hidden_size_per_layer_input": 32,
+        "vocab_size_per_layer_input": 199,
+        "use_bidirectional_attention": None,
+    }
+    config = transformers.Gemma4Config(
+        text_config=text,
+        vision_config=GEMMA4_TOWER,
+        audio_config=CONFORMER | changes,
+        **GEMMA4_TOKENS | {"audio_token_id": HEARD},
+    )
+    config._attn_implementation = "sdpa"
+    made = transformers.Gemma4ForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        set_buffers(made)
+    return made
+
+
+def test_a_prompt_with_a_picture_and_sounds(tmp_path: Path) -> None:
+    theirs = model()
+    with TemporaryDirectory() as folder:
+        config, files = saved(theirs, Path(folder))
+        ours = opened(config, files)
+        hears = AudioModel(config, open_audio_tower(files, torch.float32))
+    shown, sound, other = picture(POOLED, 2, 1), heard("gemma4", 0.5, 2), heard("gemma4", 0.3, 3)
+    parts = [words(5, 1), sound, words(3, 2), shown, words(2, 3), other, words(4, 4)]
+
+    def token_of(item: MediaItem) -> int:
+        return HEARD if item.kind == "audio" else PLACEHOLDER
+
+    tokens, media = media_prompt(parts, token_of)
+    seen = LogitsOf()
+    runner = runner_of(ours, POOLED, observer=seen)
+    encodings = runner.feature(MediaEncodings)
+    assert encodings.stand_in == stand_in_of(config) == 0
+    sees = Sight(ours.tower, POOLED, lambda: None)
+    encodings.see_with(BothSenses(sees, Hearing(hears, lambda: None)))
+    load(runner, tmp_path, shown, sound, other)
+    driver = Driver(runner, num_blocks=128, slots=8, budget=512)
+    driver.encode = [each.item.name for each in (shown, sound, other)]
+    job = Job(tokens, 1, media=media)
+    slot = None
+    while not job.done:
+        driver._step([job])
+        slot = job.slot if slot is None else slot
+    assert job.error is None
+    assert slot is not None
+    given = torch.tensor([tokens])
+    also = pixels_of(theirs, [shown]) | their_features("gemma4", [sound, other])
+    with torch.inference_mode():
+        true = theirs(given, attention_mask=torch.ones_like(given), **also).logits[0]
+    found = seen.of(slot)
+    allowed = RELATIVE_TOLERANCE * true.abs().amax(-1)
+    assert bool(((found - true[: len(found)]).abs().amax(-1) <= allowed[: len(found)]).all())
+
+
+def test_both_of_one_mmproj_file(tmp_path: Path) -> None:
+    """They encode what those of the hub's folder do. Vectors attend to twelve, as the releases' do:
+    the file doesn't say."""
+    theirs = model(attention_chunk_size=12, attention_context_left=13, attention_logit_cap=50.0)
+    with TemporaryDirectory() as folder:
+        config, files = saved(theirs, Path(folder))
+        hub = AudioModel(config, open_audio_tower(files, torch.float32))
+        sees = opened(config, files).tower
+    text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    write_text_half(text, theirs)
+    write_mmproj(mmproj, theirs)
+    vocabulary = tokenizer().to_str().encode()
+    found, media = read_mmproj(mmproj, read_config(GGUFFile(text)), vocabulary)
+    assert found.audio == config.audio
+    assert media.kinds["audio"].preparation == MAGNITUDES
+    assert (media.kinds["audio"].before, media.kinds["audio"].behind) == ("<|audio>", "<audio|>")
+    assert set(media.kinds) == {"image", "audio"}
+    pair = WeightFiles(format="gguf", files=(str(text),), dtype="F32", mmproj=str(mmproj))
+    ours = AudioModel(found, open_audio_tower(pair, torch.float32))
+    sound, shown = heard("gemma4", 0.7, 1), picture(POOLED, 2, 1).inputs
+    with torch.inference_mode():
+        assert torch.equal(*(each.encode({MEL: sound.mel}) for each in (ours, hub)))
+        tower = opened(found, pair).tower
+        assert torch.equal(*(each.encode(each.read(shown)) for each in (tower, sees)))
