@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Virtual environments of what compare.py and inprocess.py run, and the model in the format each reads.
 #   bash loadtest/peers/install.sh [vllm] [llamacpp] [openvino]      (all three, if none is named)
+#   bash loadtest/peers/install.sh vectors          (sentence-transformers and fastembed)
 #   bash loadtest/peers/install.sh ik_llamacpp      (compiles for half an hour on two cores)
 # They lie under PEERS_DIR (default ~/.cache/penstock-peers). Takes minutes and a few GB; what is
 # installed already is left as it is. PYTHON names the interpreter (default python3), and MODEL_GGUF
@@ -17,6 +18,8 @@ OPENVINO_GENAI=2026.4.1.0
 NNCF=3.4.0
 OPTIMUM=2.3.0
 OPTIMUM_INTEL=2.2.0
+SENTENCE_TRANSFORMERS=6.2.0
+FASTEMBED=0.9.1
 TORCH=2.13.0
 TRANSFORMERS=5.17.0
 
@@ -51,6 +54,14 @@ install_openvino() {
         "transformers==5.5.4" accelerate gguf safetensors
     # It asks for torchvision, which has no build for a CPU-only torch. Text needs none.
     "$pip" install --quiet --no-deps "optimum==$OPTIMUM" "optimum-intel==$OPTIMUM_INTEL"
+}
+
+# torch.onnx.export needs onnx.
+install_vectors() {
+    installed vectors fastembed "$FASTEMBED" && return
+    make_environment vectors
+    "$PEERS_DIR/vectors/bin/pip" install --quiet "torch==$TORCH" "transformers==$TRANSFORMERS" \
+        "sentence-transformers==$SENTENCE_TRANSFORMERS" "fastembed==$FASTEMBED" onnx
 }
 
 # The library, for this machine's instruction set, and the functions by which runner.py calls it.
@@ -116,8 +127,8 @@ make_bf16_model() {
 [ $# -gt 0 ] || set -- vllm llamacpp openvino
 for peer in "$@"; do
     case $peer in
-        vllm | llamacpp | openvino | ik_llamacpp) "install_$peer" ;;
-        *) echo "install.sh: no peer called $peer; there are vllm, llamacpp, openvino and ik_llamacpp" >&2
+        vllm | llamacpp | openvino | vectors | ik_llamacpp) "install_$peer" ;;
+        *) echo "install.sh: no peer called $peer; there are vllm, llamacpp, openvino, vectors and ik_llamacpp" >&2
             exit 2 ;;
     esac
     echo "install.sh: $peer is ready in $PEERS_DIR/$peer"
