@@ -52,7 +52,15 @@ CONFIG_CLASSES = {
     for name in ("Gemma3", "Gemma3n", "Gemma4", "Qwen3_5", "Qwen3_5Moe")
 } | {"WhisperForConditionalGeneration": "WhisperConfig"}
 """Where transformers' class of configurations isn't called like the model's."""
-FROM_MEMORY = {"hy_v3", "dots1", "solar_open", "cwm", "granitemoeshared"}
+FROM_MEMORY = {
+    "hy_v3",
+    "dots1",
+    "solar_open",
+    "cwm",
+    "granitemoeshared",
+    "kimi_linear",
+    "olmo_hybrid",
+}
 """Families of which no release's config.json could be had; settings were written from memory."""
 TOWERS_FROM_MEMORY = {
     "glm4v",

@@ -27,7 +27,11 @@ FLAGS = ["--max-num-batched-tokens", "24", "--max-num-seqs", "4", "--max-model-l
 
 @pytest.fixture(
     scope="module",
-    params=["qwen3-next", pytest.param("falcon-h1", marks=pytest.mark.long)],
+    params=[
+        "qwen3-next",
+        pytest.param("falcon-h1", marks=pytest.mark.long),
+        pytest.param("kimi-linear", marks=pytest.mark.long),
+    ],
 )
 def saved(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """The folder, and the model as transformers has it: with layers of either kind, or with layers

@@ -37,12 +37,20 @@ class Recurrent:
     """Numbers of what the scan gives."""
     first: int
     """Column of the first channel."""
+    apart: tuple[int, int] | None = None
+    """Columns of the first key and the first value of a gated delta net; None: they follow
+    queries."""
     gate: int
     """Column of the gates."""
     strength: int = 0
     """Column of the corrections' strengths; of a short convolution, of its result's gates."""
     time: int = 0
     """Column of the steps in time."""
+    by_channel: bool = False
+    """Whether each number of a head's key has a step in time, and decays by itself."""
+    logistic_gate: bool = False
+    strongest: float = 1.0
+    """What a correction of full strength is."""
     state: int = 0
     """Index at which the layer's numbers begin in a sequence's state."""
     last: int = 0
@@ -61,7 +69,8 @@ class Recurrent:
     conv_bias: np.ndarray | None = None
     """What is added to each channel of the convolution, [channels] float32; None for nothing."""
     rate: np.ndarray | None = None
-    """[heads] float32, negative; so many are `time_bias` and `skip`."""
+    """[heads] float32, negative; so many are `skip` and `time_bias`, of which there are [heads,
+    key_dim] where decays are `by_channel`."""
     time_bias: np.ndarray | None = None
     skip: np.ndarray | None = None
     norm: np.ndarray | None = None
@@ -77,6 +86,10 @@ class Recurrent:
         """Valid as long as this object is alive."""
         kernel, channels = self.conv.shape
         least, most = self.steps
+        queries = self.key_heads * self.key_dim
+        keys, values = self.apart or (self.first + queries, self.first + 2 * queries)
+        if self.kind is not RecurrentKind.GATED_DELTA:
+            keys = values = self.first
         return PkRecurrent(
             kind=self.kind,
             kernel=kernel,
@@ -89,11 +102,16 @@ class Recurrent:
             tiled=self.tiled,
             norm_groups=self.norm_groups,
             first=self.first,
+            keys=keys,
+            values=values,
             gate=self.gate,
             strength=self.strength,
             time=self.time,
+            by_channel=self.by_channel,
+            logistic_gate=self.logistic_gate,
             least_step=least,
             most_step=_UNLIMITED if most is None else most,
+            strongest=self.strongest,
             norm_eps=self.norm_eps,
             state=self.state,
             last=self.last,

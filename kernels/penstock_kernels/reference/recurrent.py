@@ -40,14 +40,15 @@ def gated_delta(
 
     `query`, `key`: [tokens, heads, key_dim].  `value`: [tokens, heads, value_dim].
     `strength`: [tokens, heads], of the correction, 0 to 1.
-    `decay`: [tokens, heads], factor of the matrix.
+    `decay`: [tokens, heads, 1], factor of the matrix, or [tokens, heads, key_dim], of its rows
+    (Kimi Team, "Kimi Linear", 2025).
     `state`: [heads, key_dim, value_dim].
     Returns [tokens, heads, value_dim].
     """
     found = torch.empty_like(value)
     for token in range(value.shape[0]):
         by_key = key[token, :, :, None]
-        state.mul_(decay[token, :, None, None])
+        state.mul_(decay[token, :, :, None])
         missing = (value[token] - (state * by_key).sum(1)) * strength[token, :, None]
         state.add_(by_key * missing[:, None])
         found[token] = (state * query[token, :, :, None]).sum(1)

@@ -13,7 +13,9 @@ from penstock.model.config import PreparedModel
 from penstock.model.kv_layout import kv_layout
 from penstock.model.mechanisms import (
     BESIDE_ATTENTION,
+    CHANNEL_DECAY,
     CHOSEN_TOKENS,
+    OVERSHOOTING,
     SHARED_CHOICE,
     UNNORMED_MAMBA2,
 )
@@ -54,7 +56,14 @@ from penstock_worker.states.slot_states import SlotStates
 from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.opening import open_weights
 
-MECHANISMS = COMMON | {BESIDE_ATTENTION, CHOSEN_TOKENS, SHARED_CHOICE, UNNORMED_MAMBA2}
+MECHANISMS = COMMON | {
+    BESIDE_ATTENTION,
+    CHANNEL_DECAY,
+    CHOSEN_TOKENS,
+    OVERSHOOTING,
+    SHARED_CHOICE,
+    UNNORMED_MAMBA2,
+}
 """What this backend has beyond Llama's layers."""
 
 

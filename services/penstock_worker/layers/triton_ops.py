@@ -24,10 +24,9 @@ from penstock_kernels.triton.recurrent.mamba2 import SelectiveSizes, mamba2
 from penstock_kernels.triton.recurrent.states import LayerStates
 from penstock_kernels.triton.rowwise import activation, as_large, norms
 from penstock_worker.layers.parts import LayerExperts, Parts, Recurrence
+from penstock_worker.layers.recurrent.gated_delta import LENGTH_EPS, GatedDelta
 from penstock_worker.layers.recurrent.mixers import (
-    LENGTH_EPS,
     AnyMixer,
-    GatedDelta,
     Mamba2,
     ShortConv,
     load_mixer,

@@ -82,7 +82,11 @@ def _gated_delta(spec: GatedDeltaSpec, tensor: int, rank: int) -> RecurrentShard
         "in_proj_ba": _after(heads, 0, spec.value_heads),
         "conv": convolved,
     }
-    rows |= dict.fromkeys(("in_proj_b", "in_proj_a", "A", "A_log", "dt_bias"), heads)
+    rows |= dict.fromkeys(("in_proj_q", "in_proj_k", "q_conv", "k_conv"), keys)
+    rows |= dict.fromkeys(("in_proj_v", "v_conv"), values)
+    rows |= dict.fromkeys(("in_proj_b", "A", "A_log"), heads)
+    times = _scaled(heads, spec.key_dim) if spec.rank else heads
+    rows |= dict.fromkeys(("in_proj_a", "dt_bias"), times)
     return RecurrentShard(own, rows, values)
 
 

@@ -28,6 +28,8 @@ _NAME = re.compile(
     r"(?:layers\.(?P<layer>\d+)\.)?(?P<module>.+?)(?P<kind>\.weight|\.bias)?", re.DOTALL
 )
 CORRECTION = ".router.correction"
+VECTORS = (CORRECTION, ".recurrent.A_log")
+"""Ends of names of tensors with one dimension."""
 _EXPERT = re.compile(r"(?<=experts\.)\d+(?=\.)")
 
 
@@ -82,7 +84,7 @@ def by_our_names(
         if names.layers_for_drafts and (parsed.layer or 0) >= config.num_layers:
             continue
         for ours, part in _parts(parsed, stored, names, config):
-            if ours.endswith(CORRECTION):
+            if ours.endswith(VECTORS):
                 part = replace(part, shape=(math.prod(part.shape),))  # some files have it as a row
             if ours in found:
                 raise UnsupportedModel(f"the checkpoint has the tensor {ours} twice")
@@ -97,6 +99,9 @@ def _parts(
     name: _Name, stored: StoredTensor, names: TensorNames, config: ModelConfig
 ) -> Iterator[tuple[str, StoredTensor]]:
     module, layer = name.module, _layer(name, config)
+    if layer.recurrent is not None and module in names.in_recurrent:
+        yield name.of(names.in_recurrent[module], ""), stored
+        return
     if module in names.by_kv_head:
         for ours, piece in of_kv_heads(stored, names.by_kv_head[module], config):
             yield name.of(ours, ""), _ordered(piece, ours, names, config, layer)

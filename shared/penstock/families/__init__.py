@@ -22,6 +22,7 @@ from penstock.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE, GRAN
 from penstock.families.gte import GTE
 from penstock.families.hy_v3 import HY_V3
 from penstock.families.internlm import INTERNLM2, INTERNLM3
+from penstock.families.kimi_linear import KIMI_LINEAR
 from penstock.families.lfm2 import LFM2, LFM2_MOE
 from penstock.families.llama import LLAMA
 from penstock.families.llama4 import LLAMA4
@@ -42,6 +43,7 @@ from penstock.families.modernbert import MODERNBERT
 from penstock.families.nemotron import NEMOTRON, NEMOTRON_H
 from penstock.families.nomic_bert import NOMIC_BERT
 from penstock.families.olmo2 import OLMO2, OLMO3, OLMOE
+from penstock.families.olmo_hybrid import OLMO_HYBRID
 from penstock.families.qwen2 import MIMO, QWEN2, QWEN2_MOE
 from penstock.families.qwen3 import QWEN3, QWEN3_MOE
 from penstock.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
@@ -114,6 +116,8 @@ FAMILIES: dict[str, Family] = {
         LFM2,
         LFM2_MOE,
         FALCON_H1,
+        KIMI_LINEAR,
+        OLMO_HYBRID,
         WHISPER,
     )
 }

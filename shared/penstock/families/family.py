@@ -154,6 +154,9 @@ class TensorNames:
     number (see RopeSpec.sections)."""
     index_pairs_adjacent: bool = False
     """Whether the rows of an index's queries and keys, and its keys' norm, are ordered so."""
+    in_recurrent: Mapping[str, str] = field(default_factory=dict)
+    """The file's name of a module of recurrent layers -> ours, where other layers call something
+    else so."""
 
 
 @dataclass(frozen=True)

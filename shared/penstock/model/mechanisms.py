@@ -47,6 +47,8 @@ EMBEDDING_NORM = "a norm of embeddings"
 NO_FIRST_NORM = "a layer without a norm before attention"
 SHORT_CONV = "recurrent layers of short convolutions"
 GATED_DELTA = "recurrent layers of gated delta nets"
+CHANNEL_DECAY = "gated delta nets whose channels decay each by itself"
+OVERSHOOTING = "gated delta nets whose corrections overshoot, or with a norm of their own"
 MAMBA2 = "recurrent layers of Mamba 2"
 BESIDE_ATTENTION = "recurrent layers beside attention"
 UNNORMED_MAMBA2 = "Mamba 2 without a norm"
@@ -138,6 +140,8 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
         yield _RECURRENT[type(layer.recurrent)]
         if isinstance(layer.recurrent, Mamba2Spec) and not layer.recurrent.normed:
             yield UNNORMED_MAMBA2
+        if isinstance(layer.recurrent, GatedDeltaSpec):
+            yield from _of_gated_delta(layer.recurrent)
         if layer.attends_beside:
             yield BESIDE_ATTENTION
     if layer.attends:
@@ -156,6 +160,13 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
         yield RESIDUAL_MULTIPLIER
     if layer.output_scale:
         yield OUTPUT_SCALE
+
+
+def _of_gated_delta(spec: GatedDeltaSpec) -> Iterator[str]:
+    if spec.rank:
+        yield CHANNEL_DECAY
+    if spec.strongest != 1.0 or spec.norm_eps is not None:
+        yield OVERSHOOTING
 
 
 def _of_attention(spec: AttentionSpec) -> Iterator[str]:

@@ -48,6 +48,16 @@ class GatedDeltaSpec(
     tiled: bool = False
     """Whether value head n has the queries and keys of head n modulo key_heads, and not those of
     head n * key_heads / value_heads."""
+    rank: int = 0
+    """Set, each number of a key decays by itself, instead of a head's matrix as a whole, and the
+    result's gate is logistic instead of silu; both are made of vectors of so many numbers, which
+    are made of the hidden state (Kimi Team, "Kimi Linear", 2025)."""
+    strongest: float = 1.0
+    """What a correction of full strength is; above 1, it overshoots, and the matrix has negative
+    eigenvalues (Grazzi et al., "Unlocking state-tracking in linear RNNs through negative
+    eigenvalues", 2024)."""
+    norm_eps: float | None = None
+    """Epsilon of the norm of the result; None: that of the model's norms."""
 
     @property
     def keys(self) -> int:
@@ -57,6 +67,11 @@ class GatedDeltaSpec(
     @property
     def values(self) -> int:
         return self.value_heads * self.value_dim
+
+    @property
+    def times(self) -> int:
+        """Steps in time of a token, which make decays."""
+        return self.value_heads * (self.key_dim if self.rank else 1)
 
     @property
     def channels(self) -> int:

@@ -41,6 +41,9 @@ class Shape:
     norm_groups: int = 1
     bias: bool = True
     steps: tuple[float, float | None] = (0.0, None)
+    by_channel: bool = False
+    """Whether gates are logistic, too, and queries, keys and values lie apart."""
+    strongest: float = 1.0
     vocab: int = 90
     """Rows of features that there are."""
 
@@ -59,7 +62,12 @@ class SlowRecurrent:
         gate, first = 3, 3 + width + 16
         strength = first + self.channels + 5
         time = strength + (width if short else shape.heads) + 2
-        self.columns = time + shape.heads + 3
+        times = shape.heads * (shape.key_dim if shape.by_channel else 1)
+        self.columns = time + times + 3
+        apart = None
+        if shape.by_channel:
+            apart = (self.columns + width + 2, self.columns)
+            self.columns += width + 2 + keys // 2
         heads = None if short else shape.heads
         self.layer = Recurrent(
             kind=shape.kind,
@@ -67,6 +75,10 @@ class SlowRecurrent:
             conv_bias=self._random(self.channels) if shape.bias else None,
             width=width,
             first=first,
+            apart=apart,
+            by_channel=shape.by_channel,
+            logistic_gate=shape.by_channel,
+            strongest=shape.strongest,
             gate=gate,
             strength=strength,
             time=time,
@@ -79,7 +91,7 @@ class SlowRecurrent:
             steps=shape.steps,
             norm_eps=1e-5,
             rate=None if heads is None else -np.exp(self._random(heads)),
-            time_bias=None if heads is None else self._random(heads),
+            time_bias=None if heads is None else self._random(times),
             skip=None if heads is None else self._random(heads),
             norm=None if heads is None else 1 + self._random(self._norm_size) / 4,
             state=5,
@@ -109,7 +121,7 @@ class SlowRecurrent:
         found, matrices = (self._delta if delta else self._mamba)(features, inputs)
         state = np.concatenate((held.reshape(-1), *map(self._stored, matrices)))
         gate = features[:, self.layer.gate : self.layer.gate + self.layer.width]
-        gate = gate * sigmoid(gate)
+        gate = sigmoid(gate) if self.shape.by_channel else gate * sigmoid(gate)
         mixed = found.reshape(len(tokens), -1)
         if delta:
             return mixed, self._normed(found, self.layer.norm).reshape(mixed.shape) * gate, state
@@ -118,7 +130,12 @@ class SlowRecurrent:
         return mixed, self._normed(parts, norm).reshape(mixed.shape), state
 
     def _channels(self, features: np.ndarray) -> np.ndarray:
-        return features[:, self.layer.first : self.layer.first + self.channels]
+        first, apart = self.layer.first, self.layer.apart
+        if apart is None:
+            return features[:, first : first + self.channels]
+        size = self.shape.key_heads * self.shape.key_dim
+        parts = (first, size), (apart[0], size), (apart[1], self.channels - 2 * size)
+        return np.concatenate([features[:, at : at + count] for at, count in parts], -1)
 
     def _normed(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.layer.norm_eps) * weight
@@ -148,14 +165,16 @@ class SlowRecurrent:
         query, key = (x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6) for x in (query, key))
         value = inputs[:, 2 * keys :].reshape(-1, shape.heads, shape.value_dim)
         strength = sigmoid(features[:, layer.strength : layer.strength + shape.heads])
-        decay = np.exp(layer.rate * softplus(self._times(features)))
+        strength = strength * shape.strongest
+        times = softplus(self._times(features)).reshape(len(inputs), shape.heads, -1)
+        decay = np.exp(layer.rate[:, None] * times)
         found, matrices = np.empty_like(value), []
         for head in range(shape.heads):
             several = shape.heads // shape.key_heads
             of = head % shape.key_heads if shape.tiled else head // several
             state = np.zeros((shape.key_dim, shape.value_dim))
             for t in range(len(inputs)):
-                state *= decay[t, head]
+                state *= decay[t, head][:, None]
                 missing = value[t, head] - key[t, of] @ state
                 state += strength[t, head] * np.outer(key[t, of], missing)
                 found[t, head] = query[t, of] @ state / np.sqrt(shape.key_dim)
@@ -184,7 +203,7 @@ class SlowRecurrent:
 
     def _times(self, features: np.ndarray) -> np.ndarray:
         layer = self.layer
-        return features[:, layer.time : layer.time + self.shape.heads] + layer.time_bias
+        return features[:, layer.time : layer.time + len(layer.time_bias)] + layer.time_bias
 
     def _stored(self, matrix: np.ndarray) -> np.ndarray:
         cuts = range(LANES, self.shape.value_dim, LANES)

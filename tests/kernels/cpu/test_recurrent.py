@@ -25,6 +25,20 @@ SHAPES = {
         DELTA, kernel=2, key_heads=2, heads=4, key_dim=16, value_dim=32, tiled=True
     ),
     "delta, wide": Shape(DELTA, kernel=1, heads=2, key_dim=67, value_dim=72),
+    "delta, overshooting": Shape(
+        DELTA, kernel=3, heads=2, key_dim=12, value_dim=20, bias=False, strongest=2.0
+    ),
+    "delta by channel": Shape(
+        DELTA,
+        kernel=4,
+        key_heads=2,
+        heads=4,
+        key_dim=13,
+        value_dim=40,
+        bias=False,
+        by_channel=True,
+        strongest=1.5,
+    ),
     "mamba": Shape(MAMBA, kernel=4, key_heads=2, heads=6, key_dim=7, value_dim=5, norm_groups=3),
     "mamba, limited": Shape(
         MAMBA, kernel=4, heads=3, key_dim=24, value_dim=48, bias=False, steps=(0.3, 0.9)
@@ -79,7 +93,7 @@ def test_any_pieces_any_company(name: str) -> None:
 
 
 @on_each_instruction_set
-@pytest.mark.parametrize("name", ["convolution", "delta", "mamba"])
+@pytest.mark.parametrize("name", ["convolution", "delta", "delta by channel", "mamba"])
 def test_a_token_that_is_asked_for_again(name: str) -> None:
     """It has the same results, and the state stays; a checkpoint behind it can be written then."""
     slow, mine = SlowRecurrent(SHAPES[name]), tokens(9, 4)
@@ -95,13 +109,14 @@ def test_a_token_that_is_asked_for_again(name: str) -> None:
 
 
 @on_each_instruction_set
-@pytest.mark.parametrize("name", ["delta", "mamba"])
+@pytest.mark.parametrize("name", ["delta", "delta by channel", "mamba"])
 @pytest.mark.parametrize("value", [3e38, -3e38, 88.5, -88.5, -0.0, 1e-40])
 def test_steps_in_time_and_strengths_of_any_size(name: str, value: float) -> None:
     slow, mine = SlowRecurrent(SHAPES[name]), tokens(5, 5)
     layer = slow.layer
     for first in (layer.time, layer.strength):
-        slow.features[:, first : first + layer.heads] = value
+        count = len(layer.time_bias) if first == layer.time else layer.heads
+        slow.features[:, first : first + count] = value
     if layer.kind is MAMBA and value > 1e4:
         slow.layer = dataclasses.replace(layer, steps=(0.0, 4.0))
         slow.shape = dataclasses.replace(slow.shape, steps=(0.0, 4.0))
@@ -139,7 +154,7 @@ UNUSED = {"convolution": SIZES[3:4] + SIZES[5:], "mamba": ("strength",)}
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 20])
-@pytest.mark.parametrize("name", ["convolution", "delta", "mamba"])
+@pytest.mark.parametrize("name", ["convolution", "delta", "delta by channel", "mamba"])
 def test_a_layer_that_does_not_fit_is_refused(name: str, value: int) -> None:
     for field in SIZES:
         if field not in UNUSED.get(name, ()):

@@ -58,6 +58,32 @@ FALCON = WHOLE | {
     "mamba_norm_before_gate": False,
 }
 
+KIMI = {
+    "pad_token_id": 0,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 16,
+    "linear_head_dim": 20,
+    "linear_num_heads": 3,
+    "n_routed_experts": 6,
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "layer_types": [LINEAR, FULL, LINEAR],
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "initializer_range": 0.1,
+}
+OLMO = WHOLE | {
+    "pad_token_id": 0,
+    "eos_token_id": 2,
+    "layer_types": [LINEAR, FULL, LINEAR],
+    "linear_value_head_dim": 12,  # transformers saves equal parts of the convolution only
+    "initializer_range": 0.2,
+}
+
 RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": (
         "Lfm2",
@@ -122,6 +148,34 @@ RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "falcon-h1-norm": ("FalconH1", FALCON | {"mamba_rms_norm": True, "projectors_bias": False}),
+    "kimi-linear": ("KimiLinear", KIMI),
+    "kimi-linear-groups": (
+        "KimiLinear",
+        KIMI
+        | {
+            "linear_head_dim": 32,
+            "linear_conv_kernel_dim": 3,
+            "q_lora_rank": 20,
+            "n_group": 3,
+            "topk_group": 2,
+            "n_shared_experts": 2,
+            "norm_topk_prob": False,
+        },
+    ),
+    "olmo-hybrid": ("OlmoHybrid", OLMO),
+    "olmo-hybrid-turning": (
+        "OlmoHybrid",
+        OLMO
+        | {
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 20,
+            "linear_num_value_heads": 2,
+            "linear_value_head_dim": 20,
+            "linear_allow_neg_eigval": False,
+            "attention_bias": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+        },
+    ),
     "nemotron-h": (
         "NemotronH",
         NEMOTRON | {"layers_block_type": [LINEAR, "mlp", FULL, LINEAR]},
@@ -155,7 +209,11 @@ RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-ON_DEVICE = tuple(case for case in RECURRENT_CASES if not case.startswith("falcon-h1"))
+ON_DEVICE = tuple(
+    case
+    for case in RECURRENT_CASES
+    if not case.startswith(("falcon-h1", "kimi-linear", "olmo-hybrid"))
+)
 """Cases that the CUDA kernels compute, in Triton's interpreter."""
 BITS_ON_DEVICE = (
     "qwen3-next",

@@ -36,6 +36,12 @@ SPECS: dict[str, RecurrentSpec] = {
     "gated delta, wide": GatedDeltaSpec(
         key_heads=3, value_heads=3, key_dim=32, value_dim=40, kernel=2
     ),
+    "gated delta, overshooting": GatedDeltaSpec(
+        key_heads=2, value_heads=2, key_dim=5, value_dim=7, kernel=4, strongest=2.0, norm_eps=0.1
+    ),
+    "channels that decay": GatedDeltaSpec(
+        key_heads=2, value_heads=4, key_dim=5, value_dim=7, kernel=4, rank=9
+    ),
     "mamba 2": Mamba2Spec(
         heads=6, head_dim=5, groups=2, state=7, kernel=4, bias=True, norm_groups=3
     ),
@@ -100,13 +106,17 @@ def gated_delta(x: np.ndarray, spec: GatedDeltaSpec) -> np.ndarray:
     heads, several = spec.value_heads, spec.value_heads // spec.key_heads
 
     def product(name: str, outputs: int) -> np.ndarray:
-        return x @ weight(f"{name}.weight", outputs, HIDDEN).T
+        of = x
+        if spec.rank and name in ("in_proj_z", "in_proj_a"):
+            of = x @ weight(f"{name}_down.weight", spec.rank, HIDDEN).T
+        return of @ weight(f"{name}.weight", outputs, of.shape[1]).T
 
     inputs = silu(convolved(product("in_proj_qkv", spec.channels), spec, bias=False))
     gate = product("in_proj_z", spec.values).reshape(-1, heads, spec.value_dim)
-    strength = 1 / (1 + np.exp(-product("in_proj_b", heads)))
-    time = np.log1p(np.exp(product("in_proj_a", heads) + weight("dt_bias", heads)))
-    decay = np.exp(-np.exp(weight("A_log", heads)) * time)
+    strength = spec.strongest / (1 + np.exp(-product("in_proj_b", heads)))
+    time = np.log1p(np.exp(product("in_proj_a", spec.times) + weight("dt_bias", spec.times)))
+    rate = -np.exp(weight("A_log", heads))
+    decay = np.exp(rate[:, None] * time.reshape(len(x), heads, -1))
     keys = (-1, spec.key_heads, spec.key_dim)
     query = inputs[:, : spec.keys].reshape(keys)
     key = inputs[:, spec.keys : 2 * spec.keys].reshape(keys)
@@ -120,8 +130,10 @@ def gated_delta(x: np.ndarray, spec: GatedDeltaSpec) -> np.ndarray:
             state = decay[t, head] * state
             state = state + strength[t, head] * np.outer(value[t, head] - state @ k, k)
             found[t, head] = state @ q / np.sqrt(spec.key_dim)
-    scale = np.sqrt((found**2).mean(-1, keepdims=True) + TINY.norm.eps)
-    normed = found / scale * weight("norm.weight", spec.value_dim) * silu(gate)
+    eps = TINY.norm.eps if spec.norm_eps is None else spec.norm_eps
+    scale = np.sqrt((found**2).mean(-1, keepdims=True) + eps)
+    weighed = 1 / (1 + np.exp(-gate)) if spec.rank else silu(gate)
+    normed = found / scale * weight("norm.weight", spec.value_dim) * weighed
     return normed.reshape(len(x), -1) @ weight("out_proj.weight", HIDDEN, spec.values).T
 
 

@@ -113,6 +113,27 @@ def test_experts_that_are_one_tensor_are_cut(tmp_path: Path) -> None:
     assert torch.equal(RecurrentRun(together, 1).step([(0, prompts()[2])])[0], one_by_one)
 
 
+@pytest.mark.slow
+def test_convolutions_may_be_apart(tmp_path: Path) -> None:
+    """Files of releases have those of queries, keys and values by themselves."""
+    family, settings = RECURRENT_CASES["olmo-hybrid"]
+    theirs = make_theirs(family, settings | {"linear_value_head_dim": 20})
+    theirs.save_pretrained(tmp_path)
+    tensors = {name: tensor.contiguous() for name, tensor in theirs.state_dict().items()}
+    found = []
+    for apart in (False, True):
+        for name in [name for name in tensors if apart and name.endswith(".conv1d.weight")]:
+            for thing, part in zip("qkv", tensors.pop(name).split((72, 72, 120)), strict=True):
+                tensors[name.replace("conv1d", f"{thing}_conv1d")] = part.contiguous()
+        save_file(tensors, tmp_path / "model.safetensors")
+        model = hub_model(tmp_path, torch.float32, POSITIONS)
+        found += RecurrentRun(model, 1).step([(0, prompts()[2])])
+    assert torch.equal(*found)
+    with torch.inference_mode():
+        true = theirs(torch.tensor([prompts()[2]])).logits[0]
+    assert (found[0] - true).abs().max() < 1e-3 * true.abs().max()
+
+
 def read(case: str) -> ModelConfig:
     family, settings = RECURRENT_CASES[case]
     theirs = config_class(family)(**(SIZES | settings), architectures=[f"{family}ForCausalLM"])

@@ -33,6 +33,8 @@ SPECS: dict[str, tuple[RecurrentSpec, int]] = {
     "tiled heads": (msgspec.structs.replace(DELTA, tiled=True), 2),
     "more ranks than key heads": (DELTA, 5),
     "more ranks than key heads, tiled": (msgspec.structs.replace(DELTA, tiled=True), 5),
+    "channels that decay": (msgspec.structs.replace(DELTA, rank=7), 2),
+    "more ranks than key heads, channels that decay": (msgspec.structs.replace(DELTA, rank=7), 5),
     "groups": (MAMBA, 3),
     "groups of which each is normed by itself": (MAMBA, 4),
     "more ranks than groups": (msgspec.structs.replace(MAMBA, groups=2, norm_groups=4), 4),

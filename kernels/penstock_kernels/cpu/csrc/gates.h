@@ -24,7 +24,8 @@ inline const float* scanned_row(Thread& t, const PkRecurrent& l, const PkPhase& 
   if (l.kind == PK_SHORT_CONV) return x;
   if (l.kind == PK_GATED_DELTA) {
     for (int i = 0; i < l.width; i += l.value_dim) root_mean_square(x + i, l.norm, l.value_dim, l.norm_eps, out + i);
-    multiply_by_silu(out, gates, l.width, out);
+    if (l.logistic_gate) weigh_by_gates(out, gates, l.width, out);
+    else multiply_by_silu(out, gates, l.width, out);
     return out;
   }
   multiply_by_silu(x, gates, l.width, out);

@@ -53,13 +53,14 @@ bool fits(const PkRecurrent* l, const PkProgram& m) {
     if (l->width != l->channels || !inside(l->strength, channels)) return false;
   } else {
     if (l->key_heads < 1 || l->heads < l->key_heads || l->heads % l->key_heads || l->heads > pk::MAX_STATE_HEADS || l->key_dim < 1 || l->key_dim > pk::MAX_KEY_DIM ||
-        l->value_dim < 1 || l->width != static_cast<int64_t>(l->heads) * l->value_dim || !inside(l->time, l->heads) || !l->rate || !l->time_bias || !l->norm)
+        l->value_dim < 1 || l->width != static_cast<int64_t>(l->heads) * l->value_dim || !inside(l->time, static_cast<int64_t>(l->heads) * (l->by_channel ? l->key_dim : 1)) || !l->rate || !l->time_bias || !l->norm)
       return false;
     if (channels != l->width + 2 * static_cast<int64_t>(l->key_heads) * l->key_dim) return false;
-    if (l->kind == PK_GATED_DELTA ? !inside(l->strength, l->heads) : (!l->skip || l->norm_groups < 1 || l->width % l->norm_groups)) return false;
+    const int64_t keys = static_cast<int64_t>(l->key_heads) * l->key_dim;
+    if (l->kind == PK_GATED_DELTA ? !inside(l->strength, l->heads) || !inside(l->first, keys) || !inside(l->keys, keys) || !inside(l->values, l->width) : (l->by_channel || l->values != l->first || !l->skip || l->norm_groups < 1 || l->width % l->norm_groups)) return false;
     numbers += static_cast<int64_t>(l->width) * l->key_dim;
   }
-  return inside(l->first, channels) && inside(l->gate, pk::padded(l->width, 16)) && l->state >= 0 && l->state + numbers <= m.state_numbers && l->last >= 0 &&
+  return (l->kind == PK_GATED_DELTA || inside(l->first, channels)) && inside(l->gate, pk::padded(l->width, 16)) && l->state >= 0 && l->state + numbers <= m.state_numbers && l->last >= 0 &&
          l->last + l->width <= m.last_numbers;
 }
 

@@ -126,19 +126,45 @@ inline void scale_row(float* x, int count, float by) {
 
 constexpr float LENGTH_EPS = 1e-6f;  // of the lengths that queries and keys are divided by
 
-// A unit is a head of queries or keys, or some of the other channels.
+// ln(1 + e^x), by the series of the inverse hyperbolic tangent.
+inline float softplus(float x) {
+  const float size = x < 0.0f ? -x : x, bounded = size > 87.0f ? 87.0f : size;
+  const float y = exponential(-bounded), s = y / (2.0f + y), square = s * s;
+  float sum = 1.0f / 15.0f;
+  for (int n = 13; n > 0; n -= 2) sum = sum * square + 1.0f / static_cast<float>(n);
+  return (x > 0.0f ? x : 0.0f) + 2.0f * s * sum;
+}
+
+// e^x for x of at most 0, whatever its size.
+inline float decay_by(float x) { return exponential(x < -100.0f ? -100.0f : x); }
+
+// A head's steps in time become its decays.
+inline void decay_channels(Thread& t, const PkPhase& p, const PkRecurrent& l, int head, int begin, int end) {
+  const float* bias = l.time_bias + static_cast<size_t>(head) * l.key_dim;
+  for (int row = begin; row < end; row++) {
+    float* times = t.row(p.source, row) + l.time + head * l.key_dim;
+    for (int i = 0; i < l.key_dim; i++) times[i] = decay_by(l.rate[head] * softplus(times[i] + bias[i]));
+  }
+}
+
+// A unit is a head of queries or keys, or some of the other channels, or a head whose channels decay.
 inline void convolve(Thread& t, const PkPhase& p) {
   const PkRecurrent& l = *p.recurrent;
   const int heads = l.kind == PK_GATED_DELTA ? 2 * l.key_heads : 0, rest = l.channels - heads * l.key_dim;
-  const int units = heads + channel_units(rest);
+  const int convolved = heads + channel_units(rest), units = convolved + (l.by_channel ? l.heads : 0);
   const float dim = static_cast<float>(l.key_dim), root = 1.0f / std::sqrt(dim);
   t.share_out(t.batch.sequences * units, [&](int of_step) {
     Passage of(t, l, of_step / units);
     const int unit = of_step % units;
+    if (unit >= convolved) {
+      if (!of.again) decay_channels(t, p, l, unit - convolved, of.begin, of.end);
+      return;
+    }
     const int first = unit < heads ? unit * l.key_dim : heads * l.key_dim + CHANNELS * (unit - heads);
     const int count = unit < heads ? l.key_dim : channels_of(unit - heads, rest);
     if (of.again) return keep_inputs(of, first, count);
-    const auto features = [&](int row) { return t.row(p.source, row) + l.first + first; };
+    const int column = unit < l.key_heads && heads ? l.first + first : unit < heads ? l.keys + first - l.key_heads * l.key_dim : l.values + first - heads * l.key_dim;
+    const auto features = [&](int row) { return t.row(p.source, row) + column; };
     const auto take = [&](int row, float* inputs) { copy_floats(inputs, features(row), count); };
     convolve_rows(t, of, first, count, take, [&](int row, float* sums) {
       activate_row(sums, pk::padded(count, 16));

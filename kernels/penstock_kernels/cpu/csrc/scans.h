@@ -5,18 +5,6 @@
 
 namespace {
 
-// ln(1 + e^x), by the series of the inverse hyperbolic tangent.
-inline float softplus(float x) {
-  const float size = x < 0.0f ? -x : x, bounded = size > 87.0f ? 87.0f : size;
-  const float y = exponential(-bounded), s = y / (2.0f + y), square = s * s;
-  float sum = 1.0f / 15.0f;
-  for (int n = 13; n > 0; n -= 2) sum = sum * square + 1.0f / static_cast<float>(n);
-  return (x > 0.0f ? x : 0.0f) + 2.0f * s * sum;
-}
-
-// e^x for x of at most 0, whatever its size.
-inline float decay_by(float x) { return exponential(x < -100.0f ? -100.0f : x); }
-
 // N vectors of a head's values.
 template <int N> struct Values {
   V x[N];
@@ -69,14 +57,23 @@ template <int N> void take_up(float* row, float share, const Values<N>& added, V
   }
 }
 
+// The decay of a state's rows: of all alike, or each row's own.
+struct OneDecay {
+  const V factor;
+  V of(int) const { return factor; }
+};
+struct OwnDecays {
+  const float* factors;
+  V of(int row) const { return set1(factors[row]); }
+};
+
 // The state decays and takes up `added` times each number of `into`. Returns the sum of its rows then, each times its
 // number of `out_of`.
-template <int N> Values<N> moved_on(float* state, int rows, const Values<N>& added, float factor, const float* into, const float* out_of) {
+template <int N, class Decay> Values<N> moved_on(float* state, int rows, const Values<N>& added, const Decay& decay, const float* into, const float* out_of) {
   Values<N> sums[2] = {Values<N>::zeros(), Values<N>::zeros()};
-  const V decay = set1(factor);
   for (int k = 0; k + 1 < rows; k += 2)
-    for (int i = 0; i < 2; i++) take_up<N>(state + 16 * N * (k + i), into[k + i], added, decay, out_of[k + i], sums[i]);
-  if (rows % 2) take_up<N>(state + 16 * N * (rows - 1), into[rows - 1], added, decay, out_of[rows - 1], sums[0]);
+    for (int i = 0; i < 2; i++) take_up<N>(state + 16 * N * (k + i), into[k + i], added, decay.of(k + i), out_of[k + i], sums[i]);
+  if (rows % 2) take_up<N>(state + 16 * N * (rows - 1), into[rows - 1], added, decay.of(rows - 1), out_of[rows - 1], sums[0]);
   return joined(sums[0], sums[1]);
 }
 
@@ -86,20 +83,35 @@ class DeltaHead {
   DeltaHead(const PkRecurrent& l, int number) : l_(l), number_(number) {
     const int key_head = l.tiled ? number % l.key_heads : number / (l.heads / l.key_heads);
     query_ = l.first + key_head * l.key_dim;
-    key_ = query_ + l.key_heads * l.key_dim;
-    values_ = l.first + 2 * l.key_heads * l.key_dim + number * l.value_dim;
+    key_ = l.keys + key_head * l.key_dim;
+    values_ = l.values + number * l.value_dim;
   }
 
   template <int N> Values<N> token(const float* features, float* state, int first, int lanes) const {
-    const float strength = logistic(features[l_.strength + number_]);
+    const float *key = features + key_, *query = features + query_;
+    if (l_.by_channel) {
+      const float* decays = features + l_.time + number_ * l_.key_dim;
+      float decayed[pk::MAX_KEY_DIM];
+      for (int k = 0; k < l_.key_dim; k++) decayed[k] = key[k] * decays[k];
+      const Values<N> known = recalled<N>(state, l_.key_dim, decayed);
+      return moved_on<N>(state, l_.key_dim, missing<N>(features, known, first, lanes), OwnDecays{decays}, key, query);
+    }
     const float decay = decay_by(l_.rate[number_] * softplus(features[l_.time + number_] + l_.time_bias[number_]));
-    const Values<N> value = Values<N>::read(features + values_ + first, lanes), known = recalled<N>(state, l_.key_dim, features + key_);
-    Values<N> missing;
-    for (int n = 0; n < N; n++) missing.x[n] = mul(sub(value.x[n], mul(known.x[n], set1(decay))), set1(strength));
-    return moved_on<N>(state, l_.key_dim, missing, decay, features + key_, features + query_);
+    Values<N> known = recalled<N>(state, l_.key_dim, key);
+    for (int n = 0; n < N; n++) known.x[n] = mul(known.x[n], set1(decay));
+    return moved_on<N>(state, l_.key_dim, missing<N>(features, known, first, lanes), OneDecay{set1(decay)}, key, query);
   }
 
  private:
+  // What the value is more than what is known of it, times the correction's strength.
+  template <int N> Values<N> missing(const float* features, const Values<N>& known, int first, int lanes) const {
+    const float strength = l_.strongest * logistic(features[l_.strength + number_]);
+    const Values<N> value = Values<N>::read(features + values_ + first, lanes);
+    Values<N> found;
+    for (int n = 0; n < N; n++) found.x[n] = mul(sub(value.x[n], known.x[n]), set1(strength));
+    return found;
+  }
+
   const PkRecurrent& l_;
   int number_, query_, key_, values_;
 };
@@ -119,7 +131,7 @@ class MambaHead {
     const Values<N> x = Values<N>::read(features + values_ + first, lanes);
     Values<N> taken;
     for (int n = 0; n < N; n++) taken.x[n] = mul(x.x[n], set1(step));
-    Values<N> found = moved_on<N>(state, l_.key_dim, taken, decay_by(l_.rate[number_] * step), features + into_, features + out_of_);
+    Values<N> found = moved_on<N>(state, l_.key_dim, taken, OneDecay{set1(decay_by(l_.rate[number_] * step))}, features + into_, features + out_of_);
     for (int n = 0; n < N; n++) found.x[n] = fma(x.x[n], set1(l_.skip[number_]), found.x[n]);
     return found;
   }

@@ -105,8 +105,10 @@ enum PkRecurrentKind : int32_t { PK_SHORT_CONV = 0, PK_GATED_DELTA = 1, PK_MAMBA
 // rows of a sequence.  width: numbers of what the scan gives.
 // SHORT_CONV: what is convolved is multiplied by the features from `gate` on before, and by those from `strength` on
 //   afterwards.
-// GATED_DELTA: the channels are the queries and the keys of key_heads, then the values of `heads`.  strength, time: the
-//   heads' features.  tiled: head n has the queries and keys of head n modulo key_heads.
+// GATED_DELTA: the channels are the queries and the keys of key_heads, then the values of `heads`, which are the features
+//   from `first`, `keys` and `values` on.  strength, time: the heads' features; by_channel: a step in time for each number
+//   of each head's key, which CONVOLVE turns into a decay.  strongest: what a correction of full strength is.  tiled: head
+//   n has the queries and keys of head n modulo key_heads.  logistic_gate: gates are logistic instead of silu.
 // MAMBA2: the channels are the inputs of `heads`, then for each of key_heads (groups) the map into the state, then the
 //   maps out of it; key_dim is the size of the state of each of a head's value_dim numbers.  time: the heads' features,
 //   which become steps from least_step to most_step.
@@ -114,12 +116,12 @@ enum PkRecurrentKind : int32_t { PK_SHORT_CONV = 0, PK_GATED_DELTA = 1, PK_MAMBA
 // MAMBA2 in norm_groups parts, afterwards.
 // state, last: where the layer's numbers begin in PkStates.  A layer's state is the convolution's last inputs, [kernel -
 // 1, channels], then for each head, and for each 32 of its values, a matrix [key_dim, those values].
-// conv: [kernel, channels rounded up to 16, and 16 more]; conv_bias: a row of it, or null.  rate, time_bias, skip:
-// [heads].  norm: [value_dim], or of MAMBA2 [width].
+// conv: [kernel, channels rounded up to 16, and 16 more]; conv_bias: a row of it, or null.  rate, skip: [heads], and so
+// is time_bias, but by_channel [heads, key_dim].  norm: [value_dim], or of MAMBA2 [width].
 struct PkRecurrent {
   int32_t kind, kernel, channels, width, key_heads, heads, key_dim, value_dim, tiled, norm_groups;
-  int32_t first, gate, strength, time;
-  float least_step, most_step, norm_eps;
+  int32_t first, keys, values, gate, strength, time, by_channel, logistic_gate;
+  float least_step, most_step, strongest, norm_eps;
   int64_t state, last;
   const float *conv, *conv_bias, *rate, *time_bias, *skip, *norm;
 };

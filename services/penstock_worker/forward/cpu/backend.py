@@ -22,7 +22,9 @@ from penstock.model.config import ModelConfig, PreparedModel
 from penstock.model.kv_layout import kv_layout
 from penstock.model.mechanisms import (
     BESIDE_ATTENTION,
+    CHANNEL_DECAY,
     CHOSEN_TOKENS,
+    OVERSHOOTING,
     SHARED_CHOICE,
     UNNORMED_MAMBA2,
 )
@@ -82,7 +84,14 @@ from penstock_worker.parallel.shard import head_ranges, shard_of
 from penstock_worker.states.planning import groups_with_states, program_states
 from penstock_worker.weights.opening import open_weights
 
-MECHANISMS = COMMON | {BESIDE_ATTENTION, CHOSEN_TOKENS, SHARED_CHOICE, UNNORMED_MAMBA2}
+MECHANISMS = COMMON | {
+    BESIDE_ATTENTION,
+    CHANNEL_DECAY,
+    CHOSEN_TOKENS,
+    OVERSHOOTING,
+    SHARED_CHOICE,
+    UNNORMED_MAMBA2,
+}
 """What these kernels have beyond Llama's layers (see penstock.model.mechanisms)."""
 
 

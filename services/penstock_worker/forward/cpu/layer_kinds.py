@@ -104,20 +104,35 @@ class RecurrentLayerPhases(LayerPhases):
         """INPUT's features, as QUERIES, and what of them is convolved."""
         weights = self._recurrent
         for number, (matrix, first) in enumerate(weights.products):
+            # Products of one input into columns of their own needn't wait for each other.
+            last = number == len(weights.products) - 1
+            yield replace(self._made_into(matrix, first), waits=last)
+        for matrix, source, first in weights.further:
             yield Phase(
-                kind=PhaseKind.PRODUCT,
-                source=Buffer.INPUT,
-                target=Buffer.QUERIES,
-                matrices=(matrix,),
-                adds=False,
-                part=True,
-                first=first,
-                width=weights.features,
-                # Products of one input into columns of their own needn't wait for each other.
-                waits=number == len(weights.products) - 1,
+                kind=PhaseKind.MAKE_INPUT,
+                source=Buffer.QUERIES,
+                target=Buffer.INPUT,
+                width=matrix.struct.inputs,
+                first=source,
+                forms=forms_of(matrix),
+                waits=False,
             )
+            yield self._made_into(matrix, first)
         if weights.layer.kind is not RecurrentKind.SHORT_CONV:
             yield Phase(kind=PhaseKind.CONVOLVE, source=Buffer.QUERIES, recurrent=weights.layer)
+
+    def _made_into(self, matrix: PackedMatrix, first: int) -> Phase:
+        """The features that a matrix makes of INPUT, from column `first` on."""
+        return Phase(
+            kind=PhaseKind.PRODUCT,
+            source=Buffer.INPUT,
+            target=Buffer.QUERIES,
+            matrices=(matrix,),
+            adds=False,
+            part=True,
+            first=first,
+            width=self._recurrent.features,
+        )
 
     def _scanned(self, reader: PackedMatrix | None) -> Iterator[Phase]:
         """The scan, and its result as the input of the product by `reader`."""

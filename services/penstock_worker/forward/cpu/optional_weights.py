@@ -3,7 +3,7 @@ feed-forward and the norms around them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -29,7 +29,8 @@ from penstock_worker.forward.cpu.weights import (
     StreamLayerWeights,
 )
 from penstock_worker.layers.attention import CROSS_NORM
-from penstock_worker.layers.recurrent.mixers import feature_products
+from penstock_worker.layers.recurrent.gated_delta import feature_products
+from penstock_worker.layers.recurrent.mixer_parts import conv_parts
 from penstock_worker.models.decoder import POSITIONS
 from penstock_worker.weights.weights import Weights
 
@@ -234,27 +235,59 @@ class RecurrentReader:
         columns = {}
         for (name, _), start in zip(names, starts, strict=False):
             columns[name.removeprefix(f"{self.prefix}.")] = start
+        further: list[tuple[str, int]] = []
+        if spec.rank:
+            further = [("in_proj_a", spec.times), ("in_proj_z", spec.values)]
+            places = _starts([outputs for _, outputs in further])
+            columns |= {
+                name: starts[-1] + place for (name, _), place in zip(further, places, strict=False)
+            }
         strength = columns.get("in_proj_ba", columns.get("in_proj_b", 0))
         layer = Recurrent(
             kind=RecurrentKind.GATED_DELTA,
             width=spec.values,
             first=0,
+            apart=(columns["in_proj_k"], columns["in_proj_v"]) if "in_proj_k" in columns else None,
             gate=columns.get("in_proj_z", spec.channels),
             strength=strength,
             time=columns.get("in_proj_a", strength + spec.value_heads),
+            by_channel=bool(spec.rank),
+            logistic_gate=bool(spec.rank),
+            strongest=spec.strongest,
             key_heads=spec.key_heads,
             heads=spec.value_heads,
             key_dim=spec.key_dim,
             value_dim=spec.value_dim,
             tiled=spec.tiled,
-            norm_eps=self.norm_eps,
+            norm_eps=self.norm_eps if spec.norm_eps is None else spec.norm_eps,
             conv=self._conv(spec),
             rate=self._rate(spec.value_heads),
-            time_bias=self._vector("dt_bias", spec.value_heads),
+            time_bias=self._vector("dt_bias", spec.times),
             norm=self._vector("norm.weight", spec.value_dim),
         )
         own = [(name.removeprefix(f"{self.prefix}."), outputs) for name, outputs in names]
-        return self._whole(own, layer, bias=False)
+        found = self._whole(own, layer, bias=False)
+        return self._with_further(found, further, columns, spec.rank) if further else found
+
+    def _with_further(
+        self,
+        found: LayerWeights,
+        products: Sequence[tuple[str, int]],
+        columns: Mapping[str, int],
+        inputs: int,
+    ) -> LayerWeights:
+        """Adds products that make features of so many others. products: their names and outputs.
+        columns: of all features, by the name of what makes them."""
+        if found.recurrent is None:
+            raise ValueError("a layer that isn't recurrent makes no features")
+        features, made = found.recurrent.features, []
+        for name, outputs in products:
+            source, first = columns[f"{name}_down"], columns[name]
+            made.append((self._matrix(name, outputs, inputs, bias=False), source, first))
+            # A vector of gates may be read beyond the last one.
+            features = max(features, first + -(-outputs // LANES) * LANES + LANES)
+        recurrent = replace(found.recurrent, further=tuple(made), features=features)
+        return replace(found, recurrent=recurrent)
 
     def _mamba2(self, spec: Mamba2Spec) -> LayerWeights:
         features = spec.inner + spec.channels + spec.heads
@@ -304,6 +337,12 @@ class RecurrentReader:
 
     def _conv(self, spec: RecurrentSpec) -> np.ndarray:
         """Reads the convolution's weights as [kernel, channels]."""
+        if isinstance(spec, GatedDeltaSpec) and self.packing.weights.has(
+            f"{self.prefix}.q_conv.weight"
+        ):
+            parts = [(f"{self.prefix}.{name}.weight", size) for name, size in conv_parts(spec)]
+            taken = [self.packing.tensor(name, (size, 1, spec.kernel)) for name, size in parts]
+            return np.ascontiguousarray(np.concatenate(taken)[:, 0].T)
         shape = (spec.channels, 1, spec.kernel)
         stored = self.packing.tensor(f"{self.prefix}.conv.weight", shape)
         return np.ascontiguousarray(stored[:, 0].T)

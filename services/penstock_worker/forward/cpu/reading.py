@@ -35,7 +35,7 @@ from penstock_worker.forward.cpu.weights import (
 )
 from penstock_worker.layers.attention import QUERIES_AND_GATES
 from penstock_worker.layers.latent_attention import per_head
-from penstock_worker.layers.recurrent.mixers import NAME as RECURRENT
+from penstock_worker.layers.recurrent.mixer_parts import NAME as RECURRENT
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.parallel.shard import Shard
 from penstock_worker.weights.cut import Cut

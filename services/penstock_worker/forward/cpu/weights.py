@@ -131,6 +131,9 @@ class RecurrentWeights:
 
     products: tuple[tuple[PackedMatrix, int], ...]
     """What makes features of the hidden state, each with the column of its first output."""
+    further: tuple[tuple[PackedMatrix, int, int], ...] = ()
+    """What makes features of some of these, each with the column of its first input and that of its
+    first output."""
     features: int
     """Columns of all features."""
     layer: Recurrent
