@@ -76,8 +76,8 @@ def _of_layer(
     config: ModelConfig, spec: LayerSpec, number: int
 ) -> Iterator[tuple[str, tuple[int, int]]]:
     hidden, rule = config.hidden_size, spec.attention
-    if spec.weight_factors:
-        return  # They would have to weigh the adapter, too.
+    if spec.weight_factors or rule.value_size is not None:
+        return  # The adapter, too, would have to be weighed, or filled up.
     if spec.attends and rule.latent is None and not rule.output_gate and not rule.values_of_keys:
         own = config.kv_heads(number)
         queries, keys = config.num_heads * own.size, own.count * own.size

@@ -44,6 +44,7 @@ COMMON = frozenset(
         mechanism.VALUE_NORM,
         mechanism.VALUES_OF_KEYS,
         mechanism.SHARED_KV,
+        mechanism.SHORT_VALUES,
         mechanism.OWN_INNER,
         mechanism.SPARSE_GATE,
         mechanism.EXPERTS_BESIDE,

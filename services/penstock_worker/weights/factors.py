@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import RowFactors
+from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix
 from penstock_worker.quantisation.interface import BF16, F16, F32
-from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
 
 PLAIN = (F32.name, BF16.name, F16.name)
 
 
 def multiply_rows(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:
     """Multiplies the tensors that layers have factors of, by our names. Modifies `tensors`. Raises
-    UnsupportedModel for a tensor of other rows, and for a quantised one."""
+    UnsupportedModel for a tensor of other rows, and for one of a quantised GGUF type."""
     for number in range(config.num_layers):
         for factors in config.layer(number).weight_factors:
             for kind in ("weight", "bias"):
@@ -30,6 +33,8 @@ def multiply_rows(tensors: dict[str, StoredTensor], config: ModelConfig) -> None
 def _multiplied(stored: StoredTensor, factors: RowFactors) -> StoredTensor:
     counts, values = zip(*factors.parts, strict=True)
     by_row = np.repeat(np.array(values, np.float32), counts)
+    if isinstance(stored, CheckpointTensor) and stored.shape[:1] == by_row.shape:
+        return CheckpointTensor.of(ScaledRows.of(stored.quantised, by_row), stored.name)
     if stored.shape[:1] != by_row.shape or stored.format not in PLAIN:
         raise UnsupportedModel(
             f"tensor {stored.name} has shape {stored.shape} in the format {stored.format}; "
@@ -47,3 +52,24 @@ def _product(stored: StoredTensor, by_row: np.ndarray, data: np.ndarray) -> np.n
     else:
         floats = numbers.view("<f4" if stored.format == F32.name else "<f2").astype("<f4")
     return (floats.reshape(len(by_row), -1) * by_row[:, None]).view(np.uint8).reshape(-1)
+
+
+@dataclass(frozen=True)
+class ScaledRows(CheckpointMatrix):
+    """A quantised matrix whose rows are multiplied by a factor each."""
+
+    inner: CheckpointMatrix
+    factors: np.ndarray
+    """[outputs] float32."""
+
+    @staticmethod
+    def of(inner: CheckpointMatrix, factors: np.ndarray) -> ScaledRows:
+        return ScaledRows(inner.name, inner.outputs, inner.inputs, inner.levels_are, inner, factors)
+
+    def row_range(self, rows: range) -> ScaledRows:
+        own = self.factors[rows.start : rows.stop]
+        return ScaledRows.of(self.inner.row_range(rows), own)
+
+    def values(self, rows: range, columns: range) -> Tensor:
+        by_row = torch.from_numpy(self.factors[rows.start : rows.stop])
+        return self.inner.values(rows, columns) * by_row[:, None]

@@ -14,6 +14,7 @@ from penstock.model.config import ModelConfig, WeightFiles
 from penstock_worker.weights.factors import multiply_rows
 from penstock_worker.weights.family_names import add_zero_biases, by_our_names
 from penstock_worker.weights.files import gguf_tensors, safetensors_tensors
+from penstock_worker.weights.filled import fill_values
 from penstock_worker.weights.names import ROPE_FACTORS
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
@@ -91,6 +92,7 @@ def open_weights(
     found = safetensors_tensors(files.files, quantised=files.quantised)
     tensors = by_our_names(found, served_family(config.architecture).hub_names, config)
     multiply_rows(tensors, config)
+    fill_values(tensors, config)
     _take_head_for_embedding(tensors, config)
     kept = keep_quantised and files.quantised is not None
     return (QuantisedWeights if kept else Weights)(tensors, dtype, device)

@@ -36,6 +36,7 @@ from penstock.families.llama_relatives import (
     STABLELM,
     STARCODER2,
 )
+from penstock.families.mimo_v2 import MIMO_V2_FLASH
 from penstock.families.minicpm import MINICPM, MINICPM3
 from penstock.families.minimax_m2 import MINIMAX_M2
 from penstock.families.mistral import MISTRAL, MIXTRAL
@@ -105,6 +106,7 @@ FAMILIES: dict[str, Family] = {
         INTERNLM2,
         INTERNLM3,
         MIMO,
+        MIMO_V2_FLASH,
         DECILM,
         DOTS1,
         SOLAR_OPEN,

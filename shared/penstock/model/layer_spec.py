@@ -164,6 +164,9 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     own."""
     reads: int | None = None
     """A layer before this one whose keys and values it reads; it has none of its own."""
+    value_size: int | None = None
+    """Numbers of a head's value, where they are fewer than its key's. Backends know nothing of it:
+    matrices are filled up with zeros when they are read, and so are values in the cache."""
     sinks: bool = False
     """A learned score for each query head, which takes part in the softmax without a value."""
     output_gate: bool = False

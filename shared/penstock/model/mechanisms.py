@@ -57,6 +57,7 @@ QUERY_GROWTH = "queries that grow with their position"
 OWN_HEADS = "heads whose sizes differ between layers"
 VALUE_NORM = "norms of values"
 VALUES_OF_KEYS = "values that are made of keys"
+SHORT_VALUES = "values that are shorter than keys"
 SHARED_KV = "layers that read another one's keys and values"
 OWN_INNER = "feed-forwards whose sizes differ between layers"
 SPARSE_GATE = "a feed-forward whose gate is mostly zero"
@@ -186,6 +187,7 @@ def _of_attention(spec: AttentionSpec) -> Iterator[str]:
         OWN_HEADS: spec.kv_heads is not None,
         VALUE_NORM: spec.value_norm,
         VALUES_OF_KEYS: spec.values_of_keys,
+        SHORT_VALUES: spec.value_size is not None,
         SHARED_KV: spec.reads is not None,
     }
     yield from (name for name, needed in said.items() if needed)

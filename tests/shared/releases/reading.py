@@ -26,7 +26,6 @@ RELEASES: dict[str, dict[str, Any]] = json.loads(
 )
 NOT_SERVED = {
     "MiniMaxAI/MiniMax-M3",
-    "XiaomiMiMo/MiMo-V2-Flash",
     "copy/baichuan2_7b",
     "copy/clip_vision_model",
     "copy/dbrx_132b",

@@ -100,6 +100,21 @@ def mixed(*kinds: str) -> list[str]:
     return [f"{kind}_attention" for kind in kinds]
 
 
+MIMO_V2 = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 32,
+    "v_head_dim": 20,
+    "sliding_window": 21,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "rope_parameters": {
+        kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.334}
+        for kind, theta in (("full_attention", 1000.0), ("sliding_attention", 100.0))
+    },
+}
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-9-3": ("Llama", {"num_attention_heads": 9, "num_key_value_heads": 3}),
     "llama-5-1-wide-heads-biases": (
@@ -517,6 +532,21 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
         },
     ),
+    "mimo-v2-flash": (
+        "MiMoV2Flash",
+        MIMO_V2
+        | {
+            "num_key_value_heads": 2,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "n_group": 3,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
+    "mimo-v2-flash-even": (
+        "MiMoV2Flash",
+        MIMO_V2 | {"v_head_dim": 32, "attention_value_scale": 0.5},
+    ),
     "minicpm3": (
         "MiniCPM3",
         LATENTS
@@ -621,7 +651,7 @@ ON_DEVICE = (
 )
 """Cases that the CUDA kernels compute in Triton's interpreter, which is slow. Those that run
 without --long (at 0, 2, 5, 10, 13, 18 and 23) have most of the mechanisms."""
-ON_ONE_RANK = tuple(case for case in CASES if case.startswith(("gemma4", "gemma3n")))
+ON_ONE_RANK = tuple(case for case in CASES if case.startswith(("gemma4", "gemma3n", "mimo-v2")))
 """Cases whose layers ranks can't share."""
 BITS_ON_DEVICE = (
     "deepseek-v3",

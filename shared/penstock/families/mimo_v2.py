@@ -1,0 +1,143 @@
+"""MiMo-V2-Flash: five of six layers see a short window, with sinks and more key heads; values are
+shorter than keys, and a third of each head rotates. Experts are DeepSeek-V3's, without a shared
+one.
+
+Source: Xiaomi, "MiMo-V2-Flash technical report", 2026.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import UnsupportedModel
+from penstock.families import hub_reading as hub
+from penstock.families.deepseek import NAMES, corrected_experts
+from penstock.families.family import Family, TensorNames
+from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import (
+    AttentionSpec,
+    FeedForwardSpec,
+    KVHeadsSpec,
+    LayerSpec,
+    NormSpec,
+    RopeSpec,
+    RowFactors,
+)
+
+SHARE = 0.334
+"""Share of a head that rotates, where config.json doesn't say."""
+PATTERN, EXPERTS_IN = "hybrid_layer_pattern", "moe_layer_freq"
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes = hub.sizes(fields, default_head_dim=192)
+    count, size = sizes["num_layers"], sizes["head_dim"]
+    hub.only(
+        fields,
+        attention_bias=False,  # values' would have to be filled up as well
+        swa_num_attention_heads=sizes["num_heads"],
+        swa_head_dim=size,
+        swa_v_head_dim=fields.integer("v_head_dim", 128),
+    )
+    window = hub.window(fields)
+    hub.only(fields, sliding_window_size=window)
+    fields.ignore("attention_chunk_size")  # of training
+    kinds, sparse = _kinds(fields, count), _sparse(fields, count)
+    experts = corrected_experts(fields.without(EXPERTS_IN), scale=1.0)
+    attention = {
+        hub.FULL: _attention(fields, size, sizes["num_kv_heads"], full=True),
+        hub.SLIDING: _attention(fields, size, sizes["num_kv_heads"], full=False),
+    }
+    scale = fields.number("attention_value_scale", 0.707)
+    alike = KVHeadsSpec(count=sizes["num_kv_heads"], size=size)
+    return ModelConfig(
+        architecture="mimo_v2_flash",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", fields.number("layernorm_epsilon", 1e-5))),
+        ropes=_ropes(fields, size),
+        layers=hub.shared(
+            LayerSpec(
+                attention=attention[kind],
+                feed_forward=FeedForwardSpec(experts=experts if has_experts else None),
+                weight_factors=_scaled(attention[kind], alike, scale),
+            )
+            for kind, has_experts in zip(kinds, sparse, strict=True)
+        ),
+    )
+
+
+def _attention(fields: Fields, size: int, kv_heads: int, *, full: bool) -> AttentionSpec:
+    values = fields.integer("v_head_dim", 128)
+    if not 1 <= values <= size:
+        raise fields.wrong("v_head_dim", f"a number from 1 to the head's, {size},")
+    shorter = None if values == size else values
+    if full:
+        sinks = fields.flag("add_full_attention_sink_bias", False)
+        return AttentionSpec(value_size=shorter, sinks=sinks)
+    count = fields.integer("swa_num_key_value_heads", 2 * kv_heads)
+    heads = fields.integer("num_attention_heads")
+    if count < 1 or heads % count:
+        raise UnsupportedModel(
+            f"{fields.where}: {heads} attention heads can't share {count} KV heads of layers with a"
+            " window"
+        )
+    return AttentionSpec(
+        window=hub.window(fields),
+        rope=1,
+        value_size=shorter,
+        sinks=fields.flag("add_swa_attention_sink_bias", True),
+        kv_heads=None if count == kv_heads else KVHeadsSpec(count=count, size=size),
+    )
+
+
+def _scaled(attention: AttentionSpec, alike: KVHeadsSpec, scale: float) -> tuple[RowFactors, ...]:
+    """Values are multiplied where they are made. alike: heads of layers without their own."""
+    heads = attention.kv_heads or alike
+    if scale == 1.0:
+        return ()
+    rows = ((heads.count * (attention.value_size or heads.size), scale),)
+    return (RowFactors(module="self_attn.v_proj", parts=rows),)
+
+
+def _ropes(fields: Fields, size: int) -> tuple[RopeSpec, RopeSpec]:
+    full = hub.rope(fields, size, kind=hub.FULL, theta=5_000_000.0, share=SHARE)
+    theta = fields.number("swa_rope_theta", 10_000.0)
+    if hub.SLIDING not in fields.section("rope_parameters"):
+        return full, RopeSpec(theta=theta, dims=full.dims)
+    return full, hub.rope(fields, size, kind=hub.SLIDING, theta=theta, share=SHARE)
+
+
+def _kinds(fields: Fields, count: int) -> list[str]:
+    if PATTERN in fields and "layer_types" not in fields:
+        pattern = _bits(fields, PATTERN, count)
+        return [hub.SLIDING if sliding else hub.FULL for sliding in pattern]
+    default = [hub.SLIDING if number and (number + 1) % 6 else hub.FULL for number in range(count)]
+    return hub.layer_kinds(fields, count, default)
+
+
+def _sparse(fields: Fields, count: int) -> list[bool]:
+    if EXPERTS_IN in fields and "mlp_layer_types" not in fields:
+        return _bits(fields, EXPERTS_IN, count)
+    return hub.sparse_behind(fields, count)
+
+
+def _bits(fields: Fields, key: str, count: int) -> list[bool]:
+    found = fields.listed(key, int)
+    if len(found) != count or set(found) - {0, 1}:
+        raise fields.wrong(key, f"a list of {count} times 0 or 1")
+    return [each == 1 for each in found]
+
+
+MIMO_V2_FLASH = Family(
+    "mimo_v2_flash",
+    ("MiMoV2FlashForCausalLM",),
+    "MiMo-V2-Flash",
+    _hub,
+    hub_names=TensorNames(
+        {
+            **NAMES.modules,
+            "self_attn.sinks": "self_attn.sinks.weight",
+            "self_attn.attention_sink_bias": "self_attn.sinks.weight",
+        }
+    ),
+)

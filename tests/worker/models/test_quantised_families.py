@@ -1,0 +1,87 @@
+"""Quantised checkpoints of models whose matrices are put together when they are read: of latents
+with an index, and of values that are shorter than keys. They compute what their weights mean."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from penstock.model.config import WeightFiles
+from penstock.prepare import load_manifest, prepare
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.weights.opening import open_weights
+from tests.shared.tiny_models import write_hub_folder
+from tests.worker.cpu_model import CPUModel
+from tests.worker.models.family_cases import CASES, SIZES
+from tests.worker.models.parity import run_with_logits
+from tests.worker.models.test_parity_families import make_theirs, random_prompts
+from tests.worker.quantised_checkpoints import CASES as METHODS
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+
+WIDE = {"hidden_size": 96, "intermediate_size": 96, "moe_intermediate_size": 32, "vocab_size": 700}
+PLAIN = re.compile(r"embed_tokens|lm_head|norm|mlp\.gate\.|weights_proj")
+"""Names of what releases leave unquantised."""
+POSITIONS = SIZES["max_position_embeddings"]
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "quantised"),
+    [
+        ("mimo-v2-flash", "FP8, blocks", ("v_proj", "o_proj")),
+        ("mimo-v2-flash", "NVFP4 of Model Optimizer", ("v_proj", "o_proj")),
+        ("deepseek-v32", "FP8, blocks", ("indexer.wq_b", "kv_b_proj", "q_b_proj")),
+        ("glm5", "NVFP4 of Model Optimizer", ("indexer.wk", "kv_a_proj_with_mqa", "q_b_proj")),
+    ],
+)
+def test_computes_what_the_weights_mean(
+    model: str, method: str, quantised: tuple[str, ...], tmp_path: Path
+) -> None:
+    """quantised: some of the modules that are."""
+    family, settings = CASES[model]
+    folder, twin = tmp_path / "model", tmp_path / "twin"
+    write_hub_folder(folder)
+    make_theirs(family, settings | WIDE | {"q_lora_rank": 32}).save_pretrained(folder)
+    case, tensors, plain, changed = METHODS[method], {}, {}, []
+    for name, weight in load_file(folder / "model.safetensors").items():
+        module = name.removesuffix(".weight")
+        wide = weight.dim() == 2 and weight.shape[0] % 8 == 0 and weight.shape[1] % 32 == 0
+        if PLAIN.search(name) or not wide:
+            plain[name] = tensors[name] = weight
+            continue
+        parts, plain[name] = case.writer(weight.float())
+        tensors |= {f"{module}.{part}": each for part, each in parts.items()}
+        changed.append(module)
+    for end in quantised:
+        assert any(each.endswith(end) for each in changed), end
+    config = json.loads((folder / "config.json").read_text())
+    twin.mkdir()
+    save_file({name: each.clone() for name, each in plain.items()}, twin / "model.safetensors")
+    config["quantization_config"] = case.settings
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(
+        {name: each.contiguous() for name, each in tensors.items()}, folder / "model.safetensors"
+    )
+    prepared = load_manifest(prepare(str(folder), cache_dir=str(tmp_path / "cache")))
+    as_plain = WeightFiles(
+        format="safetensors", files=(str(twin / "model.safetensors"),), dtype="float32"
+    )
+    prompts = random_prompts()[4:5]
+    for kind in (DecoderModel, CPUModel):
+        found = []
+        for files in (prepared.weights, as_plain):
+            weights = open_weights(files, prepared.decoder, torch.float32)
+            computed = (
+                DecoderModel(prepared.decoder, weights, POSITIONS)
+                if kind is DecoderModel
+                else CPUModel(prepared.decoder, files, "float32", positions=POSITIONS)
+            )
+            ((_, logits),) = run_with_logits(computed, prompts, 3)
+            found.append(logits)
+        assert torch.equal(*found)
+        assert found[0].std() > 0
