@@ -76,7 +76,7 @@ OLMO = {
     "num_hidden_layers": 32,
     "num_key_value_heads": 30,
     "rms_norm_eps": 1e-06,
-    "rope_parameters": None,
+    "rope_parameters": {"rope_theta": None, "rope_type": "default"},
     "vocab_size": 100352,
 }
 
@@ -114,6 +114,7 @@ def test_olmo_hybrid_is_read() -> None:
     turning = read(OLMO, rope_parameters={"rope_type": "default", "rope_theta": 500000.0})
     assert turning.layers[3].attention.rope == 0
     assert turning.ropes[0].theta == 500000.0
+    assert read(OLMO, rope_parameters=None).ropes[0].theta == 10000.0
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ FULL_LAYERS, DELTA_LAYERS = "full_attn_layers", "kda_layers"
 
 def _hub(fields: Fields) -> ModelConfig:
     fields.ignore(*KEYS, "use_grouped_topk", "rope_theta", "rope_parameters", "rope_scaling")
-    fields = fields.completed(
-        **{theirs: fields.values[key] for key, theirs in KEYS.items() if key in fields}
+    fields = fields.replaced(
+        {theirs: fields.values[key] for key, theirs in KEYS.items() if key in fields}
     )
     hub.only(fields, mla_use_nope=True)
     settings = fields.section(OF_DELTA)

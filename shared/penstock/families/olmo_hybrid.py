@@ -16,12 +16,20 @@ from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec, RecurrentSpec
 
+OF_TRAINING = (
+    "linear_a_log_min",
+    "linear_a_log_max",
+    "linear_dt_min",
+    "linear_dt_max",
+    "linear_dt_init_floor",
+)
 RESULT_EPS = 1e-5
 """Of the norm of what a delta net gives, whatever the model's epsilon is."""
 
 
 def _hub(fields: Fields) -> ModelConfig:
     hub.activation(fields, "silu")
+    fields.ignore(*OF_TRAINING)
     sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
     delta, turns = _delta(fields, sizes["num_heads"], sizes["hidden_size"]), _turns(fields)
     if turns:
@@ -49,8 +57,11 @@ def _hub(fields: Fields) -> ModelConfig:
 
 
 def _turns(fields: Fields) -> bool:
-    """Releases have no rotation, which a section without a base says, too."""
-    return "rope_theta" in fields or "rope_theta" in fields.section("rope_parameters")
+    """Releases have no rotation: their base is null, which isn't the same as a missing one."""
+    for each in (fields.section("rope_parameters"), fields):
+        if "rope_theta" in each.values:
+            return each.values["rope_theta"] is not None
+    return True
 
 
 def _delta(fields: Fields, heads: int, hidden: int) -> RecurrentSpec:

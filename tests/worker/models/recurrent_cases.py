@@ -80,6 +80,7 @@ OLMO = WHOLE | {
     "pad_token_id": 0,
     "eos_token_id": 2,
     "layer_types": [LINEAR, FULL, LINEAR],
+    "rope_parameters": {"rope_type": "default", "rope_theta": None},
     "linear_value_head_dim": 12,  # transformers saves equal parts of the convolution only
     "initializer_range": 0.2,
 }
