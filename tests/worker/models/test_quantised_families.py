@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 WIDE = {"hidden_size": 96, "intermediate_size": 96, "moe_intermediate_size": 32, "vocab_size": 700}
 PLAIN = re.compile(r"embed_tokens|lm_head|norm|mlp\.gate\.|weights_proj")
 """Names of what releases leave unquantised."""
-POSITIONS = SIZES["max_position_embeddings"]
+POSITIONS = int(SIZES["max_position_embeddings"])
 
 
 @pytest.mark.parametrize(

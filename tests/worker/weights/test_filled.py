@@ -51,7 +51,8 @@ class Decoded(CheckpointMatrix):
 
 
 def as_quantised(numbers: torch.Tensor, name: str) -> CheckpointTensor:
-    return CheckpointTensor.of(Decoded(name, *numbers.shape, "int8", numbers.float()), name)
+    rows, columns = numbers.shape
+    return CheckpointTensor.of(Decoded(name, rows, columns, "int8", numbers.float()), name)
 
 
 @pytest.mark.parametrize("quantised", [False, True])
