@@ -69,7 +69,7 @@ QUESTIONS: dict[str, str] = {
     "captions while somebody is still speaking": "transcription.md#Live transcription",
     "the process ends at once when I start it": "troubleshooting.md#It doesn't start",
 }
-"""By question: the page and heading of the section."""
+"""The page and the heading of the section that answers each question."""
 
 
 def passages(guides: Path) -> dict[str, str]:

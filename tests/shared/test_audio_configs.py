@@ -13,12 +13,12 @@ from penstock.model.audio_spec import (
     AudioSpec,
     AudioTowerSpec,
     BlockTowerSpec,
+    ConformerSpec,
     LinearProjector,
     NarrowProjector,
     StackProjector,
 )
 from penstock.model.config import ModelConfig
-from penstock.model.conformer_spec import ConformerSpec
 from penstock.prepare.hub_config import read_config
 from tests.shared.releases.reading import RELEASES
 
@@ -288,7 +288,7 @@ def test_gemma_4_sees_and_hears() -> None:
     assert config.audio is not None
     tower = config.audio.tower
     assert isinstance(tower, ConformerSpec)
-    assert (tower.num_layers, tower.window, tower.mel_bins, tower.width) == (12, 12, 128, 1536)
+    assert (tower.num_layers, tower.window, tower.mel_bins, tower.outputs) == (12, 12, 128, 1536)
     assert config.audio.row_frames == 4
 
 

@@ -27,7 +27,6 @@ from penstock.config import (
 from penstock.metrics import histogram
 from penstock.model import (
     audio_spec,
-    conformer_spec,
     kv_layout,
     layer_spec,
     media_facts,
@@ -66,7 +65,6 @@ from penstock_engine.policies.registry import plugged_policies
 
 _MESSAGES = (
     audio_spec,
-    conformer_spec,
     cache_settings,
     gateway_settings,
     media_settings,

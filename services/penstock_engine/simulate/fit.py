@@ -152,9 +152,8 @@ def _apart(steps: list[Measured], knee: float) -> list[Measured]:
 def _times(
     values: list[float], steps: list[Measured], overhead: float
 ) -> list[tuple[float, float]]:
-    """Of each step, how long it is predicted to take, in milliseconds, and of how many times as
-    long it took, with what lay outside the computation; those held up by something else
-    included."""
+    """Returns how long each step is predicted to take, in milliseconds, and how many times as long
+    it took, with what lay outside the computation; steps held up by something else are included."""
     found = []
     for step in steps:
         predicted = max(_predict(values, step) + overhead, SHORTEST)

@@ -73,7 +73,7 @@ class BlockTower:
         ]
         inputs = channels * halved(spec.mel_bins)
         self._product = TowerProduct.load(weights, [("conv_out", size)], inputs, bias=False)
-        self._positions = _sines(halved(spec.block), size).to(weights.device, self.dtype)
+        self._positions = sines(halved(spec.block), size).to(weights.device, self.dtype)
         self._layers = [
             TowerLayer(spec, weights, number, threads=threads) for number in range(spec.num_layers)
         ]
@@ -123,7 +123,7 @@ class BlockTower:
         return [most] * whole + ([rest] if rest else [])
 
 
-def _sines(length: int, size: int) -> Tensor:
+def sines(length: int, size: int) -> Tensor:
     """float32 [length, size]: sines of each place, then cosines, of waves from 2 pi places to
     TIMESCALE times as many (Radford et al., 2022)."""
     half = size // 2

@@ -13,20 +13,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.model.conformer_spec import REDUCED, ConformerSpec
+from penstock.model.audio_spec import REDUCED, ConformerSpec
 from penstock.model.layer_spec import NormSpec
 from penstock_kernels.reference import encoder as kernels
+from penstock_worker.media.block_tower import sines
 from penstock_worker.media.pieces import Pieces
-from penstock_worker.vision.layer import ClippedProducts, Shape, TowerNorm, TowerProduct
+from penstock_worker.vision.layer import (
+    ClippedProducts,
+    Shape,
+    TowerNorm,
+    TowerProduct,
+    load_products,
+)
 from penstock_worker.vision.rows import ONE_THREAD, RowThreads
 from penstock_worker.weights.weights import Weights
 
 NORM = NormSpec()
-"""Of a layer's parts but its convolution; its epsilon is no setting."""
+"""The norm of a layer's parts but its convolution; its epsilon is no setting."""
 REACH = 3
 """Windows, and bands, that a convolution reads each way."""
-SLOWEST = 10_000.0
-"""Distances in which the slowest sinusoid turns by one radian."""
 HIDDEN = -1e9
 """Score of what isn't there."""
 
@@ -61,8 +66,7 @@ class ConformerLayer:
     ) -> None:
         at, size = f"layers.{number}", spec.hidden_size
         self._spec, self._weights, self._threads = spec, weights, threads
-        bound = min(spec.bound, torch.finfo(weights.dtype).max)
-        self._bounded: Callable[[Tensor], Tensor] = lambda x: x.clamp(-bound, bound)
+        self._bound = min(spec.bound, torch.finfo(weights.dtype).max)
         self._feeds = [_FeedForward(self, f"{at}.feed_forward{which}") for which in (1, 2)]
         self._norms = [
             TowerNorm(weights, f"{at}.norm_{name}", size, NORM)
@@ -91,16 +95,13 @@ class ConformerLayer:
         seen = 2 * self._spec.window * self._spec.hidden_size
         return sum(each.size for each in (*products, *self._feeds)) + seen
 
-    @property
-    def bounded(self) -> Callable[[Tensor], Tensor]:
+    def bounded(self, x: Tensor) -> Tensor:
         """Keeps numbers within the spec's bound."""
-        return self._bounded
+        return x.clamp(-self._bound, self._bound)
 
     def product(self, parts: list[Shape], inputs: int) -> TowerProduct | ClippedProducts:
         """Reads modules that share their input."""
-        if self._spec.clipped:
-            return ClippedProducts.load(self._weights, parts, inputs)
-        return TowerProduct.load(self._weights, parts, inputs, bias=False)
+        return load_products(self._weights, parts, inputs, clipped=self._spec.clipped)
 
     def norm(self, name: str) -> TowerNorm:
         """Reads a norm of vectors."""
@@ -120,10 +121,7 @@ class ConformerLayer:
         attends to, the most distant first."""
         spec, size = self._spec, self._spec.hidden_size
         matrix = self._weights.take(f"{name}.weight", (size, size))
-        count = size // 2
-        each = torch.exp(torch.arange(count) * -(math.log(SLOWEST) / max(count - 1, 1)))
-        turned = torch.arange(spec.window - 1, -1, -1)[:, None] * each
-        waves = torch.cat((turned.sin(), turned.cos()), 1).to(matrix.device, matrix.dtype)
+        waves = sines(spec.window, size).flip(0).to(matrix.device, matrix.dtype)
         found = functional.linear(waves, matrix).float()
         return found.unflatten(1, (spec.num_heads, -1)).permute(1, 2, 0).contiguous()
 
@@ -148,7 +146,7 @@ class ConformerLayer:
     def _begun(self, hidden: Tensor) -> Tensor:
         """Returns what the first feed-forward makes, and queries, keys and values of it."""
         hidden = self._feeds[0](hidden)
-        return torch.cat((hidden, self._qkv(self._norms[0](self._bounded(hidden)))), 1)
+        return torch.cat((hidden, self._qkv(self._norms[0](self.bounded(hidden)))), 1)
 
     def _attended(self, query: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> Tensor:
         """query: [rows, hidden]. keys, values: [rows, hidden, window]. places: of the rows in the
@@ -167,16 +165,16 @@ class ConformerLayer:
 
     def _weighed(self, first: Tensor, mixed: Tensor) -> Tensor:
         """Returns the residual behind attention, and what the convolution reads."""
-        hidden = first + self._norms[1](self._bounded(self._mixed(mixed)))
+        hidden = first + self._norms[1](self.bounded(self._mixed(mixed)))
         begun = self._start(self._around[0](hidden))
         return torch.cat((hidden, functional.glu(begun, 1)), 1)
 
     def _ended(self, hidden: Tensor, windows: Tensor) -> Tensor:
         """windows: [rows, hidden, reach]."""
-        found = self._bounded((windows * self._kernel).sum(2))
+        found = self.bounded((windows * self._kernel).sum(2))
         found = functional.silu(self._around[1](found))
         hidden = self._feeds[1](hidden + self._end(found))
-        return self._norms[2](self._bounded(hidden))
+        return self._norms[2](self.bounded(hidden))
 
 
 class _FeedForward:

@@ -18,13 +18,13 @@ from penstock.model.audio_spec import (
     AudioSpec,
     AudioTowerSpec,
     BlockTowerSpec,
+    ConformerSpec,
     LinearProjector,
     NarrowProjector,
     NormedProjector,
     StackProjector,
 )
 from penstock.model.config import ModelConfig
-from penstock.model.conformer_spec import ConformerSpec
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
 from penstock_worker.media.block_tower import BlockTower
@@ -310,7 +310,7 @@ class _Stack(SoundProjector):
 def load_sound_projector(spec: AudioSpec, weights: Weights, outputs: int) -> SoundProjector:
     """`outputs` is the decoder's hidden size. Raises UnsupportedModel for weights that don't
     fit."""
-    inputs = spec.tower.width if isinstance(spec.tower, ConformerSpec) else spec.tower.hidden_size
+    inputs = spec.tower.outputs if isinstance(spec.tower, ConformerSpec) else spec.tower.hidden_size
     match spec.projector:
         case LinearProjector():
             return _Linear(weights, inputs, outputs)

@@ -3,19 +3,21 @@ forward pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
+import numpy as np
 import torch
+from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.media.encoder import MediaEncodings
-from penstock_worker.media.hearing import AudioModel, Hearing, open_audio_tower
+from penstock_worker.media.hearing import MEL, AudioModel, Hearing, open_audio_tower
 from penstock_worker.media.interface import Sees
+from penstock_worker.media.pieces import Pieces
 from penstock_worker.media.planning import media_of
-from penstock_worker.media.senses import BothSenses
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.vision.sight import Sight, load_tower
 from penstock_worker.weights.placing import CPU
@@ -101,3 +103,23 @@ def _apart(prepared: PreparedModel, config: ModelConfig | EncoderConfig) -> list
         msgspec.structs.replace(prepared, config=msgspec.structs.replace(config, **{other: None}))
         for other in ("audio", "vision")
     ]
+
+
+class BothSenses:
+    """Gives each item to what encodes its kind, which its tensors tell."""
+
+    def __init__(self, sees: Sees, hears: Sees) -> None:
+        self._sees = sees
+        self._hears = hears
+
+    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> int:
+        return self._of(tensors).check(tensors, rows, grid)
+
+    def encode(self, tensors: Mapping[str, np.ndarray]) -> Tensor:
+        return self._of(tensors).encode(tensors)
+
+    def pieces(self, tensors: Mapping[str, np.ndarray]) -> Pieces[Tensor]:
+        return self._of(tensors).pieces(tensors)
+
+    def _of(self, tensors: Mapping[str, np.ndarray]) -> Sees:
+        return self._hears if MEL in tensors else self._sees

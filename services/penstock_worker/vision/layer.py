@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -116,6 +117,22 @@ class ClippedProducts:
         return ClippedProducts(made)
 
 
+def load_products(
+    weights: Weights,
+    parts: Sequence[Shape],
+    inputs: int,
+    *,
+    clipped: bool,
+    bias: bool = False,
+    order: Tensor | None = None,
+) -> TowerProduct | ClippedProducts:
+    """Reads modules that share their input. clipped: whether the file has bounds of them, which
+    then have no biases.  order: as of TowerProduct.load."""
+    if clipped:
+        return ClippedProducts.load(weights, parts, inputs, order=order)
+    return TowerProduct.load(weights, parts, inputs, bias=bias, order=order)
+
+
 class TowerNorm:
     """A norm of each row."""
 
@@ -206,7 +223,9 @@ class TowerLayer:
         qkv = [(f"{at}.qkv", 3 * size)]
         if not weights.has(f"{at}.qkv.weight"):
             qkv = [(f"{at}.{part}_proj", size) for part in "qkv"]
-        self._qkv = _product(weights, form, qkv, size, form.qkv_bias, _qkv_order(spec, form))
+        load = partial(load_products, weights, clipped=form.clipped)
+        order = _qkv_order(spec, form)
+        self._qkv = load(qkv, size, bias=form.qkv_bias, order=order)
         self._query_norms: list[TowerNorm] = []
         if form.query_norms:
             self._query_norms = [
@@ -220,11 +239,11 @@ class TowerLayer:
                 for which in "qk"
             ]
         out, bias = [(f"{at}.out_proj", size)], form.bias
-        self._mixed = _product(weights, form, out, size, bias)
+        self._mixed = load(out, size, bias=bias)
         names = ("gate_proj", "up_proj") if form.gated else ("up_proj",)
         up = [(f"{at}.{name}", inner) for name in names]
-        self._up = _product(weights, form, up, size, bias)
-        self._down = _product(weights, form, [(f"{at}.down_proj", size)], inner, bias)
+        self._up = load(up, size, bias=bias)
+        self._down = load([(f"{at}.down_proj", size)], inner, bias=bias)
         self._scales: list[Tensor] = []
         if form.layer_scale:
             self._scales = [weights.take(f"{at}.scale{which}", (size,)) for which in (1, 2)]
@@ -289,19 +308,6 @@ class TowerLayer:
         if self._output_norms:
             added = self._output_norms[1](added)
         return hidden + (added if not self._scales else self._scales[1] * added)
-
-
-def _product(
-    weights: Weights,
-    form: LayerForm,
-    parts: Sequence[Shape],
-    inputs: int,
-    bias: bool,
-    order: Tensor | None = None,
-) -> TowerProduct | ClippedProducts:
-    if form.clipped:
-        return ClippedProducts.load(weights, parts, inputs, order=order)
-    return TowerProduct.load(weights, parts, inputs, bias=bias, order=order)
 
 
 def _qkv_order(spec: LayerSizes, form: LayerForm) -> Tensor | None:

@@ -12,8 +12,7 @@ from penstock.model.tower_spec import MergingSpec, TowerSpec
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
-from penstock_worker.vision.picture import Picture
-from penstock_worker.vision.projector import in_squares
+from penstock_worker.vision.picture import Picture, in_squares
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 

@@ -26,7 +26,7 @@ IN_LAYER = {
 }
 _SCALES = {"ls1": "scale1", "ls2": "scale2"}
 _FOUR_NORMS = {"attn_post_norm": "norm2", "ln2": "norm3", "ffn_post_norm": "norm4"}
-"""Of Gemma 4, whose layers have as many."""
+"""Norms of Gemma 4, whose layers have as many."""
 _SWAPPED = {"ffn_up": "down_proj", "ffn_down": "up_proj"}
 _IN_MERGER = {"norm": "norm", "fc1": "1", "fc2": "2"}
 _MODULES = {

@@ -98,6 +98,20 @@ def anyres_of(
     )
 
 
+def in_squares(vectors: Tensor, picture: Picture, side: int) -> Tensor:
+    """Puts the vectors of each square of side x side patches one after the other: [squares, side *
+    side * size]. Squares are in order of their rows, and a square's patches too."""
+    tiles = vectors.view(picture.tiles, picture.rows, picture.columns, -1)
+    return squares_of(tiles, side).flatten(1)
+
+
+def squares_of(tiles: Tensor, side: int) -> Tensor:
+    """Maps [tiles, rows, columns, size] to [squares, side * side, size]."""
+    count, rows, columns, size = tiles.shape
+    apart = tiles.reshape(count, rows // side, side, columns // side, side, size)
+    return apart.transpose(2, 3).reshape(-1, side * side, size).contiguous()
+
+
 def in_lines(rows: Tensor, side: int, shape: geometry.AnyresShape, newline: Tensor) -> Tensor:
     """Rows of tiles of side x side, [rows, size], as rows of a picture: the first tile's, then
     those of the others as lines of one picture, each ended by `newline`, [size]."""

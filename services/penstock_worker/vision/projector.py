@@ -29,7 +29,7 @@ from penstock.model.tower_spec import (
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
-from penstock_worker.vision.picture import Picture, anyres_of, in_lines, pooled_side
+from penstock_worker.vision.picture import Picture, anyres_of, in_lines, in_squares, pooled_side
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.vision.window_queries import Windows
 from penstock_worker.weights.weights import Weights
@@ -274,15 +274,6 @@ class _SquarePool:
             means = (means - mean) * scale
         rows = reference.rms_norm(means.to(vectors.dtype), self._ones, self._spec.eps)
         return (yield from threads.mapped(self._product, rows, each=self.row_work))
-
-
-def in_squares(vectors: Tensor, picture: Picture, factor: int) -> Tensor:
-    """Puts the vectors of each square of factor x factor patches one after the other: [squares,
-    factor * factor * size]. Squares are in order of their rows, and a square's patches too."""
-    apart = vectors.view(
-        picture.tiles, picture.rows // factor, factor, picture.columns // factor, factor, -1
-    )
-    return apart.transpose(2, 3).flatten(0, 2).flatten(1).contiguous()
 
 
 def load_projector(spec: VisionSpec, weights: Weights, outputs: int) -> Projector:

@@ -14,7 +14,7 @@ from penstock.model.tower_spec import VisionSpec, WindowPart, WindowProjector
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
-from penstock_worker.vision.picture import Picture, anyres_of, in_lines
+from penstock_worker.vision.picture import Picture, anyres_of, in_lines, squares_of
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
@@ -79,8 +79,8 @@ class _Part:
         begin = self._part.output * size
         seen = self._norm(vectors[:, begin : begin + size].contiguous())
         tiles = seen.unflatten(0, (picture.tiles, picture.rows, picture.columns))
-        shown = _in_windows(tiles, spec.window) + self._places
-        queries = _in_windows(self._smaller(tiles), spec.queries) + self._query
+        shown = squares_of(tiles, spec.window) + self._places
+        queries = squares_of(self._smaller(tiles), spec.queries) + self._query
         each = self.query_work * spec.queries**2
         rows = yield from threads.mapped(self._of_windows, queries, shown, each=each)
         count, side = picture.rows // spec.window, spec.queries
@@ -130,10 +130,3 @@ class _Attention:
         found = functional.scaled_dot_product_attention(query, key, value)
         flat = found.transpose(1, 2).reshape(windows * count, size)
         return self._norm(self._mixed(flat) + hidden.flatten(0, 1)).view(windows, count, size)
-
-
-def _in_windows(tiles: Tensor, side: int) -> Tensor:
-    """[tiles, rows, columns, size] as [windows, side * side, size]."""
-    count, rows, columns, size = tiles.shape
-    apart = tiles.reshape(count, rows // side, side, columns // side, side, size)
-    return apart.transpose(2, 3).reshape(-1, side * side, size)

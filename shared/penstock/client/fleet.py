@@ -185,7 +185,7 @@ class Fleet:
         self._following: list[asyncio.Task[None]] = []
         self._too_many = False
         self._told = asyncio.Event()
-        """Of the next status, whichever engine core's it is."""
+        """Set when the next status comes, whichever engine core's it is."""
 
     def __iter__(self) -> Iterator[EngineSession]:
         return iter(self._sessions)

@@ -32,6 +32,7 @@ from penstock.model.audio_spec import (
     AudioSpec,
     AudioTowerSpec,
     BlockTowerSpec,
+    ConformerSpec,
     LinearProjector,
     NarrowProjector,
     NormedProjector,
@@ -39,7 +40,6 @@ from penstock.model.audio_spec import (
     halved,
 )
 from penstock.model.config import ModelConfig
-from penstock.model.conformer_spec import ConformerSpec
 from penstock.model.layer_spec import NormSpec
 
 AUDIO = "audio_config"
@@ -310,7 +310,8 @@ HALF_BLOCK = 50
 MAX_SEEN = 65_536
 """Most blocks that see one another."""
 OF_OMNI = ("conv_chunksize", "max_source_positions")
-"""Of the encoder's code in Qwen3-Omni; the first says how many blocks are convolved at a time."""
+"""Settings of the encoder's code in Qwen3-Omni, which change nothing here; the first says how many
+blocks are convolved at a time."""
 
 
 def _read_qwen3_asr(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec:

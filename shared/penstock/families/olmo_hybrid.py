@@ -24,7 +24,7 @@ OF_TRAINING = (
     "linear_dt_init_floor",
 )
 RESULT_EPS = 1e-5
-"""Of the norm of what a delta net gives, whatever the model's epsilon is."""
+"""Epsilon of the norm of what a delta net gives, whatever the model's is."""
 
 
 def _hub(fields: Fields) -> ModelConfig:

@@ -20,7 +20,7 @@ from penstock.media.geometry import (
     whole_tiles,
     whole_volume,
 )
-from penstock.model.conformer_spec import rows_of
+from penstock.model.audio_spec import rows_of
 from penstock.model.media_facts import (
     AnyresImages,
     BlockMel,

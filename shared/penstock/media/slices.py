@@ -46,7 +46,7 @@ def whole_size(image: SlicedImages, size: Size) -> Size:
 
 
 def slice_size(image: SlicedImages, size: Size) -> Size:
-    """Of each slice of a picture that has some."""
+    """The size of each slice of a picture that has some."""
     # The picture is rounded to whole pixels of a slice first.
     height, width = (
         max(round(side / count) * count, count) / count

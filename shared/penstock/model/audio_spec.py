@@ -10,7 +10,6 @@ from typing import Literal
 
 import msgspec
 
-from penstock.model.conformer_spec import REDUCED, ConformerSpec, rows_of
 from penstock.model.layer_spec import NormSpec
 
 
@@ -54,7 +53,7 @@ class BlockTowerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="blocks"):
     num_heads: int
     mel_bins: int
     channels: int
-    """Of the convolutions."""
+    """Outputs of each convolution."""
     block: int
     """Windows; the last block is filled up with zeros."""
     seen: int
@@ -83,6 +82,52 @@ def halved(size: int) -> int:
     for _ in range(3):
         size = (size + 1) // 2
     return size
+
+
+REDUCED = 4
+"""Windows of a spectrogram that become one vector: two convolutions go two at a time each."""
+
+
+class ConformerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="conformer"):
+    """Gemma 4's tower, a conformer (Gulati et al., "Conformer", 2020; Zhang et al., "Google USM",
+    2023): two convolutions over windows and bands, each with a layer norm and relu;
+    layers of a feed-forward, attention, a convolution over time and another feed-forward, each with
+    norms before and behind it; a product with a bias. A vector attends to itself and to those
+    before it, by their distance too, as sinusoids of it say."""
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    mel_bins: int
+    channels: tuple[int, int]
+    """Outputs of the convolutions for each band."""
+    window: int
+    """Vectors that one attends to, itself among them."""
+    reach: int
+    """Vectors that the convolution over time reads, the last of which is its own."""
+    residual_weight: float = 0.5
+    """Factor of what a feed-forward adds."""
+    score_cap: float = 50.0
+    """Scores x become score_cap * tanh(x / score_cap)."""
+    bound: float = 1e10
+    """Before and behind its parts a layer's numbers are kept within minus and plus this one."""
+    eps: float = 1e-6
+    """Epsilon of the norms around convolutions."""
+    outputs: int
+    """Numbers of a vector that it gives, which the last product makes."""
+    clipped: bool = True
+    """Whether the file has bounds of what goes into each of a layer's products, and of what comes
+    out."""
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+
+def rows_of(windows: int) -> int:
+    """Vectors of so many windows."""
+    halved = -(-windows // 2)
+    return -(-halved // 2)
 
 
 class LinearProjector(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):

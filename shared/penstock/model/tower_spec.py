@@ -241,7 +241,7 @@ class WindowPart(msgspec.Struct, frozen=True, kw_only=True):
     """One of a WindowProjector's, which has weights of its own."""
 
     name: str
-    """Of its weights."""
+    """Name that its weights begin with."""
     output: int
     """Place in TowerSpec.taken of the layer whose output it takes."""
     corner: int | None = None
@@ -264,7 +264,7 @@ class WindowProjector(AnyresProjector, frozen=True, kw_only=True, tag="windows")
     inner: int
     """Outputs of the feed-forward's first product."""
     norm: NormSpec
-    """Of the layer's own norms."""
+    """Form of the layer's norms; that of the tower's output is another."""
 
     def side(self, patches: int) -> int:
         return patches // self.window * self.queries

@@ -20,6 +20,7 @@ _SIGLIP = {"image_mean": HALF, "image_std": HALF, "size": 224, "do_center_crop":
 _GLM = {**_CLIP, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15_000}}
 OF_REPEATED = ("Glm4vImageProcessor", "Glm46VImageProcessor")
 """Classes whose bounds on pixels are of a picture's repetitions together (PatchImages.of_all)."""
+_LLAVA_NEXT: dict[str, Any] = {**_CLIP, "size": {"shortest_edge": 336}, "crop_size": 336}
 CLASSES: dict[str, dict[str, Any]] = {
     "CLIPImageProcessor": _CENTRED,
     "LlavaImageProcessor": _CENTRED,
@@ -34,12 +35,8 @@ CLASSES: dict[str, dict[str, Any]] = {
     "LlavaOnevisionImageProcessor": {**_CLIP, "size": {"height": 384, "width": 384}},
     "Llama4ImageProcessor": {**_SIGLIP, "resample": 2, "size": 336},
     "Lfm2VlImageProcessor": {"resample": 2, "image_mean": HALF, "image_std": HALF},
-    "LlavaNextImageProcessor": {**_CLIP, "size": {"shortest_edge": 336}, "crop_size": 336},
-    "Granite4VisionImageProcessor": {
-        **_CLIP,
-        "size": {"shortest_edge": 336},
-        "crop_size": 336,
-    },
+    "LlavaNextImageProcessor": _LLAVA_NEXT,
+    "Granite4VisionImageProcessor": _LLAVA_NEXT,
     "PaddleOCRVLImageProcessor": _CLIP,
     "Kimi_K25ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
     "MiniCPMV4_6ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},

@@ -14,8 +14,7 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.model.audio_spec import AudioSpec
-from penstock.model.conformer_spec import ConformerSpec
+from penstock.model.audio_spec import AudioSpec, ConformerSpec
 from penstock.model.media_facts import (
     FixedImages,
     KindFacts,

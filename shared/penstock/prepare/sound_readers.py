@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import AudioSpec
 from penstock.model.media_facts import FrameMel, KindFacts
 from penstock.prepare.media_tokens import MediaTokens
+from penstock.prepare.sounds import check_known
 
 GEMMA4 = "Gemma4AudioFeatureExtractor"
 _DEFAULTS: dict[str, Any] = {
@@ -30,8 +30,8 @@ _HARMLESS = (
     "return_attention_mask",
 )
 SECONDS = 30
-"""Of a sound, at most: transformers' extractor leaves out what is behind, and its setting isn't in
-the file."""
+"""Longest sound: transformers' extractor leaves out what is behind, and its setting isn't in the
+file."""
 MAX_RATE, MAX_FRAME = 384_000, 65_536
 
 
@@ -65,13 +65,7 @@ def gemma4_sounds(
     )
     if mel.bins != audio.tower.mel_bins:
         raise settings.wrong("feature_size", f"{audio.tower.mel_bins}, what the tower hears,")
-    settings.ignore(*_HARMLESS)
-    unknown = settings.not_asked()
-    if unknown:
-        raise UnsupportedModel(
-            f"{where}: {unknown[0]} is not known here, and could change what the model hears "
-            "(--language-model-only serves the model without its ears)"
-        )
+    check_known(settings, _HARMLESS)
     token, token_id = tokens.named("audio_token_id")
     before, _ = tokens.named("boa_token_id")
     behind, _ = tokens.named("eoa_token_index", "eoa_token_id")

@@ -52,14 +52,19 @@ def read_sounds(
     bins = {"feature_size": 128} if kind == OF_BLOCKS else {}
     settings = Fields(values, where).completed(**_DEFAULTS | bins)
     mel = reader.read(settings, audio)
-    settings.ignore(*_HARMLESS)
+    check_known(settings, _HARMLESS)
+    return reader.place(mel, tokens)
+
+
+def check_known(settings: Fields, harmless: tuple[str, ...]) -> None:
+    """Raises UnsupportedModel for a setting that nobody has read, unless it is a harmless one."""
+    settings.ignore(*harmless)
     unknown = settings.not_asked()
     if unknown:
         raise UnsupportedModel(
-            f"{where}: {unknown[0]} is not known here, and could change what the model hears "
-            "(--language-model-only serves the model without its ears)"
+            f"{settings.where}: {unknown[0]} is not known here, and could change what the model "
+            "hears (--language-model-only serves the model without its ears)"
         )
-    return reader.place(mel, tokens)
 
 
 def _windows(settings: Fields, audio: AudioSpec) -> dict[str, int]:

@@ -16,8 +16,8 @@ from penstock.prepare.mmproj import read_mmproj
 from penstock.protocol.common import MediaItem
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.hearing import MEL, AudioModel, Hearing, open_audio_tower
+from penstock_worker.media.loading import BothSenses
 from penstock_worker.media.planning import stand_in_of
-from penstock_worker.media.senses import BothSenses
 from penstock_worker.vision.sight import Sight
 from tests.shared.media.processors import tokenizer
 from tests.worker.audio.hearing_cases import CONFORMER, MAGNITUDES, heard, their_features

@@ -15,12 +15,12 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.gemma4 import GEMMA4
 from penstock.families.vision.reading import (
-    ACTIVATIONS,
     MAX_HEADS,
     MAX_PATCH,
     MAX_WIDTH,
     TextHalf,
     VisionFamily,
+    activation,
     bounded,
 )
 from penstock.formats.fields import Fields
@@ -80,9 +80,6 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec | No
             f"needed for the hidden size {hidden}"
         )
     hub.only(section, attention_bias=False)
-    named = section.text("hidden_activation", "gelu_pytorch_tanh")
-    if named not in ACTIVATIONS:
-        raise section.wrong("hidden_activation", ", ".join(ACTIVATIONS))
     rope = section.section("rope_parameters")
     if rope.text("rope_type", "axial") not in ("axial", "default"):
         raise rope.wrong("rope_type", "axial or default")
@@ -93,7 +90,7 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec | No
         num_heads=count,
         patch=bounded(section, "patch_size", MAX_PATCH, 16),
         norm=NormSpec(eps=section.number("rms_norm_eps", 1e-6)),
-        activation=ACTIVATIONS[named],  # type: ignore[arg-type]
+        activation=activation(section, "gelu_pytorch_tanh", "hidden_activation"),
         positions=positions(
             bounded(section, "position_embedding_size", MAX_TABLE, 10_240),
             rope.number("rope_theta", THETA),

@@ -66,7 +66,8 @@ def downsampling(fields: Fields) -> tuple[int, int]:
 
 
 def _sources(fields: Fields, section: Fields, text: ModelConfig) -> list[tuple[int, int, str]]:
-    """Of each part the tower's layer, the decoder's, and the name of its weights."""
+    """Returns each part's layer of the tower, its layer of the decoder, and the name of its
+    weights."""
     given = fields.values.get(LAYERWISE)
     fields.ignore(LAYERWISE)
     pairs = given if isinstance(given, list) else []

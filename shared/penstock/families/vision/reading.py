@@ -70,12 +70,12 @@ def bounded(fields: Fields, key: str, most: int, default: int | None = None) -> 
     return value
 
 
-def activation(fields: Fields, default: str) -> Any:
+def activation(fields: Fields, default: str, key: str = "hidden_act") -> Any:
     """The tower's activation, as TowerSpec names it."""
-    named = fields.text("hidden_act", default)
+    named = fields.text(key, default)
     if named not in ACTIVATIONS:
         raise UnsupportedModel(
-            f"{fields.where}: hidden_act {named[:80]!r} is not served; {', '.join(ACTIVATIONS)} are"
+            f"{fields.where}: {key} {named[:80]!r} is not served; {', '.join(ACTIVATIONS)} are"
         )
     return ACTIVATIONS[named]
 

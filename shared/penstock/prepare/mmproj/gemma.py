@@ -8,8 +8,7 @@ from penstock.errors import UnsupportedModel
 from penstock.families.audio import MAX_BINS
 from penstock.families.vision.gemma4 import FORM, MAX_TABLE, gemma4_vision, positions
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
-from penstock.model.audio_spec import AudioSpec, NormedProjector
-from penstock.model.conformer_spec import ConformerSpec
+from penstock.model.audio_spec import AudioSpec, ConformerSpec, NormedProjector
 from penstock.model.media_facts import SOFT_TOKENS, FrameMel, KindFacts, PooledImages, ScannedImages
 from penstock.model.tower_spec import (
     LearnedPositions,

@@ -262,8 +262,8 @@ class MmprojKind(NamedTuple):
     """known_as: its models.  decoders: the families of theirs; empty: any.  read: makes of the file
     what the model sees or hears with, and how media are prepared.  hears: whether sounds are
     meant.  sized: whether projection_dim is the size of its rows.  counted: whether positions are
-    one number, whatever the decoder's file says of sections.  beside_ears: whether the file may
-    hold what the model hears with, too, which isn't read."""
+    one number, whatever the decoder's file says of sections.  ears: makes of the file what the
+    model hears with besides, if the file holds that; None: no such file does."""
 
     known_as: str
     decoders: tuple[str, ...]
