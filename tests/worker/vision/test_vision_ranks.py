@@ -42,7 +42,7 @@ def _as_in_a_worker() -> Iterator[None]:
 def test_rows_behind_layers_of_another_stage_are_refused(tmp_path: Path) -> None:
     config = prepared_folder("qwen3-vl", tmp_path).decoder
     shard_of(config, RankPlace(1, 2))
-    with pytest.raises(StartupError, match="behind 2 of them"):
+    with pytest.raises(StartupError, match="behind the first 2 of them"):
         shard_of(config, RankPlace(1, 3))
 
 
