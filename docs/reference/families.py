@@ -59,6 +59,7 @@ FROM_MEMORY = {
     "cwm",
     "granitemoeshared",
     "kimi_linear",
+    "mamba2",
     "olmo_hybrid",
 }
 """Families of which no release's config.json could be had; settings were written from memory."""

@@ -15,6 +15,7 @@ from penstock.model.kv_layout import (
     MAX_STATE_TOKENS,
     NO_GROUP,
     KVGroup,
+    blocks_needed,
     kv_groups,
     kv_layout,
     state_bytes,
@@ -47,9 +48,23 @@ def test_recurrent_layers_have_no_place_in_blocks() -> None:
     assert layout.page_layers(range(6)) == 1
 
 
-def test_a_model_without_attention_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedModel, match="no layer has attention"):
-        kv_layout(config_of(recurrent(LFM2)), 1000)
+def test_a_model_without_attention_has_blocks_for_states_alone() -> None:
+    config = config_of(recurrent(LFM2), recurrent(LFM2), num_kv_heads=2, head_dim=64)
+    layout = kv_layout(config, 1000)
+    assert layout.layers == (NO_GROUP, NO_GROUP)
+    for stage in (range(2), range(1), range(1, 2)):
+        assert layout.page_layers(stage) == 1
+    assert kv_bytes_per_token(config, "bfloat16") == 0
+    groups = kv_groups(config, 2, 1000, 16)
+    assert groups[-1].blocks == -(-state_bytes(config) // (16 * 2 * 2 * 64 * 2))
+    # However long a sequence is, it holds its last block, the last copy, and one that is written.
+    assert blocks_needed(groups, 1 << 20, 16) == 1 + 2 * groups[-1].blocks
+    only_inner = config_of(LayerSpec(halves="feed_forward"))
+    with pytest.raises(UnsupportedModel, match="no layer has attention or a state"):
+        kv_layout(only_inner, 1000)
+
+
+def test_a_stage_without_attention_is_refused_by_name() -> None:
     layout = kv_layout(config_of(recurrent(LFM2), LayerSpec()), 1000)
     with pytest.raises(UnsupportedModel, match="layers 0 to 0 have no attention"):
         layout.page_layers(range(1))

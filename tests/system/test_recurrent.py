@@ -170,6 +170,7 @@ DRAFTED = [
     ("qwen3-next", ON_CPU),
     pytest.param("granite-hybrid", Numerics("cpu", "float32", "int8"), marks=pytest.mark.slow),
     pytest.param("nemotron-h", FLOAT, marks=pytest.mark.slow),
+    pytest.param("mamba2", ON_CPU, marks=pytest.mark.slow),
 ]
 
 

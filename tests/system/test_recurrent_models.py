@@ -31,11 +31,12 @@ FLAGS = ["--max-num-batched-tokens", "24", "--max-num-seqs", "4", "--max-model-l
         "qwen3-next",
         pytest.param("falcon-h1", marks=pytest.mark.long),
         pytest.param("kimi-linear", marks=pytest.mark.long),
+        pytest.param("mamba2", marks=pytest.mark.long),
     ],
 )
 def saved(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """The folder, and the model as transformers has it: with layers of either kind, or with layers
-    that have both a state and keys and values."""
+    """The folder, and the model as transformers has it: with layers of either kind, with layers
+    that have both a state and keys and values, or with states alone."""
     folder = tmp_path_factory.mktemp("recurrent")
     family, settings = RECURRENT_CASES[request.param]
     theirs = make_theirs(family, settings | {"vocab_size": 700, "eos_token_id": 2})

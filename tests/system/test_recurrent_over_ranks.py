@@ -146,6 +146,7 @@ STAGES = [
     pytest.param("qwen3-next", marks=pytest.mark.long),
     pytest.param("granite-hybrid", marks=pytest.mark.long),
     pytest.param("nemotron-h", marks=pytest.mark.long),
+    pytest.param("mamba2", marks=pytest.mark.long),
 ]
 
 
@@ -179,6 +180,7 @@ TENSOR = [
     pytest.param("granite-moe-hybrid", marks=pytest.mark.long),
     pytest.param("nemotron-h", marks=pytest.mark.long),
     pytest.param("nemotron-h-moe", marks=pytest.mark.long),
+    pytest.param("mamba2", marks=pytest.mark.long),
 ]
 
 

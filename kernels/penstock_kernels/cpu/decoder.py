@@ -125,6 +125,9 @@ class Decoder:
     two_parts: bool = False
     """Whether inputs of products with rounded numbers are sums of two such numbers, and so have
     twice as many bits."""
+    spare: DecoderShape | None = None
+    """Size of the blocks of a program without attention, which hold copies of states; None: it has
+    no blocks."""
     beside: Decoder | None = None
     """Another program's decoder, with the same layers, blocks and threads, whose keys and values it
     has; None: it has its own."""
@@ -171,10 +174,12 @@ class Decoder:
         room for the largest."""
         if self.beside is not None:
             return self.beside._caches
-        layers = len({each.cache_layer for each in self.program.attentions})
+        layers, shapes = len({each.cache_layer for each in self.program.attentions}), self._shapes()
+        if not layers and self.spare is not None:
+            layers, shapes = 1, [self.spare]
         if not layers:
             return []
-        keys, values = halves_of(self._shapes(), self.cache)
+        keys, values = halves_of(shapes, self.cache)
         areas = [
             self._area(block, spread(number, 2 * layers))
             for number, block in enumerate([keys, values] * layers)

@@ -36,6 +36,7 @@ from penstock.families.llama_relatives import (
     STABLELM,
     STARCODER2,
 )
+from penstock.families.mamba2 import MAMBA2
 from penstock.families.mimo_v2 import MIMO_V2_FLASH
 from penstock.families.minicpm import MINICPM, MINICPM3
 from penstock.families.minimax_m2 import MINIMAX_M2
@@ -120,6 +121,7 @@ FAMILIES: dict[str, Family] = {
         FALCON_H1,
         KIMI_LINEAR,
         OLMO_HYBRID,
+        MAMBA2,
         WHISPER,
     )
 }

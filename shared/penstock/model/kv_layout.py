@@ -66,6 +66,9 @@ class KVGroup(msgspec.Struct, frozen=True):
 
 
 FULL = KVGroup()
+NOTHING_SEEN = KVGroup(window=1)
+"""The group of a model whose layers all are recurrent: no token needs the blocks of those before
+it, so that a sequence holds few."""
 ONE_GROUP = (FULL,)
 """The groups of a model whose layers all see all tokens."""
 
@@ -128,7 +131,10 @@ class KVLayout:
         return tuple(found.values())
 
     def page_layers(self, layers: range) -> int:
-        """Layers whose keys and values a block has room for, in a stage."""
+        """Layers whose keys and values a block has room for, in a stage. Where no layer of the
+        model has any, blocks hold copies of states alone, and have the size of one layer's."""
+        if set(self.layers) == {NO_GROUP}:
+            return 1
         found = [place for group, place in self.places(layers) if group != NO_GROUP]
         if not found:
             raise UnsupportedModel(
@@ -151,10 +157,11 @@ def layers_that_read(config: ModelConfig) -> dict[int, int]:
 
 def widest_layer(config: ModelConfig) -> int:
     """Numbers of a token's keys in the layer that has most of them, for which a block has room in
-    each of its layers."""
+    each of its layers; where no layer has any, what the model says of heads."""
     numbers = range(config.num_layers)
     heads = (config.kv_heads(number) for number in numbers if config.layer(number).attends)
-    return max((each.count * each.size for each in heads), default=0)
+    default = config.num_kv_heads * config.head_dim
+    return max((each.count * each.size for each in heads), default=default)
 
 
 def kv_layout(config: ModelConfig, max_model_len: int) -> KVLayout:
@@ -168,7 +175,9 @@ def kv_layout(config: ModelConfig, max_model_len: int) -> KVLayout:
     own = [group for number, group in enumerate(of_layers) if number not in reads]
     counts = Counter(group for group in own if group is not None)
     if not counts:
-        raise UnsupportedModel("no layer has attention: such models aren't served")
+        if not any(spec.recurrent is not None for spec in specs):
+            raise UnsupportedModel("no layer has attention or a state: such models aren't served")
+        return KVLayout((NOTHING_SEEN,), (NO_GROUP,) * config.num_layers)
     # What grows with the context comes first.
     kinds = sorted(counts, key=lambda group: group.forgets)
     size = _page_layers(counts)

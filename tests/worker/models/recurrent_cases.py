@@ -84,6 +84,14 @@ OLMO = WHOLE | {
     "linear_value_head_dim": 12,  # transformers saves equal parts of the convolution only
     "initializer_range": 0.2,
 }
+MAMBA = {
+    "pad_token_id": 0,
+    "num_heads": 9,
+    "head_dim": 16,
+    "n_groups": 3,
+    "state_size": 12,
+    "chunk_size": 16,
+}
 
 RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": (
@@ -175,6 +183,19 @@ RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "linear_allow_neg_eigval": False,
             "attention_bias": True,
             "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+        },
+    ),
+    "mamba2": ("Mamba2", MAMBA),
+    "mamba2-biases": (
+        "Mamba2",
+        MAMBA
+        | {
+            "n_groups": 1,
+            "use_bias": True,
+            "use_conv_bias": False,
+            "conv_kernel": 3,
+            "time_step_limit": (0.05, 2.0),
+            "tie_word_embeddings": True,
         },
     ),
     "nemotron-h": (

@@ -26,6 +26,8 @@ def make_theirs(family: str, settings: dict[str, Any]) -> Any:
     config = config_class(family)(**(SIZES | settings))
     config._attn_implementation = "eager"  # the only one that has soft caps
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    if family == "Mamba2":
+        norm_by_groups(model)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
@@ -40,6 +42,17 @@ def make_theirs(family: str, settings: dict[str, Any]) -> Any:
             elif name.endswith("layer_scalar"):
                 buffer.uniform_(0.8, 1.2)
     return model
+
+
+def norm_by_groups(model: Any) -> None:
+    """On a CPU, transformers norms what all groups of Mamba 2 give together; on CUDA, its kernels
+    do as the authors' code does, and as its own Zamba 2."""
+    from transformers.models.zamba2.modeling_zamba2 import Zamba2RMSNormGated
+
+    for layer in model.backbone.layers:
+        mixer = layer.mixer
+        size = mixer.intermediate_size // mixer.n_groups
+        mixer.norm = Zamba2RMSNormGated(mixer.intermediate_size, size, mixer.layer_norm_epsilon)
 
 
 def random_prompts() -> list[list[int]]:

@@ -149,7 +149,7 @@ def test_rows_depend_on_their_sequence_alone(case: str) -> None:
         check_own_rows(RecurrentRun(model, 1).step, RecurrentRun(model, 2).step)
 
 
-@pytest.mark.parametrize("case", ["qwen35", "nemotron-h"])
+@pytest.mark.parametrize("case", ["qwen35", "nemotron-h", "mamba2"])
 def test_stages_of_a_pipeline_have_one_workers_bits(case: str) -> None:
     config, tokens = read(case), [*range(7, 39)]
     (whole,) = RecurrentRun(DecoderModel(config, RandomWeights(), POSITIONS), 1).step([(0, tokens)])

@@ -150,6 +150,7 @@ def recipe(
                 cache=cache,
                 threads=threads,
                 two_parts=in_two_parts(setup, dtype),
+                spare=shapes[0] if states is not None else None,
             )
             if states is not None:
                 states.allocate(decoder.kv_blocks())
