@@ -12,6 +12,7 @@ from penstock.families import GGUF_ARCHITECTURES
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
+from penstock.model.kv_layout import MAX_STATE_TOKENS, kv_groups
 from penstock.model.mechanisms import (
     GATED_DELTA,
     MAMBA2,
@@ -219,6 +220,41 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "use_mamba_kernels": True,
         "vocab_size": 131072,
     },
+    # Written from memory: no release's could be had.
+    "mamba-codestral-7b": {
+        "architectures": ["Mamba2ForCausalLM"],
+        "bos_token_id": 0,
+        "chunk_size": 256,
+        "conv_kernel": 4,
+        "eos_token_id": 0,
+        "expand": 2,
+        "head_dim": 64,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "initializer_range": 0.1,
+        "layer_norm_epsilon": 1e-05,
+        "model_type": "mamba2",
+        "n_groups": 8,
+        "norm_before_gate": True,
+        "num_heads": 128,
+        "num_hidden_layers": 64,
+        "pad_token_id": 0,
+        "rescale_prenorm_residual": False,
+        "residual_in_fp32": True,
+        "rms_norm": True,
+        "state_size": 128,
+        "tie_word_embeddings": False,
+        "time_step_floor": 0.0001,
+        "time_step_limit": [0.0, float("inf")],
+        "time_step_max": 0.1,
+        "time_step_min": 0.001,
+        "time_step_rank": 256,
+        "torch_dtype": "bfloat16",
+        "use_bias": False,
+        "use_cache": True,
+        "use_conv_bias": True,
+        "vocab_size": 32768,
+    },
 }
 
 
@@ -237,6 +273,7 @@ def read(model: str, **change: Any) -> ModelConfig:
         ("qwen3.5-27b", {GATED_DELTA, OUTPUT_GATE}, 48, 16, 17408),
         ("granite-4.0-h-1b", {MAMBA2}, 36, 4, 4096),
         ("nemotron-3-nano-30b", {MAMBA2, ONE_HALF}, 23, 7, 1856),
+        ("mamba-codestral-7b", {MAMBA2, ONE_HALF}, 64, 0, 8192),
     ],
 )
 def test_well_known_models_are_read(
@@ -244,9 +281,9 @@ def test_well_known_models_are_read(
 ) -> None:
     config = read(model)
     assert needs <= mechanisms(config)
-    assert len(config.layers) == config.num_layers
-    assert sum(layer.recurrent is not None for layer in config.layers) == recurrent
-    assert sum(layer.attends for layer in config.layers) == attending
+    layers = [config.layer(number) for number in range(config.num_layers)]
+    assert sum(layer.recurrent is not None for layer in layers) == recurrent
+    assert sum(layer.attends for layer in layers) == attending
     assert config.intermediate_size == inner
     assert msgspec.json.decode(msgspec.json.encode(config), type=ModelConfig) == config
 
@@ -261,6 +298,14 @@ def test_numbers_of_a_state() -> None:
     assert isinstance(nano, Mamba2Spec)
     assert state_numbers(nano) == 3 * 6144 + 64 * 64 * 128
     assert (nano.time_step_min, nano.time_step_max, nano.norm_groups) == (0.0, None, 8)
+    codestral = read("mamba-codestral-7b")
+    spec = codestral.layers[0].recurrent
+    assert isinstance(spec, Mamba2Spec)
+    assert state_numbers(spec) == 3 * 10240 + 128 * 64 * 128
+    assert (spec.time_step_max, spec.norm_groups) == (None, 8)
+    *_, states = kv_groups(codestral, 2, codestral.max_position, 16)
+    assert states.every == MAX_STATE_TOKENS
+    assert 256 < states.blocks < 2048, "copies of large states lie in large blocks"
 
 
 @pytest.mark.parametrize(
@@ -296,6 +341,11 @@ def test_numbers_of_a_state() -> None:
         ("nemotron-3-nano-30b", {"moe_latent_size": -8}, "latent dimension is -8"),
         ("nemotron-3-nano-30b", {"mlp_bias": True}, "mlp_bias is True; False is"),
         ("nemotron-3-nano-30b", {"mlp_hidden_act": "silu"}, "relu2 is"),
+        ("mamba-codestral-7b", {"head_dim": 32}, "128 Mamba heads of 32 don't make up 2 times"),
+        ("mamba-codestral-7b", {"n_groups": 3}, "128 heads in 3 groups"),
+        ("mamba-codestral-7b", {"rms_norm": False}, "rms_norm is False"),
+        ("mamba-codestral-7b", {"hidden_act": "gelu"}, "silu is"),
+        ("mamba-codestral-7b", {"num_hidden_layers": 0}, "num_layers is 0"),
     ],
 )
 def test_other_variants_are_refused(model: str, change: dict[str, Any], said: str) -> None:
@@ -329,6 +379,40 @@ GGUF_FILES: dict[str, dict[str, Any]] = {
         "ssm.state_size": 16,
         "ssm.time_step_rank": 4,
     },
+    "mamba2": {
+        "attention.head_count": 0,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "block_count": 2,
+        "context_length": 1 << 20,
+        "embedding_length": 32,
+        "feed_forward_length": 0,
+        "ssm.conv_kernel": 4,
+        "ssm.group_count": 2,
+        "ssm.inner_size": 64,
+        "ssm.state_size": 16,
+        "ssm.time_step_rank": 4,
+    },
+    "kimi-linear": {
+        "attention.head_count": 4,
+        "attention.head_count_kv": [0, 0, 1],
+        "attention.key_length": 48,
+        "attention.key_length_mla": 28,
+        "attention.kv_lora_rank": 32,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "attention.value_length_mla": 16,
+        "block_count": 3,
+        "context_length": 128,
+        "embedding_length": 32,
+        "expert_count": 4,
+        "expert_feed_forward_length": 24,
+        "expert_gating_func": 2,
+        "expert_used_count": 2,
+        "feed_forward_length": 48,
+        "kda.head_dim": 16,
+        "leading_dense_block_count": 1,
+        "rope.dimension_count": 16,
+        "ssm.conv_kernel": 4,
+    },
     "qwen35": {
         "attention.head_count": 4,
         "attention.head_count_kv": 2,
@@ -360,6 +444,11 @@ def test_layers_of_gguf_files() -> None:
     nemotron = read_gguf("nemotron_h")
     assert [layer.halves for layer in nemotron.layers] == ["mixer", "mixer", "feed_forward"]
     assert [layer.attends for layer in nemotron.layers] == [False, True, False]
+    mamba = read_gguf("mamba2")
+    assert (mamba.intermediate_size, mamba.layer(1).halves) == (64, "mixer")
+    kimi = read_gguf("kimi-linear")
+    assert [layer.attends for layer in kimi.layers] == [False, False, True]
+    assert [layer.feed_forward.experts is None for layer in kimi.layers] == [True, False, False]
     qwen = read_gguf("qwen35")
     assert [layer.attends for layer in qwen.layers] == [False, False, False, True]
     delta = qwen.layers[0].recurrent
@@ -381,6 +470,14 @@ def test_layers_of_gguf_files() -> None:
         ("nemotron_h", {"ssm__time_step_rank": 5}, "5 Mamba heads don't make up"),
         ("nemotron_h", {"ssm__time_step_rank": 0}, "0 Mamba heads"),
         ("nemotron_h", {"ssm__state_size": 1 << 40}, "state is"),
+        ("mamba2", {"ssm__time_step_rank": 0}, "0 Mamba heads"),
+        ("mamba2", {"ssm__group_count": 3}, "4 heads in 3 groups"),
+        ("mamba2", {"block_count": 0}, "num_layers is 0"),
+        ("kimi-linear", {"attention__head_count_kv": [0, 1]}, "has 2 numbers for 3 layers"),
+        ("kimi-linear", {"kda__head_dim": 0}, "key_heads is|key_dim is 0"),
+        ("kimi-linear", {"ssm__conv_kernel": None}, "ssm.conv_kernel is missing"),
+        ("kimi-linear", {"attention__value_length_mla": None}, "value_length_mla is missing"),
+        ("kimi-linear", {"expert_gating_func": 3}, "expert_gating_func is 3"),
         ("qwen35", {"ssm__group_count": 3}, "4 value heads can't share 3"),
         ("qwen35", {"ssm__inner_size": 33}, "4 value heads don't make up"),
         ("qwen35", {"full_attention_interval": -1}, "full_attention_interval is -1"),

@@ -14,20 +14,20 @@ from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import RowFactors
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix
 from penstock_worker.quantisation.interface import BF16, F16, F32
-from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
+from penstock_worker.weights.stored import CheckpointTensor, StoredTensor, as_checkpoint
 
 PLAIN = (F32.name, BF16.name, F16.name)
 
 
 def multiply_rows(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:
     """Multiplies the tensors that layers have factors of, by our names. Modifies `tensors`. Raises
-    UnsupportedModel for a tensor of other rows, and for one of a quantised GGUF type."""
+    UnsupportedModel for a tensor of other rows."""
     for number in range(config.num_layers):
         for factors in config.layer(number).weight_factors:
             for kind in ("weight", "bias"):
                 name = f"layers.{number}.{factors.module}.{kind}"
                 if name in tensors:
-                    tensors[name] = _multiplied(tensors[name], factors)
+                    tensors[name] = _multiplied(as_checkpoint(tensors[name]), factors)
 
 
 def _multiplied(stored: StoredTensor, factors: RowFactors) -> StoredTensor:

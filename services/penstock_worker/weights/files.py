@@ -94,14 +94,15 @@ def _factors(scale: GGUFTensor | None) -> tuple[float, ...]:
 
 
 _VECTORS = ("recurrent.A", "recurrent.D", "recurrent.norm.weight")
+_CONVOLUTIONS = tuple(f"recurrent.{each}conv.weight" for each in ("", "q_", "k_", "v_"))
 
 
 def _our_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The hub's shape of a tensor, where files have the same numbers in another."""
     if name.endswith(_VECTORS):
         return (math.prod(shape),)
-    if name.endswith("recurrent.conv.weight") and len(shape) == 2:
-        return (shape[0], 1, shape[1])
+    if name.endswith(_CONVOLUTIONS):
+        return (math.prod(shape[:-1]), 1, shape[-1])
     if name.endswith("shared_expert_gate.weight") and len(shape) == 1:
         return (1, *shape)
     return shape

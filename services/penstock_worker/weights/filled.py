@@ -15,7 +15,7 @@ from penstock.errors import UnsupportedModel
 from penstock.model.config import ModelConfig
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix
 from penstock_worker.quantisation.interface import BF16, F16, F32
-from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
+from penstock_worker.weights.stored import CheckpointTensor, StoredTensor, as_checkpoint
 
 BYTES = {F32.name: 4, BF16.name: 2, F16.name: 2}
 """Bytes of a number of formats that can be filled up."""
@@ -25,16 +25,16 @@ ZERO = -1
 
 def fill_values(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:
     """Fills up what layers with shorter values have, by our names. Modifies `tensors`. Raises
-    UnsupportedModel for a tensor of another shape, or of a quantised GGUF type."""
+    UnsupportedModel for a tensor of another shape."""
     for number in range(config.num_layers):
         size, own = config.layer(number).attention.value_size, config.kv_heads(number)
         at = f"layers.{number}.self_attn"
         if size is None or f"{at}.v_proj.weight" not in tensors:
             continue
         for name, heads, rows in (("v_proj", own.count, True), ("o_proj", config.num_heads, False)):
-            stored = tensors.get(f"{at}.{name}.weight")
-            if stored is None:
+            if f"{at}.{name}.weight" not in tensors:
                 continue
+            stored = as_checkpoint(tensors[f"{at}.{name}.weight"])
             axis = 0 if rows else 1
             if len(stored.shape) != 2 or stored.shape[axis] != heads * size:
                 what = "rows" if rows else "columns"

@@ -83,6 +83,8 @@ def open_weights(
         raise StartupError(f"load_format is {load_format!r}; allowed are auto, dummy")
     if files.format == "gguf":
         tensors = gguf_tensors(files.files, config)
+        multiply_rows(tensors, config)
+        fill_values(tensors, config)
         quantised = any(
             tensor.format in LAYOUTS or isinstance(tensor, CheckpointTensor)
             for tensor in tensors.values()

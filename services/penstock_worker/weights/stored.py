@@ -301,6 +301,34 @@ class CheckpointTensor(StoredTensor):
                 place(out[at : at + len(rows)], values.contiguous())
 
 
+@dataclass(frozen=True)
+class BlockMatrix(CheckpointMatrix):
+    """A matrix of a quantised GGUF type, of whose rows or columns something else is made: it is
+    decoded when it is read."""
+
+    stored: StoredTensor
+
+    @staticmethod
+    def of(stored: StoredTensor) -> BlockMatrix:
+        outputs, inputs = stored.shape
+        return BlockMatrix(stored.name, outputs, inputs, f"GGUF's {stored.format}", stored)
+
+    def row_range(self, rows: range) -> BlockMatrix:
+        return BlockMatrix.of(self.stored.row_range(rows))
+
+    def values(self, rows: range, columns: range) -> Tensor:
+        found = torch.empty(len(rows), len(columns))
+        self.stored.read_part_into(found, (rows, columns))
+        return found
+
+
+def as_checkpoint(stored: StoredTensor) -> StoredTensor:
+    """Returns a matrix of a quantised GGUF type as one of a quantised checkpoint; anything else as
+    it is."""
+    plain = isinstance(stored, CheckpointTensor) or stored.plain or len(stored.shape) != 2
+    return stored if plain else CheckpointTensor.of(BlockMatrix.of(stored), stored.name)
+
+
 def chunks(rows: range, columns: int) -> Iterator[range]:
     """Splits rows into chunks whose elements take little memory."""
     step = max(1, CHUNK_ELEMENTS // max(1, columns))

@@ -6,14 +6,25 @@ Source: Kimi Team, "Kimi Linear: an expressive, efficient attention architecture
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace as with_fields
+
 from msgspec.structs import replace
 
 from penstock.errors import UnsupportedModel
 from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families import recurrent_reading as recurrent
-from penstock.families.deepseek import NAMES, corrected_experts, dense_layers, latent_model
+from penstock.families.deepseek import GGUF_NAMES as GGUF_EXPERTS
+from penstock.families.deepseek import (
+    NAMES,
+    corrected_experts,
+    dense_layers,
+    gguf_model,
+    latent_model,
+)
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import RopeScaling, RopeSpec
@@ -42,6 +53,7 @@ def _hub(fields: Fields) -> ModelConfig:
     settings = fields.section(OF_DELTA)
     delta, kinds = _delta(fields, settings), _kinds(fields, settings)
     hub.refuse_unknown(settings, ())
+    attends = [kind == recurrent.FULL for kind in kinds]
     experts = corrected_experts(fields, scale=2.446)
     found = latent_model(
         fields.without("rope_theta", "rope_parameters", "rope_scaling"),
@@ -50,9 +62,14 @@ def _hub(fields: Fields) -> ModelConfig:
         dense=dense_layers(fields, 1),
         eps=1e-5,
     )
+    return _with_delta(found, delta, attends)
+
+
+def _with_delta(found: ModelConfig, delta: RecurrentSpec, attends: Iterable[bool]) -> ModelConfig:
+    """found: the model with attention in all layers. attends: of each layer, whether it has it."""
     layers = (
-        replace(found.layer(number), recurrent=None if kind == recurrent.FULL else delta)
-        for number, kind in enumerate(kinds)
+        replace(found.layer(number), recurrent=None if each else delta)
+        for number, each in enumerate(attends)
     )
     (turning,) = found.ropes
     # No pair turns: the part of a head that would is an ordinary one that all heads share.
@@ -93,6 +110,27 @@ def _kinds(fields: Fields, settings: Fields) -> list[str]:
             f"{count} once"
         )
     return [recurrent.FULL if at in full else recurrent.LINEAR for at in range(1, count + 1)]
+
+
+def _gguf(model: GGUFMetadata) -> ModelConfig:
+    """Layers without KV heads are recurrent, with as many heads as attention has."""
+    keys = model.keys
+    count = bounds.layers_without_drafts(keys)
+    kv_heads = recurrent.gguf_per_layer(keys, recurrent.GGUF_KV_HEADS, count)
+    # llama.cpp divides experts' weights by their sum, whatever the file says.
+    stated = {"attention.value_length": keys.integer("attention.value_length_mla")}
+    completed = keys.completed(**stated, expert_weights_norm=True)
+    found = replace(gguf_model(with_fields(model, keys=completed)), architecture="kimi_linear")
+    size = keys.integer("kda.head_dim")
+    delta = GatedDeltaSpec(
+        key_heads=found.num_heads,
+        value_heads=found.num_heads,
+        key_dim=size,
+        value_dim=size,
+        kernel=keys.integer("ssm.conv_kernel"),
+        rank=size,
+    )
+    return _with_delta(found, recurrent.checked(delta, keys.where), map(bool, kv_heads))
 
 
 _EXPERT = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
@@ -138,5 +176,17 @@ KIMI_LINEAR = Family(
             }.items()
         },
         layers_for_drafts=True,
+    ),
+    gguf="kimi-linear",
+    read_gguf=_gguf,
+    gguf_names=TensorNames(
+        stacked=GGUF_EXPERTS.stacked,
+        layers_for_drafts=True,
+        in_recurrent={
+            "self_attn.q_proj": "recurrent.in_proj_q",
+            "self_attn.k_proj": "recurrent.in_proj_k",
+            "self_attn.v_proj": "recurrent.in_proj_v",
+            "self_attn.o_proj": "recurrent.out_proj",
+        },
     ),
 )

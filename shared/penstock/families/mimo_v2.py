@@ -7,10 +7,15 @@ Source: Xiaomi, "MiMo-V2-Flash technical report", 2026.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.errors import UnsupportedModel
+from penstock.families import bounds
 from penstock.families import hub_reading as hub
-from penstock.families.deepseek import NAMES, corrected_experts
+from penstock.families.deepseek import GGUF_NAMES, NAMES, corrected_experts, gguf_experts
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata, rounded
+from penstock.families.recurrent_reading import GGUF_KV_HEADS, GGUF_SIGMOID, gguf_per_layer
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -128,6 +133,70 @@ def _bits(fields: Fields, key: str, count: int) -> list[bool]:
     return [each == 1 for each in found]
 
 
+def _gguf(model: GGUFMetadata) -> ModelConfig:
+    """llama.cpp takes the experts' weights for normalised sigmoids, whatever the file says."""
+    keys = model.keys
+    count = bounds.layers_without_drafts(keys)
+    size, values = keys.integer("attention.key_length"), keys.integer("attention.value_length")
+    kv_heads = gguf_per_layer(keys, GGUF_KV_HEADS, count)
+    one_kind = {"attention.value_length": size, GGUF_KV_HEADS: kv_heads[0]}
+    sizes = replace(model, keys=keys.replaced(one_kind)).sizes() | {"num_layers": count}
+    if not 1 <= values <= size:
+        raise keys.wrong("attention.value_length", f"a number from 1 to the keys', {size},")
+    usual = KVHeadsSpec(count=kv_heads[0], size=size)
+    rope, window = model.rope(size), keys.integer("attention.sliding_window")
+    scale = rounded(keys.number("attention.value_scale", 1.0))
+    feed_forwards = _gguf_feed_forwards(model, count)
+    layers = []
+    for number, sliding in enumerate(_gguf_sliding(keys, count)):
+        heads = kv_heads[number]
+        if heads < 1 or sizes["num_heads"] % heads:
+            raise keys.wrong(GGUF_KV_HEADS, f"divisors of {sizes['num_heads']} heads")
+        attention = AttentionSpec(
+            window=window if sliding and window < sizes["max_position"] else None,
+            rope=1 if sliding else 0,
+            value_size=None if values == size else values,
+            sinks=f"blk.{number}.attn_sinks.weight" in model.tensors,
+            kv_heads=None if heads == usual.count else KVHeadsSpec(count=heads, size=size),
+        )
+        layers.append(
+            LayerSpec(
+                attention=attention,
+                feed_forward=feed_forwards[number],
+                weight_factors=_scaled(attention, usual, scale),
+            )
+        )
+    local = RopeSpec(theta=keys.number("rope.freq_base_swa", rope.theta), dims=rope.dims)
+    return ModelConfig(
+        architecture="mimo_v2_flash",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(rope, local),
+        layers=hub.shared(layers),
+    )
+
+
+def _gguf_sliding(keys: Fields, count: int) -> list[bool]:
+    """Whether each layer has a window. Converters write numbers or flags, those of layers for
+    drafts, too."""
+    key = "attention.sliding_window_pattern"
+    found = keys.values.get(key)
+    keys.ignore(key)  # asked for here
+    if not isinstance(found, list) or len(found) < count or set(found) - {0, 1}:
+        raise keys.wrong(key, f"a list of at least {count} times 0 or 1")
+    return [bool(each) for each in found[:count]]
+
+
+def _gguf_feed_forwards(model: GGUFMetadata, count: int) -> list[FeedForwardSpec]:
+    sparse = [f"blk.{number}.ffn_gate_inp.weight" in model.tensors for number in range(count)]
+    if True not in sparse:
+        return [FeedForwardSpec()] * count
+    stated = {"expert_gating_func": GGUF_SIGMOID, "expert_weights_norm": True}
+    of_experts = replace(model, keys=model.keys.replaced(stated))
+    experts = gguf_experts(of_experts, f"blk.{sparse.index(True)}.exp_probs_b.bias")
+    return [FeedForwardSpec(experts=experts if each else None) for each in sparse]
+
+
 MIMO_V2_FLASH = Family(
     "mimo_v2_flash",
     ("MiMoV2FlashForCausalLM",),
@@ -140,4 +209,7 @@ MIMO_V2_FLASH = Family(
             "self_attn.attention_sink_bias": "self_attn.sinks.weight",
         }
     ),
+    gguf="mimo2",
+    read_gguf=_gguf,
+    gguf_names=TensorNames(stacked=GGUF_NAMES.stacked, layers_for_drafts=True),
 )

@@ -243,6 +243,24 @@ def ernie45_moe(writer: Writer, config: Any) -> None:
     writer.add_expert_shared_feed_forward_length(quotient)
 
 
+def mimo2(writer: Writer, config: Any) -> None:
+    """Three layers for drafts are counted besides, and have a window."""
+    drafts = 3
+    sliding = [kind == "sliding_attention" for kind in config.layer_types] + [True] * drafts
+    own = config.num_key_value_heads
+    writer.add_block_count(config.num_hidden_layers + drafts)
+    writer.add_nextn_predict_layers(drafts)
+    writer.add_head_count_kv([2 * own if each else own for each in sliding])
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_sliding_window_pattern([int(each) for each in sliding])
+    writer.add_value_length(config.v_head_dim)
+    writer.add_expert_count(config.n_routed_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_float32(f"{writer.arch}.attention.value_scale", config.attention_value_scale)
+
+
 def exaone_moe(writer: Writer, config: Any) -> None:
     exaone4(writer, config)
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)

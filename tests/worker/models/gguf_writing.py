@@ -113,6 +113,10 @@ def of_ernie(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[tu
     yield from separated(name.replace("mlp.gate.moe_statics", "mlp.moe_statics"), tensor)
 
 
+def of_mimo(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    yield from separated(f"{name}.weight" if name.endswith("sinks") else name, tensor)
+
+
 ARCH = gguf.MODEL_ARCH
 
 

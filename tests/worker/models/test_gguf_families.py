@@ -63,6 +63,7 @@ CONVERSIONS = {
     "deepseek-v2-lite": Conversion(ARCH.DEEPSEEK2, keys.deepseek, latents="one matrix"),
     "deepseek-v3-plain": Conversion(ARCH.DEEPSEEK2, keys.deepseek, latents="by head"),
     "glm47-flash": Conversion(ARCH.DEEPSEEK2, keys.deepseek, latents="by head"),
+    "mimo-v2-flash-unscaled": Conversion(ARCH.MIMO2, keys.mimo2, own_parts=gguf_writing.of_mimo),
     "glm5": Conversion(ARCH.GLM_DSA, keys.glm_dsa, latents="by head"),
     "glm45": Conversion(ARCH.GLM4_MOE, keys.glm45),
     "minimax-m2": Conversion(ARCH.MINIMAXM2, keys.minimax_m2),
@@ -128,6 +129,10 @@ OWN |= {
         },
     ),
 }
+OWN["mimo-v2-flash-unscaled"] = (
+    "MiMoV2Flash",
+    {**CASES["mimo-v2-flash"][1], "routed_scaling_factor": 1.0},
+)
 OWN["dots1-no-window"] = ("Dots1", {**CASES["dots1"][1], "sliding_window": None})
 OWN["mixtral-one-by-one"] = OWN["mixtral-no-window"]
 OWN["deepseek-v3-plain"] = ("DeepseekV3", {**CASES["deepseek-v3"][1], "attention_bias": False})
@@ -164,6 +169,7 @@ BEYOND = {
     "olmo3": ("Olmo3", {}),
     "exaone4-windows": ("Exaone4", {}),
     "exaone-moe": ("ExaoneMoe", {}),
+    "mimo-v2-flash-unscaled": ("MiMoV2Flash", {}),
 }
 """Cases with settings that short prompts don't show, or that the file says in other words."""
 

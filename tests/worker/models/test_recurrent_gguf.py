@@ -96,6 +96,65 @@ def mamba(writer: Writer, *, heads: int, inner: int, groups: int, state: int, ke
     writer.add_ssm_conv_kernel(kernel)
 
 
+def mamba2(writer: Writer, config: Any) -> None:
+    writer.add_feed_forward_length(0)
+    writer.add_layer_norm_rms_eps(config.layer_norm_epsilon)
+    mamba(
+        writer,
+        heads=config.num_heads,
+        inner=config.expand * config.hidden_size,
+        groups=config.n_groups,
+        state=config.state_size,
+        kernel=config.conv_kernel,
+    )
+
+
+def kimi(writer: Writer, config: Any) -> None:
+    """The sizes of latents are written as those of one KV head."""
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_head_count_kv([int(kind != LINEAR) for kind in config.layer_types])
+    writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+    writer.add_kda_head_dim(config.linear_head_dim)
+    if config.q_lora_rank:
+        writer.add_q_lora_rank(config.q_lora_rank)
+    writer.add_kv_lora_rank(config.kv_lora_rank)
+    writer.add_rope_dimension_count(config.qk_rope_head_dim)
+    writer.add_key_length(config.kv_lora_rank + config.qk_rope_head_dim)
+    writer.add_key_length_mla(config.qk_nope_head_dim + config.qk_rope_head_dim)
+    writer.add_value_length_mla(config.v_head_dim)
+    writer.add_expert_count(config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_group_count(config.n_group)
+    writer.add_expert_group_used_count(config.topk_group)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_leading_dense_block_count(config.mlp_layer_types.count("dense"))
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    writer.add_vocab_size(config.vocab_size)
+
+
+def of_kimi(name: str, tensor: Tensor, config: Any) -> Named:
+    """Releases call the network of a layer without experts mlp."""
+    if name.split(".")[-2] in ("gate_proj", "up_proj", "down_proj"):
+        name = name.replace("block_sparse_moe.", "mlp.")
+    if name.endswith("conv1d.weight"):
+        yield name, tensor.reshape(1, len(tensor), 1, -1)
+    elif name.endswith("A_log"):
+        yield name, -tensor.exp()
+    elif name.endswith("dt_bias"):
+        yield name.replace("dt_bias", "dt_proj.bias"), tensor
+    elif name.endswith("kv_b_proj.weight"):
+        heads = tensor.view(config.num_attention_heads, -1, config.kv_lora_rank)
+        keys, values = heads.split((config.qk_nope_head_dim, config.v_head_dim), 1)
+        yield name.replace("kv_b_proj", "k_b_proj"), keys.transpose(1, 2)
+        yield name.replace("kv_b_proj", "v_b_proj"), values
+    else:
+        yield name.replace("correction_bias", "correction.bias"), tensor
+
+
 def nemotron_h(writer: Writer, config: Any) -> None:
     kinds = config.layers_block_type
     kv_heads = config.num_key_value_heads
@@ -287,6 +346,22 @@ SMALL = {"initializer_range": 0.05}
 """Small weights: with larger ones, rounding errors of transformers' chunks would be seen."""
 
 OWN = {
+    "kimi-linear-as-many-heads": (
+        "KimiLinear",
+        RECURRENT_CASES["kimi-linear"][1] | {"linear_num_heads": 4},
+    ),
+    "kimi-linear-groups-as-many-heads": (
+        "KimiLinear",
+        RECURRENT_CASES["kimi-linear-groups"][1] | {"linear_num_heads": 4, "norm_topk_prob": True},
+    ),
+    "mamba2-biases-unlimited": (
+        "Mamba2",
+        {
+            key: value
+            for key, value in RECURRENT_CASES["mamba2-biases"][1].items()
+            if key != "time_step_limit"
+        },
+    ),
     "granite-moe-hybrid-unlimited": (
         "GraniteMoeHybrid",
         {
@@ -321,6 +396,10 @@ CONVERSIONS = {
     "granite-moe-hybrid-unlimited": Conversion(ARCH.GRANITE_HYBRID, granite, of_granite),
     "falcon-h1": Conversion(ARCH.FALCON_H1, falcon_h1, of_falcon_h1),
     "falcon-h1-norm": Conversion(ARCH.FALCON_H1, falcon_h1, of_falcon_h1),
+    "mamba2": Conversion(ARCH.MAMBA2, mamba2, of_mamba),
+    "mamba2-biases-unlimited": Conversion(ARCH.MAMBA2, mamba2, of_mamba),
+    "kimi-linear-as-many-heads": Conversion(ARCH.KIMI_LINEAR, kimi, of_kimi),
+    "kimi-linear-groups-as-many-heads": Conversion(ARCH.KIMI_LINEAR, kimi, of_kimi),
     "nemotron-h": Conversion(ARCH.NEMOTRON_H, nemotron_h, of_mamba),
     "nemotron-h-moe": Conversion(ARCH.NEMOTRON_H_MOE, nemotron_h, of_mamba),
     "nemotron-h-latent": Conversion(ARCH.NEMOTRON_H_MOE, nemotron_h, of_mamba),
@@ -356,7 +435,7 @@ def write(path: Path, hub: Path, config: Any, how: Conversion) -> None:
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count(getattr(config, "num_attention_heads", 0))
     how.says(writer, config)
     names = gguf.get_tensor_name_map(how.architecture, config.num_hidden_layers)
     for theirs, whole in stacked(load_file(hub / "model.safetensors")).items():

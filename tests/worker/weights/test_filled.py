@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import gguf
 import msgspec
 import numpy as np
 import pytest
@@ -96,11 +97,23 @@ def test_what_cannot_be_filled_up_is_refused() -> None:
     ):
         with pytest.raises(UnsupportedModel, match=f"{tensor.name} has shape .* rows are expected"):
             fill_values({VALUE: tensor}, config())
-    packed = replace(
-        stored(torch.randn(TINY.num_kv_heads * SHORT, HIDDEN), "packed"), format="Q8_0"
-    )
-    with pytest.raises(UnsupportedModel, match="packed has the format Q8_0"):
-        fill_values({VALUE: packed}, config())
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "BF16"])
+def test_blocks_of_gguf_files_are_filled_up_and_multiplied(kind: str) -> None:
+    value = torch.randn(TINY.num_kv_heads * SHORT, 64)
+    numbers = getattr(gguf.GGMLQuantizationType, kind)
+    data = gguf.quantize(value.numpy(), numbers)
+    decoded = torch.from_numpy(gguf.dequantize(data, numbers))
+    packed = StoredTensor("v", tuple(value.shape), kind, data.reshape(-1).view(np.uint8))
+    tensors: dict[str, StoredTensor] = {VALUE: packed}
+    described = config(scale=0.7)
+    multiply_rows(tensors, described)
+    fill_values(tensors, described)
+    true = torch.zeros(TINY.num_kv_heads, SIZE, 64)
+    true[:, :SHORT] = decoded.unflatten(0, (-1, SHORT)) * np.float32(0.7)
+    taken = Weights(tensors, torch.float32).take(VALUE, true.flatten(0, 1).shape)
+    assert torch.equal(taken, true.flatten(0, 1))
 
 
 def test_such_layers_take_no_adapters() -> None:
