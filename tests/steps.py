@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.rotation import number_of_this_commit
+from tests.rotation import has_clients, number_of_this_commit, sanitizers_turn
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -96,15 +96,8 @@ def main() -> int:
     types, *steps = static()
     steps += tests(chosen.which, pytest_arguments, with_clients=not chosen.without_clients)
     aside = [types]
-    if chosen.which == "test" and not chosen.without_clients and not named(pytest_arguments):
-        ENVIRONMENT[INSTALLING] = "1"
-        aside.append(Step("installing", [CLIENTS]))
     if chosen.which == "test" and not named(pytest_arguments):
-        how = ["--sample", str(number_of_this_commit())]
-        if "--long" in pytest_arguments:
-            how = ["--long"]
-        sanitizing = [sys.executable, "-m", "tests.kernels.cpu.sanitize", *how]
-        aside.append(Step("sanitizers", [sanitizing]))
+        aside += beside_all(pytest_arguments, with_clients=not chosen.without_clients)
     with ExitStack() as stack:
         for step in aside:
             stack.enter_context(beside(step))
@@ -116,6 +109,23 @@ def main() -> int:
         print(f"  {'FAILED' if step.failed else 'ok':<8}{step.name:<14}{step.seconds:>6.0f} s")
     print(f"  {'':<8}{'in all':<14}{time.monotonic() - begun:>6.0f} s")
     return int(any(step.failed for step in steps))
+
+
+def beside_all(arguments: list[str], *, with_clients: bool) -> list[Step]:
+    """Beside all of the tests: what installs the clients, and the sanitizers, in their turns. In
+    every one if the arguments say of the tests that turns don't count."""
+    sample = number_of_this_commit()
+    every = takes_no_turns(arguments) or "--long" in arguments
+    steps = []
+    if with_clients and (every or has_clients(sample)):
+        ENVIRONMENT[INSTALLING] = "1"
+        steps.append(Step("installing", [CLIENTS]))
+    turn = sanitizers_turn(sample)
+    how = ["--long"] if "--long" in arguments else ["--sample", str(sample if every else turn)]
+    if every or turn is not None:
+        sanitizing = [sys.executable, "-m", "tests.kernels.cpu.sanitize", *how]
+        steps.append(Step("sanitizers", [sanitizing]))
+    return steps
 
 
 def static() -> list[Step]:
@@ -162,12 +172,17 @@ def named(arguments: list[str]) -> bool:
     return any((ROOT / argument.split("::")[0]).exists() for argument in arguments)
 
 
+def takes_no_turns(arguments: list[str]) -> bool:
+    """Whether they choose among the tests by themselves."""
+    return any(each.startswith(("--sample", "-k")) for each in arguments)
+
+
 def pytest(
     name: str, chosen: list[str], arguments: list[str], *, per_core: float = PER_CORE
 ) -> Step:
     """A file's tests run in one process, in their order."""
     options = [*parallel(per_core), "--durations=30", "--durations-min=1"]
-    if chosen and not any(each.startswith(("--sample", "-k")) for each in arguments):
+    if chosen and not takes_no_turns(arguments):
         options += ["--sample", str(number_of_this_commit())]
     command = [sys.executable, "-m", "pytest", *options, *chosen, *arguments]
     return Step(name, [command], passing=(0, NOTHING_CHOSEN) if arguments else (0,))

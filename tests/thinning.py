@@ -15,6 +15,8 @@ SHARES = {
     "tests/engine/policies/test_starvation.py::test_the_largest_is_served": 1 / 3,
     "tests/engine/record/test_recording.py::test_a_replay_decides_alike": 1 / 3,
     "tests/engine/record/test_snapshot.py::test_a_restored_core_goes_on_like_the_original": 1 / 3,
+    "tests/engine/speculation/test_regret.py::test_one_stream": 1 / 3,
+    "tests/engine/speculation/test_regret.py::test_so_do_many": 1 / 4,
     "tests/gateway/http/test_sockets.py::test_failure_before_the_first_token": 1 / 3,
     "tests/gateway/keys/test_access.py::test_every_route_needs_a_key_that_is_known": 1 / 6,
     "tests/gateway/keys/test_access.py::test_no_spelling_of_a_path_goes_round_it": 1 / 6,

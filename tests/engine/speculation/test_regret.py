@@ -64,13 +64,13 @@ def test_one_stream_comes_as_fast_as_any_constant_number_gives(name: str, chance
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("chance", CHANCES)
 @pytest.mark.parametrize("streams", [2, 8, 64])
 @pytest.mark.parametrize("name", STEPS)
-def test_so_do_many(name: str, streams: int) -> None:
-    for chance in CHANCES:
-        run = loop(name, streams, chance, quiet)
-        assert run.regret(1000) < 0.13
-        assert run.regret(1000 if streams < 64 else 300) < limit(run), chance
+def test_so_do_many(name: str, streams: int, chance: float) -> None:
+    run = loop(name, streams, chance, quiet)
+    assert run.regret(1000) < 0.13
+    assert run.regret(1000 if streams < 64 else 300) < limit(run)
 
 
 @pytest.mark.parametrize("streams", [1, 8])
