@@ -64,6 +64,8 @@ FROM_MEMORY = {
 }
 """Families of which no release's config.json could be had; settings were written from memory."""
 TOWERS_FROM_MEMORY = {
+    "deepseek_ocr",
+    "deepseek_ocr2",
     "glm4v",
     "glm_ocr",
     "lfm2_vl",
@@ -150,7 +152,7 @@ def _seeing() -> str:
         "With [an mmproj file](../guides/media.md#gguf-files), GGUF models see and hear too."
         "\n\n"
     )
-    cases = [case.family for case in SEEN.values()]
+    cases = [case.stands_for or f"{case.family}{TOWER_CLASS}" for case in SEEN.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in VISION_FAMILIES.values())
 
 
@@ -161,7 +163,7 @@ def _hearing() -> str:
         "Sounds replace placeholders like pictures, and are tested in the same way. Qwen3-ASR "
         "also [transcribes](../guides/transcription.md); its GGUF files are not read.\n\n"
     )
-    cases = [case.family for case in HEARD.values()]
+    cases = [f"{case.family}{TOWER_CLASS}" for case in HEARD.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in AUDIO_FAMILIES.values())
 
 
@@ -179,10 +181,10 @@ def _comparing() -> str:
 
 
 def _towered(family: TowerFamily, cases: list[str]) -> str:
-    """A family's row. cases: transformers' names of the tests' models."""
+    """A family's row. cases: classes of the tests' models."""
     classes = ", ".join(f"`{name}`" for name in family.hub_classes)
     behind = ", ".join(dict.fromkeys(half.family.name for half in family.halves.values()))
-    count = sum(f"{case}{TOWER_CLASS}" in family.hub_classes for case in cases)
+    count = sum(case in family.hub_classes for case in cases)
     configs = len(configs_of(family)) or "–"
     if family.name in TOWERS_FROM_MEMORY:
         configs = "config written from memory"

@@ -69,6 +69,10 @@ FITTING: dict[str, dict[str, Any]] = {
         "text_config": {"rope_parameters": HALF_BY_TIME, "head_dim": 128}
     },
     "Glm46VForConditionalGeneration": {"text_config": {"rope_parameters": HALF_BY_TIME}},
+    "DeepseekOcr2ForConditionalGeneration": {
+        "vision_config": {"encoder_config": {"hidden_size": 896, "num_attention_heads": 32}},
+        "text_config": {"num_experts_per_tok": 6, "mlp_layer_types": ["dense"] + ["sparse"] * 31},
+    },
     "GlmOcrForConditionalGeneration": {"vision_config": {"out_hidden_size": 1024}},
     "Granite4VisionForConditionalGeneration": {
         "text_config": {"model_type": "granite4_vision_text"},
@@ -216,8 +220,17 @@ def with_tower(name: str) -> dict[str, Any]:
     """A config.json as transformers' class would write it, of halves that fit together."""
     values = {key: value for key, value in usual(name).to_dict().items() if value is not None}
     for section, settings in FITTING.get(name, {}).items():
-        values[section] = values[section] | settings if isinstance(settings, dict) else settings
+        values[section] = fitted(values.get(section), settings)
     return values | {"architectures": [name]}
+
+
+def fitted(usual: Any, settings: Any) -> Any:
+    """The settings among the usual ones, also within sections of a section."""
+    if not isinstance(settings, dict):
+        return settings
+    inner = {key: fitted(usual[key], settings[key]) for key in within(settings) if key in usual}
+    found: dict[str, Any] = usual | settings | inner
+    return found
 
 
 def asked_of(fields: Fields, towered: TowerFamily) -> tuple[frozenset[str], frozenset[str]]:
@@ -225,18 +238,30 @@ def asked_of(fields: Fields, towered: TowerFamily) -> tuple[frozenset[str], froz
     tower = fields.section(towered.SECTION)
     text = read_config(Fields(fields.values, fields.where), language_model_only=True)
     towered.text_half(fields)
+    inner = {key: Fields(tower.values[key], key) for key in within(tower.values)}
+    plain = tower.section
+    tower.section = lambda key: inner[key] if key in inner else plain(key)  # type: ignore[method-assign]
     towered.read(fields, tower, text)
-    return frozenset(fields._asked), frozenset(tower._asked)
+    asked = tower._asked.union(inner, *(each._asked for each in inner.values()))
+    return frozenset(fields._asked), frozenset(asked)
+
+
+def within(section: dict[str, Any]) -> list[str]:
+    """Sections of a tower's own."""
+    return [key for key, value in section.items() if key.endswith("_config") and value]
 
 
 @each_tower
 def test_what_towers_read(name: str, towered: TowerFamily) -> None:
     model = getattr(transformers, name)
     whole, tower = asked_of(Fields(with_tower(name), name), towered)
-    config = type(getattr(usual(name), towered.SECTION))
+    section = getattr(usual(name), towered.SECTION)
+    config = type(section)
     modules = {config.__module__, config.__module__.replace("configuration_", "modeling_")}
     found = {each for module in modules for each in names_read(importlib.import_module(module))}
-    declared = {each for kind in config.__mro__ for each in getattr(kind, "__annotations__", {})}
+    kinds = [config, *(type(getattr(section, part)) for part in within(section.to_dict()))]
+    every = [each for kind in kinds for each in kind.__mro__]
+    declared = {each for kind in every for each in getattr(kind, "__annotations__", {})}
     read = (declared & (found | names_read(importlib.import_module(model.__module__)))) - INTERNAL
     assert len(read) > 8
     assert read - tower - set(config.attribute_map) <= HARMLESS | HARMLESS_IN_TOWERS
@@ -251,14 +276,14 @@ def test_what_a_tower_leaves_out_is_transformers_default(name: str, towered: Tow
     """But for tied weights: whether the files have a head is seen in them."""
     kind = getattr(transformers, name).config_class
     values, compared = with_tower(name), 0
-    settings = [(towered.SECTION, key) for key in values[towered.SECTION]]
-    settings += [("", key) for key in values if key not in (towered.SECTION, "text_config")]
-    for section, key in settings:
-        if key in ("model_type", "architectures", TIED):
+    tower = values[towered.SECTION]
+    settings: list[tuple[str, ...]] = [(towered.SECTION, key) for key in tower]
+    settings += [(towered.SECTION, part, key) for part in within(tower) for key in tower[part]]
+    settings += [(key,) for key in values if key not in (towered.SECTION, "text_config")]
+    for path in settings:
+        if path[-1] in ("model_type", "architectures", TIED):
             continue
-        holder = values[section] if section else values
-        less = {other: value for other, value in holder.items() if other != key}
-        file = values | {section: less} if section else less
+        file = without(values, *path)
         try:
             completed = {**kind.from_dict(dict(file)).to_dict(), "architectures": [name]}
         except StrictDataclassError:  # Its default doesn't fit the others'.
@@ -270,9 +295,16 @@ def test_what_a_tower_leaves_out_is_transformers_default(name: str, towered: Tow
             except UnsupportedModel:  # It has to be there, or its default fits no other half.
                 continue
         if len(found) == 2:
-            assert found[0] == found[1], (section, key)
+            assert found[0] == found[1], path
             compared += 1
     assert compared > 20
+
+
+def without(values: dict[str, Any], key: str, *inner: str) -> dict[str, Any]:
+    """Leaves out what stands at a path of keys."""
+    if inner:
+        return values | {key: without(values[key], *inner)}
+    return {other: value for other, value in values.items() if other != key}
 
 
 @pytest.mark.parametrize("kind", [kind for kind, each in ENCODER_TYPES.items() if each.read_halves])

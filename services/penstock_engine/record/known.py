@@ -27,6 +27,7 @@ from penstock.config import (
 from penstock.metrics import histogram
 from penstock.model import (
     audio_spec,
+    document_spec,
     kv_layout,
     layer_spec,
     media_facts,
@@ -73,6 +74,7 @@ _MESSAGES = (
     settings,
     speculative_settings,
     worker_settings,
+    document_spec,
     kv_layout,
     layer_spec,
     media_facts,

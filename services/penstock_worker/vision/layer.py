@@ -15,7 +15,7 @@ from penstock.model.layer_spec import NormSpec
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
 from penstock_worker.media.pieces import Pieces
-from penstock_worker.vision.rows import ONE_THREAD, RowThreads
+from penstock_worker.vision.rows import ONE_THREAD, RowThreads, attention_work
 from penstock_worker.weights.weights import Weights
 
 # What towers and projectors are built of: products, norms and activations of rows.
@@ -198,6 +198,8 @@ class LayerForm:
     other."""
     pairs_by_halves: bool = False
     """Whether they have them in one half of a head (see RotaryPositions.by_halves)."""
+    kv_heads: int = 0
+    """Heads of keys and values, each of which several of queries share; 0: all have their own."""
 
 
 PLAIN = LayerForm()
@@ -213,8 +215,10 @@ class TowerLayer:
         number: int,
         form: LayerForm = PLAIN,
         threads: RowThreads = ONE_THREAD,
+        within: str = "",
     ) -> None:
-        at, size, inner = f"{LAYER_OF}{number}", spec.hidden_size, spec.intermediate_size
+        """within: what its tensors' names begin with before those of a tower's layers would."""
+        at, size, inner = f"{within}{LAYER_OF}{number}", spec.hidden_size, spec.intermediate_size
         # In the order in which they are applied.
         count = 4 if form.output_norms else 2
         norms = [TowerNorm(weights, f"{at}.norm{1 + n}", size, spec.norm) for n in range(count)]
@@ -222,7 +226,9 @@ class TowerLayer:
         self._output_norms = norms[1::2] if form.output_norms else []
         qkv = [(f"{at}.qkv", 3 * size)]
         if not weights.has(f"{at}.qkv.weight"):
-            qkv = [(f"{at}.{part}_proj", size) for part in "qkv"]
+            kept = (form.kv_heads or spec.num_heads) * spec.head_dim
+            each = zip("qkv", (size, kept, kept), strict=True)
+            qkv = [(f"{at}.{part}_proj", rows) for part, rows in each]
         load = partial(load_products, weights, clipped=form.clipped)
         order = _qkv_order(spec, form)
         self._qkv = load(qkv, size, bias=form.qkv_bias, order=order)
@@ -261,6 +267,10 @@ class TowerLayer:
     def _behind_work(self) -> int:
         return self._mixed.size + self._up.size + self._down.size
 
+    def seen_work(self, lengths: list[int]) -> int:
+        """Multiplications of attention. lengths: of `pieces`."""
+        return attention_work(lengths, self._spec.hidden_size)
+
     def pieces(
         self, hidden: Tensor, lengths: list[int], angles: tuple[Tensor, Tensor] | None = None
     ) -> Pieces[Tensor]:
@@ -269,10 +279,14 @@ class TowerLayer:
         threads = self._threads
         inputs = (hidden, *(angles or ()))
         three = yield from threads.mapped(self._queries, *inputs, each=self._qkv.size)
-        query, key, value = three.unbind(1)
-        mixed = yield from threads.attended(query, key, value, lengths, self._form.scale)
+        mixed = yield from self._seen(three, lengths)
         rows = (hidden, mixed.flatten(1))
         return (yield from threads.mapped(self._behind, *rows, each=self._behind_work))
+
+    def _seen(self, three: Tensor, lengths: list[int]) -> Pieces[Tensor]:
+        """What attention finds, [rows, heads, head size], of queries, keys and values."""
+        query, key, value = three.unbind(1)
+        return (yield from self._threads.attended(query, key, value, lengths, self._form.scale))
 
     def _queries(self, hidden: Tensor, *angles: Tensor) -> Tensor:
         """Queries, keys and values: [rows, 3, heads, head size]."""
@@ -312,8 +326,13 @@ class TowerLayer:
 
 def _qkv_order(spec: LayerSizes, form: LayerForm) -> Tensor | None:
     """[3 * size] int64: of which row each row of queries, keys and values is made, so that those of
-    a rotary pair come to lie half a head apart; None: they do in the file."""
+    a rotary pair come to lie half a head apart, and each head of queries has keys and values; None:
+    they do in the file."""
     size = spec.hidden_size
+    if form.kv_heads:
+        rows = torch.arange(form.kv_heads * spec.head_dim).view(form.kv_heads, 1, -1)
+        each = rows.expand(-1, spec.num_heads // form.kv_heads, -1).flatten()
+        return torch.cat((torch.arange(size), size + each, size + rows.numel() + each))
     if form.pairs_adjacent:
         rows = torch.arange(size).unflatten(0, (spec.num_heads, -1, 2)).transpose(1, 2).flatten()
     elif form.pairs_by_halves:

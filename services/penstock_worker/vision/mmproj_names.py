@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from penstock.formats.gguf import GGUFFile
+from penstock_worker.vision.document_names import DOCUMENTS, of_document_file
 from penstock_worker.weights.files import read_tensors
 from penstock_worker.weights.stored import StoredTensor
 
@@ -59,7 +60,9 @@ _WHOLE = {
     "v.std_bias": "projector.std_bias",
     "v.std_scale": "projector.std_scale",
 }
-_FLAT = frozenset({"class_embedding", "position_embedding.weight"})
+_FLAT = frozenset(
+    {"class_embedding", "position_embedding.weight", "projector.end", "projector.newline"}
+)
 _NOT_NEEDED = ("a.", "mm.a.", "v.token_embd.img_break")
 """What a model hears with; a row of the decoder's own table."""
 
@@ -74,6 +77,7 @@ class MmprojNames:
         kind = file.metadata.get(
             "clip.projector_type", file.metadata.get("clip.vision.projector_type")
         )
+        self._kind = kind
         self._modules = dict(_MODULES)
         if str(kind).endswith("vl_merger"):
             self._modules["v.post_ln"] = "projector.norm"  # that of the merger
@@ -92,6 +96,8 @@ class MmprojNames:
         """Returns our name for a tensor; None for one that isn't needed. An unknown name stays."""
         if name.startswith(_NOT_NEEDED):
             return None
+        if self._kind in DOCUMENTS:
+            return of_document_file(name)
         if name in self._whole:
             return self._whole[name]
         if (layer := _LAYER.fullmatch(name)) is not None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from penstock.media import geometry
+from penstock.model.document_spec import DocumentProjector, PageProjector
 from penstock.model.tower_spec import (
     AdapterProjector,
     AnyresProjector,
@@ -36,6 +37,7 @@ PIXELS = "pixel_values"
 GRID = "grid_thw"
 SHAPES = "spatial_shapes"
 SIZE = "image_size"
+TILES = "tile_grid"
 MAX_SIDE = 1 << 20
 
 
@@ -60,6 +62,9 @@ class Picture:
 
     frames: bool = False
     """Whether the tiles are frames of a video, of a tower that makes fewer rows of these."""
+
+    form: tuple[int, int] = (1, 1)
+    """Rows and columns of tiles, of a tower that needs them."""
 
     behind: Picture | None = None
     """Further tiles, of another size: the whole of a picture that was cut, or what was cut of
@@ -154,7 +159,13 @@ def _of_any_size(
 def rows_of(picture: Picture, spec: VisionSpec) -> int:
     """How many embeddings the picture becomes."""
     if picture.behind is not None:
-        return rows_of(replace(picture, behind=None), spec) + rows_of(picture.behind, spec)
+        return _rows_of_part(picture, spec) + rows_of(picture.behind, spec)
+    ended = isinstance(spec.projector, (DocumentProjector, PageProjector))
+    return _rows_of_part(picture, spec) + ended
+
+
+def _rows_of_part(picture: Picture, spec: VisionSpec) -> int:
+    """Rows of the tiles of one size, without what stands behind the last."""
     projector, picture = spec.projector, picture.merged(spec.tower.merged)
     match projector:
         case MLPProjector():
@@ -170,6 +181,11 @@ def rows_of(picture: Picture, spec: VisionSpec) -> int:
             return picture.tiles * picture.per_tile // projector.side**2
         case ClassProjector() | ProbeProjector():
             return picture.tiles
+        case DocumentProjector():
+            table = projector.table_of(projector.vectors_of(picture.rows, picture.columns))
+            return picture.tiles * projector.queries[table]
+        case PageProjector():
+            return projector.rows_of(picture.rows, picture.columns, picture.form)
         case _:
             return picture.tiles * projector.side**2
 
@@ -228,7 +244,8 @@ def _of_patches(tensors: Mapping[str, np.ndarray], spec: VisionSpec, side: int) 
 
 def _of_parts(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
     """Tiles of one size, and behind them some of another."""
-    pixels, shapes = _only(tensors, PIXELS, SHAPES)
+    tiled = isinstance(spec.projector, PageProjector)
+    pixels, shapes, *grid = _only(tensors, PIXELS, SHAPES, *((TILES,) if tiled else ()))
     tower, pixels = spec.tower, _floats(pixels, 2)
     if shapes.dtype != np.int32 or shapes.ndim != 2 or shapes.shape[1] != 2 or not len(shapes):
         raise UnfitPicture(f"{SHAPES} are {shapes.dtype} of shape {shapes.shape}")
@@ -250,7 +267,23 @@ def _of_parts(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
     first = sum(counts[:alike])
     more = len(forms) - alike
     behind = Picture(found[first:], more, *forms[-1]) if more else None
-    return Picture(found[:first], alike, *forms[0], behind=behind)
+    picture = Picture(found[:first], alike, *forms[0], behind=behind)
+    return _with_grid(picture, grid[0]) if tiled else picture
+
+
+def _with_grid(picture: Picture, grid: np.ndarray) -> Picture:
+    """The picture with the form of its tiles before the last one."""
+    if grid.shape != (2,) or grid.dtype != np.int32:
+        raise UnfitPicture(f"{TILES} is {grid.dtype} of shape {grid.shape}; 2 int32 are needed")
+    rows, columns = (int(each) for each in grid)
+    tiles, pages = 0, picture.tiles
+    if picture.behind is not None:
+        tiles, pages = picture.tiles, picture.behind.tiles
+    if min(rows, columns) < 0 or rows * columns != tiles or pages != 1:
+        raise UnfitPicture(
+            f"{TILES} is {rows} x {columns}; the picture has {tiles} tiles and {pages} pages"
+        )
+    return replace(picture, form=(rows, columns)) if tiles else picture
 
 
 def _of_pixels(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
@@ -278,6 +311,9 @@ def _check_form(rows: int, columns: int, spec: VisionSpec) -> None:
         raise UnfitPicture(
             f"a picture has {rows} x {columns} patches; {positions.side} each way are allowed"
         )
+    windows = spec.tower.windows
+    if windows is not None and windows.grid and rows != columns:
+        raise UnfitPicture(f"a tile has {rows} x {columns} patches; squares are needed")
     if isinstance(spec.projector, (SquareMLPProjector, AdapterProjector, SquarePoolProjector)):
         factor = spec.projector.factor * spec.tower.merged
         if rows % factor or columns % factor:

@@ -88,11 +88,12 @@ def table_rows(picture: Picture, positions: LearnedPositions) -> Tensor:
     return torch.arange(side * side)
 
 
-def stretched(table: Tensor, side: int, form: tuple[int, int]) -> Tensor:
+def stretched(table: Tensor, positions: LearnedPositions, form: tuple[int, int]) -> Tensor:
     """The table's vectors for a picture of so many rows and columns of patches, [rows * columns,
     hidden], in the table's dtype."""
+    side, mode = positions.side, "bicubic" if positions.cubic else "bilinear"
     square = table.float().view(1, side, side, -1).permute(0, 3, 1, 2)
-    found = functional.interpolate(square, size=form, mode="bilinear", antialias=True)
+    found = functional.interpolate(square, size=form, mode=mode, antialias=True)
     return found[0].flatten(1).t().contiguous().to(table.dtype)
 
 

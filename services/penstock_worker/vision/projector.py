@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from penstock.model.document_spec import DocumentProjector, PageProjector
 from penstock.model.layer_spec import NormSpec
 from penstock.model.tower_spec import (
     AdapterProjector,
@@ -28,9 +29,11 @@ from penstock.model.tower_spec import (
 )
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
+from penstock_worker.vision.documents import Documents
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
+from penstock_worker.vision.pages import Pages
 from penstock_worker.vision.picture import Picture, anyres_of, in_lines, in_squares, pooled_side
-from penstock_worker.vision.rows import RowThreads
+from penstock_worker.vision.rows import ONE_THREAD, RowThreads
 from penstock_worker.vision.window_queries import Windows
 from penstock_worker.weights.weights import Weights
 
@@ -276,9 +279,11 @@ class _SquarePool:
         return (yield from threads.mapped(self._product, rows, each=self.row_work))
 
 
-def load_projector(spec: VisionSpec, weights: Weights, outputs: int) -> Projector:
-    """`outputs` is the decoder's hidden size. Raises UnsupportedModel for weights that don't
-    fit."""
+def load_projector(
+    spec: VisionSpec, weights: Weights, outputs: int, threads: RowThreads = ONE_THREAD
+) -> Projector:
+    """`outputs` is the decoder's hidden size. threads: those that `pieces` is given. Raises
+    UnsupportedModel for weights that don't fit."""
     projector, inputs = spec.projector, spec.tower.width
     match projector:
         case MLPProjector():
@@ -305,6 +310,10 @@ def load_projector(spec: VisionSpec, weights: Weights, outputs: int) -> Projecto
             return ClassVector(projector, weights, inputs, outputs)
         case ProbeProjector():
             return ProbeVector(spec.tower, weights)
+        case DocumentProjector():
+            return Documents(spec.tower, projector, weights, outputs, threads)
+        case PageProjector():
+            return Pages(spec.tower, projector, weights, outputs, threads)
 
 
 def load_deepstack(spec: VisionSpec, weights: Weights, outputs: int) -> list[Projector]:

@@ -64,9 +64,12 @@ class RowThreads:
         value: Tensor,
         lengths: list[int],
         scale: float | None = None,
+        mask: Tensor | None = None,
     ) -> Pieces[Tensor]:
-        """`attend` with pauses. scale: of products; None: that of `attend`."""
-        out = query.new_zeros(query.shape)
+        """`attend` with pauses. scale: of products; None: that of `attend`. mask: bool, [length,
+        length] of parts that are equally long: which rows each of them sees; None: all. Values may
+        have heads of another size."""
+        out = query.new_zeros(value.shape)
         works: list[Work] = []
         start = 0
         for length in lengths:
@@ -75,9 +78,10 @@ class RowThreads:
             for head in (slice(None),) if query.is_cuda else heads:
                 own = slice(head, head + 1) if isinstance(head, int) else head
                 parts = [each[rows, own] for each in (query, key, value, out)]
-                works.append(partial(_attend, *parts, scale=scale))
+                works.append(partial(_attend, *parts, scale=scale, mask=mask))
             start += length
-        yield from self._in_pieces(works, attention_work(lengths, query[0].numel()))
+        width = (query[0].numel() + value[0].numel()) // 2
+        yield from self._in_pieces(works, attention_work(lengths, width))
         return out
 
     def _in_pieces(self, works: Sequence[Work], multiplications: int) -> Pieces[list[Tensor]]:
@@ -120,10 +124,16 @@ def _chunks(rows: int) -> list[tuple[int, int]]:
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, out: Tensor, *, scale: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    *,
+    scale: float | None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Computes attention; query, key, value and out are [rows, heads, head size]."""
     # Newly allocated, because the alignment may affect BLAS's order of summation.
     query, key, value = (each.transpose(0, 1).contiguous()[None] for each in (query, key, value))
-    found = functional.scaled_dot_product_attention(query, key, value, scale=scale)
+    found = functional.scaled_dot_product_attention(query, key, value, mask, scale=scale)
     return out.copy_(found[0].transpose(0, 1))

@@ -16,6 +16,7 @@ from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.model.media_facts import FixedFrames, Preparation, VideoFrames
 from penstock.model.tower_spec import LearnedPositions, VisionSpec
 from penstock_worker.media.pieces import MILLION, Pieces, whole
+from penstock_worker.vision.document_names import of_document
 from penstock_worker.vision.mmproj_names import mmproj_tensors
 from penstock_worker.vision.picture import (
     Picture,
@@ -103,7 +104,7 @@ class VisionModel:
         self.dtype = weights.dtype
         self._threads = RowThreads(threads)
         self._tower = Tower(self.spec.tower, weights, self._threads)
-        self._projector = load_projector(self.spec, weights, config.row_size)
+        self._projector = load_projector(self.spec, weights, config.row_size, self._threads)
         self._mergers = dict(
             zip(
                 self.spec.deepstack_layers,
@@ -333,6 +334,8 @@ def from_hub(name: str) -> str | None:
     name stays as it is, without its prefix."""
     if _NOT_NEEDED.search(name):
         return None
+    if (document := of_document(name)) is not None:
+        return document
     if _TOWER.match(name):
         return _in_tower(_TOWER.sub("", name))
     if _PROJECTOR.match(name):

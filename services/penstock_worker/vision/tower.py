@@ -14,6 +14,7 @@ from torch import Tensor
 
 from penstock.model.tower_spec import AxialPositions, LearnedPositions, RotaryPositions, TowerSpec
 from penstock_worker.media.pieces import Pieces
+from penstock_worker.vision.distances import DistanceLayer
 from penstock_worker.vision.layer import LAYER_OF, LayerForm, TowerLayer, TowerNorm, TowerProduct
 from penstock_worker.vision.merging import Merging
 from penstock_worker.vision.picture import Picture
@@ -30,7 +31,7 @@ class Tower:
         size = spec.hidden_size
         kernel = (spec.frames, spec.patch, spec.patch)[spec.frames == 1 :]
         weight = _patch_matrix(weights, (size, spec.channels, *kernel))
-        bias = weights.take("patch_embedding.bias", (size,)) if spec.patch_bias else None
+        bias = _patch_bias(weights, size) if spec.patch_bias else None
         self._patches = TowerProduct(weight, bias)
         self._class = _class_token(weights, size) if spec.class_token else None
         self._table: Tensor | None = None
@@ -58,7 +59,7 @@ class Tower:
             pairs_by_halves=spec.rotary is not None and spec.rotary.by_halves,
         )
         self._layers = [
-            TowerLayer(spec, weights, number, form, threads) for number in range(spec.num_layers)
+            self._layer(spec, weights, number, form, threads) for number in range(spec.num_layers)
         ]
         self._merging = None
         if spec.merging is not None:
@@ -68,6 +69,14 @@ class Tower:
         self._spec = spec
         self._threads = threads
 
+    @staticmethod
+    def _layer(
+        spec: TowerSpec, weights: Weights, number: int, form: LayerForm, threads: RowThreads
+    ) -> TowerLayer:
+        if spec.windows is None or not spec.windows.grid:
+            return TowerLayer(spec, weights, number, form, threads)
+        return DistanceLayer(spec, spec.windows, weights, number, form, threads)
+
     def work(self, picture: Picture) -> int:
         """Multiplications for a picture, more or less."""
         spec, patches = self._spec, len(picture.patches)
@@ -75,6 +84,8 @@ class Tower:
             return self._work_around_merging(picture, self._merging)
         of_rows = self._patches.size + sum(layer.row_work for layer in self._layers)
         within = [picture.per_tile] * picture.tiles
+        if spec.windows is not None and spec.windows.grid:
+            return patches * of_rows + sum(layer.seen_work(within) for layer in self._layers)
         narrow = 0 if spec.windows is None else spec.num_layers - len(spec.windows.whole)
         seen = attention_work(within, spec.hidden_size) * (spec.num_layers - narrow)
         if spec.windows is not None:
@@ -109,7 +120,7 @@ class Tower:
         outputs, lengths = {0: hidden}, layout.lengths
         for number, layer in enumerate(self._layers):
             within = lengths
-            if spec.windows is not None and number not in spec.windows.whole:
+            if layout.windows and spec.windows is not None and number not in spec.windows.whole:
                 within = layout.windows
             hidden = yield from layer.pieces(hidden, within, angles)
             yield from after(number, hidden)
@@ -152,7 +163,7 @@ class Tower:
             of_columns, of_rows = table[0, : picture.columns], table[1, : picture.rows]
             return (of_rows[:, None] + of_columns[None]).flatten(0, 1)
         if isinstance(positions, LearnedPositions) and positions.stretched:
-            return stretched(table, positions.side, (picture.rows, picture.columns))
+            return stretched(table, positions, (picture.rows, picture.columns))
         if isinstance(positions, LearnedPositions):
             places = table_rows(picture, positions) + self._spec.class_token
             return table[places.to(table.device)]
@@ -170,6 +181,8 @@ def _patch_matrix(weights: Weights, shape: tuple[int, ...]) -> Tensor:
     """[size, numbers of a patch]. shape: of the convolution that most files have."""
     if weights.has("patch_matrix.weight"):
         return weights.take("patch_matrix.weight", (shape[0], prod(shape[1:])))
+    if weights.has("sam_embedding.weight"):  # a second tower may have such, too
+        return weights.take("sam_embedding.weight", shape).flatten(1)
     if weights.has("patch_embedding.0.weight"):  # a kernel for each frame
         size, channels, frames, *sides = shape
         each = [
@@ -181,6 +194,11 @@ def _patch_matrix(weights: Weights, shape: tuple[int, ...]) -> Tensor:
         flat = weights.take("patch_embedding.weight", (shape[0], prod(shape[1:])))
         return flat.unflatten(1, (*shape[2:], shape[1])).movedim(-1, 1).flatten(1).contiguous()
     return weights.take("patch_embedding.weight", shape).flatten(1)
+
+
+def _patch_bias(weights: Weights, size: int) -> Tensor:
+    name = "sam_embedding" if weights.has("sam_embedding.bias") else "patch_embedding"
+    return weights.take(f"{name}.bias", (size,))
 
 
 def _class_token(weights: Weights, size: int) -> Tensor:
@@ -199,7 +217,8 @@ def _table(weights: Weights, rows: int, size: int) -> Tensor:
             return weights.take(name, (1, rows, size))[0]
     if weights.has("position_grid"):
         side = isqrt(rows)
-        return weights.take("position_grid", (side, side, size)).flatten(0, 1)
+        one = (1,) if len(weights.shape("position_grid")) == 4 else ()
+        return weights.take("position_grid", (*one, side, side, size)).view(rows, size)
     if weights.has("positions_before_class"):
         return weights.take("positions_before_class", (rows, size)).roll(1, 0)
     return weights.take("position_embedding.weight", (rows, size))

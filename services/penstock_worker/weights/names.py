@@ -154,7 +154,7 @@ _TEXT_HALF = re.compile(
 _OTHER_HALVES = re.compile(
     r"^(?:model\.)?(?:vision_tower|vision_model|vision_encoder|visual|vision_embedder"
     r"|multi_modal_projector|vision_projection|mlp_AR|mlp1|mm_projector|projector|connector|merger|layerwise_projectors|spatial_projectors|audio_tower|embed_vision|embed_audio"
-    r"|mtp(?:_\w+)?)\.|^(?:model\.)?image_newline$"
+    r"|sam_model|qwen2_model|mtp(?:_\w+)?)\.|^(?:model\.)?(?:image_newline|view_sep[ae]rator)$"
 )
 """What a model has beside its decoder: what sees or hears, or makes drafts (mtp)."""
 

@@ -1,10 +1,13 @@
 """dots.llm1: experts chosen by corrected sigmoid scores, beside some that every token has, in all
-layers but the first ones; queries and keys normalised head by head.
+layers but the first ones; queries and keys normalised head by head. GGUF files of DeepSeek-OCR's
+decoder, which has softmax scores and no such norms, are read here, too.
 
 Source: rednote-hilab, "dots.llm1 technical report", 2025.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from penstock.families import bounds
 from penstock.families import hub_reading as hub
@@ -69,10 +72,14 @@ def _windows(fields: Fields, count: int) -> list[int | None]:
 
 
 def _gguf(model: GGUFMetadata) -> ModelConfig:
+    """DeepSeek-OCR's files say that nothing of a head rotates, as of latents; all of it does."""
     sizes, keys = model.sizes(), model.keys
+    if not keys.integer("rope.dimension_count", 0):
+        keys = keys.replaced({"rope.dimension_count": sizes["head_dim"]})
+        model = replace(model, keys=keys)
     dense = keys.integer("leading_dense_block_count", 0)
     experts = gguf_experts(model, f"blk.{dense}.exp_probs_b.bias")
-    attention = AttentionSpec(norm="head")
+    attention = AttentionSpec(norm="head" if model.has("attn_q_norm.weight") else "none")
     return ModelConfig(
         architecture="dots1",
         **sizes,
@@ -95,6 +102,7 @@ DOTS1 = Family(
     _hub,
     hub_names=TensorNames(NAMES.modules),
     gguf="dots1",
+    gguf_also=("deepseek2-ocr",),
     read_gguf=_gguf,
     gguf_names=TensorNames(stacked=GGUF_EXPERTS.stacked),
 )

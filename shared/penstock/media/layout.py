@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import prod
+from math import isqrt, prod
 from typing import NamedTuple
 
 from penstock.media import geometry, slices
@@ -25,6 +25,7 @@ from penstock.model.media_facts import (
     AnyresImages,
     BlockMel,
     CanvasImages,
+    DocumentImages,
     FittedImages,
     FixedFrames,
     FixedImages,
@@ -124,6 +125,10 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
             return _of_naflex(preparation, _size(shape))
         case SlicedImages():
             return _of_slices(preparation, _size(shape))
+        case DocumentImages():
+            rows, columns = document_grid(preparation, _size(shape))
+            count = document_rows(preparation, rows, columns)
+            return _Runs((ItemRun("", count),), grid=(rows, columns))
         case AnyresImages():
             return _Runs((ItemRun("", _rows_of_anyres(preparation, _size(shape))),))
 
@@ -236,6 +241,20 @@ def _rows_of_anyres(image: AnyresImages, size: Size) -> int:
 def canvas_grid(image: CanvasImages, size: Size) -> tuple[int, int]:
     """(rows, columns) of tiles."""
     return canvas(size, image.tile, image.least, image.most) if image.split else (1, 1)
+
+
+def document_grid(image: DocumentImages, size: Size) -> tuple[int, int]:
+    """(rows, columns) of tiles; (0, 0): the page alone. Raises BadShape."""
+    geometry.check_ratio(size)
+    return canvas(size, image.tile, image.least, image.most) if max(size) > image.tile else (0, 0)
+
+
+def document_rows(image: DocumentImages, rows: int, columns: int) -> int:
+    """Embeddings of a picture with so many rows and columns of tiles."""
+    found = rows * columns * image.tile_rows + image.page_rows + 1
+    if not image.lines:
+        return found
+    return found + rows * isqrt(image.tile_rows) + isqrt(image.page_rows)
 
 
 def tiles_of_canvas(rows: int, columns: int) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from penstock.model.media_facts import (
     AnyresImages,
     BlockMel,
+    DocumentImages,
     FixedFrames,
     FrameMel,
     LogMel,
@@ -30,9 +31,12 @@ PIXELS = "pixels"
 SIZE = "size"
 """Name of an AnyresImages' array: int32 [2], height and width of the picture itself."""
 SHAPES = "shapes"
-"""Name of a NaflexImages' or a SlicedImages' array: int32 [parts, 2], rows and columns of patches
-of each tile or slice; the whole's come last or first. Its pixels are patches, uint8 [patches,
-patch, patch, 3]."""
+"""Name of an array of pictures in parts (NaflexImages, SlicedImages, DocumentImages): int32 [parts,
+2], rows and columns of patches of each tile or slice; the whole's come last or first. Its pixels
+are patches, uint8 [patches, patch, patch, 3]."""
+GRID = "grid"
+"""Name of an array of a DocumentImages in lines: int32 [2], rows and columns of tiles."""
+PARTED = (NaflexImages, SlicedImages, DocumentImages)
 FRAMES = "frames"
 """Name of a prepared video's array: uint8 [frames, height, width, 3]."""
 
@@ -41,8 +45,8 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
     """What transformers' image processor gives for the picture, for its model.
 
     pixel_values: float32 [tiles, 3, height, width]; for a PatchImages [patches, 3 * frames * patch
-    * patch], with grid_thw int32 [3], (1, height, width) in patches; for a NaflexImages or a
-    SlicedImages [patches, 3 * patch * patch], where colours come first, with spatial_shapes int32
+    * patch], with grid_thw int32 [3], (1, height, width) in patches; for pictures in parts
+    [patches, 3 * patch * patch], where colours come first, with spatial_shapes int32
     [parts, 2]; for an AnyresImages with image_size int32 [2], (height, width) of the picture
     itself.
     arrays: of the prepared item, see `penstock.media.prepared`.  Raises ValueError for what no
@@ -57,8 +61,14 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
             raise ValueError("a prepared picture in tiles has a size of two int32")
         values = np.stack([_numbers(tile, image.pixels) for tile in pixels])
         return {"pixel_values": values, "image_size": size}
-    if isinstance(image, (NaflexImages, SlicedImages)):
-        return _of_parts(image, pixels, arrays.get(SHAPES))
+    if isinstance(image, PARTED):
+        parts = _of_parts(image, pixels, arrays.get(SHAPES))
+        if isinstance(image, DocumentImages) and image.lines:
+            grid = arrays.get(GRID)
+            if grid is None or grid.dtype != np.int32 or grid.shape != (2,):
+                raise ValueError("a prepared picture in lines has a grid of two int32")
+            return parts | {"tile_grid": grid}
+        return parts
     if not isinstance(image, PatchImages):
         return {"pixel_values": np.stack([_numbers(tile, image.pixels) for tile in pixels])}
     if len(pixels) != 1:
@@ -80,7 +90,9 @@ def video_inputs(
 
 
 def _of_parts(
-    image: NaflexImages | SlicedImages, pixels: np.ndarray, shapes: np.ndarray | None
+    image: NaflexImages | SlicedImages | DocumentImages,
+    pixels: np.ndarray,
+    shapes: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
     if pixels.shape[1:3] != (image.patch, image.patch):
         raise ValueError(f"a prepared picture's patches have {image.patch} pixels each way")

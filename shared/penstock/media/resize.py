@@ -25,16 +25,18 @@ from penstock.media.geometry import (
 from penstock.media.layout import (
     canvas_grid,
     crop_grid,
+    document_grid,
     naflex_grid,
     naflex_whole,
     patch_grid,
     patch_size,
     tile_grid,
 )
-from penstock.media.pixels import PIXELS, SHAPES, SIZE
+from penstock.media.pixels import GRID, PIXELS, SHAPES, SIZE
 from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
+    DocumentImages,
     FittedImages,
     FixedImages,
     ImagePreparation,
@@ -79,6 +81,8 @@ def prepare(image: ImagePreparation, picture: Image.Image) -> dict[str, np.ndarr
             return _naflex(image, picture)
         case SlicedImages():
             return _sliced(image, picture)
+        case DocumentImages():
+            return _document(image, picture)
         case AnyresImages():
             size = _size(picture)
             return {PIXELS: _anyres(image, picture), SIZE: np.array(size, np.int32)}
@@ -218,6 +222,35 @@ def _sliced(image: SlicedImages, picture: Image.Image) -> dict[str, np.ndarray]:
         high, wide = slices.slice_size(image, size)
         parts += [*_cut(_resized(picture, (rows * high, columns * wide), image.pixels), high, wide)]
     return _in_patches(parts, image.patch)
+
+
+def _document(image: DocumentImages, picture: Image.Image) -> dict[str, np.ndarray]:
+    """The patches of the tiles, by rows, then of the page."""
+    size, side = _size(picture), image.tile
+    rows, columns = document_grid(image, size)
+    parts: list[np.ndarray] = []
+    if rows:
+        parts += [*_cut(_resized(picture, (rows * side, columns * side), image.pixels), side)]
+    inner = _resized(picture, _within_page(image, size), image.pixels)
+    page = np.empty((image.page, image.page, 3), np.uint8)
+    page[:] = image.background
+    bars = (image.page - has for has in inner.shape[:2])
+    top, left = (round(each * 0.5) if image.lines else each // 2 for each in bars)
+    page[top : top + inner.shape[0], left : left + inner.shape[1]] = inner
+    made = _in_patches([*parts, page], image.patch)
+    return made | {GRID: np.array([rows, columns], np.int32)} if image.lines else made
+
+
+def _within_page(image: DocumentImages, size: Size) -> Size:
+    """The picture's size when it is resized, in proportion, to fill a page one way: as Pillow has
+    it, and as transformers."""
+    height, width = size
+    if not image.lines:
+        scale = image.page / max(size)
+        return round(height * scale), round(width * scale)
+    if width > height:
+        return round(height / width * image.page), image.page
+    return image.page, round(width / height * image.page)
 
 
 def _in_patches(parts: list[np.ndarray], patch: int) -> dict[str, np.ndarray]:

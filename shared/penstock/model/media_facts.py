@@ -246,6 +246,29 @@ class SlicedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
         return self.patch * self.whole
 
 
+class DocumentImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="document"):
+    """DeepSeek-OCR's: if a picture has a side that is longer than a tile's, square tiles of it on a
+    canvas whose form is the nearest to its own; behind them the whole as a square page, between
+    bars.
+
+    patch: side, pixels.  tile, page: sides, pixels.  tile_rows, page_rows: embeddings of each.
+    least, most: tiles of a canvas.  background: colour of the bars.
+    """
+
+    pixels: Pixels
+    patch: int
+    tile: int
+    page: int
+    tile_rows: int
+    page_rows: int
+    least: int = 2
+    most: int = 6
+    background: tuple[int, int, int] = (127, 127, 127)
+    lines: bool = False
+    """Whether a learned vector ends each line of embeddings, those of the tiles being of one
+    picture; one stands behind all in any case."""
+
+
 SOFT_TOKENS = (70, 140, 280, 560, 1120)
 """Most embeddings of a picture that Gemma 4 knows."""
 
@@ -425,6 +448,7 @@ ImagePreparation = (
     | NaflexImages
     | SlicedImages
     | PooledImages
+    | DocumentImages
 )
 VideoPreparation = VideoFrames | FixedFrames
 SoundPreparation = LogMel | BlockMel | FrameMel

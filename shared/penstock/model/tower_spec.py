@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from penstock.model.document_spec import QUARTER, DocumentProjector, PageProjector
 from penstock.model.layer_spec import NormSpec
 
 
@@ -58,6 +59,8 @@ class LearnedPositions(msgspec.Struct, frozen=True, kw_only=True, tag="learned")
     """Whether the table is stretched over the picture, edge on edge: a patch has the mean of the
     vectors near it, of all that it covers where it is larger (Tschannen et al., "SigLIP 2",
     2025)."""
+    cubic: bool = False
+    """Whether the mean is one of cubic convolution, where the table is stretched."""
     of_parts: bool = False
     """Whether an item may have parts of two forms, whose patches have places as `fractional` says
     (MiniCPM-V). Where a patch begins is a quotient then, and not a product with a reciprocal, which
@@ -83,6 +86,11 @@ class WindowSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Side of a square, in patches."""
     whole: tuple[int, ...]
     """Layers that attend to the whole picture instead."""
+    grid: int = 0
+    """Patches in a row of the squares for which the layers in `whole` have a vector for each
+    distance in rows, and in columns: the product of a query with the vectors of how far away a key
+    is is added to its score. Zeros fill up squares at the right and below (Kirillov et al.,
+    "Segment anything", 2023). 0: nothing depends on distances, and squares may be narrower."""
 
 
 class MergingSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -339,6 +347,8 @@ Projector = (
     | SquarePoolProjector
     | ClassProjector
     | ProbeProjector
+    | DocumentProjector
+    | PageProjector
 )
 
 
@@ -398,6 +408,8 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
                 return (self._side // projector.side) ** 2
             case ClassProjector() | ProbeProjector():
                 return self._side**2
+            case DocumentProjector() | PageProjector():  # not counting the vector behind the last
+                return QUARTER**2
 
     @property
     def _side(self) -> int:

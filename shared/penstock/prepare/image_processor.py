@@ -39,6 +39,12 @@ CLASSES: dict[str, dict[str, Any]] = {
     "Granite4VisionImageProcessor": _LLAVA_NEXT,
     "PaddleOCRVLImageProcessor": _CLIP,
     "Kimi_K25ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
+    "DeepseekOcr2ImageProcessor": {
+        "resample": 3,
+        "image_mean": HALF,
+        "image_std": HALF,
+        "size": 1024,
+    },
     "MiniCPMV4_6ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
     "Gemma4ImageProcessor": {
         "resample": 3,

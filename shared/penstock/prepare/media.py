@@ -39,6 +39,8 @@ from penstock.prepare.inputs import (
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.patch_readers import gemma4, kimi_k25, of_kimi, paddleocr_vl, qwen2_vl
 from penstock.prepare.picture_readers import (
+    deepseek_ocr,
+    deepseek_ocr2,
     granite4_vision,
     in_shared_space,
     internvl,
@@ -47,6 +49,7 @@ from penstock.prepare.picture_readers import (
     llama4,
     llava_next,
     minicpmv4_6,
+    of_deepseek,
     onevision,
     pixtral,
     qianfan_ocr,
@@ -104,6 +107,8 @@ def _settings(path: Path) -> ImageSettings | None:
     values, where = _section(path, "image_processor")
     if "media_proc_cfg" in values:
         values = of_kimi(values["media_proc_cfg"], where)
+    if not values:
+        values, where = of_deepseek(_values(path / PROCESSOR)), str(path / PROCESSOR)
     return ImageSettings(values, where) if values else None
 
 
@@ -239,6 +244,9 @@ READERS: dict[str, Reader] = {
     "Glm4vMoeForConditionalGeneration": qwen2_vl,
     "Glm46VForConditionalGeneration": qwen2_vl,
     "GlmOcrForConditionalGeneration": qwen2_vl,
+    "DeepseekOcr2ForConditionalGeneration": deepseek_ocr2,
+    "DeepseekOCR2ForCausalLM": deepseek_ocr2,
+    "DeepseekOCRForCausalLM": deepseek_ocr,
     "Granite4VisionForConditionalGeneration": granite4_vision,
     "InternVLForConditionalGeneration": internvl,
     "QianfanOCRForConditionalGeneration": qianfan_ocr,

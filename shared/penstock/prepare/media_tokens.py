@@ -30,6 +30,11 @@ class MediaTokens:
             )
         return self._texts[token], token
 
+    def called(self, text: str) -> tuple[str, int]:
+        """(text, id) of the special token with that text."""
+        self.check(text)
+        return text, self._by_text[text]
+
     def check(self, text: str) -> None:
         if text not in self._by_text:
             raise UnsupportedModel(

@@ -1,21 +1,26 @@
 """How pictures are prepared that become tiles, rows that a token ends, or one vector: InternVL's,
-Llama 4's, LLaVA-OneVision's, LLaVA-NeXT's, LFM2-VL's and MiniCPM-V's; Pixtral's and LightOnOCR's;
-CLIP's and SigLIP's."""
+Llama 4's, LLaVA-OneVision's, LLaVA-NeXT's, LFM2-VL's, MiniCPM-V's and DeepSeek-OCR's; Pixtral's and
+LightOnOCR's; CLIP's and SigLIP's."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
+from penstock.families.vision.deepseek_ocr2 import QUERIES
 from penstock.families.vision.granite4_vision import downsampling
 from penstock.families.vision.llava import most_tiles, pinpoints
 from penstock.families.vision.llava_next import FORMS as NEXT_FORMS
 from penstock.families.vision.llava_next import most_of
 from penstock.formats.fields import Fields
+from penstock.model.document_spec import QUARTER
 from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
+    DocumentImages,
     FittedImages,
     FixedImages,
     KindFacts,
@@ -252,6 +257,62 @@ def minicpmv4_6(settings: ImageSettings, config: Fields, tokens: MediaTokens) ->
     return KindFacts(
         preparation=image, placeholder=token, token=token, token_id=token_id, numbered=numbered
     )
+
+
+def deepseek_ocr(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """As the makers' code prepares pictures by itself ("Gundam"): what its mode says isn't in any
+    file."""
+    return _document(settings, config, tokens, 640, lines=True, most=9)
+
+
+def deepseek_ocr2(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """How many tiles there may be isn't the file's to say, as in transformers'
+    DeepseekOcr2Processor."""
+    settings.ignore("crop_to_patches", "min_patches", "max_patches")
+    return _document(settings, config, tokens, settings.integer("tile_size", 768))
+
+
+def _document(
+    settings: ImageSettings, config: Fields, tokens: MediaTokens, tile: int, **own: Any
+) -> KindFacts:
+    """tile: side, pixels.  own: further fields of DocumentImages."""
+    patch = _side(config.section("vision_config").section("sam_config"), "patch_size", 16)
+    page, wide = settings.side("size")
+    if not 1 <= patch <= 1024 or page != wide:
+        raise settings.wrong("size", "a square")
+    rows = [(-(-side // (patch * QUARTER))) ** 2 for side in (tile, page)]
+    for key, count in zip(("tile_size", "size"), rows, strict=True):
+        if not own and count not in QUERIES:
+            raise settings.wrong(key, f"pictures of {' or '.join(map(str, QUERIES))} embeddings")
+    colours = settings.listed("background_color", int) if "background_color" in settings else [127]
+    if len(colours) not in (1, 3) or not all(0 <= colour <= 255 for colour in colours):
+        raise settings.wrong("background_color", "three numbers of 0 to 255")
+    red, green, blue = colours * (3 // len(colours))
+    image = DocumentImages(
+        pixels=pixels_of(settings),
+        patch=patch,
+        tile=tile,
+        page=page,
+        tile_rows=rows[0],
+        page_rows=rows[1],
+        background=(red, green, blue),
+        **own,
+    )
+    named = "image_token_id" in config
+    token, token_id = tokens.named("image_token_id") if named else tokens.called("<image>")
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
+def of_deepseek(values: dict[str, Any]) -> dict[str, Any]:
+    """What the makers' processor_config.json says, as transformers' image processor has it; empty
+    for another processor's."""
+    if values.get("processor_class") != "DeepseekVLV2Processor":
+        return {}
+    said: dict[str, Any] = {
+        key: values[key] for key in ("image_mean", "image_std") if key in values
+    }
+    normalised = {"do_normalize": values.get("normalize", True)}
+    return {"image_processor_type": "DeepseekOcr2ImageProcessor", **normalised, **said}
 
 
 def llama4(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:

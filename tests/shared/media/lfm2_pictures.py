@@ -50,6 +50,22 @@ def parts_of(theirs: Any, patch: int) -> tuple[np.ndarray, np.ndarray]:
     return flat.transpose(0, 3, 1, 2).reshape(len(flat), -1), shapes
 
 
+def pages_of(theirs: Any, patch: int) -> tuple[np.ndarray, list[list[int]]]:
+    """Patches, [patches, 3 * patch * patch], and rows and columns of each part, of what
+    DeepSeek-OCR 2's processor gives: the tiles of each picture, then its page."""
+    tiles = iter(theirs.get("pixel_values_local", ()))
+    parts: list[np.ndarray] = []
+    for page, count in zip(theirs["pixel_values"], theirs["num_local_patches"], strict=True):
+        parts += [*(next(tiles) for _ in range(count)), page]
+    found, shapes = [], []
+    for part in parts:
+        rows, columns = (side // patch for side in part.shape[1:])
+        apart = np.asarray(part).reshape(3, rows, patch, columns, patch)
+        found.append(apart.transpose(1, 3, 0, 2, 4).reshape(rows * columns, -1))
+        shapes.append([rows, columns])
+    return np.concatenate(found), shapes
+
+
 def strip_of(theirs: Any, patch: int) -> np.ndarray:
     """Patches, [patches, 3 * patch * patch], of what MiniCPM-V's processor gives, where they stand
     side by side."""

@@ -13,6 +13,10 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import (
+    DeepseekOcr2ImageProcessorPil,
+)
+from transformers.models.deepseek_ocr2.processing_deepseek_ocr2 import DeepseekOcr2Processor
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
@@ -544,6 +548,19 @@ FAMILIES: dict[str, Family] = {
         },
         _paddleocr_vl,
         "<|vision_start|><|image_pad|><|vision_end|>",
+    ),
+    "deepseek_ocr2": Family(
+        "DeepseekOcr2ForConditionalGeneration",
+        lambda ids: {
+            "image_token_id": ids["<image>"],
+            "vision_config": {"sam_config": {"patch_size": 2}},
+        },
+        lambda fast: DeepseekOcr2Processor(
+            DeepseekOcr2ImageProcessorPil(size={"height": 128, "width": 128}, tile_size=96),
+            fast,
+            patch_size=2,
+        ),
+        "<image>",
     ),
     "minicpmv4_6": Family(
         "MiniCPMV4_6ForConditionalGeneration",

@@ -20,7 +20,7 @@ from penstock.media.resize import prepare
 from penstock.model.media_facts import ImagePreparation, MediaFacts
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
-from tests.shared.media.lfm2_pictures import parts_of, strip_of
+from tests.shared.media.lfm2_pictures import pages_of, parts_of, strip_of
 from tests.shared.media.pictures import picture
 from tests.shared.media.processors import FAMILIES, write_folder
 
@@ -69,6 +69,8 @@ def test_ids_pixels_and_spans(name: str, tmp_path: Path) -> None:
 def test_every_family_is_compared() -> None:
     compared = {family.architecture for family in FAMILIES.values()}
     for name, family in VISION_FAMILIES.items():
+        if name == "deepseek_ocr":  # transformers has no processor of it: see test_pages.py
+            continue
         assert compared & set(family.hub_classes), name
 
 
@@ -113,6 +115,11 @@ def check_pixels(ours: list[dict[str, np.ndarray]], theirs: Any) -> None:
         values = values.reshape(-1, *values.shape[-3:])
         grids = theirs["image_grid_thw"].reshape(-1, 3)
         values = in_squares(values, grids, 2)
+    if "num_local_patches" in theirs:
+        patches, shapes = pages_of(theirs, 2)
+        assert np.array_equal(np.concatenate([one["pixel_values"] for one in ours]), patches)
+        assert np.concatenate([one["spatial_shapes"] for one in ours]).tolist() == shapes
+        return
     if "target_sizes" in theirs:
         patches = np.concatenate([one["pixel_values"] for one in ours])
         assert np.array_equal(patches, strip_of(theirs, 4))
@@ -250,6 +257,10 @@ WRONG: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "no patches at all": ("kimi_k25", {"max_patches": 1}, {}, "max_patches"),
     "sides of two lengths": ("kimi_k25", {"size": {"max_height": 9, "max_width": 8}}, {}, "size"),
     "squares of another size": ("kimi_k25", {"merge_size": 3}, {}, "merge_size"),
+    "an oblong page": ("deepseek_ocr2", {"size": {"height": 128, "width": 96}}, {}, "a square"),
+    "a page of other queries": ("deepseek_ocr2", {"size": 112}, {}, "144 or 256"),
+    "parts of other queries": ("deepseek_ocr2", {"tile_size": 0}, {}, "144 or 256"),
+    "bars of no colour": ("deepseek_ocr2", {"background_color": [300] * 3}, {}, "background"),
     "slices without a size": ("minicpmv4_6", {"scale_resolution": 0}, {}, "scale_resolution"),
     "endless slices": ("minicpmv4_6", {"max_slice_nums": 1 << 30}, {}, "max_slice_nums"),
     "rows of another size": ("minicpmv4_6", {"downsample_mode": "4x"}, {}, "downsample_mode"),

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import (
+    DeepseekOcr2ImageProcessorPil,
+)
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
@@ -40,6 +43,7 @@ from penstock.media.resize import prepare
 from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
+    DocumentImages,
     FittedImages,
     FixedImages,
     ImagePreparation,
@@ -54,7 +58,7 @@ from penstock.model.media_facts import (
     TiledImages,
 )
 from penstock.model.media_facts import Pixels as P
-from tests.shared.media.lfm2_pictures import Lfm2Pictures, parts_of, strip_of
+from tests.shared.media.lfm2_pictures import Lfm2Pictures, pages_of, parts_of, strip_of
 from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.shared.media.test_expansion import check_patches, in_squares
 from tests.shared.media.without_torchvision import KimiPictures
@@ -260,6 +264,12 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
             whole=False,
         ),
     ),
+    "deepseek_ocr2": (
+        DeepseekOcr2ImageProcessorPil(size={"height": 128, "width": 128}, tile_size=96),
+        DocumentImages(
+            pixels=pixels(3, HALF), patch=2, tile=96, page=128, tile_rows=144, page_rows=256
+        ),
+    ),
     "minicpmv4_6": (
         MiniCPMV4_6ImageProcessorPil(patch_size=4, scale_resolution=40),
         SlicedImages(pixels=pixels(3, HALF), patch=4, scale=40),
@@ -332,6 +342,11 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
             patches, shapes = parts_of(theirs, preparation.patch)
             assert np.array_equal(ours["pixel_values"], patches), picture.size
             assert np.array_equal(ours["spatial_shapes"], shapes)
+            continue
+        if isinstance(preparation, DocumentImages):
+            patches, parts = pages_of(theirs, preparation.patch)
+            assert np.array_equal(ours["pixel_values"], patches), picture.size
+            assert ours["spatial_shapes"].tolist() == parts
             continue
         if isinstance(preparation, SlicedImages):
             assert np.array_equal(ours["pixel_values"], strip_of(theirs, preparation.patch))

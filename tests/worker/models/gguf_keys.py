@@ -232,6 +232,16 @@ def dots1(writer: Writer, config: Any) -> None:
     writer.add_expert_weights_norm(config.norm_topk_prob)
 
 
+def deepseek_ocr2(writer: Writer, config: Any) -> None:
+    """Of a head without latents, too, the size of the part that rotates is what the release's
+    config.json has for one with such: 0."""
+    writer.kv_data[0][f"{writer.arch}.rope.dimension_count"].value = 0
+    writer.add_leading_dense_block_count(config.mlp_layer_types.count("dense"))
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+
+
 def ernie45_moe(writer: Writer, config: Any) -> None:
     writer.add_expert_count(config.moe_num_experts)
     writer.add_expert_used_count(config.moe_k)

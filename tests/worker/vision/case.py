@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,10 @@ class Case:
     family: str
     settings: dict[str, Any]
     preparation: ImagePreparation
+    made: Callable[[Any], Any] | None = None
+    """Makes the model of a configuration, of a family that transformers has no class of."""
+    stands_for: str = ""
+    """The class that config.json names then; empty: transformers'."""
 
     def config(self) -> Any:
         import transformers

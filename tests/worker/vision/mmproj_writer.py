@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,7 @@ TEXT_HALVES |= {
     "glm_ocr_text": Conversion(gguf.MODEL_ARCH.GLM4, sections, own_parts=halves_apart(16)),
     "glm4v_moe_text": Conversion(gguf.MODEL_ARCH.GLM4_MOE, glm4v_moe_text),
 }
+TEXT_HALVES["deepseek_ocr2_text"] = Conversion(gguf.MODEL_ARCH.DEEPSEEK2OCR, keys.deepseek_ocr2)
 RECURRENT_HALVES = {
     "lfm2": recurrent.CONVERSIONS["lfm2"],
     "qwen3_5_text": recurrent.CONVERSIONS["qwen35"],
@@ -152,6 +153,21 @@ def internvl(writer: Writer, config: Any) -> None:
     writer.add_vision_preproc_max_tiles(6)
 
 
+def deepseek_ocr2(writer: Writer, config: Any) -> None:
+    kept = config.vision_config.encoder_config.num_key_value_heads
+    writer.add_uint32("clip.vision.attention.head_count_kv", kept)
+    deepseek_ocr(writer, config)
+
+
+def deepseek_ocr(writer: Writer, config: Any) -> None:
+    sam = config.vision_config.sam_config
+    writer.add_vision_use_gelu(True)
+    writer.add_vision_window_size(sam.window_size)
+    writer.add_vision_sam_layers_count(sam.num_hidden_layers)
+    writer.add_vision_sam_embedding_length(sam.hidden_size)
+    writer.add_vision_sam_head_count(sam.num_attention_heads)
+
+
 KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
     "gemma3": ("gemma3", gemma3),
     "gemma4": ("gemma4v", gemma4),
@@ -170,18 +186,22 @@ KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
     "glm4v_moe": ("glm4v", glm4v),
     "glm_ocr": ("glm4v", glm4v),
     "minicpmv4_6": ("minicpmv4_6", minicpmv),
+    "deepseek_ocr": ("deepseekocr", deepseek_ocr),
+    "deepseek_ocr2": ("deepseekocr2", deepseek_ocr2),
     "internvl": ("internvl", internvl),
 }
 """clip.projector_type and the family's own keys, by the model_type of the whole."""
 
 SUFFIXES = (".weight", ".bias", ".input_max", ".input_min", ".output_max", ".output_min")
 QWEN3 = ("qwen3_vl", "qwen3_5")
+DEEPSEEK = ("deepseek_ocr", "deepseek_ocr2")
 GLM = ("glm4v", "glm4v_moe", "glm_ocr")
 
 
 def write_keys(writer: Writer, config: Any) -> None:
     """All but the tensors."""
-    vision = config.vision_config
+    vision = _layers_in(config)
+    seen = getattr(config.vision_config, "sam_config", vision)
     kind, own = KINDS[kind_of(config)]
     writer.add_clip_has_vision_encoder(True)
     if kind == "gemma4v":
@@ -189,7 +209,7 @@ def write_keys(writer: Writer, config: Any) -> None:
     else:
         writer.add_clip_projector_type(kind)
     writer.add_vision_projection_dim(config.text_config.hidden_size)
-    image, patch = (_side(getattr(vision, key, 560)) for key in ("image_size", "patch_size"))
+    image, patch = (_side(getattr(seen, key, 560)) for key in ("image_size", "patch_size"))
     if kind == "minicpmv4_6":  # that of a square of as many pixels as a slice has
         image = 448
     if hasattr(vision, "num_patches"):  # the converter writes that of the table of positions
@@ -207,6 +227,11 @@ def write_keys(writer: Writer, config: Any) -> None:
     own(writer, config)
 
 
+def _layers_in(config: Any) -> Any:
+    """The section about the layers that the file's own keys are about."""
+    return getattr(config.vision_config, "encoder_config", config.vision_config)
+
+
 def _eps(vision: Any) -> float:
     return float(getattr(vision, "layer_norm_eps", getattr(vision, "rms_norm_eps", 1e-5)))
 
@@ -219,7 +244,7 @@ def kind_of(config: Any) -> str:
 
 def layers_of(config: Any) -> int:
     """LLaVA's file leaves out what is behind the layer whose output is taken."""
-    count: int = _first(config.vision_config, "num_hidden_layers", "depth")
+    count: int = _first(_layers_in(config), "num_hidden_layers", "depth")
     if kind_of(config) == "llava":
         count += 1 + config.vision_feature_layer
     return count
@@ -234,11 +259,11 @@ def _side(size: Any) -> int:
 
 
 def write_mmproj(path: Path, theirs: Any, made: Made = Writer) -> None:
-    config = theirs.config
+    config = getattr(theirs, "seen_config", theirs.config)
     writer = made(str(path), gguf.MODEL_ARCH_NAMES[ARCH])
     write_keys(writer, config)
     names = gguf.get_tensor_name_map(ARCH, 128)
-    for name, whole in theirs.state_dict().items():
+    for name, whole in _state_of(theirs):
         if "language_model" in name or "text_model" in name or name.startswith("lm_head"):
             continue
         if ".head." in name:
@@ -249,6 +274,13 @@ def write_mmproj(path: Path, theirs: Any, made: Made = Writer) -> None:
             written = _as_written(name, tensor, config)
             writer.add_tensor(found, written.contiguous().float().numpy())
     finish(writer)
+
+
+def _state_of(theirs: Any) -> Iterable[tuple[str, Tensor]]:
+    """By the makers' names, of a model that transformers has no class of."""
+    seen = getattr(theirs, "seen_with", None)
+    state: dict[str, Tensor] = theirs.state_dict() if seen is None else seen()
+    return state.items()
 
 
 def _parts(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
@@ -264,7 +296,7 @@ def _parts(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor
         yield "v.patch_embd.weight.1", tensor[:, :, 1]
     elif "patch_embed.proj.bias" in name:
         yield "v.patch_embd.bias", tensor
-    elif ".attn.qkv." in name and kind not in QWEN3 + GLM:
+    elif ".attn.qkv." in name and kind not in QWEN3 + GLM + DEEPSEEK:
         for part, rows in zip("qkv", tensor.chunk(3), strict=True):
             yield name.replace("qkv", part), rows
     elif kind in QWEN3 and "merger" in name:
@@ -272,6 +304,8 @@ def _parts(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor
         yield _of_merger(name, levels), tensor
     elif kind == "minicpmv4_6" and "merger." in name:
         yield _of_minicpmv(name), tensor
+    elif kind in DEEPSEEK:
+        yield _of_documents(name, tensor)
     elif kind == "gemma4":
         yield _of_gemma4(name, tensor, config.vision_config.patch_size)
     elif kind == "internvl":
@@ -306,6 +340,44 @@ def _of_minicpmv(name: str) -> str:
     ):
         name = name.replace(theirs, ours)
     return name
+
+
+def _of_documents(name: str, tensor: Tensor) -> tuple[str, Tensor]:
+    """The makers' names as the converter has them, and its own where the gguf package has none
+    yet."""
+    if name.startswith("model.vision_model."):
+        return name, tensor
+    for theirs, released in (
+        ("vision_tower.vision_tower.", "vision_tower.vision_encoder."),
+        ("vision_tower.sam_encoder.", "model.sam_model."),
+        ("sam_model.layers.", "sam_model.blocks."),
+        (".layer_norm1.", ".norm1."),
+        (".layer_norm2.", ".norm2."),
+        ("patch_embed.projection", "patch_embed.proj"),
+        ("neck.conv1", "neck.0"),
+        ("neck.norm1", "neck.1"),
+        ("neck.conv2", "neck.2"),
+        ("neck.norm2", "neck.3"),
+        ("sam_model.proj.conv1", "sam_model.net_2"),
+        ("sam_model.proj.conv2", "sam_model.net_3"),
+        ("vision_tower.query_768_resolution", "v.resample_query_768"),
+        ("vision_tower.query_1024_resolution", "v.resample_query_1024"),
+        ("vision_tower.vision_encoder.norm", "v.post_ln"),
+        ("vision_tower.vision_encoder.layers.", "v.blk."),
+        ("input_layernorm", "ln1"),
+        ("post_attention_layernorm", "ln2"),
+        ("self_attn.o_proj", "attn_out"),
+        ("self_attn.", "attn_"),
+        ("multi_modal_projector", "mm.model.fc"),
+        ("view_separator", "v.view_seperator"),
+        ("image_newline", "v.image_newline"),
+    ):
+        name = name.replace(theirs, released)
+    if name.startswith("v.blk."):
+        name = name.replace("mlp.", "ffn_").replace("_proj.", ".")
+    if name.endswith(("pos_embed", "rel_pos_h", "rel_pos_w")):
+        name += ".weight"
+    return name, tensor[None] if name.endswith("seperator") else tensor
 
 
 def _of_gemma4(name: str, tensor: Tensor, patch: int) -> tuple[str, Tensor]:

@@ -9,6 +9,7 @@ import msgspec
 from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
+    DocumentImages,
     NaflexImages,
     PatchImages,
     Pixels,
@@ -76,7 +77,90 @@ GEMMA4_TOWER: dict[str, Any] = SEES | {
 GEMMA4_TOKENS = {"image_token_id": PLACEHOLDER, "video_token_id": 999, "audio_token_id": 999}
 """Others than pictures' are none of the vocabulary: an answer may have any."""
 POOLED = PooledImages(pixels=Pixels(resample=3, rescale=1 / 255), patch=4, merge=3, most=70)
+DEEPSEEK: dict[str, Any] = TEXT | {
+    "hidden_size": 96,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 2,
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "routed_scaling_factor": 1.5,
+}
+CLIP: dict[str, Any] = SEES | {
+    "hidden_size": 32,
+    "intermediate_size": 128,
+    "image_size": 42,
+    "patch_size": 14,
+}
+
+
+def with_clip(config: Any) -> Any:
+    """DeepSeek-OCR, of the configuration of the second one."""
+    from tests.worker.vision.pages_model import PagesModel
+
+    return PagesModel(config, CLIP)
+
+
 NEWER: dict[str, Case] = {
+    "deepseek-ocr": Case(
+        "DeepseekOcr2",
+        {
+            "text_config": DEEPSEEK,
+            "vision_config": {
+                "sam_config": SEES
+                | {"image_size": 128, "mlp_dim": 192, "downsample_channels": [24, 32]}
+                | {"global_attn_indexes": [2]},
+                "encoder_config": {
+                    "hidden_size": 32,
+                    "intermediate_size": 40,
+                    "num_hidden_layers": 1,
+                    "num_attention_heads": 4,
+                },
+            },
+            "image_token_id": PLACEHOLDER,
+        },
+        DocumentImages(
+            pixels=COLOURS,
+            patch=16,
+            tile=64,
+            page=128,
+            tile_rows=1,
+            page_rows=4,
+            most=4,
+            lines=True,
+        ),
+        with_clip,
+        "DeepseekOCRForCausalLM",
+    ),
+    "deepseek-ocr2": Case(
+        "DeepseekOcr2",
+        {
+            "text_config": DEEPSEEK,
+            "vision_config": {
+                "sam_config": SEES
+                | {
+                    "output_channels": 16,
+                    "image_size": 48,
+                    "patch_size": 4,
+                    "window_size": 5,
+                    "global_attn_indexes": [2],
+                    "mlp_dim": 64,
+                    "downsample_channels": [24, 32],
+                },
+                "encoder_config": {
+                    "hidden_size": 32,
+                    "intermediate_size": 40,
+                    "num_hidden_layers": 2,
+                    "num_attention_heads": 4,
+                    "num_key_value_heads": 2,
+                    "initializer_range": 0.2,
+                    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+                },
+            },
+            "image_token_id": PLACEHOLDER,
+        },
+        DocumentImages(pixels=COLOURS, patch=4, tile=32, page=48, tile_rows=4, page_rows=9, most=4),
+    ),
     "gemma4": Case(
         "Gemma4",
         {"text_config": GEMMA4, "vision_config": GEMMA4_TOWER, **GEMMA4_TOKENS},

@@ -23,6 +23,7 @@ from penstock.model.kv_layout import KVGroup, paged
 from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
+    DocumentImages,
     FittedImages,
     FixedImages,
     ImagePreparation,
@@ -100,7 +101,7 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
             shape = (1, size * side, (size + 2) * side)
             rows, grid = size * (size + 2), ()
             spans = (size + 2,) * size if preparation.row_end else (rows,)
-        case NaflexImages() | SlicedImages():
+        case NaflexImages() | SlicedImages() | DocumentImages():
             return _in_parts(preparation, size, random_)
         case AnyresImages():
             seen = 10 * size + 3, 30
@@ -120,10 +121,15 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
 
 
 def _in_parts(
-    preparation: NaflexImages | SlicedImages, size: int, random_: np.random.Generator
+    preparation: NaflexImages | SlicedImages | DocumentImages,
+    size: int,
+    random_: np.random.Generator,
 ) -> Prepared:
     """A picture of 1 is whole; larger ones are tiles and the whole."""
-    noise = random_.integers(0, 256, (9 * size + 3, 20, 3), np.uint8)
+    high = 9 * size + 3
+    if isinstance(preparation, DocumentImages):
+        high = 2 * size * preparation.tile // 3
+    noise = random_.integers(0, 256, (high, 20, 3), np.uint8)
     arrays = prepare(preparation, Image.fromarray(noise))
     facts = KindFacts(preparation=preparation, placeholder="i", token="i", token_id=1)
     laid = layout(MediaFacts(kinds={"image": facts}), "image", noise.shape[:2])
@@ -223,6 +229,8 @@ def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
     """Pictures of different sizes as a processor of transformers gives them: filled up with zeros,
     to be cut off."""
     if "spatial_shapes" in shown[0].inputs:
+        if model.config.model_type == "deepseek_ocr2":
+            return _pages_of(shown, model.config.vision_config.sam_config.patch_size)
         patch = model.config.vision_config.patch_size
         return (_strips_of if "MiniCPM" in type(model).__name__ else _parts_of)(shown, patch)
     pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in shown]
@@ -280,6 +288,28 @@ def _parts_of(shown: Sequence[Prepared], patch: int) -> dict[str, torch.Tensor]:
         "spatial_shapes": shapes,
         "pixel_attention_mask": torch.stack(masks).int(),
     }
+
+
+def _pages_of(shown: Sequence[Prepared], patch: int) -> dict[str, Any]:
+    """Pages, and apart from them the tiles of all."""
+    tiles, pages, counts = [], [], []
+    for each in shown:
+        shapes = each.inputs["spatial_shapes"].tolist()
+        patches = torch.from_numpy(each.inputs["pixel_values"])
+        parts = [
+            part.view(rows, columns, 3, patch, patch)
+            .permute(2, 0, 3, 1, 4)
+            .flatten(3)
+            .flatten(1, 2)
+            for part, (rows, columns) in zip(
+                patches.split([rows * columns for rows, columns in shapes]), shapes, strict=True
+            )
+        ]
+        tiles += parts[:-1]
+        pages.append(parts[-1])
+        counts.append(each.inputs.get("tile_grid", len(parts) - 1))
+    found = {"pixel_values": torch.stack(pages), "num_local_patches": counts}
+    return found | {"pixel_values_local": torch.stack(tiles)} if tiles else found
 
 
 def _strips_of(shown: Sequence[Prepared], patch: int) -> dict[str, torch.Tensor]:

@@ -18,6 +18,7 @@ from penstock.formats.gguf import GGUFFile
 from penstock.model.config import ModelConfig, WeightFiles
 from penstock.model.media_facts import (
     CanvasImages,
+    DocumentImages,
     FixedImages,
     FrameSampling,
     ImagePreparation,
@@ -84,6 +85,19 @@ PREPARED: dict[str, ImagePreparation] = {
     "glm4v": msgspec.structs.replace(QWEN, **GLM),
     "glm4v-moe": msgspec.structs.replace(QWEN, **GLM),
     "glm-ocr": msgspec.structs.replace(QWEN, **GLM),
+    "deepseek-ocr": DocumentImages(
+        pixels=known(3),
+        patch=16,
+        tile=640,
+        page=128,
+        tile_rows=100,
+        page_rows=4,
+        most=9,
+        lines=True,
+    ),
+    "deepseek-ocr2": DocumentImages(
+        pixels=known(3), patch=4, tile=32, page=48, tile_rows=4, page_rows=9
+    ),
     "minicpm-v": SlicedImages(pixels=known(3), patch=4),
     "minicpm-v-of-four": SlicedImages(pixels=known(3), patch=4, merge=2),
     "internvl": CanvasImages(pixels=known(3), tile=24, rows=4, most=6),

@@ -43,6 +43,8 @@ QUICK = (
     "minicpm-v",
     "granite4-vision",
     "qianfan-ocr",
+    "deepseek-ocr",
+    "deepseek-ocr2",
 )
 ATTENDING = tuple(case for case in QUICK if case not in ("lfm2-vl", "qwen3.5", "minicpm-v"))
 """Those without states of recurrent layers, which a prefix in KV blocks doesn't have."""

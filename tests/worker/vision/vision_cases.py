@@ -19,9 +19,10 @@ from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
     FittedImages,
-    ImagePreparation,
     KindFacts,
     MediaFacts,
+    MediaKind,
+    Preparation,
     RowImages,
     TiledImages,
 )
@@ -46,6 +47,7 @@ from tests.worker.vision.case import (
     Case,
     fixed,
 )
+from tests.worker.vision.documents import set_documents, with_few_queries
 from tests.worker.vision.newer_cases import NEWER
 from tests.worker.vision.patch_cases import OF_PATCHES
 
@@ -282,9 +284,10 @@ def make_theirs(case: str) -> Any:
     torch.manual_seed(5)
     config = CASES[case].config()
     config._attn_implementation = "eager"
-    model: Any = getattr(transformers, f"{CASES[case].family}ForConditionalGeneration")(
-        config
-    ).eval()
+    made = CASES[case].made
+    if made is None:
+        made = getattr(transformers, f"{CASES[case].family}ForConditionalGeneration")
+    model: Any = made(config).eval()
     plus_one = "Gemma3" in type(model).__name__
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -296,6 +299,8 @@ def make_theirs(case: str) -> Any:
                 parameter.normal_(0, 0.3)
         if CASES[case].family == "Gemma4":
             set_buffers(model)
+        if CASES[case].family == "DeepseekOcr2":
+            set_documents(model, fewer=CASES[case].made is None)
     if CASES[case].family == "PaddleOCRVL":  # as the makers' own code has it
         model.model.visual.vision_model.embeddings.interpolation_align_corners = False
     return model
@@ -327,32 +332,37 @@ class Ours:
 
 
 def saved(model: Any, folder: Path) -> tuple[ModelConfig, WeightFiles]:
-    model.save_pretrained(folder)
+    getattr(model, "write", model.save_pretrained)(folder)
     path = folder / "config.json"
-    config = read_config(Fields(json.loads(path.read_text()), str(path)))
+    config = with_few_queries(read_config(Fields(json.loads(path.read_text()), str(path))))
     files = tuple(map(str, find_safetensors(folder)))
     return config, WeightFiles(format="safetensors", files=files, dtype="float32")
 
 
-def _facts(preparation: ImagePreparation) -> KindFacts:
+def facts_of(preparation: Preparation, placeholder: int = PLACEHOLDER) -> KindFacts:
     return KindFacts(
-        preparation=preparation, placeholder="<image>", token="<image>", token_id=PLACEHOLDER
+        preparation=preparation, placeholder="<item>", token="<item>", token_id=placeholder
     )
 
 
 def prepared_folder(case: str, folder: Path) -> PreparedModel:
     """A case's prepared folder, as far as a worker reads it."""
-    config, files = saved(make_theirs(case), folder)
+    return written(make_theirs(case), {"image": facts_of(CASES[case].preparation)}, folder)
+
+
+def written(model: Any, kinds: dict[MediaKind, KindFacts], folder: Path) -> PreparedModel:
+    """The prepared folder of transformers' model."""
+    config, files = saved(model, folder)
     prepared = PreparedModel(
         format_version=FORMAT_VERSION,
-        name=case,
+        name=folder.name,
         source="test",
         config=config,
         generation=GenerationDefaults(),
         weights=files,
         digest="0" * 64,
         has_chat_template=False,
-        media=MediaFacts(kinds={"image": _facts(CASES[case].preparation)}),
+        media=MediaFacts(kinds=kinds),
     )
     (folder / MANIFEST).write_bytes(msgspec.json.encode(prepared))
     return prepared

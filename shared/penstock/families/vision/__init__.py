@@ -3,6 +3,8 @@
 The decoder after a tower is one of penstock.families.FAMILIES.
 """
 
+from penstock.families.vision.deepseek_ocr import DEEPSEEK_OCR
+from penstock.families.vision.deepseek_ocr2 import DEEPSEEK_OCR2
 from penstock.families.vision.gemma3 import GEMMA3_VISION
 from penstock.families.vision.gemma4 import GEMMA4_VISION
 from penstock.families.vision.glm4v import GLM4V, GLM_OCR
@@ -48,6 +50,8 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         LLAMA4_VISION,
         GLM4V,
         GLM_OCR,
+        DEEPSEEK_OCR,
+        DEEPSEEK_OCR2,
     )
 }
 

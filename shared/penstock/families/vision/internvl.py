@@ -42,7 +42,7 @@ PROJECTOR_NORM = NormSpec(kind="layer", eps=1e-5, bias=True)
 MAX_FACTOR = 64
 
 
-def _square(section: Fields, key: str, most: int, default: int) -> int:
+def square(section: Fields, key: str, most: int, default: int) -> int:
     """A size that may be given for rows and columns."""
     if not isinstance(section.values.get(key), (list, tuple)):
         return bounded(section, key, most, default)
@@ -59,8 +59,8 @@ def _tower(section: Fields, layer: int) -> tuple[TowerSpec, int]:
     section.ignore("use_mask_token", "layer_scale_init_value", "projection_dropout")
     only_colours(section, "num_channels")
     hidden = bounded(section, "hidden_size", MAX_WIDTH)
-    patch = _square(section, "patch_size", MAX_PATCH, 14)
-    image = _square(section, "image_size", MAX_PIXELS, 448)
+    patch = square(section, "patch_size", MAX_PATCH, 14)
+    image = square(section, "image_size", MAX_PIXELS, 448)
     if not section.flag("use_absolute_position_embeddings", True):
         raise section.wrong("use_absolute_position_embeddings", "true")
     named = section.text("norm_type", "layer_norm")

@@ -37,6 +37,7 @@ from penstock.model.tower_spec import (
 )
 from penstock.prepare.checkpoint import odd_values_refused
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
+from penstock.prepare.mmproj.deepseek_ocr import deepseek_ocr, deepseek_ocr2
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.gemma import gemma3, gemma4, gemma4_sounds, siglip_tower
 from penstock.prepare.mmproj.glm4v import glm4v
@@ -283,6 +284,8 @@ KINDS: dict[str, MmprojKind] = {
     "lfm2": MmprojKind("LFM2-VL", ("lfm2", "lfm2_moe"), lfm2_vl),
     "lightonocr": MmprojKind("LightOnOCR", ("qwen3",), lighton_ocr),
     "minicpmv4_6": MmprojKind("MiniCPM-V 4.6", ("qwen3_5",), minicpmv4_6, counted=True),
+    "deepseekocr": MmprojKind("DeepSeek-OCR", ("dots1",), deepseek_ocr),
+    "deepseekocr2": MmprojKind("DeepSeek-OCR 2", ("dots1",), deepseek_ocr2),
     "qwen2vl_merger": MmprojKind("Qwen2-VL", ("qwen2",), qwen2_vl),
     "qwen2.5vl_merger": MmprojKind("Qwen2.5-VL", ("qwen2",), qwen2_5_vl),
     "qwen3vl_merger": MmprojKind(

@@ -1,0 +1,86 @@
+"""Convolutions that make one vector of each square of a tower's patches.
+
+Source: DeepSeek-AI, "DeepSeek-OCR: contexts optical compression", 2025.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from penstock.model.document_spec import QUARTER
+from penstock.model.layer_spec import NormSpec
+from penstock_worker.media.pieces import Pieces
+from penstock_worker.vision.layer import TowerNorm, TowerProduct
+from penstock_worker.vision.picture import Picture
+from penstock_worker.vision.rows import RowThreads
+from penstock_worker.weights.weights import Weights
+
+
+class Convolutions:
+    """Two, each with a norm behind it, and two that go two places at a time."""
+
+    def __init__(
+        self, weights: Weights, inputs: int, channels: tuple[int, int], outputs: int, norm: NormSpec
+    ) -> None:
+        """channels: outputs of the first two, and of the third."""
+        first, third = channels
+        self._neck = [
+            _Convolution(weights, f"projector.neck.{which}", *sizes)
+            for which, sizes in enumerate(((inputs, first, 1), (first, first, 3)))
+        ]
+        self._norms = [
+            TowerNorm(weights, f"projector.neck.norm{which}", first, norm) for which in (0, 1)
+        ]
+        self._smaller = [
+            _Convolution(weights, f"projector.smaller.{which}", *sizes, 3, step=2)
+            for which, sizes in enumerate(((first, third), (third, outputs)))
+        ]
+
+    @property
+    def work(self) -> int:
+        """Multiplications for each output."""
+        neck = QUARTER**2 * sum(each.size for each in self._neck)
+        return neck + QUARTER * self._smaller[0].size + self._smaller[1].size
+
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
+        """[patches, inputs] to [tiles, rows, columns, outputs]."""
+        tiles = vectors.unflatten(0, (picture.tiles, picture.rows, picture.columns))
+        for convolution, norm in zip(self._neck, self._norms, strict=True):
+            tiles = norm((yield from convolution.pieces(tiles, threads)))
+        for convolution in self._smaller:
+            tiles = yield from convolution.pieces(tiles, threads)
+        return tiles
+
+
+class _Convolution:
+    """A product of what lies around each place of a tile, or around every `step`-th, without a
+    bias. Beyond the edges are zeros."""
+
+    def __init__(
+        self, weights: Weights, name: str, inputs: int, outputs: int, wide: int, *, step: int = 1
+    ) -> None:
+        weight = weights.take(f"{name}.weight", (outputs, inputs, wide, wide))
+        self._product = TowerProduct(weight.permute(0, 2, 3, 1).flatten(1).contiguous(), None)
+        self._wide, self._step = wide, step
+
+    @property
+    def size(self) -> int:
+        """Multiplications for each place."""
+        return self._product.size
+
+    def pieces(self, tiles: Tensor, threads: RowThreads) -> Pieces[Tensor]:
+        """[tiles, rows, columns, inputs] to [tiles, rows / step, columns / step, outputs]."""
+        beyond, step = self._wide // 2, self._step
+        filled = functional.pad(tiles, (0, 0, beyond, beyond, beyond, beyond))
+        rows, columns = tiles.shape[1:3]
+        around = [
+            filled[:, top : top + rows : step, left : left + columns : step]
+            for top in range(self._wide)
+            for left in range(self._wide)
+        ]
+        form = around[0].shape[:3]
+        flat = torch.cat(around, 3).flatten(0, 2)
+        made = yield from threads.mapped(self._product, flat, each=self.size)
+        return made.unflatten(0, form)
