@@ -49,7 +49,7 @@ SHARES = {
     "tests/system/test_invariance.py": 1 / 40,
     "tests/system/test_matrix.py::test_alone_and_again": 1 / 8,
     "tests/system/test_matrix.py::test_crowded": 1 / 8,
-    "tests/system/test_media_matrix.py": 1 / 18,
+    "tests/system/test_media_matrix.py": 1 / 44,
     "tests/system/test_ranks.py::test_several_ranks_answer_as_one_worker_does": 1 / 2,
     "tests/system/test_readiness.py::test_a_frozen_process_is_noticed": 1 / 4,
     "tests/system/test_recovery.py::test_a_stream_goes_on_when_a_process_is_killed_under_it": 1 / 2,

@@ -3,8 +3,9 @@ and times of words, bit for bit.
 
 {alone, crowded} x {prefix cache on, off} x {encoder cache on, off} x {chunks of 16, 64, whole} x
 {undisturbed, worker killed, engine core killed}, of a model that sees, one whose pictures see
-themselves as a whole, one that sees and has recurrent layers, and one that hears. All combinations
-with --long.
+themselves as a whole, one that sees and has recurrent layers, one that hears, and tiny models of
+late families: tiles, slices and lines of pictures, blocks of sounds, and both senses. All
+combinations with --long.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 import pytest
 
+from penstock.model.media_facts import KindFacts, MediaKind
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling, TokenSampling
 from tests.shared.media.pictures import picture
@@ -29,6 +31,15 @@ from tests.system.in_process_media import Asked, Deaths, MediaSystem, alone, ite
 from tests.system.seeing_models import SQUARE, write_gemma4, write_llava
 from tests.system.transcribing_models import FRAMES, TARGETS, write_whisper
 from tests.system.watching_models import PATCH, write_qwen3_5
+from tests.worker.audio.hearing_cases import CASES as HEARING_CASES
+from tests.worker.audio.hearing_cases import MAGNITUDES, heard
+from tests.worker.audio.hearing_cases import make_theirs as make_hearing
+from tests.worker.media.both_senses import HEARD, token_of
+from tests.worker.media.both_senses import model as sees_and_hears
+from tests.worker.media_prompts import Shown, media_prompt
+from tests.worker.vision.newer_cases import POOLED
+from tests.worker.vision.pictures import picture as show
+from tests.worker.vision.vision_cases import CASES, facts_of, make_theirs, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -132,11 +143,83 @@ def hearing(folder: Path) -> Model:
     return Model(prepared, TARGETS, found)
 
 
+def seen_by(case: str) -> Callable[[Path], Model]:
+    """case: of the workers' tests of models that see."""
+
+    def made(folder: Path) -> Model:
+        preparation = CASES[case].preparation
+        written(make_theirs(case), {"image": facts_of(preparation)}, folder / case)
+        config = CASES[case].settings["text_config"]
+        every = BLOCK if "linear_attention" in config.get("layer_types", ()) else None
+        return _showing(folder, case, [show(preparation, size, size) for size in (1, 2)], every)
+
+    return made
+
+
+def heard_in_blocks(folder: Path) -> Model:
+    case = "qwen3-asr"
+    facts = facts_of(HEARING_CASES[case].mel)
+    written(make_hearing(case), {"audio": facts}, folder / case)
+    return _showing(folder, case, [heard(case, seconds, 3) for seconds in (0.4, 1.3)])
+
+
+def both_senses(folder: Path) -> Model:
+    kinds: dict[MediaKind, KindFacts] = {
+        "image": facts_of(POOLED),
+        "audio": facts_of(MAGNITUDES, HEARD),
+    }
+    written(sees_and_hears(), kinds, folder / "both")
+    return _showing(folder, "both", [show(POOLED, 2, 1), heard("gemma4", 0.5, 2)])
+
+
+def _showing(
+    folder: Path, name: str, items: Sequence[ShownItem], checkpoints: int | None = None
+) -> Model:
+    """Requests with one of two items, and with both, of the model in a folder's folder."""
+    paths = [folder / f"item {number}" for number in range(len(items))]
+    for path, each in zip(paths, items, strict=True):
+        path.write_bytes(each.content)
+
+    def asked(wanted: int, sampling: TokenSampling, *parts: Sequence[int] | int) -> Asked:
+        """parts: tokens, and numbers of items."""
+        found = [items[part] if isinstance(part, int) else list(part) for part in parts]
+        prompt, media = media_prompt(found, token_of, after=[7])
+        assert media is not None
+        shown_ = tuple(paths[part] for part in parts if isinstance(part, int))
+        return Asked(prompt, wanted, sampling, media, shown_)
+
+    words = random.Random(4).choices(range(10, 180), k=40)
+    return Model(
+        folder / name,
+        256,
+        {
+            1: asked(12, GREEDY, words[:3], 0, words[3:12]),
+            2: asked(12, SAMPLED, words[:3], 1, words[12:32]),
+            3: asked(10, SAMPLED, words, 0, words[:2], 1, words[5:10]),
+        },
+        checkpoints,
+    )
+
+
+class ShownItem(Shown, Protocol):
+    """An item with its bytes."""
+
+    @property
+    def content(self) -> bytes: ...
+
+
 MODELS: dict[str, Callable[[Path], Model]] = {
     "pictures": seeing,
     "pictures seen as a whole": as_a_whole,
     "pictures and states": recurrent,
     "sounds": hearing,
+    "slices and states": seen_by("minicpm-v"),
+    "lines and levels": seen_by("granite4-vision"),
+    "tiles": seen_by("qianfan-ocr"),
+    "pages in lines": seen_by("deepseek-ocr"),
+    "pages and queries": seen_by("deepseek-ocr2"),
+    "blocks of sound": heard_in_blocks,
+    "both senses": both_senses,
 }
 
 

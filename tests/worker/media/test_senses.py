@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 
@@ -13,47 +12,21 @@ from penstock.formats.gguf import GGUFFile
 from penstock.model.config import WeightFiles
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
-from penstock.protocol.common import MediaItem
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.hearing import MEL, AudioModel, Hearing, open_audio_tower
 from penstock_worker.media.loading import BothSenses
 from penstock_worker.media.planning import stand_in_of
 from penstock_worker.vision.sight import Sight
 from tests.shared.media.processors import tokenizer
-from tests.worker.audio.hearing_cases import CONFORMER, MAGNITUDES, heard, their_features
+from tests.worker.audio.hearing_cases import MAGNITUDES, heard, their_features
 from tests.worker.driver import Driver, Job, LogitsOf
+from tests.worker.media.both_senses import model, token_of
 from tests.worker.media_prompts import media_prompt
 from tests.worker.models.parity import RELATIVE_TOLERANCE
 from tests.worker.vision.mmproj_writer import write_mmproj, write_text_half
-from tests.worker.vision.newer_cases import GEMMA4, GEMMA4_TOKENS, GEMMA4_TOWER, POOLED
+from tests.worker.vision.newer_cases import POOLED
 from tests.worker.vision.pictures import load, picture, pixels_of, runner_of, words
-from tests.worker.vision.vision_cases import PLACEHOLDER, opened, saved, set_buffers
-
-HEARD = 193
-"""The placeholder of sounds, which no word is."""
-
-
-def model(**changes: Any) -> Any:
-    """changes: of the conformer's settings."""
-    import transformers
-
-    torch.manual_seed(3)
-    text = GEMMA4 | {
-        "hidden_size_per_layer_input": 32,
-        "vocab_size_per_layer_input": 199,
-        "use_bidirectional_attention": None,
-    }
-    config = transformers.Gemma4Config(
-        text_config=text,
-        vision_config=GEMMA4_TOWER,
-        audio_config=CONFORMER | changes,
-        **GEMMA4_TOKENS | {"audio_token_id": HEARD},
-    )
-    config._attn_implementation = "sdpa"
-    made = transformers.Gemma4ForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        set_buffers(made)
-    return made
+from tests.worker.vision.vision_cases import opened, saved
 
 
 def test_a_prompt_with_a_picture_and_sounds(tmp_path: Path) -> None:
@@ -64,9 +37,6 @@ def test_a_prompt_with_a_picture_and_sounds(tmp_path: Path) -> None:
         hears = AudioModel(config, open_audio_tower(files, torch.float32))
     shown, sound, other = picture(POOLED, 2, 1), heard("gemma4", 0.5, 2), heard("gemma4", 0.3, 3)
     parts = [words(5, 1), sound, words(3, 2), shown, words(2, 3), other, words(4, 4)]
-
-    def token_of(item: MediaItem) -> int:
-        return HEARD if item.kind == "audio" else PLACEHOLDER
 
     tokens, media = media_prompt(parts, token_of)
     seen = LogitsOf()
