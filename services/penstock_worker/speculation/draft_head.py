@@ -8,7 +8,8 @@ follows. Further drafts are made of its own result in place of a hidden state (L
 A head may have several layers (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 2.2). Row
 i of a further layer is made of row i of the layer before it, and of the token after that one's. So
 each is one more row behind, and says one more token: in the rows that are behind, drafts stand for
-tokens. Drafts after those of all layers are made by the last of them.
+tokens. Drafts after those of all layers are made by the last of them. Layers that aren't chained
+(see HeadConfig) all read the model's hidden state at i, and are alike otherwise.
 
 A hidden state that isn't there any more, as its block was found in the prefix cache and its row
 wasn't, is replaced by zeros: that costs at most a draft.
@@ -106,13 +107,18 @@ class DraftHead(PassDrafter[_Followed, _Rows]):
         slots: Slots,
         rows: DraftRows,
         limits: DraftLimits,
+        *,
+        chained: bool = True,
     ) -> None:
-        """`heads`: the head's layers. `hidden`: filled by each pass of the served model."""
+        """`heads`: the head's layers. `hidden`: filled by each pass of the served model. `chained`:
+        see HeadConfig."""
         super().__init__(sampler, slots, rows, limits)
         self._heads = heads
-        further = [HiddenRows(each.like, at + 1) for at, each in enumerate(heads[1:])]
-        self._hidden = [hidden, *further]
-        """What each layer reads."""
+        self._chained = chained
+        further = heads[1:] if chained else ()
+        behind = [HiddenRows(each.like, at + 1) for at, each in enumerate(further)]
+        self._hidden = [hidden, *behind]
+        """What each layer reads, or all of them."""
 
     def take(self, plan: Plan) -> None:
         """Takes note of a plan that was applied to the slots."""
@@ -147,8 +153,11 @@ class DraftHead(PassDrafter[_Followed, _Rows]):
 
     def _note(self, asked: _Rows) -> None:
         super()._note(asked)
-        for layer, hidden in enumerate(self._hidden):
-            hidden.forget(asked.number, before=asked.unread(layer))
+        unread = [asked.unread(layer) for layer in range(len(self._heads))]
+        if not self._chained:
+            unread = [min(unread)]
+        for hidden, first in zip(self._hidden, unread, strict=True):
+            hidden.forget(asked.number, before=first)
 
     def _draft(self, asked: list[_Rows]) -> None:
         """Computes each layer's rows in one pass, which gives it a draft of each slot, then one
@@ -189,23 +198,21 @@ class DraftHead(PassDrafter[_Followed, _Rows]):
         each = [span.rows for span in spans]
         starts = np.array([span.start for span in spans], dtype=np.int64)
         counts = np.array([span.stop - span.start for span in spans], dtype=np.int64)
-        tokens, read = [], []
+        tokens, read, hidden = [], [], self._hidden[layer if self._chained else 0]
         for own, start, stop in ((span.rows, span.start, span.stop) for span in spans):
             tokens += own.tokens(layer, start, stop)
-            read.append(
-                self._hidden[layer].read(own.number, own.slot.token_ids, start, stop, own.drafts)
-            )
+            read.append(hidden.read(own.number, own.slot.token_ids, start, stop, own.drafts))
         batch = self._batch(each, tokens, starts, counts)
         drafts = [span.drafts for span in spans]
         rows = (np.cumsum(counts) - 1)[drafts]
         goes_on = layer + 1 < len(self._heads)
-        onward = np.arange(len(tokens)) if goes_on else rows
+        onward = np.arange(len(tokens)) if goes_on and self._chained else rows
         logits, results = self._heads[layer].step(batch, torch.cat(read), rows, onward)
         drafting = [own for own, drafted in zip(each, drafts, strict=True) if drafted]
-        if goes_on:
-            self._hidden[layer + 1].note(batch, results)
-        else:
+        if not goes_on:
             self._hold(drafting, results)
+        elif self._chained:
+            self._hidden[layer + 1].note(batch, results)
         return self._sampled(drafting, logits) if drafting else []
 
     def _further_pass(self, drafting: list[_Rows], places: list[int]) -> list[_Rows]:

@@ -14,6 +14,7 @@ from msgspec.structs import replace as struct_replace
 from penstock.errors import StartupError
 from penstock.families.finding import served_family
 from penstock.model.config import HeadConfig, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.layer_spec import LayerSpec
 from penstock.prepare import load_manifest
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.slots import Slots
@@ -68,6 +69,7 @@ class HeadLoader:
             lora_experts=False,
         )
         config, files, backend = described.config, described.files, _backend(served.backend)
+        self._chained = config.chained
         ends: SharedEnds[Any] = SharedEnds()
         try:
             self._recipes: list[HeadRecipe] = [
@@ -145,7 +147,7 @@ class HeadLoader:
             self._setup.max_num_batched_tokens,
         )
         rows = DraftRows(blocks, host_blocks, self._setup.block_size)
-        return DraftHead(layers, hidden, sampler, slots, rows, limits)
+        return DraftHead(layers, hidden, sampler, slots, rows, limits, chained=self._chained)
 
 
 def _backend(name: str) -> ModuleType:
@@ -225,19 +227,14 @@ def _described(prepared: PreparedModel, setup: Setup) -> _Described:
 
 def mtp_head(served: ModelConfig, *, hidden_first: bool = False) -> HeadConfig:
     """Returns what each layer of the head of a model's own checkpoint is: one like the last one
-    that attends (DeepSeek-AI, "DeepSeek-V3 technical report", 2024). `hidden_first`: of its
-    files."""
-    layers = [served.layer(number) for number in range(served.num_layers)]
-    last = next(layer for layer in reversed(layers) if layer.attends)
-    index = last.attention.index
-    if index is not None and index.shared:
-        # There is no layer before it whose choice it could read.
-        own = struct_replace(index, shared=False)
-        last = struct_replace(last, attention=struct_replace(last.attention, index=own))
+    that attends (DeepSeek-AI, "DeepSeek-V3 technical report", 2024), where the family doesn't say
+    otherwise. `hidden_first`: of its files. Raises UnsupportedModel."""
+    own = served_family(served.architecture).own_head
+    layer = _last_that_attends(served) if own.spec is None else own.spec(served)
     fields = {name: getattr(served, name) for name in ModelConfig.__struct_fields__}
     fields |= {
         "num_layers": 1,
-        "layers": (last,),
+        "layers": (layer,),
         "tie_word_embeddings": False,
         "vision": None,
         "audio": None,
@@ -247,9 +244,21 @@ def mtp_head(served: ModelConfig, *, hidden_first: bool = False) -> HeadConfig:
         served_vocab=served.vocab_size,
         served_hidden=served.hidden_size,
         aux_layers=(served.num_layers,),
-        normed_result=served_family(served.architecture).own_head.normed_result,
+        normed_result=own.normed_result,
         hidden_first=hidden_first,
+        chained=own.chained,
     )
+
+
+def _last_that_attends(served: ModelConfig) -> LayerSpec:
+    layers = [served.layer(number) for number in range(served.num_layers)]
+    last = next(layer for layer in reversed(layers) if layer.attends)
+    index = last.attention.index
+    if index is None or not index.shared:
+        return last
+    # There is no layer before it whose choice it could read.
+    own = struct_replace(index, shared=False)
+    return struct_replace(last, attention=struct_replace(last.attention, index=own))
 
 
 def _check_sizes(head: HeadConfig, served: ModelConfig, name: str, model: str) -> None:

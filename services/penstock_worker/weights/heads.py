@@ -21,8 +21,10 @@ from penstock.errors import StartupError, UnsupportedModel
 from penstock.families.family import LAYER_BEHIND_THE_LAST, TensorNames
 from penstock.families.finding import served_family
 from penstock.model.config import HeadConfig, ModelConfig, WeightFiles
+from penstock_worker.weights.factors import multiply_rows
 from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.files import gguf_by_our_names, named_tensors, safetensors_tensors
+from penstock_worker.weights.filled import fill_values
 from penstock_worker.weights.names import with_head_from_hub
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.placing import CPU
@@ -101,7 +103,10 @@ class OwnHeadFiles:
         quantised = self._quantised or any(each.format in LAYOUTS for each in own.values())
         kind = QuantisedWeights if keep_quantised and quantised else Weights
         named = gguf_by_our_names if self._of_gguf else by_our_names
-        return kind(named(own, names, config), dtype, device)
+        tensors = named(own, names, config)
+        multiply_rows(tensors, config)
+        fill_values(tensors, config)
+        return kind(tensors, dtype, device)
 
 
 AnyMade = TypeVar("AnyMade")

@@ -11,6 +11,7 @@ from penstock.errors import UnsupportedModel
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
+from penstock.model.layer_spec import LayerSpec
 
 JOIN = "eh_proj"
 """Our name of the product that joins embedding and hidden state."""
@@ -18,9 +19,9 @@ JOIN = "eh_proj"
 
 @dataclass(frozen=True)
 class OwnHead:
-    """The head of a family's checkpoints: one or several layers like the model's last one that
-    attends, and what stands beside them. Embedding and output head are the model's where a layer
-    has none of its own. `{}` stands for a layer's number in all names."""
+    """The head of a family's checkpoints: one or several layers, mostly like the model's last one
+    that attends, and what stands beside them. Embedding and output head are the model's where a
+    layer has none of its own. `{}` stands for a layer's number in all names."""
 
     layer: str
     """What the names of a layer's tensors begin with."""
@@ -33,6 +34,11 @@ class OwnHead:
     """Whether further drafts are made of the output of the head's norm (see HeadConfig)."""
     hidden_first: bool = False
     """Whether the product that joins reads the hidden state in front of the embedding."""
+    chained: bool = True
+    """Whether a further layer reads what the layer before it gives (see HeadConfig)."""
+    spec: Callable[[ModelConfig], LayerSpec] | None = None
+    """Says what each layer is, in a model; None: as the model's last one that attends. Raises
+    UnsupportedModel."""
 
     @property
     def common(self) -> frozenset[str]:

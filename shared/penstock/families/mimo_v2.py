@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec.structs import replace as struct_replace
+
 from penstock.errors import UnsupportedModel
 from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.deepseek import GGUF_NAMES, NAMES, corrected_experts, gguf_experts
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import JOIN, Family, OwnHead, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata, rounded
 from penstock.families.recurrent_reading import GGUF_KV_HEADS, GGUF_SIGMOID, gguf_per_layer
 from penstock.formats.fields import Fields
@@ -197,6 +199,32 @@ def _gguf_feed_forwards(model: GGUFMetadata, count: int) -> list[FeedForwardSpec
     return [FeedForwardSpec(experts=experts if each else None) for each in sparse]
 
 
+def _of_head(served: ModelConfig) -> LayerSpec:
+    """A layer of the head sees a window, and has no experts."""
+    each = (served.layer(number) for number in range(served.num_layers))
+    short = next((layer for layer in each if layer.attention.window is not None), None)
+    if short is None:
+        raise UnsupportedModel(
+            "the head's layers are as those of MiMo-V2 that see a window, and the model has none"
+        )
+    return struct_replace(short, feed_forward=FeedForwardSpec())
+
+
+OWN_HEAD = OwnHead(
+    "mtp.layers.{}.",
+    {
+        "mtp.layers.{}.enorm": "enorm",
+        "mtp.layers.{}.hnorm": "hnorm",
+        "mtp.layers.{}.eh_proj": JOIN,
+        "mtp.layers.{}.final_layernorm": "norm",
+    },
+    normed_result=True,
+    chained=False,
+    spec=_of_head,
+)
+"""What it computes, as SGLang's model mimo_v2_flash_nextn and its worker of several layers have
+it."""
+
 MIMO_V2_FLASH = Family(
     "mimo_v2_flash",
     ("MiMoV2FlashForCausalLM",),
@@ -207,9 +235,11 @@ MIMO_V2_FLASH = Family(
             **NAMES.modules,
             "self_attn.sinks": "self_attn.sinks.weight",
             "self_attn.attention_sink_bias": "self_attn.sinks.weight",
+            "pre_mlp_layernorm": "post_attention_layernorm",  # of the head
         }
     ),
     gguf="mimo2",
     read_gguf=_gguf,
     gguf_names=TensorNames(stacked=GGUF_NAMES.stacked, layers_for_drafts=True),
+    own_head=OWN_HEAD,
 )

@@ -160,6 +160,9 @@ class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
     input."""
     hidden_first: bool = False
     """Whether the product reads the hidden state in front of the embedding (MiMo)."""
+    chained: bool = True
+    """Whether a further layer reads what the layer before it gives (DeepSeek-V3); else all read
+    what the served model gives (MiMo-V2)."""
 
     @property
     def attention_inputs(self) -> int:

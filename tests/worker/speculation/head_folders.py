@@ -27,9 +27,11 @@ from tests.worker.speculation.slow_heads import (
     LINEAR,
     MTP,
     POSITIONS,
+    SLIDING,
     VOCAB,
     Eagle3,
     MiMoLayer,
+    MiMoV2Layer,
     MTPLayer,
     QwenLayer,
     Reference,
@@ -79,12 +81,15 @@ HYBRID_EXPERTS = {
     "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 40,
 }
+WINDOW = {"num_key_value_heads": 1, "head_dim": 32, "v_head_dim": 20, "sliding_window": 9}
+WINDOW_LAYERS = [FULL, SLIDING, SLIDING, FULL]
 HYBRIDS = ("Qwen3Next", "Qwen3_5", "Qwen3_5Moe")
 SERVED = {
     "Llama": GROUPED,
     "Qwen3": GROUPED,
     "MiMo": GROUPED,
     "Glm4Moe": GROUPED | EXPERTS | {"use_qk_norm": True},
+    "MiMoV2Flash": GROUPED | EXPERTS | WINDOW,
     "DeepseekV3": LATENTS | EXPERTS,
     "DeepseekV32": LATENTS | EXPERTS | INDEX,
     "Qwen3Next": HYBRID | {"num_experts": 8, **HYBRID_EXPERTS},
@@ -92,7 +97,7 @@ SERVED = {
     "Qwen3_5Moe": HYBRID | {"num_experts": 6, **HYBRID_EXPERTS},
 }
 """What is served, by the first part of transformers' class; MiMo, which is Qwen 2."""
-HEADS = dict.fromkeys(HYBRIDS, QwenLayer) | {"MiMo": MiMoLayer}
+HEADS = dict.fromkeys(HYBRIDS, QwenLayer) | {"MiMo": MiMoLayer, "MiMoV2Flash": MiMoV2Layer}
 
 
 def randomise(module: torch.nn.Module, seed: int) -> None:
@@ -128,6 +133,9 @@ def served_model(kind: str, folder: Path, *, drafts: int, counts: bool = False) 
     settings = COMMON | SERVED[kind] | {"num_hidden_layers": LAYERS + drafts}
     if kind in HYBRIDS:
         settings["layer_types"] = HYBRID_LAYERS + [FULL] * drafts
+    elif kind == "MiMoV2Flash":
+        settings["layer_types"] = WINDOW_LAYERS + [SLIDING] * drafts
+        settings["mlp_layer_types"] = ["dense", *["sparse"] * (LAYERS - 1), *["dense"] * drafts]
     theirs = "Qwen2" if kind == "MiMo" else kind
     config = config_class(theirs)(**settings, attn_implementation="eager")
     hub = getattr(transformers, f"{theirs}ForCausalLM")(config).eval()
@@ -144,6 +152,8 @@ def served_model(kind: str, folder: Path, *, drafts: int, counts: bool = False) 
     if kind in HYBRIDS:
         rename_layers(folder, drafts, "mtp.layers")
         said["mtp_num_hidden_layers"] = drafts
+    elif kind == "MiMoV2Flash":
+        rename_layers(folder, drafts, "model.mtp.layers")
     elif kind == "MiMo":
         rename_layers(folder, drafts, "model.mtp_layers")
         said |= {"architectures": ["MiMoForCausalLM"], "model_type": "mimo"}
@@ -160,6 +170,10 @@ def rename_layers(folder: Path, drafts: int, name: str) -> None:
     for draft in range(drafts):
         last = f"model.layers.{LAYERS + draft}."
         tensors = {n.replace(last, f"{name}.{draft}."): each for n, each in tensors.items()}
+    if name == "model.mtp.layers":
+        renamed = "post_attention_layernorm", "pre_mlp_layernorm"
+        own = {n: n.replace(*renamed) if n.startswith(name) else n for n in tensors}
+        tensors = {own[n]: each for n, each in tensors.items()}
     save_file(tensors, path)
 
 

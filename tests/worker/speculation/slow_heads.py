@@ -4,7 +4,7 @@ own layers."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 VOCAB, HIDDEN, LAYERS, POSITIONS = 301, 64, 4, 256
-LINEAR, FULL = "linear_attention", "full_attention"
+LINEAR, FULL, SLIDING = "linear_attention", "full_attention", "sliding_attention"
 
 
 def circle() -> tuple[Tensor, Tensor]:
@@ -41,24 +41,32 @@ class Reference:
 
     def through(self, hidden: Tensor, layers: Any) -> list[Tensor]:
         """Returns [rows, hidden] in front of the first layer and behind each of them."""
-        rows = hidden.shape[0]
-        positions = torch.arange(rows)[None]
-        rotary = self.hub.model.rotary_emb
-        # Where pictures have positions in three directions, a text's are the same in each.
-        three = hasattr(rotary, "mrope_section")
-        turned = rotary(hidden[None], positions.expand(3, 1, rows) if three else positions)
-        mask = torch.full((1, 1, rows, rows), torch.finfo(torch.float32).min).triu(1)
+        positions = torch.arange(hidden.shape[0])[None]
         found = [hidden]
         for layer in layers:
             linear = getattr(layer, "block_type", FULL) == LINEAR
             made = layer(
                 found[-1][None],
-                attention_mask=None if linear else mask,
+                attention_mask=None if linear else self._mask(layer, len(hidden)),
                 position_ids=positions,
-                position_embeddings=turned,
+                position_embeddings=self._turned(layer, hidden, positions),
             )
             found.append((made[0] if isinstance(made, tuple) else made)[0])
         return found
+
+    def _mask(self, layer: Any, rows: int) -> Tensor:
+        least = torch.finfo(torch.float32).min
+        later = torch.full((1, 1, rows, rows), least).triu(1)
+        window = getattr(layer.self_attn, "sliding_window", None)
+        return later if window is None else later + torch.full_like(later, least).tril(-window)
+
+    def _turned(self, layer: Any, hidden: Tensor, positions: Tensor) -> Any:
+        rotary = self.hub.model.rotary_emb
+        if hasattr(rotary, "layer_types"):
+            return rotary(hidden[None], positions, layer.self_attn.layer_type)
+        # Where pictures have positions in three directions, a text's are the same in each.
+        three = hasattr(rotary, "mrope_section")
+        return rotary(hidden[None], positions.expand(3, *positions.shape) if three else positions)
 
     def embedded(self, tokens: list[int]) -> Tensor:
         return self.hub.model.embed_tokens(torch.tensor(tokens))
@@ -77,19 +85,19 @@ HeadRows = Callable[[list[int], Tensor], tuple[int, Tensor]]
 further drafts are made of, of all rows."""
 
 
-def drafts_of(
-    layers: Sequence[HeadRows], tokens: list[int], hidden: Tensor, most: int
-) -> list[int]:
+def drafts_of(head: Eagle3 | MTP, tokens: list[int], hidden: Tensor, most: int) -> list[int]:
     """What a head says greedily behind `tokens`, of which all but the last have hidden states. All
     of its rows anew for each draft.
 
-    Row i of layer k, counted from 0, is made of row i of the layer before, and of token i + k + 1.
-    When all layers have said a token, the last one goes on from its own last row."""
+    Row i of layer k, counted from 0, is made of row i of the layer before, or of the model where
+    layers aren't chained, and of token i + k + 1. When all layers have said a token, the last one
+    goes on from its own last row."""
     drafts: list[int] = []
-    results = hidden
+    layers, results = head.layers, hidden
     for number in range(most):
         if number < len(layers):
-            hidden, behind = results, [*tokens[number + 1 :], *drafts]
+            hidden = results if head.chained else hidden
+            behind = [*tokens[number + 1 :], *drafts]
         else:
             hidden, behind = torch.cat((hidden, results[-1:])), [*behind, drafts[-1]]
         draft, results = layers[min(number, len(layers) - 1)](behind, hidden)
@@ -104,6 +112,8 @@ def rms(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
 class Eagle3:
     """A head after Li et al., "EAGLE-3", 2025: one layer whose attention reads the norms of the
     token's embedding and of the hidden state side by side."""
+
+    chained = True
 
     def __init__(self, reference: Reference, seed: int = 5, *, own: int = 96, normed: bool = False):
         """`own`: ids that it may draft. `normed`: see norm_before_residual."""
@@ -234,6 +244,8 @@ class MTPLayer:
     """Whether what joins reads the hidden state in front of the embedding."""
     normed: ClassVar = False
     """Whether further drafts are made of what is behind its norm."""
+    chained: ClassVar = True
+    """Whether further layers read what the layer before them gives."""
 
     def __init__(self, reference: Reference, number: int) -> None:
         """`number`: of the head's layers, from 0."""
@@ -319,11 +331,23 @@ class MiMoLayer(MTPLayer):
         return f"model.mtp_layers.{self.number}.{self.names[name]}.weight"
 
 
+class MiMoV2Layer(MTPLayer):
+    """A layer as MiMo-V2's checkpoints have it."""
+
+    normed: ClassVar = True
+    chained: ClassVar = False
+
+    def _name(self, name: str) -> str:
+        theirs = "final_layernorm" if name == "shared_head.norm" else name
+        return f"model.mtp.layers.{self.number}.{theirs}.weight"
+
+
 class MTP:
     """A head of one layer or several."""
 
     def __init__(self, reference: Reference, kind: type[MTPLayer], count: int) -> None:
         self.reference = reference
+        self.chained = kind.chained
         self._each = [kind(reference, number) for number in range(count)]
         self.tensors: dict[str, Tensor] = {}
         for each in self._each:
