@@ -68,6 +68,7 @@ TOWERS_FROM_MEMORY = {
     "deepseek_ocr2",
     "glm4v",
     "glm_ocr",
+    "granite_speech",
     "lfm2_vl",
     "llava_next",
     "paddleocr_vl",
@@ -161,7 +162,8 @@ def _hearing() -> str:
     text = (
         "\n## Models that hear\n\n"
         "Sounds replace placeholders like pictures, and are tested in the same way. Qwen3-ASR "
-        "also [transcribes](../guides/transcription.md); its GGUF files are not read.\n\n"
+        "and Granite Speech also [transcribe](../guides/transcription.md); Qwen3-ASR's GGUF files "
+        "are not read.\n\n"
     )
     cases = [f"{case.family}{TOWER_CLASS}" for case in HEARD.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in AUDIO_FAMILIES.values())

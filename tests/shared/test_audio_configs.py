@@ -12,10 +12,12 @@ from penstock.formats.fields import Fields
 from penstock.model.audio_spec import (
     AudioSpec,
     AudioTowerSpec,
+    BlockConformerSpec,
     BlockTowerSpec,
     ConformerSpec,
     LinearProjector,
     NarrowProjector,
+    QueryProjector,
     StackProjector,
 )
 from penstock.model.config import ModelConfig
@@ -310,3 +312,129 @@ def test_conformers_that_arent_served(changes: dict[str, Any], words: str) -> No
     values = values | {"audio_config": values["audio_config"] | changes}
     with pytest.raises(UnsupportedModel, match=words):
         read_config(Fields(values, "config.json"))
+
+
+GRANITE_SPEECH: dict[str, Any] = {
+    "architectures": ["GraniteSpeechForConditionalGeneration"],
+    "audio_token_index": 49159,
+    "downsample_rate": 5,
+    "encoder_config": {
+        "context_size": 200,
+        "conv_expansion_factor": 2,
+        "conv_kernel_size": 15,
+        "dim_head": 128,
+        "dropout": 0.1,
+        "feedforward_mult": 4,
+        "hidden_dim": 1024,
+        "input_dim": 160,
+        "max_pos_emb": 512,
+        "model_type": "granite_speech_encoder",
+        "num_heads": 8,
+        "num_layers": 16,
+        "output_dim": 256,
+    },
+    "has_lora_adapter": True,
+    "initializer_range": 0.02,
+    "model_type": "granite_speech",
+    "projector_config": {
+        "_attn_implementation_autoset": True,
+        "attention_probs_dropout_prob": 0.1,
+        "cross_attention_frequency": 1,
+        "encoder_hidden_size": 1024,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "hidden_size": 1024,
+        "initializer_range": 0.02,
+        "intermediate_size": 4096,
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 2048,
+        "model_type": "blip_2_qformer",
+        "num_attention_heads": 16,
+        "num_hidden_layers": 2,
+        "position_embedding_type": "absolute",
+        "use_qformer_text_input": False,
+        "vocab_size": 30522,
+    },
+    "text_config": {
+        "architectures": ["GraniteForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "attention_multiplier": 0.015625,
+        "bos_token_id": 0,
+        "embedding_multiplier": 12.0,
+        "eos_token_id": 0,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "initializer_range": 0.02,
+        "intermediate_size": 8192,
+        "logits_scaling": 8.0,
+        "max_position_embeddings": 131072,
+        "mlp_bias": False,
+        "model_type": "granite",
+        "num_attention_heads": 32,
+        "num_hidden_layers": 40,
+        "num_key_value_heads": 8,
+        "pad_token_id": 0,
+        "residual_multiplier": 0.22,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 10000000.0,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "vocab_size": 49160,
+    },
+    "torch_dtype": "bfloat16",
+    "window_size": 15,
+}
+"""granite-speech-3.3-2b's, written from memory: no release's file could be had."""
+
+
+def test_granite_speech() -> None:
+    config = read(GRANITE_SPEECH)
+    audio = heard(config)
+    assert (config.architecture, config.num_layers, config.tie_word_embeddings) == (
+        "granite",
+        40,
+        True,
+    )
+    tower, projector = audio.tower, audio.projector
+    assert isinstance(tower, BlockConformerSpec)
+    assert (tower.mel_bins, tower.num_layers, tower.head_dim, tower.block) == (80, 16, 128, 200)
+    assert (tower.intermediate_size, tower.channels, tower.reach) == (4096, 2048, 15)
+    assert isinstance(projector, QueryProjector)
+    assert (projector.window, projector.queries, projector.num_layers) == (15, 3, 2)
+    assert [audio.rows(1, frames) for frames in (2, 30, 32, 3000)] == [3, 3, 6, 300]
+    assert not audio.takes(1, 3)
+
+
+def test_what_granite_speech_leaves_out_is_the_defaults() -> None:
+    kept = ("num_layers", "output_dim")
+    encoder = {key: GRANITE_SPEECH["encoder_config"][key] for key in kept}
+    left = ("window_size", "downsample_rate", "encoder_config")
+    bare = {key: value for key, value in GRANITE_SPEECH.items() if key not in left}
+    assert heard(read(bare | {"encoder_config": encoder})) == heard(read(GRANITE_SPEECH))
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "words"),
+    [
+        ("encoder_config", {"input_dim": 161}, "an even number"),
+        ("encoder_config", {"context_size": 600}, "512 at most"),
+        ("encoder_config", {"num_heads": 7, "dim_head": None}, "don't divide"),
+        ("encoder_config", {"conv_kernel_size": 10**9}, "conv_kernel_size"),
+        ("projector_config", {"encoder_hidden_size": 512}, "encoder_hidden_size"),
+        ("projector_config", {"hidden_act": "relu"}, "hidden_act"),
+        ("projector_config", {"num_attention_heads": 7}, "don't divide"),
+        ("text_config", {"model_type": "llama"}, "not served behind the tower of Granite Speech"),
+        (None, {"downsample_rate": 4}, "a divisor of window_size, 15"),
+    ],
+)
+def test_variants_of_granite_speech_that_arent_served(
+    section: str | None, changes: dict[str, Any], words: str
+) -> None:
+    values = GRANITE_SPEECH | changes
+    if section is not None:
+        values = GRANITE_SPEECH | {section: GRANITE_SPEECH[section] | changes}
+    with pytest.raises(UnsupportedModel, match=words):
+        read(values)

@@ -82,6 +82,7 @@ FITTING: dict[str, dict[str, Any]] = {
         "vision_feature_select_strategy": "full",
     },
     "Qwen3ASRForConditionalGeneration": {"audio_config": {"output_dim": 2048}},
+    "GraniteSpeechForConditionalGeneration": {"projector_config": {"encoder_hidden_size": 1024}},
     "Gemma3ForConditionalGeneration": {"vision_config": {"image_size": 896, "patch_size": 14}},
     "Llama4ForConditionalGeneration": {
         "vision_config": {

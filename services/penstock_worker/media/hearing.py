@@ -17,16 +17,23 @@ from penstock.formats.gguf import GGUFFile
 from penstock.model.audio_spec import (
     AudioSpec,
     AudioTowerSpec,
+    BlockConformerSpec,
     BlockTowerSpec,
     ConformerSpec,
     LinearProjector,
     NarrowProjector,
     NormedProjector,
+    QueryProjector,
     StackProjector,
 )
 from penstock.model.config import ModelConfig
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
+from penstock_worker.media.block_conformer import (
+    BlockConformer,
+    WindowQueries,
+    of_block_conformer,
+)
 from penstock_worker.media.block_tower import BlockTower
 from penstock_worker.media.conformer import ConformerTower
 from penstock_worker.media.pieces import MILLION, Pieces, whole
@@ -63,6 +70,8 @@ _OF_TOWER = {
     "proj2": "projector.2",
 }
 _PROJECTOR = re.compile(r"^(?:model\.)?(?:multi_modal_projector|embed_audio)\.")
+_QUERIES = re.compile(r"^(?:model\.)?projector\.")
+"""What Granite Speech has behind its encoder."""
 _OF_PROJECTOR = {
     "linear": "projector",
     "linear_1": "projector.1",
@@ -76,9 +85,11 @@ ZERO_BIASES = ("k_proj",)
 def from_hub(name: str) -> str | None:
     """Returns our name for a tensor of a tower or a projector; None for another half's. An unknown
     name stays as it is, without its prefix."""
+    if _QUERIES.match(name):
+        return name.removeprefix("model.")
     if _PROJECTOR.match(name):
         return _known(_PROJECTOR.sub("", name), _OF_PROJECTOR)
-    if not _TOWER.match(name):
+    if not _TOWER.match(name) or name.endswith(".num_batches_tracked"):
         return None
     inner = _TOWER.sub("", name)
     layer = _HUB_LAYER.fullmatch(inner)
@@ -161,7 +172,10 @@ class AudioModel:
         """`encode` with pauses."""
         mel = torch.from_numpy(self.read(tensors).copy())
         vectors = yield from self._tower.pieces(mel, layer_done)
-        return self._projector(vectors).contiguous()
+        rows = self._projector(vectors)
+        if self.spec.row_multiplier != 1.0:
+            rows = rows * self.spec.row_multiplier
+        return rows.contiguous()
 
 
 # Names of the tensors that hear in llama.cpp's mmproj files, and ours.
@@ -239,8 +253,10 @@ def mmproj_sounds(path: str) -> dict[str, StoredTensor]:
     """Returns a file's tensors by our names. Raises UnsupportedModel for a broken file,
     ModelNotFound for a missing one."""
     file = GGUFFile(path, vocabulary=False)
-    conformer = file.metadata.get("clip.audio.projector_type") == "gemma4a"
-    return read_tensors(file, of_conformer if conformer else from_mmproj, _FLAT)
+    if file.metadata.get("clip.audio.projector_type") == "gemma4a":
+        return read_tensors(file, of_conformer, _FLAT)
+    granite = file.metadata.get("clip.projector_type") == "granite_speech"
+    return read_tensors(file, of_block_conformer if granite else from_mmproj, _FLAT)
 
 
 open_audio_tower = partial(
@@ -307,7 +323,9 @@ class _Stack(SoundProjector):
         return self._second(inner)
 
 
-def load_sound_projector(spec: AudioSpec, weights: Weights, outputs: int) -> SoundProjector:
+def load_sound_projector(
+    spec: AudioSpec, weights: Weights, outputs: int
+) -> SoundProjector | WindowQueries:
     """`outputs` is the decoder's hidden size. Raises UnsupportedModel for weights that don't
     fit."""
     inputs = spec.tower.outputs if isinstance(spec.tower, ConformerSpec) else spec.tower.hidden_size
@@ -320,6 +338,8 @@ def load_sound_projector(spec: AudioSpec, weights: Weights, outputs: int) -> Sou
             return _Narrow(spec.projector, weights, inputs, outputs)
         case NormedProjector():
             return _Normed(spec.projector, weights, inputs, outputs)
+        case QueryProjector():
+            return WindowQueries(spec.projector, weights, inputs, outputs)
         case None:
             return _AsTheyAre()
 
@@ -410,9 +430,13 @@ class AudioTower:
 
 
 def load_sound_tower(
-    spec: AudioTowerSpec | BlockTowerSpec | ConformerSpec, weights: Weights, threads: RowThreads
-) -> AudioTower | BlockTower | ConformerTower:
+    spec: AudioTowerSpec | BlockTowerSpec | ConformerSpec | BlockConformerSpec,
+    weights: Weights,
+    threads: RowThreads,
+) -> AudioTower | BlockTower | ConformerTower | BlockConformer:
     """Raises UnsupportedModel for weights that don't fit."""
+    if isinstance(spec, BlockConformerSpec):
+        return BlockConformer(spec, weights, threads)
     if isinstance(spec, BlockTowerSpec):
         return BlockTower(spec, weights, threads)
     if isinstance(spec, ConformerSpec):

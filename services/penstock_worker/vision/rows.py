@@ -52,6 +52,14 @@ class RowThreads:
         works = [partial(of_rows, *(x[cut] for x in given)) for cut in cuts]
         return torch.cat((yield from self._in_pieces(works, each * len(rows))))
 
+    def each(self, of_part: Callable[..., Tensor], *given: Tensor, each: int) -> Pieces[Tensor]:
+        """Does what `mapped` does, part by part: of_part gets one row of each, [1, ...]."""
+        if given[0].is_cuda:
+            return of_part(*given)
+        parts = zip(*(x.split(1) for x in given), strict=True)
+        works = [partial(of_part, *(x.contiguous() for x in part)) for part in parts]
+        return torch.cat((yield from self._in_pieces(works, each * len(works))))
+
     def attend(self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]) -> Tensor:
         """softmax(q k^T / sqrt(head size)) v within each part of `lengths` rows, in both
         directions. All are [rows, heads, head size]; rows beyond are padding, and become zeros."""

@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from penstock.model.layer_spec import NormSpec
 from penstock.model.tower_spec import VisionSpec, WindowPart, WindowProjector
-from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture, anyres_of, in_lines, squares_of
+from penstock_worker.vision.query_layers import QueryLayers
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
@@ -50,28 +50,27 @@ class _Part:
     def __init__(
         self, spec: WindowProjector, part: WindowPart, weights: Weights, size: int, outputs: int
     ) -> None:
-        at, norm = f"projector.{part.name}", spec.norm
-        layer = f"{at}.qformer.encoder.layer.0"
+        at = f"projector.{part.name}"
         self._size, self._spec, self._part = size, spec, part
         self._norm = TowerNorm(weights, f"{at}.norm", size, SEEN_NORM)
         self._query = weights.take(f"{at}.query", (1, spec.queries**2, size))
         self._places = weights.take(f"{at}.image_positions", (1, spec.window**2, size))
-        self._first = TowerNorm(weights, f"{at}.qformer.layernorm", size, norm)
-        self._own = _Attention(spec, weights, f"{layer}.attention", size)
-        self._seen = _Attention(spec, weights, f"{layer}.crossattention", size)
-        up, down = f"{layer}.intermediate_query.dense", f"{layer}.output_query.dense"
-        self._up = TowerProduct.load(weights, [(up, spec.inner)], size)
-        self._down = TowerProduct.load(weights, [(down, size)], spec.inner)
-        self._last = TowerNorm(weights, f"{layer}.output_query.LayerNorm", size, norm)
+        self._layers = QueryLayers(
+            weights,
+            f"{at}.qformer",
+            size,
+            shown=size,
+            heads=spec.num_heads,
+            inner=spec.inner,
+            norm=spec.norm,
+        )
         self._out = TowerProduct.load(weights, [(f"{at}.out_linear", outputs)], size)
 
     @property
     def query_work(self) -> int:
         """Multiplications for each query, with its share of what it sees."""
         share = (self._spec.window // self._spec.queries) ** 2
-        own = self._own.query_size + self._own.key_size + self._seen.query_size
-        products = self._up.size + self._down.size + self._out.size
-        return own + share * self._seen.key_size + products
+        return self._layers.query_work(share) + self._out.size
 
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         """Returns [tiles * side * side, outputs], tile by tile and row by row."""
@@ -98,35 +97,5 @@ class _Part:
 
     def _of_windows(self, queries: Tensor, shown: Tensor) -> Tensor:
         """[windows, queries, size] and [windows, patches, size] to [windows, queries, outputs]."""
-        hidden = self._first(queries)
-        hidden = self._own(hidden, hidden)
-        hidden = self._seen(hidden, shown)
-        flat = hidden.flatten(0, 1)
-        inner = self._down(reference.plain_activation(self._up(flat), "gelu"))
-        return self._out(self._last(inner + flat)).unflatten(0, hidden.shape[:2])
-
-
-class _Attention:
-    """Attention with a norm behind what it adds to."""
-
-    def __init__(self, spec: WindowProjector, weights: Weights, at: str, size: int) -> None:
-        keys = [(f"{at}.attention.{name}", size) for name in ("key", "value")]
-        self._query = TowerProduct.load(weights, [(f"{at}.attention.query", size)], size)
-        self._keys = TowerProduct.load(weights, keys, size)
-        self._mixed = TowerProduct.load(weights, [(f"{at}.output.dense", size)], size)
-        self._norm = TowerNorm(weights, f"{at}.output.LayerNorm", size, spec.norm)
-        self._heads = spec.num_heads
-        self.query_size, self.key_size = self._query.size + self._mixed.size, self._keys.size
-
-    def __call__(self, hidden: Tensor, shown: Tensor) -> Tensor:
-        """[windows, queries, size] of the same and [windows, patches, size]."""
-        windows, count, size = hidden.shape
-        query = self._query(hidden.flatten(0, 1)).view(windows, count, self._heads, -1)
-        both = self._keys(shown.flatten(0, 1)).view(
-            windows, -1, 2, self._heads, size // self._heads
-        )
-        key, value = both.permute(2, 0, 3, 1, 4).contiguous().unbind(0)
-        query = query.transpose(1, 2).contiguous()
-        found = functional.scaled_dot_product_attention(query, key, value)
-        flat = found.transpose(1, 2).reshape(windows * count, size)
-        return self._norm(self._mixed(flat) + hidden.flatten(0, 1)).view(windows, count, size)
+        hidden = self._layers(queries, shown)
+        return self._out(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])

@@ -6,7 +6,7 @@ four of its vectors, and Llama (Mistral AI, "Voxtral", 2025). Qwen3-ASR has an e
 (see BlockTowerSpec), and Qwen 3 (Qwen team, "Qwen3-ASR technical report", 2026).
 
 Gemma 4 E2B and E4B have a conformer, a product of each of its vectors, and Gemma 4; they see, too
-(transformers' Gemma4AudioConfig).
+(transformers' Gemma4AudioConfig). Granite Speech is in `granite_speech.py`.
 
 The decoder after a tower is one of penstock.families.FAMILIES. (Whisper's, which attends to what
 its encoder makes of a sound, is one itself.)
@@ -14,15 +14,16 @@ its encoder makes of a sound, is one itself.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
-from penstock.families.family import TEXT, TextHalf, TowerFamily
+from penstock.families.family import TEXT, TextHalf
 from penstock.families.gemma4 import GEMMA4
+from penstock.families.granite_speech import GRANITE_SPEECH
+from penstock.families.hearing import MAX_BINS, AudioFamily
 from penstock.families.llama import LLAMA
 from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen3 import QWEN3
@@ -42,9 +43,6 @@ from penstock.model.audio_spec import (
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
 
-AUDIO = "audio_config"
-MAX_BINS = 1024
-"""Most bands of a spectrogram."""
 MAX_POSITIONS = 65_536
 """Most rows of a table of positions."""
 OF_TRAINING = (
@@ -56,16 +54,6 @@ OF_TRAINING = (
     "num_hidden_layers",  # also means encoder_layers where both are there
     "vocab_size",
 )
-
-
-@dataclass(frozen=True)
-class AudioFamily(TowerFamily):
-    """A family of models that hear: how their files say what AudioSpec says."""
-
-    read: Callable[[Fields, Fields, ModelConfig], AudioSpec | None]
-
-    SECTION: ClassVar[str] = AUDIO
-    PART: ClassVar[str] = "audio"
 
 
 @dataclass(frozen=True)
@@ -396,7 +384,7 @@ def lifted(fields: Fields) -> Fields:
 
 
 AUDIO_FAMILIES: dict[str, AudioFamily] = {
-    each.name: each for each in (QWEN2_AUDIO, VOXTRAL, QWEN3_ASR, GEMMA4_AUDIO)
+    each.name: each for each in (QWEN2_AUDIO, VOXTRAL, QWEN3_ASR, GEMMA4_AUDIO, GRANITE_SPEECH)
 }
 
 AUDIO_CLASSES: dict[str, AudioFamily] = {

@@ -34,6 +34,7 @@ from penstock.model.media_facts import (
     MediaFacts,
     MediaKind,
     NaflexImages,
+    PairedMel,
     PatchImages,
     PooledImages,
     Preparation,
@@ -91,7 +92,7 @@ def layout(facts: MediaFacts, kind: MediaKind, shape: tuple[int, ...]) -> ItemLa
 
 def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
     match preparation:
-        case LogMel() | FrameMel():
+        case LogMel() | FrameMel() | PairedMel():
             return _Runs((ItemRun("", sound_rows(preparation, *shape)),))
         case BlockMel():
             return _Runs((ItemRun("", preparation.rows(*shape)),))
@@ -452,10 +453,22 @@ def windows_of(mel: FrameMel, samples: int) -> int:
     return -(-(samples - least + 1) // mel.hop)
 
 
-def sound_rows(mel: LogMel | FrameMel, samples: int) -> int:
+def check_pairs(mel: PairedMel, samples: int) -> None:
+    """Raises BadLength."""
+    if samples < mel.least:
+        raise BadLength(
+            f"has {samples} samples at {mel.sampling_rate} Hz; this model hears {mel.least} at"
+            " least"
+        )
+
+
+def sound_rows(mel: LogMel | FrameMel | PairedMel, samples: int) -> int:
     """Embeddings of a sound of so many samples, at the model's rate. Raises BadLength."""
     if isinstance(mel, FrameMel):
         return rows_of(windows_of(mel, samples))
+    if isinstance(mel, PairedMel):
+        check_pairs(mel, samples)
+        return mel.rows(samples)
     chunks = chunks_of(mel, samples)
     if not mel.cut:
         return chunks * (mel.chunk_frames // mel.row_frames)

@@ -1,7 +1,8 @@
-"""A sound's magnitudes in bands of the mel scale, as Gemma 4 reads it.
+"""A sound's magnitudes, or powers, in bands of HTK's mel scale, as Gemma 4 and Granite Speech read
+it.
 
-Source: transformers' Gemma4AudioFeatureExtractor, which has the same numbers; the mel scale is
-HTK's.
+Sources: transformers' Gemma4AudioFeatureExtractor and GraniteSpeechFeatureExtractor, which have the
+same numbers.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import math
 
 import numpy as np
 
-from penstock.media.layout import windows_of
-from penstock.model.media_facts import FrameMel
+from penstock.media.layout import check_pairs, windows_of
+from penstock.media.log_mel import FLOOR, HIGHEST, RANGE
+from penstock.model.media_facts import FrameMel, PairedMel
 
 _BLOCK = 3000
 """Windows that are transformed at a time: bounds the memory of a long sound."""
@@ -25,7 +27,7 @@ def magnitude_mel(mel: FrameMel, samples: np.ndarray) -> np.ndarray:
     padded = np.concatenate((before, samples.astype(np.float32, copy=False)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, mel.frame)[:: mel.hop][:count]
     shape = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(mel.frame) / mel.frame)).astype(np.float32)
-    bands = _bands(mel)
+    bands = _bands(mel.sampling_rate, mel.n_fft, mel.bins, mel.lowest, mel.highest)
     out = np.empty((1, mel.bins, count), np.float32)
     for begin in range(0, count, _BLOCK):
         spectrum = np.abs(np.fft.rfft(windows[begin : begin + _BLOCK] * shape, n=mel.n_fft))
@@ -34,12 +36,30 @@ def magnitude_mel(mel: FrameMel, samples: np.ndarray) -> np.ndarray:
     return out
 
 
+def paired_mel(mel: PairedMel, samples: np.ndarray) -> np.ndarray:
+    """float32 [1, bins, windows] of float32 samples at the model's rate; a window that is left over
+    counts for the loudest, and is left out. Raises BadLength."""
+    check_pairs(mel, len(samples))
+    count, spare = len(samples) // mel.hop + 1, mel.n_fft - mel.frame
+    padded = np.pad(samples.astype(np.float32, copy=False), mel.n_fft // 2, mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, mel.n_fft)[:: mel.hop][:count]
+    shape = np.pad(np.hanning(mel.frame + 1)[:-1], (spare // 2, spare - spare // 2))
+    bands = _bands(mel.sampling_rate, mel.n_fft, mel.bins, 0.0, HIGHEST)
+    out = np.empty((mel.bins, count), np.float32)
+    for begin in range(0, count, _BLOCK):
+        spectrum = np.abs(np.fft.rfft(windows[begin : begin + _BLOCK] * shape)) ** 2
+        logs = np.log10(np.maximum(spectrum @ bands, FLOOR))
+        out[:, begin : begin + len(logs)] = logs.T
+    kept = np.maximum(out, out.max() - RANGE) / 4.0 + 1.0
+    return np.ascontiguousarray(kept[None, :, : mel.frames(len(samples))], np.float32)
+
+
 @functools.lru_cache(4)
-def _bands(mel: FrameMel) -> np.ndarray:
+def _bands(rate: int, n_fft: int, bins: int, lowest: float, highest: float) -> np.ndarray:
     """float64 [frequencies, bins]: triangles of equal width on the mel scale, each of height 1."""
-    frequencies = np.linspace(0, mel.sampling_rate // 2, 1 + mel.n_fft // 2)
-    low, high = (2595.0 * math.log10(1.0 + end / 700.0) for end in (mel.lowest, mel.highest))
-    corners = 700.0 * (10.0 ** (np.linspace(low, high, mel.bins + 2) / 2595.0) - 1.0)
+    frequencies = np.linspace(0, rate // 2, 1 + n_fft // 2)
+    low, high = (2595.0 * math.log10(1.0 + end / 700.0) for end in (lowest, highest))
+    corners = 700.0 * (10.0 ** (np.linspace(low, high, bins + 2) / 2595.0) - 1.0)
     widths = np.diff(corners)
     distance = corners[None, :] - frequencies[:, None]
     rising, falling = -distance[:, :-2] / widths[:-1], distance[:, 2:] / widths[1:]

@@ -18,6 +18,7 @@ from penstock.model.media_facts import (
     FrameMel,
     LogMel,
     NaflexImages,
+    PairedMel,
     PatchImages,
     Pixels,
     Preparation,
@@ -52,7 +53,7 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
     arrays: of the prepared item, see `penstock.media.prepared`.  Raises ValueError for what no
     preparation yields.
     """
-    if isinstance(image, (LogMel, BlockMel, FrameMel, VideoFrames, FixedFrames)):
+    if isinstance(image, (LogMel, BlockMel, FrameMel, PairedMel, VideoFrames, FixedFrames)):
         raise ValueError("the model takes no pictures")
     pixels = _bytes(arrays.get(PIXELS), "a prepared picture has pixels", "tiles")
     if isinstance(image, AnyresImages):

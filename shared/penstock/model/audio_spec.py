@@ -130,6 +130,34 @@ def rows_of(windows: int) -> int:
     return -(-halved // 2)
 
 
+class BlockConformerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="block_conformer"):
+    """Granite Speech's encoder, a conformer (Gulati et al., "Conformer", 2020) over pairs of
+    windows: layers of a feed-forward, attention, a convolution over time and another feed-forward,
+    each behind a norm; half of what feed-forwards give is added. Vectors of a block attend to one
+    another, by their distance too, for which keys have learned parts (Shaw et al.,
+    "Self-attention with relative position representations", 2018). Behind the layers' first half,
+    what a head says of each vector is added to it."""
+
+    hidden_size: int
+    intermediate_size: int
+    """Inner dimension of a feed-forward."""
+    num_layers: int
+    num_heads: int
+    head_dim: int
+    mel_bins: int
+    """Bands of one window."""
+    block: int
+    """Vectors that attend to one another; the last block may have fewer."""
+    distances: int
+    """Up to which, each way, the file has learned parts."""
+    channels: int
+    """Numbers of a vector within the convolution."""
+    reach: int
+    """Vectors that the convolution reads, about half of which are behind its own."""
+    outputs: int
+    """What the head in the middle tells apart."""
+
+
 class LinearProjector(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):
     """A product with a bias (Chu et al., "Qwen2-Audio technical report", 2024)."""
 
@@ -155,15 +183,40 @@ class NormedProjector(msgspec.Struct, frozen=True, kw_only=True, tag="normed"):
     eps: float
 
 
+class QueryProjector(msgspec.Struct, frozen=True, kw_only=True, tag="queries"):
+    """Learned queries, as many for each window of vectors, which attend to one another and to
+    these, in layers as BERT's (Li et al., "BLIP-2", 2023), and a product with a bias. The last
+    window is filled up with zeros (Granite Speech)."""
+
+    window: int
+    """Vectors."""
+    queries: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    seeing: int
+    """In each layer whose number is a multiple of it, queries attend to vectors."""
+    norm: NormSpec
+
+    def rows(self, vectors: int) -> int:
+        """Rows that are made of so many vectors."""
+        return -(-vectors // self.window) * self.queries
+
+
 class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a model hears with. tower: makes vectors of a sound.  projector: makes rows of these,
     which stand in the place of a prompt's placeholders; None: the vectors are the rows, as where a
     decoder attends to them."""
 
-    tower: AudioTowerSpec | BlockTowerSpec | ConformerSpec
-    projector: LinearProjector | StackProjector | NarrowProjector | NormedProjector | None
+    tower: AudioTowerSpec | BlockTowerSpec | ConformerSpec | BlockConformerSpec
+    projector: (
+        LinearProjector | StackProjector | NarrowProjector | NormedProjector | QueryProjector | None
+    )
     cut: bool = False
     """Whether the silence that fills up a chunk is left out."""
+    row_multiplier: float = 1.0
+    """What rows are multiplied by, as the embeddings of tokens are (Granite)."""
 
     @property
     def row_frames(self) -> int:
@@ -172,13 +225,18 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
             return 8
         if isinstance(self.tower, ConformerSpec):
             return REDUCED
+        if isinstance(self.projector, QueryProjector):
+            return -(-2 * self.projector.window // self.projector.queries)
         stacked = self.projector.factor if isinstance(self.projector, StackProjector) else 1
-        return 2 * (2 if self.tower.pooled else 1) * stacked
+        pooled = isinstance(self.tower, AudioTowerSpec) and self.tower.pooled
+        return 2 * (2 if pooled else 1) * stacked
 
     def takes(self, chunks: int, frames: int) -> bool:
         """Whether a sound may have so many chunks of so many windows each."""
         if isinstance(self.tower, (BlockTowerSpec, ConformerSpec)):
             return chunks == 1
+        if isinstance(self.tower, BlockConformerSpec):
+            return chunks == 1 and not frames % 2
         whole = self.tower.chunk_frames
         return frames == whole or (self.cut and chunks == 1 and self.row_frames <= frames < whole)
 
@@ -187,6 +245,8 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
         """What `takes` takes, for people."""
         if isinstance(self.tower, (BlockTowerSpec, ConformerSpec)):
             return "one chunk is needed"
+        if isinstance(self.tower, BlockConformerSpec):
+            return "one chunk of pairs of windows is needed"
         return f"{self.tower.chunk_frames} are needed"
 
     def rows(self, chunks: int, frames: int) -> int:
@@ -195,4 +255,6 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
             return chunks * self.tower.vectors(frames)
         if isinstance(self.tower, ConformerSpec):
             return chunks * rows_of(frames)
+        if isinstance(self.projector, QueryProjector):
+            return chunks * self.projector.rows(frames // 2)
         return chunks * (frames // self.row_frames)

@@ -429,6 +429,39 @@ class FrameMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
     seconds: int
 
 
+class PairedMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="paired_mel"):
+    """Granite Speech's: the logarithms of powers in bands of the mel scale, of an even number of
+    windows, of which each two become a vector.
+
+    sampling_rate: Hz.  bins: bands of a window.  frame: samples of a window.  n_fft: samples up to
+    which it is filled with zeros, at both sides.  hop: from one window's middle to the next,
+    samples.  window: vectors of which `queries` embeddings are made.  seconds: of a recording, that
+    are transcribed together.
+    """
+
+    sampling_rate: int
+    bins: int
+    frame: int
+    n_fft: int
+    hop: int
+    window: int
+    queries: int
+    seconds: int
+
+    @property
+    def least(self) -> int:
+        """Samples that a sound has at least: those before its beginning are its mirror image."""
+        return max(self.n_fft // 2 + 1, self.hop)
+
+    def frames(self, samples: int) -> int:
+        """Windows of a sound of so many samples."""
+        return (samples // self.hop + 1) // 2 * 2
+
+    def rows(self, samples: int) -> int:
+        """Embeddings of a sound of so many samples."""
+        return -(-self.frames(samples) // (2 * self.window)) * self.queries
+
+
 class Spectrogram(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="spectrogram"):
     """Preparation of a whole recording as `mel` has it: filled up with silence to one chunk, but
     not cut into several. It is no model's: who transcribes cuts windows out of the result."""
@@ -451,7 +484,7 @@ ImagePreparation = (
     | DocumentImages
 )
 VideoPreparation = VideoFrames | FixedFrames
-SoundPreparation = LogMel | BlockMel | FrameMel
+SoundPreparation = LogMel | BlockMel | FrameMel | PairedMel
 Preparation = ImagePreparation | VideoPreparation | SoundPreparation
 AnyPreparation = Preparation | Spectrogram
 

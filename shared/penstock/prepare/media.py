@@ -14,7 +14,7 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.model.audio_spec import AudioSpec, ConformerSpec
+from penstock.model.audio_spec import AudioSpec, BlockConformerSpec, ConformerSpec
 from penstock.model.media_facts import (
     FixedImages,
     KindFacts,
@@ -54,7 +54,7 @@ from penstock.prepare.picture_readers import (
     pixtral,
     qianfan_ocr,
 )
-from penstock.prepare.sound_readers import GEMMA4, gemma4_sounds
+from penstock.prepare.sound_readers import GEMMA4, GRANITE, gemma4_sounds, granite_sounds
 from penstock.prepare.sounds import read_sounds
 from penstock.prepare.video_processor import read_video
 from penstock.text.tokenizer import Tokenizer
@@ -80,11 +80,14 @@ def read_media(
         video = read_video(*_video_section(path), config, tokens)
         if video is not None:
             kinds["video"] = video
-    values, where = _section(path, "feature_extractor")
+    values, where = _section(path, "feature_extractor", "audio_processor")
     kind = values.get("feature_extractor_type")
     if audio is not None and isinstance(audio.tower, ConformerSpec):
         if kind == GEMMA4:
             kinds["audio"] = gemma4_sounds(values, where, audio, tokens)
+    elif audio is not None and isinstance(audio.tower, BlockConformerSpec):
+        if kind == GRANITE:
+            kinds["audio"] = granite_sounds(values, where, audio, tokens)
     elif audio is not None and values:
         kinds["audio"] = read_sounds(values, where, config, audio, tokens)
     return MediaFacts(kinds=kinds) if kinds else None
@@ -112,11 +115,14 @@ def _settings(path: Path) -> ImageSettings | None:
     return ImageSettings(values, where) if values else None
 
 
-def _section(path: Path, name: str) -> tuple[dict[str, Any], str]:
-    """A part of the processor's settings, and where they stand; empty if the folder has none."""
-    inner = _values(path / PROCESSOR).get(name)
-    if isinstance(inner, dict):
-        return inner, f"{path / PROCESSOR}, {name}"
+def _section(path: Path, *names: str) -> tuple[dict[str, Any], str]:
+    """A part of the processor's settings, whatever its name, and where they stand; empty if the
+    folder has none."""
+    whole = _values(path / PROCESSOR)
+    for name in names:
+        inner = whole.get(name)
+        if isinstance(inner, dict):
+            return inner, f"{path / PROCESSOR}, {name}"
     return _values(path / PREPROCESSOR), str(path / PREPROCESSOR)
 
 

@@ -1,4 +1,4 @@
-"""How sounds are prepared that are no Whisper's: Gemma 4's."""
+"""How sounds are prepared that are no Whisper's: Gemma 4's and Granite Speech's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 from penstock.families import hub_reading as hub
 from penstock.formats.fields import Fields
-from penstock.model.audio_spec import AudioSpec
-from penstock.model.media_facts import FrameMel, KindFacts
+from penstock.media.log_mel import HIGHEST
+from penstock.model.audio_spec import AudioSpec, QueryProjector
+from penstock.model.media_facts import FrameMel, KindFacts, PairedMel
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.sounds import check_known
 
@@ -82,3 +83,62 @@ def gemma4_sounds(
 def _stated(values: dict[str, Any]) -> dict[str, Any]:
     """Without nulls, which stand for defaults: means and deviations of bands are none."""
     return {key: value for key, value in values.items() if value is not None}
+
+
+GRANITE = "GraniteSpeechFeatureExtractor"
+_MEL: dict[str, int] = {"n_fft": 512, "win_length": 400, "hop_length": 160, "n_mels": 80}
+_OF_GRANITE: dict[str, Any] = {
+    "sampling_rate": 16_000,
+    "projector_window_size": 15,
+    "projector_downsample_rate": 5,
+}
+_HARMLESS_TO_GRANITE = (
+    "audio_processor_type",
+    "feature_extractor_type",
+    "feature_size",  # its melspec_kwargs say it
+    "padding_side",
+    "processor_class",
+    "return_attention_mask",
+)
+WINDOW_SECONDS = 30
+"""Of a recording, that are transcribed together: no file says it."""
+
+
+def granite_sounds(
+    values: dict[str, Any], where: str, audio: AudioSpec, tokens: MediaTokens
+) -> KindFacts:
+    """values: of the feature extractor. Raises UnsupportedModel."""
+    settings = Fields({**_OF_GRANITE, **_stated(values)}, where)
+    projector = audio.projector
+    if not isinstance(projector, QueryProjector):
+        raise TypeError(f"{projector} has no windows")
+    rate, told = settings.integer("sampling_rate"), settings.section("melspec_kwargs")
+    hub.only(settings, padding_value=0.0)
+    hub.only(
+        settings,
+        projector_window_size=projector.window,
+        projector_downsample_rate=projector.window // projector.queries,
+    )
+    hub.only(told, sample_rate=rate)
+    sizes = {name: told.integer(name, default) for name, default in _MEL.items()}
+    if rate != 2 * HIGHEST:
+        raise settings.wrong("sampling_rate", f"{2 * HIGHEST:g}")
+    frame, n_fft = sizes["win_length"], sizes["n_fft"]
+    if not 2 <= frame <= n_fft <= MAX_FRAME or n_fft % 2 or not 1 <= sizes["hop_length"] <= n_fft:
+        raise told.wrong("n_fft", f"an even number up to {MAX_FRAME}, no less than win_length,")
+    if sizes["n_mels"] != audio.tower.mel_bins:
+        raise told.wrong("n_mels", f"{audio.tower.mel_bins}, half the encoder's input_dim,")
+    check_known(told, ())
+    check_known(settings, _HARMLESS_TO_GRANITE)
+    mel = PairedMel(
+        sampling_rate=rate,
+        bins=sizes["n_mels"],
+        frame=frame,
+        n_fft=n_fft,
+        hop=sizes["hop_length"],
+        window=projector.window,
+        queries=projector.queries,
+        seconds=WINDOW_SECONDS,
+    )
+    token, token_id = tokens.named("audio_token_index", "audio_token_id")
+    return KindFacts(preparation=mel, placeholder=token, token=token, token_id=token_id)

@@ -10,13 +10,19 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.model.media_facts import BlockMel, LogMel, MediaFacts
+from penstock.model.media_facts import BlockMel, LogMel, MediaFacts, PairedMel
 from penstock.model.transcription_facts import Alignment, SpokenChat, TranscriptionFacts
 from penstock.prepare.inputs import GENERATION_CONFIG, MAX_JSON_BYTES
 from penstock.text.tokenizer import Tokenizer
 
 CLASS = "WhisperForConditionalGeneration"
 CHAT_CLASS = "Qwen3ASRForConditionalGeneration"
+ASKED_CLASS = "GraniteSpeechForConditionalGeneration"
+ASKING = "can you transcribe the speech into a written format?"
+TRANSLATING = "can you translate the speech to English?"
+"""What Granite Speech is asked behind a sound."""
+ASKED_LANGUAGES = ("de", "en", "es", "fr", "ja", "pt")
+"""Those that Granite Speech knows; its first releases don't know Japanese."""
 MARK = "<asr_text>"
 """Parts the language from the text in an answer."""
 MAX_ANSWER = 1024
@@ -75,6 +81,16 @@ def read_transcription(
     tokenizer = Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None)
     if CHAT_CLASS in names and isinstance(mel, BlockMel):
         return _spoken_chat(config, tokenizer, mel)
+    if ASKED_CLASS in names and isinstance(mel, PairedMel):
+        rate = mel.sampling_rate // mel.hop
+        return SpokenChat(
+            asking=ASKING,
+            translating=TRANSLATING,
+            languages={code: NAMES[code] for code in ASKED_LANGUAGES},
+            max_tokens=MAX_ANSWER,
+            window_frames=mel.seconds * rate // 2 * 2,
+            frames_per_second=rate,
+        )
     if CLASS not in names or not isinstance(mel, LogMel):
         return None
     vocab = config.integer("vocab_size")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.sources import MediaSource
+from penstock.model.media_facts import MediaFacts
 from penstock.model.transcription_facts import SpokenChat, TranscriptionFacts
 from penstock.request.terms import Terms
+from penstock.text.template_shape import media_part, stand_ins
 from penstock.transcription.decoding import WindowDecoder
 from penstock.transcription.recording import record
 from penstock.transcription.spoken_chat import ChatTranscriber
@@ -42,6 +47,31 @@ def _check_aligns(client: EngineClient) -> None:
     )
 
 
+async def _asked(
+    facts: SpokenChat, text: ModelText, media: MediaFacts, *, translate: bool
+) -> SpokenChat:
+    """The facts with what stands around the sound where the chat template is filled with it and
+    the question. Raises InvalidRequest."""
+    template = text.template
+    if template is None:
+        raise InvalidRequest(
+            "this model has no chat template, with which it would be asked for a transcript",
+            param="model",
+            code="unsupported_value",
+        )
+    question = facts.translating if translate else facts.asking
+    marks, own = stand_ins(), media.kinds["audio"]
+    shape = template.known_shape or await asyncio.to_thread(template.content_shape)
+    parts = [media_part("audio"), {"type": "text", "text": question}]
+    content = f"{marks.of('audio')}{question}" if shape.texts else parts
+    rendered = await template.rendered([{"role": "user", "content": content}])
+    whole = rendered.text.replace(marks.of("audio"), own.placeholder)
+    before, found, behind = whole.partition(own.placeholder)
+    if not found:
+        raise InvalidRequest("the chat template shows no sound", code="unsupported_value")
+    return msgspec.structs.replace(facts, begin=before, behind=behind)
+
+
 async def begin(
     client: EngineClient,
     desk: MediaDesk,
@@ -65,6 +95,8 @@ async def begin(
         _check_aligns(client)
     recording = await record(desk, media, facts, source, lease)
     if isinstance(facts, SpokenChat):
+        if facts.asking:
+            facts = await _asked(facts, text, media, translate=wishes.translate)
         return ChatTranscriber(
             client, recording, facts, media, tokenizer, wishes, name=name, terms=terms
         )

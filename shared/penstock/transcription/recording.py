@@ -9,7 +9,7 @@ from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.items import PreparedItem, PreparedItems, sha256_hex
 from penstock.media.layout import layout
 from penstock.media.sources import MediaSource
-from penstock.model.media_facts import BlockMel, LogMel, MediaFacts, Spectrogram
+from penstock.model.media_facts import BlockMel, LogMel, MediaFacts, PairedMel, Spectrogram
 from penstock.model.transcription_facts import SpokenChat, TranscriptionFacts
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ async def record(
     """The recording, prepared once, with room for one window of it. Raises as MediaDesk.prepare
     does."""
     mel = media.kinds["audio"].preparation
-    if not isinstance(mel, LogMel | BlockMel):
+    if not isinstance(mel, LogMel | BlockMel | PairedMel):
         raise TypeError(f"a model that transcribes takes sounds as {type(mel).__name__}")
     alike = Spectrogram(mel=mel) if isinstance(mel, LogMel) else mel
     (item,) = await desk.prepare_alike(alike, [source], lease)
@@ -41,7 +41,7 @@ class Recording:
     def __init__(
         self,
         item: PreparedItem,
-        mel: LogMel | BlockMel,
+        mel: LogMel | BlockMel | PairedMel,
         facts: TranscriptionFacts | SpokenChat,
         media: MediaFacts,
     ) -> None:
@@ -93,7 +93,8 @@ class Recording:
             return self._facts.window_frames, 0.0
         from penstock.media.log_mel import silence
 
-        return max(frames, mel.least // mel.hop), silence(self.mel)
+        count = max(frames, mel.least // mel.hop)
+        return count + (count % 2 if isinstance(mel, PairedMel) else 0), silence(self.mel)
 
     def _named(self, begin: int, end: int) -> str:
         """Name of a window, made of what it is a part of."""

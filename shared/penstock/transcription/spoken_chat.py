@@ -47,7 +47,7 @@ class ChatTranscriber:
         self._before = self._ids(facts.begin) + told_tokens(wishes, tokenizer)
         self._before += [*self._ids(facts.before), media.kinds["audio"].token_id]
         self._behind = self._ids(facts.behind)
-        if self.language is not None:
+        if self.language is not None and facts.mark is not None:
             named = facts.naming.format(facts.languages[self.language])
             self._behind += [*self._ids(named), facts.mark]
         self._name = name
@@ -112,6 +112,8 @@ class ChatTranscriber:
 
     def _code(self, told: list[int]) -> str | None:
         """The language that stands before the mark."""
+        if self.facts.mark is None:
+            return None
         text = self._tokenizer.decode(told).strip()
         codes = {
             self.facts.naming.format(name): code for code, name in self.facts.languages.items()
@@ -119,9 +121,9 @@ class ChatTranscriber:
         return codes.get(text)
 
 
-def _parted(token_ids: list[int], mark: int) -> tuple[list[int], list[int]]:
+def _parted(token_ids: list[int], mark: int | None) -> tuple[list[int], list[int]]:
     """What stands before the first mark, and what after it; all is text where there is none."""
-    if mark not in token_ids:
+    if mark is None or mark not in token_ids:
         return [], token_ids
     at = token_ids.index(mark)
     return token_ids[:at], token_ids[at + 1 :]

@@ -73,7 +73,7 @@ AnyFacts = TranscriptionFacts | SpokenChat
 def language_of(wishes: Wishes, facts: AnyFacts) -> str | None:
     """The code that was asked for; None: it is to be detected.  Raises InvalidRequest for one that
     the model doesn't know, and for a task that it doesn't."""
-    if wishes.translate and (isinstance(facts, SpokenChat) or facts.translate is None):
+    if wishes.translate and not _translates(facts):
         why = "it writes what it hears" if facts.languages else "it knows one language"
         raise InvalidRequest(f"this model doesn't translate: {why}", code="unsupported_value")
     if wishes.language is None:
@@ -94,6 +94,12 @@ def language_of(wishes: Wishes, facts: AnyFacts) -> str | None:
     return code
 
 
+def _translates(facts: AnyFacts) -> bool:
+    if isinstance(facts, SpokenChat):
+        return bool(facts.translating)
+    return facts.translate is not None
+
+
 def context_of(wishes: Wishes, facts: TranscriptionFacts, tokenizer: Tokenizer) -> list[int]:
     """Token ids of the prompt, as they stand before <|startoftranscript|>: the last ones, of which
     half of the decoder's context has room. Raises InvalidRequest."""
@@ -101,12 +107,14 @@ def context_of(wishes: Wishes, facts: TranscriptionFacts, tokenizer: Tokenizer) 
     if not text:
         return []
     if facts.previous is None:
-        raise InvalidRequest(
-            "prompt: this model takes none", param="prompt", code="unsupported_value"
-        )
+        raise _no_prompt()
     _check_length(text)
     ids = tokenizer.encode(f" {text}", add_special=False, parse_special=False)
     return [facts.previous, *ids[-(facts.max_tokens // 2 - 1) :]]
+
+
+def _no_prompt() -> InvalidRequest:
+    return InvalidRequest("prompt: this model takes none", param="prompt", code="unsupported_value")
 
 
 def _check_length(text: str) -> None:
@@ -145,6 +153,8 @@ def check(wishes: Wishes, facts: AnyFacts, tokenizer: Tokenizer) -> None:
             code="unsupported_value",
         )
     if isinstance(facts, SpokenChat):
+        if facts.asking and wishes.prompt.strip():
+            raise _no_prompt()
         told_tokens(wishes, tokenizer)
     else:
         context_of(wishes, facts, tokenizer)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import random
 import struct
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -13,16 +14,21 @@ import psutil
 import pytest
 import soundfile
 import soxr
+import torch
 from transformers import Gemma4AudioFeatureExtractor, WhisperFeatureExtractor
+from transformers.audio_utils import mel_filter_bank
+from transformers.models.granite_speech.feature_extraction_granite_speech import (
+    GraniteSpeechFeatureExtractor,
+)
 
 from penstock.media.layout import BadLength, frames_of, sound_rows
 from penstock.media.log_mel import LOG_MEL, log_mel
-from penstock.media.magnitudes import magnitude_mel
+from penstock.media.magnitudes import magnitude_mel, paired_mel
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
 from penstock.media.sound import FORMATS, MAX_CHANNELS, BadSound, is_chained, open_sound, raw_sound
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
-from penstock.model.media_facts import FrameMel, LogMel
+from penstock.model.media_facts import FrameMel, LogMel, PairedMel
 from tests import thinning
 from tests.shared.media.sounds import RATE, saved_sound, sound
 from tests.shared.media.test_fuzz import damaged
@@ -110,6 +116,40 @@ def test_magnitudes_are_those_of_transformers(bins: int) -> None:
         sound_rows(FRAMES, 160)
     with pytest.raises(BadLength, match="30 s at most"):
         sound_rows(FRAMES, 30 * RATE + 1)
+
+
+PAIRS = PairedMel(
+    sampling_rate=RATE, bins=80, frame=400, n_fft=512, hop=160, window=15, queries=3, seconds=30
+)
+
+
+@pytest.mark.parametrize("samples", [257, 320, 479, 7777, 16_000, 30 * RATE])
+def test_pairs_of_windows_are_those_of_transformers(samples: int) -> None:
+    """Its extractor computes with torchaudio, which is no dependency: torch's own transform is
+    beneath it, and transformers' bands are the same as torchaudio's."""
+    given = sound(samples / RATE)[:samples]
+    window = torch.hann_window(400)
+    spectrum = torch.stft(
+        torch.from_numpy(given), 512, 160, 400, window, pad_mode="reflect", return_complex=True
+    )
+    bands = mel_filter_bank(257, 80, 0.0, 8000.0, RATE, norm=None, mel_scale="htk")
+    logs = (spectrum.abs().pow(2).T @ torch.from_numpy(bands).float()).clip(min=1e-10).log10()
+    logs = torch.maximum(logs, logs.max() - 8.0) / 4 + 1
+    wanted = logs[: len(logs) // 2 * 2]
+    found = paired_mel(PAIRS, given)
+    assert found.dtype == np.float32
+    assert np.abs(found[0].T - wanted.numpy()).max() < 1e-3
+    lengths = GraniteSpeechFeatureExtractor._get_num_audio_features
+    alike = SimpleNamespace(
+        melspec_kwargs={"hop_length": 160}, projector_window_size=15, projector_downsample_rate=5
+    )
+    assert [sound_rows(PAIRS, samples)] == lengths(alike, [samples])
+
+
+def test_a_sound_that_is_too_short_for_pairs() -> None:
+    for samples in (0, 1, 256):
+        with pytest.raises(BadLength, match="257 at least"):
+            sound_rows(PAIRS, samples)
 
 
 def test_rows_of_a_sound() -> None:

@@ -31,6 +31,8 @@ WANTED = 8
 LENGTHS = {
     "gemma4": (0.045, 0.31, 1.0),
     "gemma4-unclipped": (0.05, 0.3, 0.9),
+    "granite-speech": (0.045, 0.31, 1.0),
+    "granite-speech-odd": (0.02, 0.31, 1.0),
     "qwen2-audio": (0.045, 0.31, 1.0),
     "voxtral": (0.3, 2.0, 2.7),
     "qwen3-asr": (0.045, 0.31, 2.3),
@@ -59,6 +61,9 @@ def test_encodings_equal_transformers(case: str) -> None:
             if case.startswith("gemma4"):
                 seen = theirs.model.get_audio_features(**given)
                 true = seen.pooler_output[seen.attention_mask]
+            elif case.startswith("granite-speech"):
+                true = theirs.get_audio_features(given["input_features"][0]).pooler_output[0]
+                true = true * theirs.config.text_config.embedding_multiplier
             elif case == "voxtral":
                 true = theirs.get_audio_features(given["input_features"]).pooler_output
             else:

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import msgspec
 import pytest
 import torch
 
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import WeightFiles
+from penstock.model.media_facts import PairedMel
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
 from penstock_worker.media.hearing import MEL, AudioModel, open_audio_tower
@@ -36,7 +38,7 @@ from tests.worker.vision.vision_cases import POSITIONS
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 ARCH = gguf.MODEL_ARCH.MMPROJ
-TOKENS = {"qwen2-audio": "<|AUDIO|>", "voxtral": "[AUDIO]"}
+TOKENS = {"qwen2-audio": "<|AUDIO|>", "voxtral": "[AUDIO]", "granite-speech": "<|audio|>"}
 """By case. Qwen3-ASR's files are not read."""
 
 
@@ -69,16 +71,73 @@ def write_mmproj(path: Path, theirs: Any) -> None:
     finish(writer)
 
 
+def write_granite(path: Path, theirs: Any) -> None:
+    """Norms over a batch become factors, keys and values part, and convolutions are matrices."""
+    config = theirs.config
+    encoder, queries = config.encoder_config, config.projector_config
+    writer = gguf.GGUFWriter(str(path), gguf.MODEL_ARCH_NAMES[ARCH])
+    writer.add_clip_has_audio_encoder(True)
+    writer.add_clip_projector_type("granite_speech")
+    writer.add_audio_projection_dim(config.text_config.hidden_size)
+    writer.add_audio_embedding_length(encoder.hidden_dim)
+    writer.add_audio_feed_forward_length(encoder.hidden_dim * encoder.feedforward_mult)
+    writer.add_audio_block_count(encoder.num_layers)
+    writer.add_audio_head_count(encoder.num_heads)
+    writer.add_audio_num_mel_bins(encoder.input_dim)
+    writer.add_audio_attention_layernorm_eps(1e-5)
+    writer.add_audio_chunk_size(encoder.context_size)
+    writer.add_audio_conv_kernel_size(encoder.conv_kernel_size)
+    writer.add_audio_max_pos_emb(encoder.max_pos_emb)
+    writer.add_audio_projector_window_size(config.window_size)
+    writer.add_audio_projector_downsample_rate(config.downsample_rate)
+    writer.add_audio_projector_head_count(queries.num_attention_heads)
+    names = gguf.get_tensor_name_map(ARCH, 8)
+    state = {name.removeprefix("model."): each for name, each in theirs.state_dict().items()}
+    for name, tensor in state.items():
+        if "language_model" in name or "lm_head" in name or name.endswith("batches_tracked"):
+            continue
+        for inner, part in of_granite(name, tensor, state):
+            found = names.get_name(inner, try_suffixes=(".weight", ".bias"))
+            assert found is not None, inner
+            found = found.removesuffix(".weight") if "rel_pos_emb" in found else found
+            writer.add_tensor(found, part.contiguous().float().numpy())
+    finish(writer)
+
+
+def of_granite(
+    name: str, tensor: torch.Tensor, state: dict[str, torch.Tensor]
+) -> list[tuple[str, torch.Tensor]]:
+    if ".batch_norm." in name:
+        at, _, kind = name.rpartition(".")
+        weight, bias, mean, variance = (
+            state[f"{at}.{each}"] for each in ("weight", "bias", "running_mean", "running_var")
+        )
+        factor = weight * torch.rsqrt(variance + 1e-5)
+        made = {"weight": factor, "bias": bias - mean * factor}
+        return [(name, made[kind])] if kind in made else []
+    if ".to_kv." in name:
+        return [
+            (name.replace("to_kv", which), half)
+            for which, half in zip(("to_k", "to_v"), tensor.chunk(2), strict=True)
+        ]
+    if ".depth_conv." in name:
+        return [(name, tensor[:, 0])]
+    return [(name, tensor[..., 0] if "_conv." in name and tensor.dim() == 3 else tensor)]
+
+
 @pytest.mark.parametrize("case", TOKENS)
 def test_two_files_answer_as_the_checkpoint(case: str, tmp_path: Path) -> None:
     theirs, hub = both(case)
     text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
     write_text_half(text, theirs)
-    write_mmproj(mmproj, theirs)
+    (write_granite if case == "granite-speech" else write_mmproj)(mmproj, theirs)
     words_of = tokenizer().to_str().replace("<|AUDIO|>", TOKENS[case]).encode()
     config, media = read_mmproj(mmproj, read_config(GGUFFile(text)), words_of)
     facts = media.kinds["audio"]
-    assert (facts.preparation, facts.placeholder) == (CASES[case].mel, TOKENS[case])
+    prepared = CASES[case].mel
+    if isinstance(prepared, PairedMel):
+        prepared = msgspec.structs.replace(prepared, seconds=30)
+    assert (facts.preparation, facts.placeholder) == (prepared, TOKENS[case])
     assert config.audio == hub.config.audio
     files = WeightFiles(format="gguf", files=(str(text),), dtype="F32", mmproj=str(mmproj))
     ours = HearingModel(

@@ -41,6 +41,7 @@ TEXT_HALVES = {
     "mistral": CONVERSIONS["mistral-small3"],
     "qwen2": CONVERSIONS["qwen2-plain"],
     "qwen3": CONVERSIONS["qwen3-plain"],
+    "granite": CONVERSIONS["granite"],
     "gemma3_text": CONVERSIONS["gemma3-of-six"],
     "gemma4_text": CONVERSIONS["gemma4-shared-kv"],
     "qwen2_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),

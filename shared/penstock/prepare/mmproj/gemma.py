@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families.audio import MAX_BINS
+from penstock.families.hearing import MAX_BINS
 from penstock.families.vision.gemma4 import FORM, MAX_TABLE, gemma4_vision, positions
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.model.audio_spec import AudioSpec, ConformerSpec, NormedProjector

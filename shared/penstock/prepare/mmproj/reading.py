@@ -43,7 +43,7 @@ from penstock.prepare.mmproj.gemma import gemma3, gemma4, gemma4_sounds, siglip_
 from penstock.prepare.mmproj.glm4v import glm4v
 from penstock.prepare.mmproj.minicpmv import minicpmv4_6
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
-from penstock.prepare.mmproj.sounds import qwen2_audio, voxtral
+from penstock.prepare.mmproj.sounds import granite_speech, qwen2_audio, voxtral
 from penstock.prepare.picture_readers import (
     BEGIN,
     END,
@@ -295,6 +295,7 @@ KINDS: dict[str, MmprojKind] = {
     "internvl": MmprojKind("InternVL 3", ("qwen2", "qwen3", "qwen3_moe", "llama"), internvl),
     "qwen2a": MmprojKind("Qwen2-Audio", ("qwen2",), qwen2_audio, hears=True),
     "voxtral": MmprojKind("Voxtral", ("llama",), voxtral, hears=True),
+    "granite_speech": MmprojKind("Granite Speech", ("granite",), granite_speech, hears=True),
 }
 """Kinds of mmproj files by clip.projector_type."""
 

@@ -1,14 +1,25 @@
-"""mmproj files of models that hear: Qwen2-Audio and Voxtral. Both have Whisper's encoder."""
+"""mmproj files of models that hear: Qwen2-Audio and Voxtral, which have Whisper's encoder, and
+Granite Speech."""
 
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.families.audio import MAX_BINS, MAX_POSITIONS
+from penstock.families.audio import MAX_POSITIONS
+from penstock.families.granite_speech import MAX_SEEN, QUERY_NORM
+from penstock.families.hearing import MAX_BINS
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
-from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, LinearProjector, StackProjector
+from penstock.model.audio_spec import (
+    AudioSpec,
+    AudioTowerSpec,
+    BlockConformerSpec,
+    LinearProjector,
+    QueryProjector,
+    StackProjector,
+)
 from penstock.model.layer_spec import NormSpec
-from penstock.model.media_facts import KindFacts, LogMel
-from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, as_written
+from penstock.model.media_facts import KindFacts, LogMel, PairedMel
+from penstock.prepare.mmproj.file import MAX_LAYERS, Kinds, MmprojFile, MmprojTokens, as_written
+from penstock.prepare.sound_readers import WINDOW_SECONDS
 
 RATE, N_FFT, HOP = 16_000, 400, 160
 """Settings of Whisper's feature extractor, which aren't in the file: Hz, and samples."""
@@ -75,3 +86,78 @@ def _kinds(
         cut=spec.cut,
     )
     return {"audio": KindFacts(preparation=mel, placeholder=token, token=token, token_id=token_id)}
+
+
+def granite_speech(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
+    """How sounds are prepared is what all releases have."""
+    keys = found.keys
+    if keys.listed("feature_layer", int) if "feature_layer" in keys else []:
+        raise UnsupportedModel(
+            f"{found.file.path}: the outputs of several layers (feature_layer) are not served"
+        )
+    hidden, bins = found.hidden_size(), bounded(keys, "num_mel_bins", 2 * MAX_BINS)
+    count = heads(keys, "attention.head_count", hidden)
+    inner, _ = found.shape("a.blk.0.attn_q.weight", 2)
+    channels, reach = found.shape("a.blk.0.conv_dw.weight", 2)
+    outputs, _ = found.shape("a.enc_ctc_out.weight", 2)
+    for size in (inner, channels, reach, outputs):
+        if not 1 <= size <= MAX_WIDTH:
+            raise UnsupportedModel(f"{found.file.path}: sizes up to {MAX_WIDTH} are allowed")
+    if bins % 2 or inner % count:
+        raise keys.wrong("num_mel_bins", "an even number, and attention.head_count a divisor,")
+    block = bounded(keys, "chunk_size", MAX_SEEN)
+    tower = BlockConformerSpec(
+        hidden_size=hidden,
+        intermediate_size=bounded(keys, "feed_forward_length", MAX_WIDTH),
+        num_layers=found.num_layers(),
+        num_heads=count,
+        head_dim=inner // count,
+        mel_bins=bins // 2,
+        block=block,
+        distances=bounded(keys, "max_pos_emb", MAX_WIDTH),
+        channels=channels,
+        reach=reach,
+        outputs=outputs,
+    )
+    if block > tower.distances:
+        raise keys.wrong("chunk_size", f"{tower.distances} at most, which is max_pos_emb,")
+    projector = _queries(found)
+    mel = PairedMel(
+        sampling_rate=RATE,
+        bins=bins // 2,
+        frame=400,
+        n_fft=512,
+        hop=HOP,
+        window=projector.window,
+        queries=projector.queries,
+        seconds=WINDOW_SECONDS,
+    )
+    token, token_id = tokens.id_of("<|audio|>")
+    facts = KindFacts(preparation=mel, placeholder=token, token=token, token_id=token_id)
+    spec = AudioSpec(
+        tower=tower, projector=projector, row_multiplier=found.text.embedding_multiplier
+    )
+    return spec, {"audio": facts}
+
+
+def _queries(found: MmprojFile) -> QueryProjector:
+    keys = found.keys
+    window = bounded(keys, "projector.window_size", MAX_SEEN)
+    rate = bounded(keys, "projector.downsample_rate", MAX_SEEN)
+    queries, size = found.shape("a.proj_query", 2)
+    inner, _ = found.shape("a.proj_blk.0.ffn_up.weight", 2)
+    if window % rate or queries != window // rate or not 1 <= max(size, inner) <= MAX_WIDTH:
+        raise keys.wrong("projector.downsample_rate", f"{window} by the number of queries")
+    layers = 1
+    while layers < MAX_LAYERS and found.has(f"a.proj_blk.{layers}.ffn_up.weight"):
+        layers += 1
+    return QueryProjector(
+        window=window,
+        queries=queries,
+        hidden_size=size,
+        intermediate_size=inner,
+        num_layers=layers,
+        num_heads=heads(keys, "projector.head_count", size),
+        seeing=1,
+        norm=QUERY_NORM,
+    )
