@@ -303,4 +303,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    if "trained" in sys.argv:
+        torch.set_num_threads(1)  # Its matrices are so small that more threads mostly wait.
     sys.exit(main())
