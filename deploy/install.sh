@@ -33,10 +33,20 @@ compiler() {
   true
 }
 
-# Of everything that an installation is made from. A compiler that comes later builds the kernels.
+# What kernels are built for here (setup.py): the instructions of this processor, by the compiler's names.
+processor() {
+  local name
+  name=$(compiler)
+  if [ -n "$name" ]; then
+    "$name" -march=native -dM -E -x c++ /dev/null 2>/dev/null | grep -E 'AVX|AMX|ARM_FEATURE' | LC_ALL=C sort || true
+  fi
+}
+
+# Of everything that an installation is made from. A compiler that comes later builds the kernels, and so does another
+# processor, where the disk came from another machine.
 key() {
   {
-    echo "$root" "$(torch_index)" "$(compiler)" "${MODEL_PACKAGES:-}"
+    echo "$root" "$(torch_index)" "$(compiler)" "$(processor)" "${MODEL_PACKAGES:-}"
     cat deploy/install.sh pyproject.toml setup.py constraints.txt
     find kernels -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.py.in' \) -print0 |
       LC_ALL=C sort -z | xargs -0 -r cat
@@ -112,7 +122,7 @@ install() {
     pip install --no-deps --timeout 20 --retries 3 ${index:+--index-url "$index"} "$torch"
   if [ -n "${TORCH_INDEX:-}" ]; then echo "$TORCH_INDEX" >"$venv/.torch-index"; fi
   if [ -n "$(compiler)" ]; then
-    step "Penstock, its dependencies, and its kernels, which take about a minute to compile" \
+    step "Penstock, its dependencies, and its kernels, which take some minutes to compile" \
       pip install -c constraints.txt -e ".[$extras]"
   else
     step "Penstock and its dependencies" pip install -c constraints.txt -e ".[$extras]"

@@ -78,7 +78,7 @@ def check(flags: argparse.Namespace) -> None:
 def wheel(flags: argparse.Namespace) -> None:
     """Builds the wheel of the tree as it is."""
     with tempfile.TemporaryDirectory(prefix="penstock-wheel-") as name:
-        _say(f"compiling the kernels for {flags.machine}, which takes about a minute")
+        _say(f"compiling the kernels for {flags.machine}, which takes some minutes")
         made = wheels.wheel(wheels.source_distribution(Path(name)), flags.machine, DIST)
     print(made.relative_to(ROOT))
 
@@ -98,7 +98,7 @@ def build(flags: argparse.Namespace) -> None:
 
     source = wheels.source_distribution(folder)
     for machine in machines:
-        _say(f"the wheel for {machine}: compiling the kernels takes about a minute")
+        _say(f"the wheel for {machine}: compiling the kernels takes some minutes")
         wheels.wheel(source, machine, folder)
     run([sys.executable, "-m", "twine", "check", "--strict", *_packages(folder)])
     chart.package(versions.CHART.written(version), folder)
