@@ -58,7 +58,10 @@ FROM_MEMORY = {
     "solar_open",
     "cwm",
     "granitemoeshared",
+    "falcon_mamba",
+    "jamba",
     "kimi_linear",
+    "mamba",
     "mamba2",
     "olmo_hybrid",
 }

@@ -14,14 +14,23 @@ from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import MAX_STATE_TOKENS, kv_groups
 from penstock.model.mechanisms import (
+    EXPERTS,
     GATED_DELTA,
+    MAMBA1,
     MAMBA2,
+    NO_ROTATION,
     ONE_HALF,
     OUTPUT_GATE,
     SHORT_CONV,
     mechanisms,
 )
-from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec, state_numbers
+from penstock.model.recurrent_spec import (
+    GatedDeltaSpec,
+    Mamba1Spec,
+    Mamba2Spec,
+    ShortConvSpec,
+    state_numbers,
+)
 from penstock.prepare.checkpoint import check_config
 from penstock.prepare.hub_config import read_config
 
@@ -220,7 +229,75 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "use_mamba_kernels": True,
         "vocab_size": 131072,
     },
-    # Written from memory: no release's could be had.
+    # Written from memory, like the next: no release's could be had.
+    "jamba-v0.1": {
+        "architectures": ["JambaForCausalLM"],
+        "attention_dropout": 0.0,
+        "attn_layer_offset": 4,
+        "attn_layer_period": 8,
+        "calc_logits_for_entire_prompt": False,
+        "expert_layer_offset": 1,
+        "expert_layer_period": 2,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "initializer_range": 0.02,
+        "intermediate_size": 14336,
+        "mamba_conv_bias": True,
+        "mamba_d_conv": 4,
+        "mamba_d_state": 16,
+        "mamba_dt_rank": 256,
+        "mamba_expand": 2,
+        "mamba_inner_layernorms": True,
+        "mamba_proj_bias": False,
+        "model_type": "jamba",
+        "n_ctx": 262144,
+        "num_attention_heads": 32,
+        "num_experts": 16,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "output_router_logits": False,
+        "rms_norm_eps": 1e-06,
+        "router_aux_loss_coef": 0.001,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "use_mamba_kernels": True,
+        "vocab_size": 65536,
+    },
+    "mamba-130m": {
+        "architectures": ["MambaForCausalLM"],
+        "conv_kernel": 4,
+        "d_inner": 1536,
+        "d_model": 768,
+        "expand": 2,
+        "fused_add_norm": True,
+        "hidden_act": "silu",
+        "hidden_size": 768,
+        "initializer_range": 0.1,
+        "intermediate_size": 1536,
+        "layer_norm_epsilon": 1e-05,
+        "model_type": "mamba",
+        "n_layer": 24,
+        "num_hidden_layers": 24,
+        "pad_vocab_size_multiple": 8,
+        "rescale_prenorm_residual": False,
+        "residual_in_fp32": True,
+        "rms_norm": True,
+        "ssm_cfg": {},
+        "state_size": 16,
+        "time_step_floor": 0.0001,
+        "time_step_init_scheme": "random",
+        "time_step_max": 0.1,
+        "time_step_min": 0.001,
+        "time_step_rank": 48,
+        "time_step_scale": 1.0,
+        "use_bias": False,
+        "use_cache": True,
+        "use_conv_bias": True,
+        "vocab_size": 50280,
+    },
     "mamba-codestral-7b": {
         "architectures": ["Mamba2ForCausalLM"],
         "bos_token_id": 0,
@@ -274,6 +351,8 @@ def read(model: str, **change: Any) -> ModelConfig:
         ("granite-4.0-h-1b", {MAMBA2}, 36, 4, 4096),
         ("nemotron-3-nano-30b", {MAMBA2, ONE_HALF}, 23, 7, 1856),
         ("mamba-codestral-7b", {MAMBA2, ONE_HALF}, 64, 0, 8192),
+        ("jamba-v0.1", {MAMBA1, EXPERTS, NO_ROTATION}, 28, 4, 14336),
+        ("mamba-130m", {MAMBA1, ONE_HALF}, 24, 0, 1536),
     ],
 )
 def test_well_known_models_are_read(
@@ -303,6 +382,13 @@ def test_numbers_of_a_state() -> None:
     assert isinstance(spec, Mamba2Spec)
     assert state_numbers(spec) == 3 * 10240 + 128 * 64 * 128
     assert (spec.time_step_max, spec.norm_groups) == (None, 8)
+    jamba = read("jamba-v0.1")
+    assert jamba.max_position == 262144
+    assert [layer.feed_forward.experts is not None for layer in jamba.layers] == [False, True] * 16
+    first = jamba.layers[0].recurrent
+    assert isinstance(first, Mamba1Spec)
+    assert state_numbers(first) == 3 * 8192 + 8192 * 16
+    assert (first.rank, first.norms, first.norm_eps) == (256, "weighed", 1e-6)
     *_, states = kv_groups(codestral, 2, codestral.max_position, 16)
     assert states.every == MAX_STATE_TOKENS
     assert 256 < states.blocks < 2048, "copies of large states lie in large blocks"
@@ -346,6 +432,13 @@ def test_numbers_of_a_state() -> None:
         ("mamba-codestral-7b", {"rms_norm": False}, "rms_norm is False"),
         ("mamba-codestral-7b", {"hidden_act": "gelu"}, "silu is"),
         ("mamba-codestral-7b", {"num_hidden_layers": 0}, "num_layers is 0"),
+        ("jamba-v0.1", {"attn_layer_offset": 8}, "attn_layer_offset is 8; a number from 0"),
+        ("jamba-v0.1", {"expert_layer_period": 0}, "expert_layer_offset is 1"),
+        ("jamba-v0.1", {"mamba_inner_layernorms": False}, "mamba_inner_layernorms is False"),
+        ("jamba-v0.1", {"mamba_dt_rank": 0}, "rank is 0; 1 to"),
+        ("jamba-v0.1", {"num_experts_per_tok": 17}, "num_experts_per_tok is 17"),
+        ("mamba-130m", {"state_size": 1 << 30}, "state is"),
+        ("mamba-130m", {"ssm_cfg": {"layer": "Mamba2"}}, "ssm_cfg is"),
     ],
 )
 def test_other_variants_are_refused(model: str, change: dict[str, Any], said: str) -> None:

@@ -37,6 +37,7 @@ from penstock_kernels.reference.linear import linear, rank_sum
 from penstock_kernels.reference.recurrent import (
     causal_conv,
     gated_delta,
+    mamba1,
     mamba2,
     sigmoid,
     silu,
@@ -82,6 +83,7 @@ __all__ = [
     "linear_scaled",
     "llama3_scaled",
     "log_softmax_row",
+    "mamba1",
     "mamba2",
     "paged_attention",
     "philox_4x32_10",

@@ -84,6 +84,35 @@ def mamba2(
     return found + x * skip[:, None]
 
 
+def mamba1(
+    x: Tensor,
+    into: Tensor,
+    out_of: Tensor,
+    time_step: Tensor,
+    rate: Tensor,
+    skip: Tensor,
+    state: Tensor,
+) -> Tensor:
+    """The scan of Mamba 1 (Gu and Dao, "Mamba: linear-time sequence modeling with selective state
+    spaces", 2023).
+
+    `x`: [tokens, channels].
+    `into`, `out_of`: [tokens, state], the maps into and out of the state (B and C).
+    `time_step`: [tokens, channels].
+    `rate`: [channels, state], the negative rates of decay (A).
+    `skip`: [channels], factor with which the input is added to the result (D).
+    `state`: [channels, state].
+    Returns [tokens, channels].
+    """
+    found = torch.empty_like(x)
+    for token in range(x.shape[0]):
+        step = time_step[token, :, None]
+        state.mul_(torch.exp(step * rate))
+        state.add_(x[token, :, None] * step * into[token])
+        found[token] = (state * out_of[token]).sum(-1)
+    return found + x * skip
+
+
 def softplus(x: Tensor) -> Tensor:
     """ln(1 + exp(x)). `x` is [tokens, size]. Token by token: a logarithm's bits may depend on an
     element's place in a vector, unlike those of torch.exp."""

@@ -51,7 +51,7 @@ COMMON = frozenset(
         mechanism.OUTPUT_SCALE,
         mechanism.PER_LAYER_INPUTS,
         mechanism.STREAMS,
-        *mechanism.RECURRENT,
+        *mechanism.RECURRENT - {mechanism.MAMBA1},
         mechanism.VISION,
         mechanism.WHOLE_SPANS,
         mechanism.WINDOWED_SPANS,

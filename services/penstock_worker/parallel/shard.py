@@ -17,7 +17,13 @@ import msgspec
 from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import LayerSpec
-from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec, RecurrentSpec, ShortConvSpec
+from penstock.model.recurrent_spec import (
+    GatedDeltaSpec,
+    Mamba1Spec,
+    Mamba2Spec,
+    RecurrentSpec,
+    ShortConvSpec,
+)
 from penstock.model.sharing import check_shared
 from penstock_worker.parallel.place import RankPlace
 
@@ -54,6 +60,9 @@ def recurrent_shard(spec: RecurrentSpec, tensor: int, rank: int) -> RecurrentSha
         return _short_conv(spec, tensor, rank)
     if isinstance(spec, GatedDeltaSpec):
         return _gated_delta(spec, tensor, rank)
+    if isinstance(spec, Mamba1Spec):
+        # All channels make the maps of each: check_shared refuses to share them.
+        return RecurrentShard(spec, {}, (range(spec.inner),))
     return _mamba2(spec, tensor, rank)
 
 

@@ -22,6 +22,7 @@ from penstock.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE, GRAN
 from penstock.families.gte import GTE
 from penstock.families.hy_v3 import HY_V3
 from penstock.families.internlm import INTERNLM2, INTERNLM3
+from penstock.families.jamba import JAMBA
 from penstock.families.kimi_linear import KIMI_LINEAR
 from penstock.families.lfm2 import LFM2, LFM2_MOE
 from penstock.families.llama import LLAMA
@@ -36,6 +37,7 @@ from penstock.families.llama_relatives import (
     STABLELM,
     STARCODER2,
 )
+from penstock.families.mamba import FALCON_MAMBA, MAMBA
 from penstock.families.mamba2 import MAMBA2
 from penstock.families.mimo_v2 import MIMO_V2_FLASH
 from penstock.families.minicpm import MINICPM, MINICPM3
@@ -121,7 +123,10 @@ FAMILIES: dict[str, Family] = {
         FALCON_H1,
         KIMI_LINEAR,
         OLMO_HYBRID,
+        MAMBA,
+        FALCON_MAMBA,
         MAMBA2,
+        JAMBA,
         WHISPER,
     )
 }

@@ -104,6 +104,7 @@ ABSENT: dict[str, dict[str, object]] = {
     "glm4_moe_lite": {"q_lora_rank": 768, "n_shared_experts": 1},
     "deepseek_v32": {"q_lora_rank": 1536, "n_shared_experts": 1},
     "glm_moe_dsa": {"q_lora_rank": 2048, "n_shared_experts": 1},
+    "jamba": {"num_key_value_heads": 8},
     "kimi_linear": {"num_shared_experts": 1},
     "nemotron_h": {"num_key_value_heads": 8},
     "starcoder2": {"num_key_value_heads": 2},

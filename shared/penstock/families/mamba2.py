@@ -71,8 +71,9 @@ def _hub(fields: Fields) -> ModelConfig:
             f"{fields.where}: {spec.heads} Mamba heads of {spec.head_dim} don't make up {expand} "
             f"times the hidden size {hidden}"
         )
-    return _model(
+    return without_attention(
         recurrent.checked(spec, fields.where),
+        "mamba2",
         vocab_size=fields.integer("vocab_size", 32768),
         hidden_size=hidden,
         num_layers=bounds.layer_count(fields, "num_hidden_layers"),
@@ -91,8 +92,9 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
         bias=model.has("ssm_in.bias"),
         norm_groups=keys.integer("ssm.group_count"),
     )
-    return _model(
+    return without_attention(
         spec,
+        "mamba2",
         vocab_size=model.vocab_size,
         hidden_size=keys.integer("embedding_length"),
         num_layers=bounds.layer_count(keys, "block_count"),
@@ -102,13 +104,13 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
     )
 
 
-def _model(spec: RecurrentSpec, **sizes: Any) -> ModelConfig:
-    """sizes: fields of ModelConfig."""
+def without_attention(spec: RecurrentSpec, name: str, **sizes: Any) -> ModelConfig:
+    """A model of such layers alone. name: of its family. sizes: further fields of ModelConfig."""
     keys = state_numbers(spec) * sizes["num_layers"] // TOKENS
     multiple = 16  # of head sizes, which the CPU kernels need
     size = -(-keys // (multiple * HEADS)) * multiple
     return ModelConfig(
-        architecture="mamba2",
+        architecture=name,
         **sizes,
         intermediate_size=result_numbers(spec),
         num_heads=HEADS,

@@ -80,7 +80,7 @@ def checked(spec: RecurrentSpec, where: str) -> RecurrentSpec:
         limit = MAX_KERNEL if name == "kernel" else MAX_SIZE
         # A convolution of one token alone keeps nothing: such a layer has no state.
         least = 2 if name == "kernel" and isinstance(spec, ShortConvSpec) else 1
-        least = 0 if name == "rank" else least
+        least = 0 if name == "rank" and isinstance(spec, GatedDeltaSpec) else least
         if not least <= size <= limit:
             raise UnsupportedModel(
                 f"{where}: a recurrent layer's {name} is {size}; {least} to {limit} are allowed"

@@ -9,7 +9,13 @@ from collections.abc import Iterator
 
 from penstock.model.config import ModelConfig, TransformersConfig
 from penstock.model.layer_spec import SUM_FLOOR, AttentionSpec, FeedForwardSpec, LayerSpec
-from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec, RecurrentSpec, ShortConvSpec
+from penstock.model.recurrent_spec import (
+    GatedDeltaSpec,
+    Mamba1Spec,
+    Mamba2Spec,
+    RecurrentSpec,
+    ShortConvSpec,
+)
 
 WINDOW = "sliding windows"
 CHUNKS = "attention within chunks of positions"
@@ -49,6 +55,7 @@ SHORT_CONV = "recurrent layers of short convolutions"
 GATED_DELTA = "recurrent layers of gated delta nets"
 CHANNEL_DECAY = "gated delta nets whose channels decay each by itself"
 OVERSHOOTING = "gated delta nets whose corrections overshoot, or with a norm of their own"
+MAMBA1 = "recurrent layers of Mamba 1"
 MAMBA2 = "recurrent layers of Mamba 2"
 BESIDE_ATTENTION = "recurrent layers beside attention"
 UNNORMED_MAMBA2 = "Mamba 2 without a norm"
@@ -85,6 +92,7 @@ _RECURRENT: dict[type[RecurrentSpec], str] = {
     ShortConvSpec: SHORT_CONV,
     GatedDeltaSpec: GATED_DELTA,
     Mamba2Spec: MAMBA2,
+    Mamba1Spec: MAMBA1,
 }
 RECURRENT = frozenset(_RECURRENT.values())
 OF_PICTURES = frozenset({VISION, WHOLE_SPANS, WINDOWED_SPANS, DEEPSTACK})

@@ -6,6 +6,8 @@ are element counts.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 
@@ -124,7 +126,39 @@ class Mamba2Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
         return (self.heads, self.head_dim, self.state)
 
 
-RecurrentSpec = ShortConvSpec | GatedDeltaSpec | Mamba2Spec
+class Mamba1Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="mamba1"):
+    """Mamba 1 (Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces",
+    2023): a convolution over inputs, of which steps in time and both maps of the state are made;
+    then for each channel a vector that decays, each number by itself, and takes up the present
+    input."""
+
+    inner: int
+    """Channels."""
+    state: int
+    """Numbers of the state for each channel."""
+    kernel: int
+    """Tokens that the convolution sees, the present one included."""
+    rank: int
+    """Numbers of the vector that steps in time are made of."""
+    conv_bias: bool = True
+    bias: bool = False
+    """Whether the products at both ends have a bias."""
+    norms: Literal["none", "plain", "weighed"] = "none"
+    """Whether that vector and both maps are normed; plain: without weights (Falcon Mamba)."""
+    norm_eps: float = 1e-6
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution."""
+        return self.inner
+
+    @property
+    def matrix(self) -> tuple[int, ...]:
+        """Shape of the recurrent matrix."""
+        return (self.inner, self.state)
+
+
+RecurrentSpec = ShortConvSpec | GatedDeltaSpec | Mamba2Spec | Mamba1Spec
 
 
 def result_numbers(spec: RecurrentSpec) -> int:

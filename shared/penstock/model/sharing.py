@@ -13,6 +13,7 @@ from penstock.model.config import (
 from penstock.model.mechanisms import (
     CROSS_ATTENTION,
     EXPERTS_BESIDE,
+    MAMBA1,
     OUTPUT_GATE,
     OWN_HEADS,
     OWN_INNER,
@@ -25,7 +26,7 @@ from penstock.model.mechanisms import (
     mechanisms,
 )
 
-WHOLE = frozenset({OWN_HEADS, OWN_INNER, VALUES_OF_KEYS, EXPERTS_BESIDE, SPARSE_GATE})
+WHOLE = frozenset({OWN_HEADS, OWN_INNER, VALUES_OF_KEYS, EXPERTS_BESIDE, SPARSE_GATE, MAMBA1})
 """What tensor-parallel ranks can't share."""
 ONE_STAGE = frozenset({SHARED_KV, PER_LAYER_INPUTS, STREAMS, CROSS_ATTENTION})
 """What binds all layers to one rank."""

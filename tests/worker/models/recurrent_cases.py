@@ -93,6 +93,16 @@ MAMBA = {
     "chunk_size": 16,
 }
 
+MAMBA1 = {"pad_token_id": 0, "time_step_rank": 7, "state_size": 10}
+JAMBA = WHOLE | {
+    "num_hidden_layers": 4,
+    "attn_layer_period": 3,
+    "attn_layer_offset": 1,
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "use_mamba_kernels": False,
+}
+
 RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": (
         "Lfm2",
@@ -198,6 +208,26 @@ RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "mamba": ("Mamba", MAMBA1),
+    "mamba-biases": (
+        "Mamba",
+        MAMBA1 | {"use_bias": True, "use_conv_bias": False, "conv_kernel": 3, "expand": 1},
+    ),
+    "falcon-mamba": ("FalconMamba", MAMBA1 | {"mixer_rms_eps": 1e-5}),
+    "jamba": ("Jamba", JAMBA),
+    "jamba-dense": (
+        "Jamba",
+        JAMBA
+        | {
+            "num_experts": 1,
+            "attn_layer_period": 2,
+            "mamba_d_conv": 3,
+            "mamba_d_state": 9,
+            "mamba_dt_rank": 11,
+            "mamba_conv_bias": False,
+            "mamba_proj_bias": True,
+        },
+    ),
     "nemotron-h": (
         "NemotronH",
         NEMOTRON | {"layers_block_type": [LINEAR, "mlp", FULL, LINEAR]},
@@ -231,10 +261,14 @@ RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-ON_DEVICE = tuple(
+ON_CPU = tuple(
     case
-    for case in RECURRENT_CASES
-    if not case.startswith(("falcon-h1", "kimi-linear", "olmo-hybrid"))
+    for case, (family, _) in RECURRENT_CASES.items()
+    if family not in ("Mamba", "FalconMamba", "Jamba")
+)
+"""Cases that the CPU kernels compute."""
+ON_DEVICE = tuple(
+    case for case in ON_CPU if not case.startswith(("falcon-h1", "kimi-linear", "olmo-hybrid"))
 )
 """Cases that the CUDA kernels compute, in Triton's interpreter."""
 BITS_ON_DEVICE = (

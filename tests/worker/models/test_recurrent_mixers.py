@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from penstock.model.layer_spec import LayerSpec
 from penstock.model.recurrent_spec import (
     GatedDeltaSpec,
+    Mamba1Spec,
     Mamba2Spec,
     RecurrentSpec,
     ShortConvSpec,
@@ -55,6 +56,11 @@ SPECS: dict[str, RecurrentSpec] = {
         time_step_min=0.3,
         time_step_max=0.9,
     ),
+    "mamba 1": Mamba1Spec(inner=37, state=6, kernel=4, rank=5, norms="weighed", norm_eps=0.1),
+    "mamba 1, plain norms": Mamba1Spec(
+        inner=20, state=9, kernel=3, rank=3, conv_bias=False, bias=True, norms="plain"
+    ),
+    "mamba 1, no norms": Mamba1Spec(inner=32, state=16, kernel=2, rank=4),
 }
 TOKENS, HIDDEN = 23, TINY.hidden_size
 AT = "layers.0.recurrent"
@@ -165,6 +171,35 @@ def mamba2(x: np.ndarray, spec: Mamba2Spec) -> np.ndarray:
     return result + weight("out_proj.bias", HIDDEN) if spec.bias else result
 
 
+def mamba1(x: np.ndarray, spec: Mamba1Spec) -> np.ndarray:
+    inner = spec.inner
+    features = x @ weight("in_proj.weight", 2 * inner, HIDDEN).T
+    if spec.bias:
+        features = features + weight("in_proj.bias", 2 * inner)
+    inputs, gate = np.split(features, 2, -1)
+    inputs = silu(convolved(inputs, spec, bias=spec.conv_bias))
+    small = inputs @ weight("x_proj.weight", spec.rank + 2 * spec.state, inner).T
+    parts = np.split(small, (spec.rank, spec.rank + spec.state), -1)
+    for at, name in enumerate(("dt_norm", "b_norm", "c_norm")):
+        if spec.norms == "none":
+            continue
+        each = parts[at] / np.sqrt((parts[at] ** 2).mean(-1, keepdims=True) + spec.norm_eps)
+        if spec.norms == "weighed":
+            each = each * weight(f"{name}.weight", each.shape[1])
+        parts[at] = each
+    times, into, out_of = parts
+    times = times @ weight("dt_proj.weight", inner, spec.rank).T + weight("dt_bias", inner)
+    times = np.log1p(np.exp(times))
+    rate = -np.exp(weight("A_log", inner * spec.state)).reshape(inner, spec.state)
+    skip, found, state = weight("D", inner), np.empty_like(inputs), np.zeros((inner, spec.state))
+    for t in range(len(x)):
+        state = np.exp(times[t][:, None] * rate) * state
+        state = state + np.outer(times[t] * inputs[t], into[t])
+        found[t] = state @ out_of[t] + skip * inputs[t]
+    result = (found * silu(gate)) @ weight("out_proj.weight", HIDDEN, inner).T
+    return result + weight("out_proj.bias", HIDDEN) if spec.bias else result
+
+
 @pytest.mark.parametrize("name", SPECS)
 def test_equals_the_formulas(name: str) -> None:
     spec, mixer = SPECS[name], mixer_of(name)
@@ -173,6 +208,8 @@ def test_equals_the_formulas(name: str) -> None:
         true = short_conv(x, spec)
     elif isinstance(spec, GatedDeltaSpec):
         true = gated_delta(x, spec)
+    elif isinstance(spec, Mamba1Spec):
+        true = mamba1(x, spec)
     else:
         true = mamba2(x, spec)
     features = features_of(name)

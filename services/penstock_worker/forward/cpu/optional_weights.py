@@ -213,7 +213,9 @@ class RecurrentReader:
             return self._short_conv(spec)
         if isinstance(spec, GatedDeltaSpec):
             return self._gated_delta(spec)
-        return self._mamba2(spec)
+        if isinstance(spec, Mamba2Spec):
+            return self._mamba2(spec)
+        raise TypeError(f"the kernels have no layers of {spec}")
 
     def _short_conv(self, spec: ShortConvSpec) -> LayerWeights:
         width, bias = spec.width, spec.bias

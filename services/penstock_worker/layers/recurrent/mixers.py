@@ -7,11 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec, RecurrentSpec, ShortConvSpec
+from penstock.model.recurrent_spec import (
+    GatedDeltaSpec,
+    Mamba1Spec,
+    Mamba2Spec,
+    RecurrentSpec,
+    ShortConvSpec,
+)
 from penstock_kernels import reference
 from penstock_worker.layers.parts import NO_NORM, Norm, NormOfParts, Ops, Parts
 from penstock_worker.layers.recurrent.gated_delta import GatedDelta
 from penstock_worker.layers.recurrent.interface import Mixer
+from penstock_worker.layers.recurrent.mamba1 import Mamba1
 from penstock_worker.layers.recurrent.mixer_parts import (
     NAME,
     Convolution,
@@ -202,7 +209,7 @@ class RecurrentLayer:
         return RecurrentLayer(layer - parts.shard.layers.start, load_mixer(parts, layer, spec))
 
 
-AnyMixer = ShortConv | GatedDelta | Mamba2
+AnyMixer = ShortConv | GatedDelta | Mamba2 | Mamba1
 
 
 def load_mixer(parts: Parts, layer: int, spec: RecurrentSpec) -> AnyMixer:
@@ -211,4 +218,6 @@ def load_mixer(parts: Parts, layer: int, spec: RecurrentSpec) -> AnyMixer:
         return ShortConv.load(parts, layer, spec)
     if isinstance(spec, GatedDeltaSpec):
         return GatedDelta.load(parts, layer, spec)
+    if isinstance(spec, Mamba1Spec):
+        return Mamba1.load(parts, layer, spec)
     return Mamba2.load(parts, layer, spec)
