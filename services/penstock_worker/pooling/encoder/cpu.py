@@ -179,11 +179,12 @@ class EncoderCompiler:
 
 # One call into the C++ library computes a group of inputs.
 
-GROUP_ROWS = 128
-"""Tokens that are computed together, so that what a layer makes of them stays in the second level
-of the cache, and weights are read once for all of them. A longer input is a group of its own."""
 BLOCK = 16
 """Tokens of a block of the memory for keys and values."""
+GROUP_BLOCKS = 64
+"""Blocks of inputs that are computed together: weights are read once for all of them, and threads
+wait for each other more rarely. What a layer makes of so many tokens stays in the last level of the
+cache; the kernels cut rows for the nearer ones. A longer input is a group of its own."""
 
 
 class CPUEncoder(RunsProgram):
@@ -203,7 +204,7 @@ class CPUEncoder(RunsProgram):
         inputs have tokens that none sees (see Inputs)."""
         self.config = config
         self._longest = longest
-        blocks = -(-longest // BLOCK) + GROUP_ROWS
+        blocks = max(_blocks(longest), GROUP_BLOCKS)
         decoder = Decoder(
             program, BLOCK, blocks, cache="float32", threads=threads, two_parts=two_parts
         )
@@ -252,7 +253,7 @@ class CPUEncoder(RunsProgram):
                 raise ValueError("the model has no tokens that others don't see")
             decoder, given = self._hiding, GivenRows(last_seen=_last(seen, lengths))
         ends = np.cumsum([0, *lengths])
-        blocks = np.cumsum([0, *(-(-length // BLOCK) for length in lengths)])
+        blocks = np.cumsum([0, *map(_blocks, lengths)])
         step = DecoderStep(
             tokens=_int32(tokens),
             first_row=_int32(ends),
@@ -286,18 +287,23 @@ def _last(seen: list[int], lengths: list[int]) -> np.ndarray:
 
 
 def _groups(lengths: list[int], seen: list[int]) -> Iterator[list[int]]:
-    """Cuts inputs into groups of at most GROUP_ROWS tokens, or of one input. Inputs with tokens
+    """Cuts inputs into groups of at most GROUP_BLOCKS blocks, or of one input. Inputs with tokens
     that none sees are in groups of their own."""
     group: list[int] = []
-    hides = False
+    hides, blocks = False, 0
     for length, keys in zip(lengths, seen, strict=True):
-        if group and (sum(group) + length > GROUP_ROWS or hides != (keys < length)):
+        blocks += _blocks(length)
+        if group and (blocks > GROUP_BLOCKS or hides != (keys < length)):
             yield group
-            group = []
+            group, blocks = [], _blocks(length)
         hides = keys < length
         group.append(length)
     if group:
         yield group
+
+
+def _blocks(length: int) -> int:
+    return -(-length // BLOCK)
 
 
 def _int32(values: np.ndarray) -> np.ndarray:
