@@ -65,7 +65,7 @@ def write_peft(
     tensors = {}
     for name, pair in factors.items():
         ends = ("A.weight", "B.weight")
-        if name.endswith("embed_tokens"):
+        if name.endswith(("embed_tokens", "word_embeddings", "token_type_embeddings")):
             ends = ("embedding_A", "embedding_B")
         for end, factor in zip(ends, pair, strict=True):
             tensors[f"base_model.model.{name}.lora_{end}"] = factor

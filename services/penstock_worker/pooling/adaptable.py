@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import torch
@@ -13,8 +14,8 @@ from penstock_worker.adapters.adaptable import EMBEDDING, adaptable_ends, adapta
 from penstock_worker.adapters.models import AdaptableModel, Renamed, adaptable_headless
 from penstock_worker.forward.interface import Unable, require_adaptable
 from penstock_worker.models.decoder import headless
-from penstock_worker.pooling.adapters import AdaptedPooling
-from penstock_worker.pooling.encoder.names import encoder_gguf_name, encoder_name
+from penstock_worker.pooling.adapters import ONE_TYPE, AdaptedPooling
+from penstock_worker.pooling.encoder.names import encoder_gguf_name, encoder_name, heads_apart
 from penstock_worker.pooling.encoders import HEADS, open_encoder
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head, head_of
 from penstock_worker.weights.family_names import by_our_names
@@ -22,6 +23,8 @@ from penstock_worker.weights.names import from_hub
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
+
+_WORDS = re.compile(r"^embeddings\.word_embeddings\.")
 
 
 def adapted_decoder(
@@ -104,11 +107,15 @@ def _layers(config: EncoderConfig) -> dict[str, tuple[int, int]]:
     shapes["attention.output.dense"] = (size, size)
     shapes["intermediate.dense"] = (inner, size)
     shapes["output.dense"] = (size, inner)
-    return {
+    found = {
         f"encoder.layer.{number}.{name}": shape
         for number in range(config.num_layers)
         for name, shape in shapes.items()
     }
+    found[EMBEDDING] = (size, config.vocab_size)
+    if config.token_types == 1:
+        found[ONE_TYPE] = (size, 1)
+    return found
 
 
 def _names(config: EncoderConfig) -> Renamed:
@@ -120,6 +127,6 @@ def _names(config: EncoderConfig) -> Renamed:
             read = from_hub(name)
             return {} if read is None else by_our_names({read: stored}, family.layer_names, layers)
         ours = encoder_gguf_name(name) if format == "gguf" else encoder_name(name, config.family)
-        return {} if ours is None else {ours: stored}
+        return {} if ours is None else heads_apart({_WORDS.sub(f"{EMBEDDING}.", ours): stored})
 
     return renamed

@@ -11,6 +11,7 @@ import torch
 from penstock.adapters import UnfitAdapter
 from penstock.errors import UnsupportedModel
 from penstock.protocol.to_worker import Setup, SlotWork
+from penstock_worker.adapters.adaptable import EMBEDDING
 from penstock_worker.adapters.fitting import Fitted, FittedMatrix, FittedModule
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter, HoldsAdapters
 from penstock_worker.adapters.models import AdaptableModel
@@ -18,6 +19,9 @@ from penstock_worker.adapters.slot_adapters import AdapterBounds, SlotAdapters
 from penstock_worker.pooling.heads import Head
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
+
+ONE_TYPE = "embeddings.token_type_embeddings"
+"""Module of the token types of a model that has but one, whose row is added to every token's."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +70,19 @@ class AdaptedPooling:
         """`layers`: the half of the backend that computes them."""
         bounds = AdapterBounds(setup.max_loras, setup.max_lora_rank)
         return PoolAdapters(
-            SlotAdapters(_LayersAndHeads(layers, self), self.model, bounds, self.weights)
+            SlotAdapters(
+                _LayersAndHeads(layers, self, setup.max_lora_rank), self.model, bounds, self.weights
+            )
         )
 
 
 class _LayersAndHeads:
     """A HoldsAdapters of PooledAdapter."""
 
-    def __init__(self, layers: HoldsAdapters, pooling: AdaptedPooling) -> None:
+    def __init__(self, layers: HoldsAdapters, pooling: AdaptedPooling, most_rank: int) -> None:
         self._layers = layers
         self._pooling = pooling
+        self._most_rank = most_rank
 
     @property
     def nbytes(self) -> int:
@@ -86,8 +93,38 @@ class _LayersAndHeads:
         own = {
             name: module for name, module in modules.items() if name.removesuffix(".bias") in heads
         }
-        others = {name: module for name, module in modules.items() if name not in own}
+        others: Fitted = {name: each for name, each in modules.items() if name not in own}
+        if ONE_TYPE in others:
+            others = self._with_type(others)
         return PooledAdapter(self._layers.hold(others), self._head(own) if own else None)
+
+    def _with_type(self, modules: Fitted) -> Fitted:
+        """What the token type's row gets, each token's row gets: one rank more of the embedding's
+        factors. Raises UnfitAdapter where that is too high a rank."""
+        others = dict(modules)
+        parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+        size, tokens = self._pooling.model.modules[EMBEDDING]
+        for name, count in ((EMBEDDING, tokens), (ONE_TYPE, 1)):
+            module = others.pop(name, None)
+            if not isinstance(module, FittedModule):
+                parts.append((torch.zeros(0, count), torch.zeros(size, 0)))
+            elif module.lengths is not None:
+                raise UnfitAdapter(f"the adapter changes {name} with DoRA, which is not supported")
+            else:
+                parts.append(module.factors(range(size), range(count)))
+        (down, up), (type_down, type_up) = parts
+        rank = len(down) + 1
+        if rank > self._most_rank:
+            raise UnfitAdapter(
+                f"the adapter's embeddings of tokens and of their type have rank {rank} together; "
+                f"at most {self._most_rank} is allowed (max_lora_rank)"
+            )
+        others[EMBEDDING] = FittedModule(
+            _stored(ONE_TYPE, torch.cat((down, torch.ones(1, tokens)))),
+            _stored(ONE_TYPE, torch.cat((up, type_up @ type_down), 1)),
+            1.0,
+        )
+        return others
 
     def _head(self, modules: Fitted) -> Head | None:
         """A head is small: factors are merged into its matrices, float32."""
@@ -113,5 +150,9 @@ class _LayersAndHeads:
             if gains is not None:
                 values = values * gains[:, None]
             values, said = values + up @ down, module.up.name
-        shape = tuple(values.shape[:1] if name.endswith(".bias") else values.shape)
-        return StoredTensor(said, shape, "F32", values.numpy().reshape(-1).view("uint8"))
+        return _stored(said, values[:, 0] if name.endswith(".bias") else values)
+
+
+def _stored(said: str, values: torch.Tensor) -> StoredTensor:
+    data = values.contiguous().numpy().reshape(-1).view("uint8")
+    return StoredTensor(said, tuple(values.shape), "F32", data)

@@ -20,7 +20,12 @@ from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.bodies import Body, Encoder, EncoderBody, Inputs, PoolInputs
 from penstock_worker.pooling.encoder.layered import IN_TORCH, LayeredEncoder, LayeredKernels
 from penstock_worker.pooling.encoder.model import EncoderModel
-from penstock_worker.pooling.encoder.names import encoder_gguf_tensors, encoder_name, space_name
+from penstock_worker.pooling.encoder.names import (
+    encoder_gguf_tensors,
+    encoder_name,
+    heads_apart,
+    space_name,
+)
 from penstock_worker.pooling.encoder.ops import REFERENCE, EncoderOps
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head, vector_head
 from penstock_worker.pooling.pooler import pooling_runner
@@ -107,7 +112,7 @@ def open_encoder(
     elif prepared.weights.format == "gguf":
         found = encoder_gguf_tensors(files)
     else:
-        found = safetensors_tensors(files, lambda name: encoder_name(name, family))
+        found = heads_apart(safetensors_tensors(files, lambda name: encoder_name(name, family)))
     weights = Weights(found, dtype, device)
     head = None
     if config.space is not None:

@@ -23,6 +23,7 @@ from penstock.families.gte import GTE
 from penstock.families.hy_v3 import HY_V3
 from penstock.families.internlm import INTERNLM2, INTERNLM3
 from penstock.families.jamba import JAMBA
+from penstock.families.jina_v3 import JINA_EMBEDDINGS_V3
 from penstock.families.kimi_linear import KIMI_LINEAR
 from penstock.families.lfm2 import LFM2, LFM2_MOE
 from penstock.families.llama import LLAMA
@@ -158,6 +159,7 @@ ENCODERS: dict[str, EncoderFamily] = {
         NOMIC_BERT,
         MODERNBERT,
         GTE,
+        JINA_EMBEDDINGS_V3,
         EMBEDDING_GEMMA,
         CLIP,
         SIGLIP,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,11 @@ import torch
 
 from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.protocol.common import Pooling
+from penstock.protocol.from_worker import AdapterFailed
+from penstock.protocol.worker_resources import LoadAdapter
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.models import adaptable_headless
+from penstock_worker.adapters.slot_adapters import SlotAdapters
 from penstock_worker.loading.loaded import Loaded
 from testing.model_configs import llama_config
 from tests.adapter_folders import Factors, random_factors, write_peft
@@ -38,6 +42,7 @@ EMBEDDERS: dict[str, dict[str, Any]] = {
     "BertModel": SIZES,
     "RobertaModel": {**SIZES, "pad_token_id": 1},
     "ModernBertModel": MODERN,
+    "JinaEmbeddingsV3Model": {**SIZES, "pad_token_id": 1},
     "Qwen3Model": DECODER,
     "DistilBertModel": {"dim": 48, "hidden_dim": 80, "n_heads": 3, "n_layers": 2},
 }
@@ -188,16 +193,26 @@ def test_what_vectors_are_not_made_of_is_passed_over(tmp_path: Path) -> None:
     loaded.runner.close()
 
 
+TABLES = {
+    "Qwen3Model": ["embed_tokens"],
+    "ModernBertModel": ["embeddings.tok_embeddings"],
+    "BertModel": ["embeddings.word_embeddings"],
+    "JinaEmbeddingsV3Model": [
+        "embeddings.word_embeddings",
+        "embeddings.token_type_embeddings",  # It has one row.
+    ],
+}
+
+
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-@pytest.mark.parametrize("kind", ["Qwen3Model", "ModernBertModel"])
+@pytest.mark.parametrize("kind", TABLES)
 def test_vectors_of_embeddings_with_adapters(tmp_path: Path, kind: str, backend: str) -> None:
     """Beside layers whose rows have lengths of their own."""
     model = save(tmp_path / "m", kind, **EMBEDDERS[kind])
     model.set_attn_implementation("eager")
     loaded = load_with_adapters(tmp_path / "m", tmp_path, backend)
-    name = "embed_tokens" if kind == "Qwen3Model" else "embeddings.tok_embeddings"
-    table, layers = model.get_submodule(name).weight, factors_of(model, 4, 2)
-    ((down, up),) = random_factors({name: tuple(table.shape)[::-1]}, 6, 1, 0.3).values()
+    shapes = {name: tuple(model.get_submodule(name).weight.shape)[::-1] for name in TABLES[kind]}
+    tables, layers = random_factors(shapes, 6, 1, 0.3), factors_of(model, 4, 2)
     random = np.random.default_rng(4)
     lengths = {
         each: random.uniform(0.5, 3, len(up)).astype(np.float32) for each, (_, up) in layers.items()
@@ -209,17 +224,57 @@ def test_vectors_of_embeddings_with_adapters(tmp_path: Path, kind: str, backend:
             found = torch.linalg.norm(weight.double(), dim=1)
             weight.mul_((torch.from_numpy(wanted) / found).float()[:, None])
     embedded = copy.deepcopy(model)
-    added = torch.from_numpy(up).double() @ torch.from_numpy(down).double()
-    with torch.no_grad():
-        embedded.get_submodule(name).weight.add_((1.5 * added.T).float())
+    for name, (down, up) in tables.items():
+        added = torch.from_numpy(up).double() @ torch.from_numpy(down).double()
+        with torch.no_grad():
+            embedded.get_submodule(name).weight.add_((1.5 * added.T).float())
     paths = [
         None,
-        write_peft(tmp_path / "e", {name: (down, up)}, alpha=9),
+        write_peft(tmp_path / "e", tables, alpha=9),
         write_peft(tmp_path / "l", layers, alpha=8, magnitudes=lengths),
     ]
     inputs, twins = random_inputs(LENGTHS), [model, embedded, dora]
     chosen = [at % 3 for at in range(len(inputs))]
     check_vectors(loaded, kind, inputs, chosen, paths, twins)
+    loaded.runner.close()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_tasks_of_jinas_embeddings(tmp_path: Path, backend: str) -> None:
+    """As its tasks' adapters do, one that PEFT writes changes all products and both tables; the
+    model's file has queries, keys and values as one tensor."""
+    import peft
+
+    kind = "JinaEmbeddingsV3Model"
+    model = save(tmp_path / "m", kind, **EMBEDDERS[kind])
+    model.set_attn_implementation("eager")
+    loaded = load_with_adapters(tmp_path / "m", tmp_path, backend)
+    names = ["q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2", "dense"]
+    names += ["word_embeddings", "token_type_embeddings"]
+    stated = peft.LoraConfig(r=4, lora_alpha=1, target_modules=names)
+    wrapped = peft.get_peft_model(copy.deepcopy(model), stated)
+    for name, parameter in wrapped.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, 0, 0.5)
+    wrapped.save_pretrained(tmp_path / "a")
+    twin = wrapped.merge_and_unload().eval()
+    paths, inputs = [tmp_path / "a", None], random_inputs(LENGTHS)
+    check_vectors(loaded, kind, inputs, [0, 1] * 3, paths, [twin, model])
+    loaded.runner.close()
+
+
+def test_a_token_types_row_needs_a_rank(tmp_path: Path) -> None:
+    kind = "JinaEmbeddingsV3Model"
+    model = save(tmp_path / "m", kind, **EMBEDDERS[kind])
+    loaded = load_with_adapters(tmp_path / "m", tmp_path, "cpu")
+    tables = [(name, tuple(model.get_submodule(name).weight.shape)[::-1]) for name in TABLES[kind]]
+    path = write_peft(tmp_path / "a", random_factors(dict(tables), 12, 1))
+    digest, _ = read_adapter(path)
+    answers = SimpleQueue[Any]()
+    loaded.runner.feature(SlotAdapters).load(LoadAdapter(digest, str(path)), answers.put)
+    answer = answers.get(timeout=60)
+    assert isinstance(answer, AdapterFailed)
+    assert "have rank 13 together; at most 12 is allowed (max_lora_rank)" in str(answer)
     loaded.runner.close()
 
 

@@ -44,6 +44,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "XLMRobertaModel": {"max_position_embeddings": 82, "type_vocab_size": 1},
     "DistilBertModel": {},
     "NomicBertModel": {},
+    "JinaEmbeddingsV3Model": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
     "ModernBertModel": {
         "local_attention": 12,
         "num_hidden_layers": 4,

@@ -18,6 +18,7 @@ from penstock_kernels.cpu.decoder_step import NOTHING_GIVEN, DecoderStep, GivenR
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
 from penstock_kernels.cpu.operands import Attention, NormWeights, RotationTable
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program
+from penstock_worker.adapters.adaptable import EMBEDDING
 from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.forward.cpu.adapters import AdaptedPhases, adapted_rows
 from penstock_worker.forward.cpu.cross_layers import beside
@@ -29,6 +30,7 @@ from penstock_worker.forward.cpu.weights import rotation_table
 from penstock_worker.forward.interface import StepCancelled
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.pooling.bodies import Inputs
+from penstock_worker.pooling.encoder.names import HEADS
 
 TYPES = -1
 """Phase.first of a look-up by the tokens' types."""
@@ -80,7 +82,8 @@ class EncoderCompiler:
     def _embedded(self) -> Iterator[Phase]:
         config, at = self.config, "embeddings"
         words = self._table(f"{at}.word_embeddings", config.vocab_size)
-        yield Phase(kind=PhaseKind.EMBED, matrices=(words,))
+        embed = Phase(kind=PhaseKind.EMBED, matrices=(words,))
+        yield embed if self.adapted is None else self.adapted.of_end(embed, EMBEDDING)
         if config.rope is None:
             rows = config.first_position + config.max_position
             places = self._table(f"{at}.position_embeddings", rows)
@@ -124,14 +127,8 @@ class EncoderCompiler:
         yield self._norm(f"{at}.output.LayerNorm")
 
     def _heads(self, at: str) -> tuple[PackedMatrix, ...]:
-        """Queries, keys and values, which lie one under the other in some files."""
         size = self.config.hidden_size
-        if not self.packing.weights.has(f"{at}.all.weight"):
-            return tuple(
-                self._dense(f"{at}.{part}", size, size) for part in ("query", "key", "value")
-            )
-        parts = (range(first * size, (first + 1) * size) for first in range(3))
-        return tuple(self._dense(f"{at}.all", 3 * size, size, rows) for rows in parts)
+        return tuple(self._dense(f"{at}.{part}", size, size) for part in HEADS)
 
     def _inner(self, at: str) -> tuple[PackedMatrix | None, PackedMatrix]:
         """The gate, which lies under what it weighs in some files, and that. Only without a gate
@@ -164,11 +161,9 @@ class EncoderCompiler:
         norm = NormWeights(weight, self.config.layer_norm_eps, "layer", bias)
         return Phase(kind=PhaseKind.NORM, width=size, norm=norm)
 
-    def _dense(
-        self, name: str, outputs: int, inputs: int, rows: range | None = None
-    ) -> PackedMatrix:
+    def _dense(self, name: str, outputs: int, inputs: int) -> PackedMatrix:
         bias = self.config.biases
-        found = self.packing.matrix(name, outputs, inputs, kind=self.kind, bias=bias, rows=rows)
+        found = self.packing.matrix(name, outputs, inputs, kind=self.kind, bias=bias)
         if self.adapted is not None and name in self.adapted.modules:
             self.named.append((found, name))
         return found

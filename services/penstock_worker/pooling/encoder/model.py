@@ -18,9 +18,10 @@ from penstock.model.config import EncoderConfig
 from penstock_kernels import reference
 from penstock_worker.adapters.interface import ProductAdapters
 from penstock_worker.attention.interface import Rotation, StepAttention
+from penstock_worker.layers.reference_ops import TensorTable
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.pooling.encoder.ops import REFERENCE, EncoderOps
-from penstock_worker.quantisation.interface import Product
+from penstock_worker.quantisation.interface import Product, Table
 from penstock_worker.weights.weights import Weights
 
 FARTHEST = 128
@@ -68,10 +69,7 @@ class _Layer:
 
         gated, wide, biases = config.gated, inner * (2 if config.gated else 1), config.biases
         parts = [f"{attention}.self.{part}" for part in ("query", "key", "value")]
-        if weights.has(f"{attention}.self.all.weight"):
-            self.qkv = dense([f"{attention}.self.all"], 3 * size, size, bias=biases)
-        else:
-            self.qkv = dense(parts, size, size, bias=biases)
+        self.qkv = dense(parts, size, size, bias=biases)
         self.mixed = dense([f"{attention}.output.dense"], size, size, bias=biases)
         self.attention_norm = _Norm(ops, weights, f"{attention}.output.LayerNorm", size, eps)
         if weights.has(f"{at}.intermediate.up.weight"):
@@ -125,7 +123,10 @@ class EncoderModel:
         self._ops = ops
         size, table = config.hidden_size, config.first_position + config.max_position
         at = "embeddings"
-        self.words = weights.take(f"{at}.word_embeddings.weight", (config.vocab_size, size))
+        words = weights.take(f"{at}.word_embeddings.weight", (config.vocab_size, size))
+        self.words: Table = TensorTable(words)
+        if adapters is not None:
+            self.words = adapters.embedding(self.words)
         self.rotary: Rotary | None = None
         self.positions: Tensor | None = None
         if config.rope is None:
@@ -165,7 +166,7 @@ class EncoderModel:
         positions = np.concatenate([np.arange(length) for length in lengths])
         positions += self.config.first_position
         step = self._ops.lay_out(tokens, positions, types, lengths, self.bias, seen=seen)
-        hidden, rotation = self.words[step.tokens], None
+        hidden, rotation = self.words(step.tokens), None
         if self.positions is not None:
             hidden = hidden + self.positions[step.positions]
         if self.rotary is not None:

@@ -4,7 +4,9 @@ and those of models whose texts and pictures share a space."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from penstock.errors import UnsupportedModel
 from penstock.families import ENCODERS
 from penstock.formats.gguf import GGUFFile
 from penstock_worker.weights.stored import StoredTensor
@@ -42,6 +44,31 @@ def encoder_name(name: str, family: str) -> str | None:
     for theirs, ours in (*ENCODERS[family].tensors, *_OLD_NORMS):
         name = name.replace(theirs, ours)
     return name
+
+
+HEADS = ("query", "key", "value")
+_FUSED = ".attention.self.all."
+
+
+def heads_apart(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Returns tensors by our names, queries, keys and values each by itself, which lie one under
+    the other in some families' files. Raises UnsupportedModel for a tensor that has no three such
+    parts."""
+    found: dict[str, StoredTensor] = {}
+    for name, stored in tensors.items():
+        if _FUSED not in name:
+            found[name] = stored
+            continue
+        rows = stored.shape[0] if stored.shape else 0
+        if rows % len(HEADS):
+            raise UnsupportedModel(
+                f"tensor {stored.name} has {rows} rows, which queries, keys and values can't share"
+            )
+        size = rows // len(HEADS)
+        for place, part in enumerate(HEADS):
+            own = stored.row_range(range(place * size, (place + 1) * size))
+            found[name.replace(_FUSED, f".attention.self.{part}.")] = own
+    return found
 
 
 _TEXTS = re.compile(r"^text_model\.(?:encoder\.)?(?!embeddings\.position_ids$)")

@@ -1,0 +1,78 @@
+"""Jina embeddings v3: XLM-RoBERTa with rotary positions in the place of its table. What it makes
+vectors for (a query, a passage, a class, …) is an adapter's choice; adapters are files beside it.
+
+Source: Sturua et al., "jina-embeddings-v3: Multilingual embeddings with task LoRA", 2024; keys:
+transformers' JinaEmbeddingsV3Config.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import UnsupportedModel
+from penstock.families.family import EncoderFamily
+from penstock.families.hub_reading import refuse_unknown
+from penstock.formats.fields import Fields
+from penstock.model.config import EncoderConfig
+from penstock.model.layer_spec import RopeSpec
+
+THETA = 20_000.0
+
+
+def _read(fields: Fields) -> EncoderConfig:
+    activation = fields.text("hidden_act", "gelu")
+    if activation != "gelu":
+        raise UnsupportedModel(f"{fields.where}: hidden_act {activation!r} is not served; gelu is")
+    hidden = fields.integer("hidden_size", 1024)
+    heads = fields.integer("num_attention_heads", 16)
+    if heads < 1 or hidden % heads or hidden // heads % 2:
+        raise UnsupportedModel(
+            f"{fields.where}: a hidden size of {hidden} and {heads} heads make no heads of an even "
+            "size, which rotary positions need"
+        )
+    return EncoderConfig(
+        family="jina_embeddings_v3",
+        vocab_size=fields.integer("vocab_size", 250_002),
+        hidden_size=hidden,
+        intermediate_size=fields.integer("intermediate_size", 4096),
+        num_layers=fields.integer("num_hidden_layers", 24),
+        num_heads=heads,
+        max_position=fields.integer("max_position_embeddings", 8194),
+        token_types=fields.integer("type_vocab_size", 1),
+        layer_norm_eps=fields.number("layer_norm_eps", 1e-5),
+        activation="gelu",
+        rope=RopeSpec(theta=_theta(fields), dims=hidden // heads),
+    )
+
+
+def _theta(fields: Fields) -> float:
+    section = fields.section("rope_parameters")
+    kind = section.text("rope_type", "default")
+    theta = section.number("rope_theta", THETA)
+    refuse_unknown(section, ())
+    if kind != "default":
+        raise UnsupportedModel(f"{section.where}: rope_type {kind!r} is not served; default is")
+    return theta
+
+
+JINA_EMBEDDINGS_V3 = EncoderFamily(
+    "jina_embeddings_v3",
+    ("jina_embeddings_v3",),
+    read_layers=_read,
+    tensors=(
+        # Files have the makers' names, adapters those of transformers' modules.
+        ("emb_ln.", "embeddings.LayerNorm."),
+        ("encoder.layers.", "layers."),
+        ("layers.", "encoder.layer."),
+        (".mixer.Wqkv.", ".attention.self.all."),
+        (".mixer.out_proj.", ".attention.output.dense."),
+        (".norm1.", ".attention.output.LayerNorm."),
+        (".norm2.", ".output.LayerNorm."),
+        (".self_attn.q_proj.", ".attention.self.query."),
+        (".self_attn.k_proj.", ".attention.self.key."),
+        (".self_attn.v_proj.", ".attention.self.value."),
+        (".self_attn.o_proj.", ".attention.output.dense."),
+        (".post_attention_layernorm.", ".attention.output.LayerNorm."),
+        (".mlp.fc1.", ".intermediate.dense."),
+        (".mlp.fc2.", ".output.dense."),
+        (".post_mlp_layernorm.", ".output.LayerNorm."),
+    ),
+)
