@@ -12,6 +12,7 @@ from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.structs import PkAttention, PkByHead, PkExperts, PkMatrix, PkNorm
 
 _NORMS = {"rms": 1, "layer": 2}
+_LANES = 16
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,25 @@ class RotationTable:
 
 
 @dataclass(frozen=True)
+class DistanceBiases:
+    """What is added to scores by how far the key lies behind the query."""
+
+    values: np.ndarray
+    """[heads, distances + 16] float32: distances are those from 1 - positions to positions - 1; the
+    kernels read 16 numbers at a time, but use none of the last ones."""
+
+    @staticmethod
+    def of(values: np.ndarray) -> DistanceBiases:
+        """`values`: [heads, distances] float32."""
+        return DistanceBiases(np.pad(values, ((0, 0), (0, _LANES))))
+
+    @property
+    def middle(self) -> int:
+        """Which of a head's numbers is that of distance 0."""
+        return (self.values.shape[1] - _LANES) // 2
+
+
+@dataclass(frozen=True)
 class IndexShape:
     """What chooses the keys that a token reads. Sizes are element counts."""
 
@@ -91,6 +111,7 @@ class Attention:
     """The layer's own index."""
     sinks: np.ndarray | None = None
     """Logit of each head's attention sink, [heads] float32; None without sinks."""
+    biases: DistanceBiases | None = None
     both_ways: bool = False
     """Whether a token sees those after it as well, in a window of as many."""
     causal: bool = False
@@ -114,7 +135,7 @@ class Attention:
         scale = self.scale
         if scale is None:
             scale = float(np.float32(1) / np.sqrt(np.float32(self.head_dim)))
-        turn = self.rotation
+        turn, shifts = self.rotation, self.biases
         return PkAttention(
             heads=self.heads,
             kv_heads=self.kv_heads,
@@ -141,6 +162,9 @@ class Attention:
             values=_address(values),
             key_block=keys.shape[-1],
             value_block=values.shape[-1],
+            biases=None if shifts is None else _address(shifts.values),
+            biases_width=0 if shifts is None else shifts.values.shape[1],
+            biases_middle=0 if shifts is None else shifts.middle,
         )
 
 

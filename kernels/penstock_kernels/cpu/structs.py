@@ -54,6 +54,9 @@ class PkAttention(ctypes.Structure):
         ("values", c_void_p),
         ("key_block", c_int64),
         ("value_block", c_int64),
+        ("biases", c_void_p),
+        ("biases_width", c_int32),
+        ("biases_middle", c_int32),
     )
 
 

@@ -100,8 +100,6 @@ def recipe(
 def _require_encoder(config: EncoderConfig, setup: Setup) -> None:
     """Raises Unable."""
     obstacle = dummy_obstacle(setup)
-    if config.relative_buckets:
-        obstacle = "the model has a relative attention bias"
     if config.layers is not None:
         shapes_of(config.layers, msgspec.structs.replace(setup, block_size=BLOCK))
     else:

@@ -139,10 +139,11 @@ template <class Cache> class Attend {
     // Floats as weights take the place of their scores, which leaves more of the nearest cache to keys and values.
     Query* weights = reinterpret_cast<Query*>(sizeof(Query) == sizeof(float) ? t_.own.scores : t_.own.weights);
     const Pages pages = t_.pages<Cache>(a_, tile.sequence);
+    const Biases biases(a_, tile.position, kv_head, group_);
     if (chooses(tile.position)) {
       const int32_t* chosen = t_.chosen(tile.row) + split * pk::KEY_SPLIT;
       const Gathered<Cache> gathered{pages, a_, chosen, tokens_through(a_.most - 1, split * pk::KEY_SPLIT), reinterpret_cast<Cell*>(t_.own.gathered)};
-      return attend_split<Cache>(panel, reach, rows, a_, gathered, split, next, t_.own.scores, weights, partials);
+      return attend_split<Cache>(panel, reach, biases, rows, a_, gathered, split, next, t_.own.scores, weights, partials);
     }
     const auto in_order = [&](SplitPages<Cache>& found, int first, int end) {
       for (int p = first, at = split * (pk::KEY_SPLIT / 16); p < end; p++) {
@@ -150,7 +151,7 @@ template <class Cache> class Attend {
         found.values[p] = static_cast<const Cell*>(a_.values) + pages.value_at(at + p, kv_head);
       }
     };
-    attend_split<Cache>(panel, reach, rows, a_, in_order, split, next, t_.own.scores, weights, partials);
+    attend_split<Cache>(panel, reach, biases, rows, a_, in_order, split, next, t_.own.scores, weights, partials);
   }
 };
 

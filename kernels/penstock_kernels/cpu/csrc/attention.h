@@ -154,6 +154,20 @@ class Reach {
   int first_[pk::MAX_TILE_ROWS], last_[pk::MAX_TILE_ROWS];
 };
 
+// What is added to the scores of a tile's rows by the distance of the key.
+class Biases {
+ public:
+  Biases(const PkAttention& a, int position, int kv_head, int group)
+      : first_(a.biases ? a.biases + static_cast<size_t>(kv_head) * group * a.biases_width + a.biases_middle - position : nullptr),
+        width_(a.biases_width), group_(group) {}
+  // Of a row: what key 0 gets, and those behind it; or null.
+  const float* of(int row) const { return first_ ? first_ + static_cast<ptrdiff_t>(row % group_) * width_ - row / group_ : nullptr; }
+
+ private:
+  const float* first_;
+  int width_, group_;
+};
+
 // Tokens of the split that begins at position `first`, through position `last`.
 inline int tokens_through(int last, int first) {
   const int count = last - first + 1;
@@ -170,11 +184,12 @@ constexpr int partial_size(int dim) { return 16 + dim; }
 struct Seen { int from, last, first, first_page, end_page; };
 
 // Makes weights of a row's products, and the first two numbers of its partial: peak and sum.
-// RULED: the row may see less than all keys up to its own, or its scores are capped.
+// RULED: the row may see less than all keys up to its own, or its scores are capped or biased.
+// biases: what the sequence's keys get, or null.
 template <class Cache, bool RULED>
 inline void softmax(float* row, const Seen& seen, const typename Cache::Cell* const* key_pages, const typename Cache::Cell* const* value_pages,
-                    const PkAttention& a, typename Cache::Query* weights, float* partial) {
-  const bool caps = RULED && a.soft_cap > 0.0f;
+                    const PkAttention& a, const float* biases, typename Cache::Query* weights, float* partial) {
+  const bool caps = RULED && a.soft_cap > 0.0f, shifts = RULED && biases;
   V peaks = set1(NO_PEAK);
   // Of pages that the row sees as a whole, nothing is left out.
   const int whole = RULED ? seen.first_page : (seen.last + 1 - seen.first) / 16;
@@ -182,6 +197,7 @@ inline void softmax(float* row, const Seen& seen, const typename Cache::Cell* co
     const int position = seen.first + 16 * p;
     V s = Cache::scaled(load(row + 16 * p), key_pages[p]);
     if (caps) s = capped(mul(s, set1(a.scale)), a.soft_cap);
+    if (shifts) s = fma(s, set1(caps ? 1.0f : a.scale), load(biases + position));
     if (p >= whole) s = keep_through(s, position, seen.last, NO_PEAK);
     if (RULED) s = keep_from(s, position, seen.from, NO_PEAK);
     if (Cache::SCALED || p >= whole) store(row + 16 * p, s);
@@ -189,7 +205,7 @@ inline void softmax(float* row, const Seen& seen, const typename Cache::Cell* co
     peaks = max(peaks, s);
   }
   // By powers of two: the scale, the base and the peak are one operation.
-  const float scale = caps ? 1.0f : a.scale, octaves = scale * 1.44269504088896341f, peak = highest(peaks);
+  const float scale = caps || shifts ? 1.0f : a.scale, octaves = scale * 1.44269504088896341f, peak = highest(peaks);
   const V by = set1(octaves), less = set1(-(peak * octaves));
   V sums = zero();
   for (int p = seen.first_page; p < seen.end_page; p++) {
@@ -219,7 +235,7 @@ template <class Cache> struct SplitPages { const typename Cache::Cell *keys[pk::
 // scores, weights: [rows][KEY_SPLIT] of scratch, the same where a weight is a float.  partials: [rows][partial_size]; what is left there of a
 // row that doesn't reach the split means nothing.
 template <class Cache, class Find>
-void attend_split(const typename Cache::Query* panel, const Reach& reach, int rows, const PkAttention& a, const Find& find, int split,
+void attend_split(const typename Cache::Query* panel, const Reach& reach, const Biases& biases, int rows, const PkAttention& a, const Find& find, int split,
                   const Coming& coming, float* scores, typename Cache::Query* weights, float* partials) {
   using Cell = typename Cache::Cell;
   const int first = split * pk::KEY_SPLIT, dim = a.head_dim, value_dim = a.value_dim, size = partial_size(value_dim);
@@ -243,13 +259,13 @@ void attend_split(const typename Cache::Query* panel, const Reach& reach, int ro
     else for (int i = 0; i < count; i++) scores_of<Cache, 1>(panel, rows, open + i, dim, scores + 16 * (p + i));
   }
   coming.ask_for();
-  const bool ruled = a.soft_cap > 0.0f || reach.first(rows - 1) > first;
+  const bool ruled = a.soft_cap > 0.0f || a.biases || reach.first(rows - 1) > first;
   for (int r = 0; r < rows; r++) {
     float *row = scores + r * pk::KEY_SPLIT, *partial = partials + static_cast<size_t>(r) * size;
     typename Cache::Query* row_weights = weights + static_cast<size_t>(r) * pk::KEY_SPLIT;
     const Seen seen = {reach.first(r), reach.last(r), first, first_page, num_pages};
-    if (ruled) softmax<Cache, true>(row, seen, key_pages, value_pages, a, row_weights, partial);
-    else softmax<Cache, false>(row, seen, key_pages, value_pages, a, row_weights, partial);
+    if (ruled) softmax<Cache, true>(row, seen, key_pages, value_pages, a, biases.of(r), row_weights, partial);
+    else softmax<Cache, false>(row, seen, key_pages, value_pages, a, nullptr, row_weights, partial);
     for (int d = 0; d < value_dim; d += 16) store(partial + 16 + d, zero());
   }
   // Whole pages first, for all rows that see the same; then what each sees of its last page.  A weight

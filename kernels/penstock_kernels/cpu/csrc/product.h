@@ -108,7 +108,9 @@ template <class Format> void tile_of(const PkMatrix& matrix, int tile, const Act
     return;
   }
   while (rows > 0) {
-    const int count = rows >= most ? most : rows >= 12 && most > 12 ? 12 : rows >= 8 && most > 8 ? 8 : rows >= 6 ? 6 : rows >= 4 ? 4 : rows;
+    // Of 7 or 8, 6 would leave too few for their sums to keep the units busy.
+    const bool even = most == 6 && (rows == 7 || rows == 8);
+    const int count = even ? 4 : rows >= most ? most : rows >= 12 && most > 12 ? 12 : rows >= 8 && most > 8 ? 8 : rows >= 6 ? 6 : rows >= 4 ? 4 : rows;
     switch (count) {
       case 1: tile_rows<Format, 1>(matrix, tile, a, row, out); break;
       case 2: tile_rows<Format, 2>(matrix, tile, a, row, out); break;

@@ -59,6 +59,8 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // has chosen; 0: all.  Of latents only.
 // index_heads, index_dim: of the index that chooses them (see PLACE_INDEX); 0: the layer has none of its own.  Its keys, one
 // for each token, lie behind the values of a KV block.
+// biases: [heads, biases_width] or null; what the score of a key gets that lies d tokens behind the query is number
+// d + biases_middle of its head's.  A row has 16 numbers more than there are distances.
 struct PkAttention {
   int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, causal, group, through, most, index_heads, index_dim;
   float scale, soft_cap;
@@ -66,6 +68,8 @@ struct PkAttention {
   const uint8_t* axes;
   void *keys, *values;
   int64_t key_block, value_block;
+  const float* biases;
+  int32_t biases_width, biases_middle;
 };
 
 // A mixture of experts. active: experts of a row, at most pk::MAX_ACTIVE.  sigmoid: what makes scores of

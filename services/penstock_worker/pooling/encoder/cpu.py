@@ -16,7 +16,12 @@ from penstock.model.config import EncoderConfig
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.decoder_step import NOTHING_GIVEN, DecoderStep, GivenRows
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
-from penstock_kernels.cpu.operands import Attention, NormWeights, RotationTable
+from penstock_kernels.cpu.operands import (
+    Attention,
+    DistanceBiases,
+    NormWeights,
+    RotationTable,
+)
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program
 from penstock_worker.adapters.adaptable import EMBEDDING
 from penstock_worker.adapters.interface import BatchAdapters
@@ -30,6 +35,7 @@ from penstock_worker.forward.cpu.weights import rotation_table
 from penstock_worker.forward.interface import StepCancelled
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.pooling.bodies import Inputs
+from penstock_worker.pooling.encoder.model import by_distance
 from penstock_worker.pooling.encoder.names import HEADS
 
 TYPES = -1
@@ -61,6 +67,7 @@ class EncoderCompiler:
             kv_heads=config.num_heads,
             head_dim=config.head_dim,
             rotation=self._rotation(),
+            biases=self._biases(),
             both_ways=True,
         )
         for number in range(config.num_layers):
@@ -78,6 +85,14 @@ class EncoderCompiler:
         if rope is None:
             return None
         return rotation_table(Rotary.load(rope, self.packing.weights, self.longest), rope)
+
+    def _biases(self) -> DistanceBiases | None:
+        buckets = self.config.relative_buckets
+        if not buckets:
+            return None
+        shape = (buckets, self.config.num_heads)
+        values = self.packing.weights.take("encoder.relative_attention_bias.weight", shape)
+        return DistanceBiases.of(by_distance(values.float(), self.longest).numpy())
 
     def _embedded(self) -> Iterator[Phase]:
         config, at = self.config, "embeddings"

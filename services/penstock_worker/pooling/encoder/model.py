@@ -142,7 +142,7 @@ class EncoderModel:
         if config.relative_buckets:
             shape = (config.relative_buckets, config.num_heads)
             buckets = weights.take("encoder.relative_attention_bias.weight", shape)
-            self.bias = _by_distance(buckets, longest)
+            self.bias = by_distance(buckets, longest)
         self.layers = [
             _Layer(ops, config, weights, number, adapters) for number in range(config.num_layers)
         ]
@@ -180,7 +180,7 @@ class EncoderModel:
         return hidden
 
 
-def _by_distance(buckets: Tensor, positions: int) -> Tensor:
+def by_distance(buckets: Tensor, positions: int) -> Tensor:
     """Returns [heads, 2 * positions - 1]: what each distance, from 1 - positions on, adds to a
     score."""
     distance = torch.arange(1 - positions, positions)
