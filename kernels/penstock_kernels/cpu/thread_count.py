@@ -21,6 +21,10 @@ FASTER = 0.9
 """Share of the time with more threads that fewer may take to stay."""
 SHORTEST, LONGEST = 32, 1024
 """Steps until the next trial: twice as many after each that was in vain."""
+ROWS_OF_ONE, MOST_OF_ONE = 64, 12
+"""In a pause a step counts as one for so many rows, but as so many at most that a window of them is
+shorter than PATIENCE. Steps of a thousand rows take tenths of a second each, and would make a pause
+of minutes."""
 PATIENCE = 64
 """Steps that a trial may take where steps of alike sizes don't come; all threads are used then."""
 
@@ -64,7 +68,7 @@ class ThreadCount:
         other beyond spinning, of all of them together."""
         if self.steady or self.most == 1:
             return
-        self._left -= 1
+        self._left -= min(1 + rows // ROWS_OF_ONE, MOST_OF_ONE)
         size = rows.bit_length()
         if size != self._size:
             self._begin_window(size)

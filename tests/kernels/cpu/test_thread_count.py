@@ -87,6 +87,16 @@ def test_all_again_where_steps_of_alike_sizes_never_come(most: int) -> None:
     assert used.count(most) > 0.9 * len(used)
 
 
+def test_few_large_steps_bring_all_threads_back() -> None:
+    """Each takes so long that a pause of as many as of small ones would last for minutes."""
+    count = ThreadCount(2)
+    used = steps(count, crowded(1), 40 * LONGEST, rows=2048)
+    assert used.count(1) > 0.9 * len(used)
+    assert count.now == 1
+    used = steps(count, QUIET[2], 100, rows=2048)
+    assert set(used[80:]) == {2}
+
+
 def test_a_steady_one_is_told_in_vain() -> None:
     assert set(steps(ThreadCount(4, steady=True), crowded(1), 10 * SHORTEST)) == {4}
 
