@@ -2,6 +2,7 @@
 # Virtual environments of what compare.py and inprocess.py run, and the model in the format each reads.
 #   bash loadtest/peers/install.sh [vllm] [llamacpp] [openvino]      (all three, if none is named)
 #   bash loadtest/peers/install.sh vectors          (sentence-transformers and fastembed)
+#   bash loadtest/peers/install.sh tokens           (pylate and FlagEmbedding)
 #   bash loadtest/peers/install.sh ik_llamacpp      (compiles for half an hour on two cores)
 # They lie under PEERS_DIR (default ~/.cache/penstock-peers). Takes minutes and a few GB; what is
 # installed already is left as it is. PYTHON names the interpreter (default python3), and MODEL_GGUF
@@ -20,6 +21,8 @@ OPTIMUM=2.3.0
 OPTIMUM_INTEL=2.2.0
 SENTENCE_TRANSFORMERS=6.2.0
 FASTEMBED=0.9.1
+PYLATE=1.6.0
+FLAG_EMBEDDING=1.4.2
 TORCH=2.13.0
 TRANSFORMERS=5.17.0
 
@@ -62,6 +65,14 @@ install_vectors() {
     make_environment vectors
     "$PEERS_DIR/vectors/bin/pip" install --quiet "torch==$TORCH" "transformers==$TRANSFORMERS" \
         "sentence-transformers==$SENTENCE_TRANSFORMERS" "fastembed==$FASTEMBED" onnx
+}
+
+# pylate takes no later transformers.
+install_tokens() {
+    installed tokens pylate "$PYLATE" && return
+    make_environment tokens
+    "$PEERS_DIR/tokens/bin/pip" install --quiet "torch==$TORCH" "pylate==$PYLATE" \
+        "FlagEmbedding==$FLAG_EMBEDDING"
 }
 
 # The library, for this machine's instruction set, and the functions by which runner.py calls it.

@@ -18,10 +18,12 @@ from loadtest.peers.servers import peers_dir
 from loadtest.report import ROOT, SetupError
 
 RUNNER = Path(__file__).with_name("runner.py")
-OURS = ("penstock", "penstock_float32")
+OURS = "penstock"
+"""How names of our own begin."""
 NAMES = {
     "penstock": "Penstock",
     "penstock_float32": "Penstock, float32",
+    "penstock_http": "Penstock, over HTTP",
     "sentence_transformers": "sentence-transformers",
     "fastembed": "fastembed",
 }
@@ -29,6 +31,14 @@ BASE = "sentence_transformers"
 """The library that others are held against."""
 ENVIRONMENT = "vectors"
 """Folder under PEERS_DIR of the environment that has the others."""
+
+
+def python_of(environment: str) -> str:
+    """The interpreter of an environment under PEERS_DIR. Raises SetupError."""
+    python = peers_dir() / environment / "bin" / "python"
+    if not python.exists():
+        raise SetupError(f"{python} is missing: bash loadtest/peers/install.sh {environment}")
+    return str(python)
 
 
 @dataclass
@@ -40,8 +50,9 @@ class Library:
     threads: int
     rates: list[float] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
-    last: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-    """Vectors of the last texts, [texts, width] float32."""
+    arrays: list[np.ndarray] = field(default_factory=list)
+    """What the last texts gave, float32, each in one dimension."""
+    environment: str = ENVIRONMENT
     _process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Library:
@@ -71,13 +82,13 @@ class Library:
             self._process.stdin.close()
             self._process.wait(60)
 
+    @property
+    def last(self) -> np.ndarray:
+        """Vectors of the last texts, [texts, width] float32."""
+        return np.stack(self.arrays)
+
     def _python(self) -> str:
-        if self.name in OURS:
-            return sys.executable
-        python = peers_dir() / ENVIRONMENT / "bin" / "python"
-        if not python.exists():
-            raise SetupError(f"{python} is missing: bash loadtest/peers/install.sh {ENVIRONMENT}")
-        return str(python)
+        return sys.executable if self.name.startswith(OURS) else python_of(self.environment)
 
     def _line(self) -> dict[str, Any]:
         process = self._process
@@ -90,13 +101,11 @@ class Library:
         return found
 
     def embed(self, texts: list[str]) -> float:
-        """Sets `last`. Returns the seconds."""
+        """Sets `arrays`. Returns the seconds."""
         process = self._process
         if process is None or process.stdin is None:
             raise RuntimeError("the process has not been started")
         print(json.dumps({"texts": texts}), file=process.stdin, flush=True)
         answer = self._line()
-        self.last = np.stack(
-            [np.frombuffer(base64.b64decode(each), "<f4") for each in answer["vectors"]]
-        )
+        self.arrays = [np.frombuffer(base64.b64decode(each), "<f4") for each in answer["vectors"]]
         return float(answer["seconds"])

@@ -36,6 +36,52 @@ def _penstock(dtype: str) -> Callable[[str, int], tuple[Embed, list[str]]]:
     return make
 
 
+def _penstock_http(model: str, threads: int) -> tuple[Embed, list[str]]:
+    """A server; all texts of a call are in one request to /v1/embeddings."""
+    import atexit
+    import socket
+    import subprocess
+    import urllib.request
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "serve", model, "--port", str(port)], stdout=2
+    )
+    atexit.register(server.wait, 60)
+    atexit.register(server.terminate)  # The last one is called first.
+
+    def call(path: str, body: bytes | None = None) -> bytes:
+        asked = urllib.request.Request(url + path, body, {"content-type": "application/json"})
+        with urllib.request.urlopen(asked, timeout=600) as reply:
+            found: bytes = reply.read()
+        return found
+
+    while True:
+        try:
+            call("/health/ready")
+            break
+        except OSError:
+            if server.poll() is not None:
+                raise
+            time.sleep(0.2)
+    name = json.loads(call("/v1/models"))["data"][0]["id"]
+
+    def embed(texts: list[str]) -> Iterable[Any]:
+        body = {"model": name, "input": texts, "encoding_format": "base64"}
+        found = json.loads(call("/v1/embeddings", json.dumps(body).encode()))["data"]
+        return [_floats(base64.b64decode(each["embedding"])) for each in found]
+
+    return embed, ["torch"]
+
+
+def _floats(data: bytes) -> Any:
+    import numpy as np
+
+    return np.frombuffer(data, "<f4")
+
+
 def _sentence_transformers(model: str, threads: int) -> tuple[Embed, list[str]]:
     import torch
     from sentence_transformers import SentenceTransformer
@@ -130,11 +176,88 @@ def rows_of(model: Any) -> Any:
     return Rows()
 
 
+# Several numbers of each text's tokens, instead of one vector (see tokens.py).
+
+
+def _penstock_tokens(task: Any, role: Any) -> Callable[[str, int], tuple[Embed, list[str]]]:
+    def make(model: str, threads: int) -> tuple[Embed, list[str]]:
+        from penstock import LLM, PoolingParams
+
+        llm = LLM(model, dtype="float32")
+        params = PoolingParams(input_type=role)
+
+        def embed(texts: list[str]) -> Iterable[Any]:
+            found = llm.encode(texts, params, pooling_task=task, use_tqdm=False)
+            if task == "embed_sparse":
+                return [_weights(each.outputs.indices, each.outputs.data) for each in found]
+            return [each.outputs.data for each in found]
+
+        return embed, ["torch"]
+
+    return make
+
+
+def _weights(ids: Iterable[int], weights: Iterable[float]) -> Any:
+    """Token ids, ascending, then the weight of each."""
+    import numpy as np
+
+    return np.array(sorted(zip(map(int, ids), map(float, weights), strict=True))).T
+
+
+def _pylate(*, is_query: bool) -> Callable[[str, int], tuple[Embed, list[str]]]:
+    def make(model: str, threads: int) -> tuple[Embed, list[str]]:
+        import torch
+        from pylate.models import ColBERT
+
+        torch.set_num_threads(threads)
+        loaded = ColBERT(model, device="cpu", local_files_only=True)
+
+        def embed(texts: list[str]) -> Iterable[Any]:
+            found: Iterable[Any] = loaded.encode(texts, is_query=is_query, show_progress_bar=False)
+            return found
+
+        return embed, ["pylate", "sentence-transformers", "torch", "transformers"]
+
+    return make
+
+
+def _flag_embedding(kind: str) -> Callable[[str, int], tuple[Embed, list[str]]]:
+    def make(model: str, threads: int) -> tuple[Embed, list[str]]:
+        import torch
+        from FlagEmbedding import BGEM3FlagModel
+
+        torch.set_num_threads(threads)
+        loaded = BGEM3FlagModel(model, use_fp16=False, devices="cpu")
+        wanted = {f"return_{each}": each == kind for each in ("dense", "sparse", "colbert_vecs")}
+
+        def embed(texts: list[str]) -> Iterable[Any]:
+            found = loaded.encode(texts, batch_size=32, max_length=512, **wanted)
+            if kind == "sparse":
+                return [_weights(each, each.values()) for each in found["lexical_weights"]]
+            rows: Iterable[Any] = found["dense_vecs" if kind == "dense" else "colbert_vecs"]
+            return rows
+
+        return embed, ["FlagEmbedding", "torch", "transformers"]
+
+    return make
+
+
 LIBRARIES: dict[str, Callable[[str, int], tuple[Embed, list[str]]]] = {
     "penstock": _penstock("auto"),
     "penstock_float32": _penstock("float32"),
+    "penstock_http": _penstock_http,
     "sentence_transformers": _sentence_transformers,
     "fastembed": _fastembed,
+    "penstock_documents": _penstock_tokens("token_embed", "document"),
+    "penstock_queries": _penstock_tokens("token_embed", "query"),
+    "penstock_dense": _penstock_tokens("embed", None),
+    "penstock_tokens": _penstock_tokens("token_embed", None),
+    "penstock_sparse": _penstock_tokens("embed_sparse", None),
+    "pylate_documents": _pylate(is_query=False),
+    "pylate_queries": _pylate(is_query=True),
+    "m3_dense": _flag_embedding("dense"),
+    "m3_tokens": _flag_embedding("colbert_vecs"),
+    "m3_sparse": _flag_embedding("sparse"),
 }
 
 
