@@ -85,6 +85,14 @@ template <Weights SORT, int N, int M> struct Dots {
 inline W as_bytes(W levels) { return levels; }
 #endif
 
+}  // namespace
+
+#if defined(PK_DOTS_OF_FEW_ROWS)
+#include "dots_avx2.h"
+#endif
+
+namespace {
+
 // Levels of two bits, four vectors of which lie in one.
 template <int... N> __attribute__((always_inline)) inline void four_quarters(W q, W* w, std::integer_sequence<int, N...>) {
   ((w[N] = and_bits(shifted<-2 * N>(q), 3)), ...);

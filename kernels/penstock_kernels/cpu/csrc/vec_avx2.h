@@ -150,6 +150,7 @@ template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t offset
   return dot<N>(w, a, {first, first});
 }
 #else
+#define PK_DOTS_OF_FEW_ROWS 1
 inline __m256i widened(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
 // Of N times four inputs, at most eight: the sum of levels (0 to 15) times a.  16 pairs of them, 15 * 127 * 16, fit
 // into 16 bits.
