@@ -259,7 +259,11 @@ def scan_of(mixer: AnyMixer) -> DeviceScan:
     """A scan on the device that computes what `mixer.scan` does, up to rounding."""
     if isinstance(mixer, ShortConv):
         return _short_conv(mixer)
-    return _gated_delta(mixer) if isinstance(mixer, GatedDelta) else _mamba2(mixer)
+    if isinstance(mixer, GatedDelta):
+        return _gated_delta(mixer)
+    if isinstance(mixer, Mamba2):
+        return _mamba2(mixer)
+    raise TypeError(f"{type(mixer).__name__} has no scan on the device")
 
 
 def _short_conv(mixer: ShortConv) -> DeviceScan:

@@ -246,7 +246,9 @@ class SlicedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
         return self.patch * self.whole
 
 
-class DocumentImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="document"):
+class DocumentImages(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="deepseek_ocr"
+):
     """DeepSeek-OCR's: if a picture has a side that is longer than a tile's, square tiles of it on a
     canvas whose form is the nearest to its own; behind them the whole as a square page, between
     bars.

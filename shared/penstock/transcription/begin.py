@@ -61,7 +61,9 @@ async def _asked(
         )
     question = facts.translating if translate else facts.asking
     marks, own = stand_ins(), media.kinds["audio"]
-    shape = template.known_shape or await asyncio.to_thread(template.content_shape)
+    shape = template.known_shape
+    if shape is None:
+        shape = await asyncio.to_thread(template.content_shape)
     parts = [media_part("audio"), {"type": "text", "text": question}]
     content = f"{marks.of('audio')}{question}" if shape.texts else parts
     rendered = await template.rendered([{"role": "user", "content": content}])
