@@ -65,7 +65,7 @@ def _penstock_http(model: str, threads: int) -> tuple[Embed, list[str]]:
         except OSError:
             if server.poll() is not None:
                 raise
-            time.sleep(0.2)
+            time.sleep(0.2)  # A server says nothing by itself when it becomes ready.
     name = json.loads(call("/v1/models"))["data"][0]["id"]
 
     def embed(texts: list[str]) -> Iterable[Any]:

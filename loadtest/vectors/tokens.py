@@ -35,7 +35,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "BGE-M3, vectors of tokens": ("m3", "penstock_tokens", "m3_tokens", "FlagEmbedding"),
     "BGE-M3, weights of tokens": ("m3", "penstock_sparse", "m3_sparse", "FlagEmbedding"),
 }
-"""Of each kind of numbers: its model, our process, the makers', and their library."""
+"""The model, our process, the makers' process and their library, for each kind of numbers."""
 
 
 def measure(flags: Flags) -> Document:

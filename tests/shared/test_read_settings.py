@@ -241,6 +241,7 @@ def asked_of(fields: Fields, towered: TowerFamily) -> tuple[frozenset[str], froz
     towered.text_half(fields)
     inner = {key: Fields(tower.values[key], key) for key in within(tower.values)}
     plain = tower.section
+    # Sections within are ones that note what is asked of them, too.
     tower.section = lambda key: inner[key] if key in inner else plain(key)  # type: ignore[method-assign]
     towered.read(fields, tower, text)
     asked = tower._asked.union(inner, *(each._asked for each in inner.values()))

@@ -24,7 +24,7 @@ WITHIN = "projector."
 
 
 class Documents:
-    """See DocumentProjector."""
+    """Computes a DocumentProjector. Loads its weights when it is constructed."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from penstock_worker.weights.weights import Weights
 
 
 class Pages:
-    """See PageProjector."""
+    """Computes a PageProjector. Loads its weights when it is constructed."""
 
     def __init__(
         self,

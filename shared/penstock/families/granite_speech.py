@@ -37,7 +37,7 @@ ENCODER_DEFAULTS: dict[str, object] = {
 }
 """Defaults of transformers' GraniteSpeechEncoderConfig."""
 QUERY_NORM = NormSpec(kind="layer", eps=1e-12, bias=True)
-"""Of the queries, in all releases."""
+"""Norm of the queries, the same in all releases."""
 MAX_SEEN = 4096
 """Most vectors that attend to one another, and of a window."""
 MAX_TIMES = 64

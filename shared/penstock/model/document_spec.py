@@ -1,7 +1,9 @@
-"""What makes rows of a page: convolutions over the patches of a tower, a decoder's layers in which
-learned queries follow them, and a product.
+"""What makes rows of a page: convolutions over the patches of a tower, behind them either layers in
+which learned queries follow what these give (DeepSeek-OCR 2) or a second tower (DeepSeek-OCR), and
+a product.
 
-Source: DeepSeek-AI, "DeepSeek-OCR 2: visual causal flow", 2026.
+Sources: DeepSeek-AI, "DeepSeek-OCR: contexts optical compression", 2025, and "DeepSeek-OCR 2:
+visual causal flow", 2026.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class QueryLayersSpec(msgspec.Struct, frozen=True, kw_only=True):
     theta: float = 10_000.0
     """Base of the rotation, by a vector's place in the tile's sequence."""
     activation: Literal["gelu", "gelu_tanh", "quick_gelu", "silu"] = "silu"
-    """Of a gate."""
+    """What a gate's numbers go through."""
 
     @property
     def head_dim(self) -> int:
@@ -85,7 +87,7 @@ class PageProjector(msgspec.Struct, frozen=True, kw_only=True, tag="page"):
     contexts optical compression", 2025)."""
 
     channels: tuple[int, int]
-    """As of DocumentProjector."""
+    """Outputs of the convolutions, as DocumentProjector has them."""
     norm: NormSpec
     """Form of the norms that follow convolutions."""
     layers: PageLayersSpec

@@ -260,8 +260,8 @@ def minicpmv4_6(settings: ImageSettings, config: Fields, tokens: MediaTokens) ->
 
 
 def deepseek_ocr(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    """As the makers' code prepares pictures by itself ("Gundam"): what its mode says isn't in any
-    file."""
+    """DeepSeek-OCR's pictures are prepared in the mode that the makers' code has by default
+    ("Gundam"), which no file says."""
     return _document(settings, config, tokens, 640, lines=True, most=9)
 
 

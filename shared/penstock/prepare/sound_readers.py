@@ -101,7 +101,7 @@ _HARMLESS_TO_GRANITE = (
     "return_attention_mask",
 )
 WINDOW_SECONDS = 30
-"""Of a recording, that are transcribed together: no file says it."""
+"""Seconds of a recording that are transcribed together: no file says how many."""
 
 
 def granite_sounds(

@@ -22,7 +22,7 @@ ASKING = "can you transcribe the speech into a written format?"
 TRANSLATING = "can you translate the speech to English?"
 """What Granite Speech is asked behind a sound."""
 ASKED_LANGUAGES = ("de", "en", "es", "fr", "ja", "pt")
-"""Those that Granite Speech knows; its first releases don't know Japanese."""
+"""Languages that Granite Speech knows; its first releases don't know Japanese."""
 MARK = "<asr_text>"
 """Parts the language from the text in an answer."""
 MAX_ANSWER = 1024

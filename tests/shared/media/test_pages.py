@@ -31,8 +31,8 @@ SMALL = msgspec.structs.replace(FIRST, patch=4, tile=48, page=64, tile_rows=9, p
 
 
 def facts(folder: Path, architecture: str) -> MediaFacts:
-    """Of the makers' files, which have no image processor's settings, and no id of a picture's
-    token."""
+    """What is read of a folder as the makers have it, without an image processor's settings and the
+    id of a picture's token."""
     write_folder(folder, FAMILIES["deepseek_ocr2"])
     (folder / "preprocessor_config.json").unlink()
     own = {"processor_class": "DeepseekVLV2Processor", "normalize": True, "patch_size": 16}

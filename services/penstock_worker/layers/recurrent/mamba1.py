@@ -37,10 +37,11 @@ class SelectiveMaps:
     times: Product
     """Makes each channel's step, before bias and softplus: [rows, rank] to [rows, inner]."""
     norms: tuple[Norm, Norm, Norm] | None
-    """Of the vector and of both maps; None: they have none."""
+    """Norms of the vector and of both maps; None: these have none."""
     sizes: tuple[int, int, int]
+    """Numbers of the vector and of each map."""
     dtype: torch.dtype
-    """That of both products."""
+    """Type of what both products are given."""
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Maps [rows, inner] to steps and maps, float32."""
