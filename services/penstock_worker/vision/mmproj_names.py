@@ -52,6 +52,12 @@ _MODULES = {
     "mm.model.mlp.1": "projector.1",
     "mm.model.mlp.3": "projector.2",
 }
+_OF_LLAMA4 = {
+    "v.patch_embd": "patch_matrix",
+    "mm.model.mlp.1": "projector.adapter.1",
+    "mm.model.mlp.2": "projector.adapter.2",
+    "mm.model.fc": "projector.1",
+}
 _MERGING = "v.vit_merger."
 _IN_MERGING = IN_LAYER | {"ds_ln": "norm2", "ds_ffn_up": "up_proj", "ds_ffn_down": "down_proj"}
 _WHOLE = {
@@ -83,9 +89,15 @@ class MmprojNames:
             self._modules["v.post_ln"] = "projector.norm"  # that of the merger
         if kind == "glm4v":
             self._modules["mm.model.fc"] = "projector.1"
+        if kind == "llama4":
+            self._modules |= _OF_LLAMA4
+            self._whole["v.position_embd.weight"] = "positions_before_class"
         if kind == "minicpmv4_6":
             self._modules |= {"mm.up": "projector.1", "mm.down": "projector.2"}
         self._in_layer = IN_LAYER | (_SWAPPED if _is_swapped(file) else {})
+        if kind == "llama4":
+            # The name of the converter's releases since Gemma 4's, which has it for another norm.
+            self._in_layer = self._in_layer | {"attn_post_norm": "norm2"}
         if kind == "gemma4v":
             self._modules["v.position_embd"] = "axial_positions"
             self._in_layer = self._in_layer | _FOUR_NORMS

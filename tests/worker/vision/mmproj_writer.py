@@ -68,6 +68,7 @@ TEXT_HALVES |= {
     "glm_ocr_text": Conversion(gguf.MODEL_ARCH.GLM4, sections, own_parts=halves_apart(16)),
     "glm4v_moe_text": Conversion(gguf.MODEL_ARCH.GLM4_MOE, glm4v_moe_text),
 }
+TEXT_HALVES["llama4_text"] = CONVERSIONS["llama4-of-four"]
 TEXT_HALVES["deepseek_ocr2_text"] = Conversion(gguf.MODEL_ARCH.DEEPSEEK2OCR, keys.deepseek_ocr2)
 RECURRENT_HALVES = {
     "lfm2": recurrent.CONVERSIONS["lfm2"],
@@ -154,6 +155,11 @@ def internvl(writer: Writer, config: Any) -> None:
     writer.add_vision_preproc_max_tiles(6)
 
 
+def llama4(writer: Writer, config: Any) -> None:
+    writer.add_vision_use_gelu(True)
+    writer.add_vision_projector_scale_factor(round(1 / config.vision_config.pixel_shuffle_ratio))
+
+
 def deepseek_ocr2(writer: Writer, config: Any) -> None:
     kept = config.vision_config.encoder_config.num_key_value_heads
     writer.add_uint32("clip.vision.attention.head_count_kv", kept)
@@ -190,6 +196,7 @@ KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
     "deepseek_ocr": ("deepseekocr", deepseek_ocr),
     "deepseek_ocr2": ("deepseekocr2", deepseek_ocr2),
     "internvl": ("internvl", internvl),
+    "llama4": ("llama4", llama4),
 }
 """clip.projector_type and the family's own keys, by the model_type of the whole."""
 
@@ -311,6 +318,8 @@ def _parts(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor
         yield _of_gemma4(name, tensor, config.vision_config.patch_size)
     elif kind == "internvl":
         yield _of_internvl(name), tensor
+    elif kind == "llama4":
+        yield _of_llama4(name), tensor
     else:
         yield name, tensor
 
@@ -412,6 +421,16 @@ def _of_internvl(name: str) -> str:
     return f"model.{name}.weight" if unnamed else f"model.{name}"
 
 
+def _of_llama4(name: str) -> str:
+    if name.endswith("positional_embedding_vlm"):
+        return "vision_model.positional_embedding_vlm.weight"
+    if name == "multi_modal_projector.linear_1.weight":
+        return "mm.model.fc.weight"
+    # Older files, which are most, call the second norm so; here, those of one layer do.
+    name = name.replace("vision_model.model.layers.1.post_attention_layernorm", "v.blk.1.ln2")
+    return name.removeprefix("model.")
+
+
 def _of_old_llava(name: str, tensor: Tensor, layers: int) -> Iterator[tuple[str, Tensor]]:
     """Names and tensors of the converter in tools/mtmd/legacy-models, which calls fc1 ffn_down."""
     name = name.removeprefix("vision_tower.vision_model.")
@@ -489,6 +508,9 @@ class TextHalf:
 def write_text_half(path: Path, theirs: Any, made: Made = Writer) -> None:
     """The decoder's file."""
     config = theirs.config.text_config
+    if config.model_type == "llama4_text":  # its decoder is a whole model
+        write(path, theirs.language_model, TEXT_HALVES[config.model_type], made)
+        return
     inner = getattr(theirs.model, "text_model", None) or theirs.model.language_model
     weights = {f"model.{name}": tensor for name, tensor in inner.state_dict().items()}
     if config.model_type in RECURRENT_HALVES:

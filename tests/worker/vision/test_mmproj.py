@@ -19,6 +19,7 @@ from penstock.model.config import ModelConfig, WeightFiles
 from penstock.model.media_facts import (
     CanvasImages,
     DocumentImages,
+    FittedImages,
     FixedImages,
     FrameSampling,
     ImagePreparation,
@@ -101,6 +102,9 @@ PREPARED: dict[str, ImagePreparation] = {
     "minicpm-v": SlicedImages(pixels=known(3), patch=4),
     "minicpm-v-of-four": SlicedImages(pixels=known(3), patch=4, merge=2),
     "internvl": CanvasImages(pixels=known(3), tile=24, rows=4, most=6),
+    "llama4-squares-of-four": FittedImages(
+        pixels=msgspec.structs.replace(known(2), rounded=True), tile=32, rows=4
+    ),
 }
 
 

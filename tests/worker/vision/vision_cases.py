@@ -72,6 +72,23 @@ LLAMA4 = TEXT | {
     "attention_chunk_size": 19,
     "floor_scale": 16,
 }
+
+
+def llama4(image: int, vision: dict[str, Any], text: dict[str, Any] | None = None) -> Case:
+    """Tiles of so many pixels each way, in patches of four."""
+    factor = round(1 / vision.get("pixel_shuffle_ratio", 0.5))
+    sees = {"image_size": image, "patch_size": 4, "intermediate_size": 48 * factor**2}
+    inner = dict.fromkeys(("projector_input_dim", "projector_output_dim", "vision_output_dim"), 56)
+    settings = {
+        "text_config": LLAMA4 | (text or {}),
+        "vision_config": SEES | sees | inner | vision,
+        "image_token_index": PLACEHOLDER,
+    }
+    pixels = msgspec.structs.replace(COLOURS, rounded=True)
+    rows = (image // 4 // factor) ** 2
+    return Case("Llama4", settings, FittedImages(pixels=pixels, tile=image, rows=rows))
+
+
 FORMS = [[24, 24], [24, 48], [48, 24], [48, 48], [24, 72]]
 CASES: dict[str, Case] = (
     {
@@ -241,23 +258,11 @@ CASES: dict[str, Case] = (
                 pixels=COLOURS, tile=24, side=4, forms=tuple((a, b) for a, b in FORMS), most=2
             ),
         ),
-        "llama4": Case(
-            "Llama4",
-            {
-                "text_config": LLAMA4,
-                "vision_config": SEES
-                | {
-                    "image_size": 24,
-                    "patch_size": 4,
-                    "intermediate_size": 192,
-                    "projector_input_dim": 56,
-                    "projector_output_dim": 56,
-                    "vision_output_dim": 56,
-                    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
-                },
-                "image_token_index": PLACEHOLDER,
-            },
-            FittedImages(pixels=msgspec.structs.replace(COLOURS, rounded=True), tile=24, rows=9),
+        "llama4": llama4(24, {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}),
+        "llama4-squares-of-four": llama4(
+            32,
+            {"pixel_shuffle_ratio": 0.25},
+            {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1},
         ),
         "gemma3": Case(
             "Gemma3",

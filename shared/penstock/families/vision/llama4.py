@@ -6,6 +6,8 @@ Source: Meta AI, "The Llama 4 herd", 2025.
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
@@ -34,6 +36,8 @@ from penstock.model.tower_spec import (
 
 EPS = 1e-5
 """Epsilon of all norms of the tower, whatever config.json says."""
+THETA = 10_000.0
+"""Of the rotation, where nothing says it."""
 MAX_FACTOR = 64
 TEXT_DEFAULTS: dict[str, object] = {
     "vocab_size": 202_048,
@@ -63,7 +67,7 @@ def _tower(section: Fields) -> tuple[TowerSpec, int]:
     image = bounded(section, "image_size", MAX_PIXELS, 448)
     side = patches_in_row(section, image, patch)
     rope = section.section("rope_parameters")
-    theta = rope.number("rope_theta", section.number("rope_theta", 10_000.0))
+    theta = rope.number("rope_theta", section.number("rope_theta", THETA))
     tower = TowerSpec(
         hidden_size=hidden,
         intermediate_size=bounded(section, "intermediate_size", MAX_WIDTH, 5632),
@@ -71,20 +75,31 @@ def _tower(section: Fields) -> tuple[TowerSpec, int]:
         num_heads=heads(section, "num_attention_heads", hidden, 16),
         patch=patch,
         norm=NormSpec(kind="layer", eps=EPS, bias=True),
-        positions=LearnedPositions(
-            side=side,
-            rotary=RotaryPositions(theta=theta, columns_first=True, adjacent=True, first=1),
-        ),
-        class_token=True,
-        first_norm=True,
-        last_norm=True,
+        **form(side, theta),
     )
+    check_heads(tower, section.where)
+    return tower, image
+
+
+def form(side: int, theta: float) -> dict[str, Any]:
+    """What the tower has beside sizes, by the names of TowerSpec. side: of a tile, patches.  theta:
+    of the rotation."""
+    rotary = RotaryPositions(theta=theta, columns_first=True, adjacent=True, first=1)
+    return {
+        "positions": LearnedPositions(side=side, rotary=rotary),
+        "class_token": True,
+        "first_norm": True,
+        "last_norm": True,
+    }
+
+
+def check_heads(tower: TowerSpec, where: str) -> None:
+    """Raises UnsupportedModel for heads that can't rotate."""
     if tower.head_dim % 4:
         raise UnsupportedModel(
-            f"{section.where}: heads of {tower.head_dim} numbers can't rotate by row and column; "
+            f"{where}: heads of {tower.head_dim} numbers can't rotate by row and column; "
             "hidden_size / num_attention_heads must be a multiple of 4"
         )
-    return tower, image
 
 
 def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec | None:

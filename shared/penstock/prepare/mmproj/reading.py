@@ -41,6 +41,7 @@ from penstock.prepare.mmproj.deepseek_ocr import deepseek_ocr, deepseek_ocr2
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.gemma import gemma3, gemma4, gemma4_sounds, siglip_tower
 from penstock.prepare.mmproj.glm4v import glm4v
+from penstock.prepare.mmproj.llama4 import llama4
 from penstock.prepare.mmproj.minicpmv import minicpmv4_6
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
 from penstock.prepare.mmproj.sounds import granite_speech, qwen2_audio, voxtral
@@ -292,6 +293,7 @@ KINDS: dict[str, MmprojKind] = {
         "Qwen3-VL or Qwen3.5", ("qwen3", "qwen3_moe", "qwen3_5", "qwen3_5_moe"), qwen3_vl
     ),
     "glm4v": MmprojKind("GLM-4.1V, 4.5V or GLM-OCR", ("glm4", "glm4_moe"), glm4v),
+    "llama4": MmprojKind("Llama 4", ("llama4",), llama4),
     "internvl": MmprojKind("InternVL 3", ("qwen2", "qwen3", "qwen3_moe", "llama"), internvl),
     "qwen2a": MmprojKind("Qwen2-Audio", ("qwen2",), qwen2_audio, hears=True),
     "voxtral": MmprojKind("Voxtral", ("llama",), voxtral, hears=True),
