@@ -69,6 +69,7 @@ FROM_MEMORY = {
 TOWERS_FROM_MEMORY = {
     "deepseek_ocr",
     "deepseek_ocr2",
+    "gemma3n",
     "glm4v",
     "glm_ocr",
     "granite_speech",

@@ -15,6 +15,7 @@ from penstock.model.audio_spec import (
     BlockConformerSpec,
     BlockTowerSpec,
     ConformerSpec,
+    EmbedderProjector,
     LinearProjector,
     NarrowProjector,
     QueryProjector,
@@ -23,6 +24,7 @@ from penstock.model.audio_spec import (
 from penstock.model.config import ModelConfig
 from penstock.prepare.hub_config import read_config
 from tests.shared.releases.reading import RELEASES
+from tests.shared.test_real_configs import CONFIGS
 
 QWEN2_AUDIO: dict[str, Any] = {
     "architectures": ["Qwen2AudioForConditionalGeneration"],
@@ -312,6 +314,82 @@ def test_conformers_that_arent_served(changes: dict[str, Any], words: str) -> No
     values = values | {"audio_config": values["audio_config"] | changes}
     with pytest.raises(UnsupportedModel, match=words):
         read_config(Fields(values, "config.json"))
+
+
+GEMMA3N: dict[str, Any] = CONFIGS["gemma-3n-e2b"] | {
+    "audio_config": {
+        "conf_attention_chunk_size": 12,
+        "conf_attention_context_left": 13,
+        "conf_attention_context_right": 0,
+        "conf_attention_logit_cap": 50.0,
+        "conf_conv_kernel_size": 5,
+        "conf_num_attention_heads": 8,
+        "conf_num_hidden_layers": 12,
+        "conf_positional_bias_size": 256,
+        "conf_reduction_factor": 4,
+        "conf_residual_weight": 0.5,
+        "gradient_clipping": 10000000000.0,
+        "hidden_size": 1536,
+        "input_feat_size": 128,
+        "model_type": "gemma3n_audio",
+        "rms_norm_eps": 1e-06,
+        "sscp_conv_channel_size": [128, 32],
+        "sscp_conv_eps": 0.001,
+        "sscp_conv_group_norm_eps": 0.001,
+        "sscp_conv_kernel_size": [[3, 3], [3, 3]],
+        "sscp_conv_stride_size": [[2, 2], [2, 2]],
+        "torch_dtype": "bfloat16",
+        "vocab_offset": 262272,
+        "vocab_size": 128,
+    },
+    "audio_token_id": 262273,
+    "boa_token_id": 256000,
+    "boi_token_id": 255999,
+    "eoa_token_id": 262272,
+    "eoi_token_id": 262144,
+    "image_token_id": 262145,
+    "initializer_range": 0.02,
+    "torch_dtype": "bfloat16",
+    "vision_soft_tokens_per_image": 256,
+}
+"""Written from memory: no release's file could be had."""
+
+
+def test_gemma_3n() -> None:
+    config = read(GEMMA3N)
+    audio = heard(config)
+    assert (config.architecture, config.vision, config.num_layers) == ("gemma3n", None, 30)
+    assert config.per_layer_inputs is not None
+    assert config.per_layer_inputs.media_id == 0
+    assert isinstance(audio.tower, ConformerSpec)
+    assert (audio.tower.num_layers, audio.tower.window, audio.tower.every) == (12, 13, 4)
+    projector = EmbedderProjector(eps=1e-6, vocab=128, filler=127, end=0, vectors=188)
+    assert audio.projector == projector
+    assert [audio.rows(1, frames) for frames in (1, 2997)] == [189, 189]
+    assert [audio.takes(1, frames) for frames in (2997, 3008, 3009)] == [True, True, False]
+    assert heard(read(GEMMA3N | {"audio_config": {"model_type": "gemma3n_audio"}})) == audio
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "words"),
+    [
+        ("audio_config", {"conf_attention_context_right": 2}, "conf_attention_context_right"),
+        ("audio_config", {"sscp_conv_stride_size": [[2, 2], [1, 2]]}, "sscp_conv_stride_size"),
+        ("audio_config", {"sscp_conv_channel_size": [128]}, "two numbers"),
+        ("audio_config", {"conf_attention_logit_cap": 0.0}, "conf_attention_logit_cap"),
+        ("audio_config", {"conf_num_attention_heads": 7}, "heads"),
+        ("audio_config", {"vocab_offset": 262273}, "eoa_token_id"),
+        ("audio_config", {"vocab_size": 64}, "less than vocab_size of the decoder"),
+        (None, {"audio_token_id": 7}, "vocab_size_per_layer_input, or more"),
+        (None, {"audio_soft_tokens_per_image": 0}, "audio_soft_tokens_per_image"),
+    ],
+)
+def test_variants_of_gemma_3n_that_arent_served(
+    section: str | None, changes: dict[str, Any], words: str
+) -> None:
+    changed = changes if section is None else {section: GEMMA3N[section] | changes}
+    with pytest.raises(UnsupportedModel, match=words):
+        read(GEMMA3N | changed)
 
 
 GRANITE_SPEECH: dict[str, Any] = {

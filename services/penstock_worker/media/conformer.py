@@ -37,25 +37,57 @@ HIDDEN = -1e9
 
 
 class Reduction:
-    """A convolution that goes two windows and two bands at a time, a norm of its channels, relu."""
+    """A convolution that goes two windows and two bands at a time, a norm, relu."""
 
-    def __init__(self, weights: Weights, name: str, inputs: int, outputs: int, eps: float) -> None:
+    def __init__(
+        self, spec: ConformerSpec, weights: Weights, name: str, inputs: int, outputs: int
+    ) -> None:
         matrix = weights.take(f"{name}.conv.weight", (outputs, inputs, REACH, REACH))
         self._product = TowerProduct(matrix.flatten(1), None)
         self._norm = weights.take(f"{name}.norm.weight", (outputs,))
-        self._eps = eps
+        self._eps = spec.eps
+        self._cumulative_eps = spec.cumulative_eps
+        self._around = (0, 2) if spec.ahead else (1, 1)
 
     def pieces(self, x: Tensor, threads: RowThreads) -> Pieces[Tensor]:
         """Maps [windows, bands, inputs] to half of both, rounded up, and the outputs."""
-        around = functional.pad(x, (0, 0, 1, 1, 1, 1))
+        around = functional.pad(x, (0, 0, 1, 1, *self._around))
         seen = around.unfold(0, REACH, 2).unfold(1, REACH, 2)
         each = seen.shape[1] * self._product.size
-        return (yield from threads.mapped(self._of_windows, seen, each=each))
+        if self._cumulative_eps is None:
+            return (yield from threads.mapped(self._of_windows, seen, each=each))
+        made = yield from threads.mapped(self._convolved, seen, each=each)
+        return (yield from self._by_those_so_far(made, self._cumulative_eps, threads))
+
+    def _convolved(self, seen: Tensor) -> Tensor:
+        made = self._product(seen.flatten(2).flatten(0, 1).contiguous())
+        return made.unflatten(0, seen.shape[:2])
 
     def _of_windows(self, seen: Tensor) -> Tensor:
-        made = self._product(seen.flatten(2).flatten(0, 1).contiguous())
-        normed = kernels.layer_norm(made, self._norm, None, self._eps)
-        return torch.relu(normed).unflatten(0, seen.shape[:2])
+        made = self._convolved(seen)
+        normed = kernels.layer_norm(made.flatten(0, 1), self._norm, None, self._eps)
+        return torch.relu(normed).view_as(made)
+
+    def _by_those_so_far(self, made: Tensor, eps: float, threads: RowThreads) -> Pieces[Tensor]:
+        """relu of [windows, bands, outputs], normed by the mean of all numbers of a window and of
+        those before it, and by the mean of the squares of their distances, each from its window's
+        own mean."""
+        each = made[0].numel()
+        counts = torch.arange(1, len(made) + 1, device=made.device) * each
+        sums = yield from threads.mapped(lambda x: x.float().flatten(1).sum(1), made, each=each)
+        means = sums.cumsum(0) / counts
+        apart = yield from threads.mapped(_squares, made, means, each=each)
+        factors = torch.rsqrt(apart.cumsum(0) / counts + eps)
+        return (yield from threads.mapped(self._normed, made, means, factors, each=each))
+
+    def _normed(self, made: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+        normed = (made.float() - means[:, None, None]) * factors[:, None, None]
+        return torch.relu((normed * self._norm.float()).to(made.dtype))
+
+
+def _squares(made: Tensor, means: Tensor) -> Tensor:
+    """[windows]: sums of the squares of numbers' distances from a window's mean."""
+    return (made.float() - means[:, None, None]).square().flatten(1).sum(1)
 
 
 class ConformerLayer:
@@ -75,6 +107,7 @@ class ConformerLayer:
         self._qkv = self.product([(f"{at}.{part}_proj", size) for part in "qkv"], size)
         self._mixed = self.product([(f"{at}.self_attn.post", size)], size)
         self._growth = self._factors(f"{at}.self_attn.per_dim_scale")
+        self._of_keys = math.log(1 + math.e) / math.log(2) if spec.grown_keys else 1.0
         self._distances = self._of_distances(f"{at}.self_attn.relative_k_proj")
         own = NormSpec(eps=spec.eps)
         self._around = [
@@ -154,7 +187,7 @@ class ConformerLayer:
         spec = self._spec
         apart = (spec.num_heads, spec.head_dim)
         grown = query.float().unflatten(1, apart) * self._growth
-        key = keys.float().unflatten(1, apart) * (math.log(1 + math.e) / math.log(2))
+        key = keys.float().unflatten(1, apart) * self._of_keys
         scores = torch.einsum("rhd,rhdw->rhw", grown, key)
         scores = scores + torch.einsum("rhd,hdw->rhw", grown, self._distances)
         scores = torch.tanh(scores / spec.score_cap) * spec.score_cap
@@ -209,8 +242,8 @@ class ConformerTower:
         """Raises UnsupportedModel for weights that don't fit."""
         at, (first, second) = "subsample_conv_projection", spec.channels
         self._reductions = (
-            Reduction(weights, f"{at}.layer0", 1, first, spec.eps),
-            Reduction(weights, f"{at}.layer1", first, second, spec.eps),
+            Reduction(spec, weights, f"{at}.layer0", 1, first),
+            Reduction(spec, weights, f"{at}.layer1", first, second),
         )
         bands = -(-spec.mel_bins // REDUCED)
         product = [(f"{at}.input_proj_linear", spec.hidden_size)]
@@ -218,7 +251,10 @@ class ConformerTower:
         self._layers = [
             ConformerLayer(spec, weights, number, threads) for number in range(spec.num_layers)
         ]
-        self._last = TowerProduct.load(weights, [("output_proj", spec.outputs)], spec.hidden_size)
+        self._last: TowerProduct | None = None
+        if spec.outputs:
+            product = [("output_proj", spec.outputs)]
+            self._last = TowerProduct.load(weights, product, spec.hidden_size)
         self._spec = spec
         self._threads = threads
 
@@ -228,11 +264,12 @@ class ConformerTower:
         first, second = spec.channels
         convolved = REACH**2 * spec.mel_bins * first * (REDUCED + second) // REDUCED
         of_row = convolved + sum(layer.row_work for layer in self._layers)
-        return rows * (of_row + self._first.size + self._last.size)
+        last = 0 if self._last is None else self._last.size
+        return rows * (of_row + self._first.size + last)
 
     def pieces(self, mel: Tensor, layer_done: Callable[[], None] = lambda: None) -> Pieces[Tensor]:
-        """Maps float32 [1, bins, windows] to [vectors, outputs]. `layer_done` is called after each
-        layer."""
+        """Maps float32 [1, bins, windows] to [vectors, spec.given_size]. `layer_done` is called
+        after each layer."""
         hidden = self._first.given(mel[0].t()[..., None])
         for reduction in self._reductions:
             hidden = yield from reduction.pieces(hidden, self._threads)
@@ -241,4 +278,7 @@ class ConformerTower:
         for layer in self._layers:
             hidden = yield from layer.pieces(hidden)
             layer_done()
+        hidden = hidden[:: self._spec.every].contiguous()
+        if self._last is None:
+            return hidden
         return (yield from self._threads.mapped(self._last, hidden, each=self._last.size))

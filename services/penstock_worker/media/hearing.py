@@ -20,6 +20,7 @@ from penstock.model.audio_spec import (
     BlockConformerSpec,
     BlockTowerSpec,
     ConformerSpec,
+    EmbedderProjector,
     LinearProjector,
     NarrowProjector,
     NormedProjector,
@@ -36,6 +37,7 @@ from penstock_worker.media.block_conformer import (
 )
 from penstock_worker.media.block_tower import BlockTower
 from penstock_worker.media.conformer import ConformerTower
+from penstock_worker.media.embedder import Embedder, of_embedder
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.media.unfit import UnfitItem
 from penstock_worker.vision.layer import TowerLayer, TowerNorm, TowerProduct
@@ -87,6 +89,8 @@ def from_hub(name: str) -> str | None:
     name stays as it is, without its prefix."""
     if _QUERIES.match(name):
         return name.removeprefix("model.")
+    if (found := of_embedder(name)) is not None:
+        return found
     if _PROJECTOR.match(name):
         return _known(_PROJECTOR.sub("", name), _OF_PROJECTOR)
     if not _TOWER.match(name) or name.endswith(".num_batches_tracked"):
@@ -325,10 +329,11 @@ class _Stack(SoundProjector):
 
 def load_sound_projector(
     spec: AudioSpec, weights: Weights, outputs: int
-) -> SoundProjector | WindowQueries:
+) -> SoundProjector | WindowQueries | Embedder:
     """`outputs` is the decoder's hidden size. Raises UnsupportedModel for weights that don't
     fit."""
-    inputs = spec.tower.outputs if isinstance(spec.tower, ConformerSpec) else spec.tower.hidden_size
+    tower = spec.tower
+    inputs = tower.given_size if isinstance(tower, ConformerSpec) else tower.hidden_size
     match spec.projector:
         case LinearProjector():
             return _Linear(weights, inputs, outputs)
@@ -338,6 +343,8 @@ def load_sound_projector(
             return _Narrow(spec.projector, weights, inputs, outputs)
         case NormedProjector():
             return _Normed(spec.projector, weights, inputs, outputs)
+        case EmbedderProjector():
+            return Embedder(spec.projector, weights, inputs, outputs)
         case QueryProjector():
             return WindowQueries(spec.projector, weights, inputs, outputs)
         case None:

@@ -6,7 +6,8 @@ four of its vectors, and Llama (Mistral AI, "Voxtral", 2025). Qwen3-ASR has an e
 (see BlockTowerSpec), and Qwen 3 (Qwen team, "Qwen3-ASR technical report", 2026).
 
 Gemma 4 E2B and E4B have a conformer, a product of each of its vectors, and Gemma 4; they see, too
-(transformers' Gemma4AudioConfig). Granite Speech is in `granite_speech.py`.
+(transformers' Gemma4AudioConfig). Gemma 3n is in `gemma3n_audio.py`, Granite Speech in
+`granite_speech.py`.
 
 The decoder after a tower is one of penstock.families.FAMILIES. (Whisper's, which attends to what
 its encoder makes of a sound, is one itself.)
@@ -21,6 +22,7 @@ from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.family import TEXT, TextHalf
+from penstock.families.gemma3n_audio import GEMMA3N_AUDIO
 from penstock.families.gemma4 import GEMMA4
 from penstock.families.granite_speech import GRANITE_SPEECH
 from penstock.families.hearing import MAX_BINS, AudioFamily
@@ -384,7 +386,15 @@ def lifted(fields: Fields) -> Fields:
 
 
 AUDIO_FAMILIES: dict[str, AudioFamily] = {
-    each.name: each for each in (QWEN2_AUDIO, VOXTRAL, QWEN3_ASR, GEMMA4_AUDIO, GRANITE_SPEECH)
+    each.name: each
+    for each in (
+        QWEN2_AUDIO,
+        VOXTRAL,
+        QWEN3_ASR,
+        GEMMA3N_AUDIO,
+        GEMMA4_AUDIO,
+        GRANITE_SPEECH,
+    )
 }
 
 AUDIO_CLASSES: dict[str, AudioFamily] = {

@@ -61,7 +61,7 @@ def _hub(fields: Fields) -> ModelConfig:
         layers=_layers(kinds, reads, window, inner, sparsity, bias),
         embedding_multiplier=sizes["hidden_size"] ** 0.5,
         logits_soft_cap=_soft_cap(fields),
-        per_layer_inputs=read_layer_inputs(fields, sizes["vocab_size"]),
+        per_layer_inputs=read_layer_inputs(fields, sizes["vocab_size"], padding=0),
         streams=_streams(fields),
     )
 

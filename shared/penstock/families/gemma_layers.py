@@ -13,12 +13,16 @@ from penstock.model.layer_spec import PerLayerInputsSpec
 SIZE, ROWS = "hidden_size_per_layer_input", "vocab_size_per_layer_input"
 
 
-def read_layer_inputs(fields: Fields, vocab_size: int) -> PerLayerInputsSpec | None:
-    """Reads config.json; None: there are none. Raises UnsupportedModel."""
+def read_layer_inputs(
+    fields: Fields, vocab_size: int, padding: int | None = None
+) -> PerLayerInputsSpec | None:
+    """Reads config.json; None: there are none. padding: the id that stands for media; None: that of
+    padding. Raises UnsupportedModel."""
     # A null says that there are none.
     stated = SIZE not in fields.values or fields.values[SIZE] is not None
     size, rows = fields.integer(SIZE, 256 if stated else 0), fields.integer(ROWS, vocab_size)
-    padding = fields.optional_integer("pad_token_id") or 0
+    if padding is None:
+        padding = fields.optional_integer("pad_token_id") or 0
     return layer_inputs(size, rows, fields.where, padding)
 
 

@@ -22,6 +22,7 @@ from penstock.media.resize import prepare
 from penstock.media.wire import MAX_FRAME, Answer, DocumentText, Prepare, ProcessBounds
 from penstock.model.media_facts import (
     BlockMel,
+    EmphasisedMel,
     FixedFrames,
     FrameMel,
     ImagePreparation,
@@ -122,7 +123,7 @@ def prepare_item(task: Prepare) -> PreparedArrays:
     """Raises Unfit, MemoryError, and whatever decoders raise for damaged input."""
     try:
         match task.preparation:
-            case LogMel() | BlockMel() | FrameMel() | PairedMel():
+            case LogMel() | BlockMel() | FrameMel() | EmphasisedMel() | PairedMel():
                 return _sound(task, task.preparation, whole=False)
             case Spectrogram():
                 return _sound(task, task.preparation.mel, whole=True)
@@ -166,7 +167,7 @@ def _video(task: Prepare, video: VideoPreparation) -> PreparedArrays:
 def _sound(task: Prepare, mel: SoundPreparation, *, whole: bool) -> PreparedArrays:
     # Imported here: a server of pictures needs no decoders of sounds.
     from penstock.media.log_mel import LOG_MEL, block_log_mel, log_mel, whole_log_mel
-    from penstock.media.magnitudes import magnitude_mel, paired_mel
+    from penstock.media.magnitudes import emphasised_mel, magnitude_mel, paired_mel
     from penstock.media.sound import BadSound, raw_sound
     from penstock.media.soundtrack import open_any
 
@@ -182,6 +183,8 @@ def _sound(task: Prepare, mel: SoundPreparation, *, whole: bool) -> PreparedArra
         spectrogram = block_log_mel(mel, samples)
     elif isinstance(mel, FrameMel):
         spectrogram = magnitude_mel(mel, samples)
+    elif isinstance(mel, EmphasisedMel):
+        spectrogram = emphasised_mel(mel, samples)
     elif isinstance(mel, PairedMel):
         spectrogram = paired_mel(mel, samples)
     else:

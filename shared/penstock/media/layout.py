@@ -26,6 +26,7 @@ from penstock.model.media_facts import (
     BlockMel,
     CanvasImages,
     DocumentImages,
+    EmphasisedMel,
     FittedImages,
     FixedFrames,
     FixedImages,
@@ -92,7 +93,7 @@ def layout(facts: MediaFacts, kind: MediaKind, shape: tuple[int, ...]) -> ItemLa
 
 def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
     match preparation:
-        case LogMel() | FrameMel() | PairedMel():
+        case LogMel() | FrameMel() | EmphasisedMel() | PairedMel():
             return _Runs((ItemRun("", sound_rows(preparation, *shape)),))
         case BlockMel():
             return _Runs((ItemRun("", preparation.rows(*shape)),))
@@ -446,14 +447,25 @@ def windows_of(mel: FrameMel, samples: int) -> int:
         raise BadLength(
             f"has {samples} samples at {mel.sampling_rate} Hz; this model hears {least} at least"
         )
+    _check_longest(mel, samples)
+    return -(-(samples - least + 1) // mel.hop)
+
+
+def emphasised_windows(mel: EmphasisedMel, samples: int) -> int:
+    """Windows of a sound of so many samples. Raises BadLength."""
+    check_shortest(mel, samples)
+    _check_longest(mel, samples)
+    return mel.frames(samples)
+
+
+def _check_longest(mel: FrameMel | EmphasisedMel, samples: int) -> None:
     if samples > mel.seconds * mel.sampling_rate:
         raise BadLength(
             f"lasts {samples / mel.sampling_rate:.1f} s; this model hears {mel.seconds} s at most"
         )
-    return -(-(samples - least + 1) // mel.hop)
 
 
-def check_pairs(mel: PairedMel, samples: int) -> None:
+def check_shortest(mel: PairedMel | EmphasisedMel, samples: int) -> None:
     """Raises BadLength."""
     if samples < mel.least:
         raise BadLength(
@@ -462,12 +474,15 @@ def check_pairs(mel: PairedMel, samples: int) -> None:
         )
 
 
-def sound_rows(mel: LogMel | FrameMel | PairedMel, samples: int) -> int:
+def sound_rows(mel: LogMel | FrameMel | EmphasisedMel | PairedMel, samples: int) -> int:
     """Embeddings of a sound of so many samples, at the model's rate. Raises BadLength."""
     if isinstance(mel, FrameMel):
         return rows_of(windows_of(mel, samples))
+    if isinstance(mel, EmphasisedMel):
+        emphasised_windows(mel, samples)
+        return mel.rows
     if isinstance(mel, PairedMel):
-        check_pairs(mel, samples)
+        check_shortest(mel, samples)
         return mel.rows(samples)
     chunks = chunks_of(mel, samples)
     if not mel.cut:

@@ -1,8 +1,8 @@
-"""A sound's magnitudes, or powers, in bands of HTK's mel scale, as Gemma 4 and Granite Speech read
-it.
+"""A sound's magnitudes, or powers, in bands of HTK's mel scale, as Gemma 3n, Gemma 4 and Granite
+Speech read it.
 
-Sources: transformers' Gemma4AudioFeatureExtractor and GraniteSpeechFeatureExtractor, which have the
-same numbers.
+Sources: transformers' Gemma3nAudioFeatureExtractor, Gemma4AudioFeatureExtractor and
+GraniteSpeechFeatureExtractor, which have the same numbers.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import math
 
 import numpy as np
 
-from penstock.media.layout import check_pairs, windows_of
+from penstock.media.layout import check_shortest, emphasised_windows, windows_of
 from penstock.media.log_mel import FLOOR, HIGHEST, RANGE
-from penstock.model.media_facts import FrameMel, PairedMel
+from penstock.model.media_facts import EmphasisedMel, FrameMel, PairedMel
 
 _BLOCK = 3000
 """Windows that are transformed at a time: bounds the memory of a long sound."""
@@ -36,10 +36,33 @@ def magnitude_mel(mel: FrameMel, samples: np.ndarray) -> np.ndarray:
     return out
 
 
+def emphasised_mel(mel: EmphasisedMel, samples: np.ndarray) -> np.ndarray:
+    """float32 [1, bins, windows] of float32 samples at the model's rate; a window's first sample is
+    less a share of itself. Raises BadLength."""
+    count = emphasised_windows(mel, len(samples))
+    whole = np.zeros(mel.padded(len(samples)), np.float32)
+    whole[: len(samples)] = samples
+    windows = np.lib.stride_tricks.sliding_window_view(whole, mel.frame)[:: mel.hop][:count]
+    # The window in float32, and the shares in these steps, as roundings show where a band is nearly
+    # silent.
+    shape = 0.5 * (1 - np.cos(2 * np.pi * np.arange(mel.frame, dtype=np.float32) / mel.frame))
+    less = mel.emphasis
+    bands = _bands(mel.sampling_rate, mel.n_fft, mel.bins, mel.lowest, mel.highest)
+    out = np.empty((1, mel.bins, count), np.float32)
+    for begin in range(0, count, _BLOCK):
+        part = windows[begin : begin + _BLOCK]
+        rest = part[:, 1:] - less * part[:, :-1]
+        emphasised = np.concatenate((part[:, :1] * (1.0 - less), rest), axis=1)
+        spectrum = np.abs(np.fft.rfft(emphasised * shape, n=mel.n_fft))
+        logs = np.log(np.maximum(spectrum @ bands, mel.floor))
+        out[0, :, begin : begin + len(logs)] = logs.T
+    return out
+
+
 def paired_mel(mel: PairedMel, samples: np.ndarray) -> np.ndarray:
     """float32 [1, bins, windows] of float32 samples at the model's rate; a window that is left over
     counts for the loudest, and is left out. Raises BadLength."""
-    check_pairs(mel, len(samples))
+    check_shortest(mel, len(samples))
     count, spare = len(samples) // mel.hop + 1, mel.n_fft - mel.frame
     padded = np.pad(samples.astype(np.float32, copy=False), mel.n_fft // 2, mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, mel.n_fft)[:: mel.hop][:count]

@@ -12,17 +12,14 @@ import numpy as np
 
 from penstock.model.media_facts import (
     AnyresImages,
-    BlockMel,
     DocumentImages,
     FixedFrames,
-    FrameMel,
-    LogMel,
     NaflexImages,
-    PairedMel,
     PatchImages,
     Pixels,
     Preparation,
     SlicedImages,
+    SoundPreparation,
     VideoFrames,
     VideoPreparation,
 )
@@ -53,7 +50,7 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
     arrays: of the prepared item, see `penstock.media.prepared`.  Raises ValueError for what no
     preparation yields.
     """
-    if isinstance(image, (LogMel, BlockMel, FrameMel, PairedMel, VideoFrames, FixedFrames)):
+    if isinstance(image, (SoundPreparation, VideoFrames, FixedFrames)):
         raise ValueError("the model takes no pictures")
     pixels = _bytes(arrays.get(PIXELS), "a prepared picture has pixels", "tiles")
     if isinstance(image, AnyresImages):

@@ -89,8 +89,8 @@ REDUCED = 4
 
 
 class ConformerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="conformer"):
-    """Gemma 4's tower, a conformer (Gulati et al., "Conformer", 2020; Zhang et al., "Google USM",
-    2023): two convolutions over windows and bands, each with a layer norm and relu;
+    """Gemma 4's and Gemma 3n's tower, a conformer (Gulati et al., "Conformer", 2020; Zhang et al.,
+    "Google USM", 2023): two convolutions over windows and bands, each with a norm and relu;
     layers of a feed-forward, attention, a convolution over time and another feed-forward, each with
     norms before and behind it; a product with a bias. A vector attends to itself and to those
     before it, by their distance too, as sinusoids of it say."""
@@ -114,14 +114,33 @@ class ConformerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="conformer"):
     eps: float = 1e-6
     """Epsilon of the norms around convolutions."""
     outputs: int
-    """Numbers of a vector that it gives, which the last product makes."""
+    """Numbers of a vector that the last product makes; 0: there is none."""
     clipped: bool = True
     """Whether the file has bounds of what goes into each of a layer's products, and of what comes
     out."""
+    grown_keys: bool = True
+    """Whether keys are multiplied by log2(1 + e) where they are compared with queries."""
+    ahead: bool = False
+    """Whether a convolution over windows reads its own and the two behind it; else one before and
+    one behind."""
+    cumulative_eps: float | None = None
+    """Epsilon of the convolutions' norms if these are over all channels and bands of a window and
+    of those before it; None: over a place's channels."""
+    every: int = 1
+    """Of so many of the last layer's vectors, the first is given."""
 
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads
+
+    @property
+    def given_size(self) -> int:
+        """Numbers of a vector that it gives."""
+        return self.outputs or self.hidden_size
+
+    def vectors(self, frames: int) -> int:
+        """Vectors that it gives of so many windows."""
+        return -(-rows_of(frames) // self.every)
 
 
 def rows_of(windows: int) -> int:
@@ -183,6 +202,26 @@ class NormedProjector(msgspec.Struct, frozen=True, kw_only=True, tag="normed"):
     eps: float
 
 
+class EmbedderProjector(msgspec.Struct, frozen=True, kw_only=True, tag="embedder"):
+    """Each vector through a norm, a product without a bias, and a norm without weights. The same is
+    made of embeddings of the tower's own vocabulary, behind another norm: one fills up the rows of
+    a sound, one ends them (Gemma 3n, whose token for the end of a sound is in that vocabulary)."""
+
+    eps: float
+    vocab: int
+    """Embeddings of the tower's own."""
+    filler: int
+    end: int
+    """Which of them fills up, and which ends."""
+    vectors: int
+    """To which the vectors of a sound are filled up."""
+
+    @property
+    def rows(self) -> int:
+        """Of every sound."""
+        return self.vectors + 1
+
+
 class QueryProjector(msgspec.Struct, frozen=True, kw_only=True, tag="queries"):
     """Learned queries, as many for each window of vectors, which attend to one another and to
     these, in layers as BERT's (Li et al., "BLIP-2", 2023), and a product with a bias. The last
@@ -211,7 +250,13 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     tower: AudioTowerSpec | BlockTowerSpec | ConformerSpec | BlockConformerSpec
     projector: (
-        LinearProjector | StackProjector | NarrowProjector | NormedProjector | QueryProjector | None
+        LinearProjector
+        | StackProjector
+        | NarrowProjector
+        | NormedProjector
+        | EmbedderProjector
+        | QueryProjector
+        | None
     )
     cut: bool = False
     """Whether the silence that fills up a chunk is left out."""
@@ -224,7 +269,7 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(self.tower, BlockTowerSpec):
             return 8
         if isinstance(self.tower, ConformerSpec):
-            return REDUCED
+            return REDUCED * self.tower.every
         if isinstance(self.projector, QueryProjector):
             return -(-2 * self.projector.window // self.projector.queries)
         stacked = self.projector.factor if isinstance(self.projector, StackProjector) else 1
@@ -233,6 +278,8 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def takes(self, chunks: int, frames: int) -> bool:
         """Whether a sound may have so many chunks of so many windows each."""
+        if isinstance(self.tower, ConformerSpec) and isinstance(self.projector, EmbedderProjector):
+            return chunks == 1 and self.tower.vectors(frames) <= self.projector.vectors
         if isinstance(self.tower, (BlockTowerSpec, ConformerSpec)):
             return chunks == 1
         if isinstance(self.tower, BlockConformerSpec):
@@ -243,6 +290,8 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needed(self) -> str:
         """What `takes` takes, for people."""
+        if isinstance(self.projector, EmbedderProjector):
+            return f"one chunk that becomes {self.projector.vectors} vectors at most is needed"
         if isinstance(self.tower, (BlockTowerSpec, ConformerSpec)):
             return "one chunk is needed"
         if isinstance(self.tower, BlockConformerSpec):
@@ -253,8 +302,10 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Embeddings of a sound of so many chunks of so many windows each."""
         if isinstance(self.tower, BlockTowerSpec):
             return chunks * self.tower.vectors(frames)
+        if isinstance(self.projector, EmbedderProjector):
+            return chunks * self.projector.rows
         if isinstance(self.tower, ConformerSpec):
-            return chunks * rows_of(frames)
+            return chunks * self.tower.vectors(frames)
         if isinstance(self.projector, QueryProjector):
             return chunks * self.projector.rows(frames // 2)
         return chunks * (frames // self.row_frames)

@@ -431,6 +431,46 @@ class FrameMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
     seconds: int
 
 
+class EmphasisedMel(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="emphasised_mel"
+):
+    """Gemma 3n's: the logarithms of magnitudes in bands of the mel scale, of windows in which each
+    sample is less a share of the one before it. Every sound has as many embeddings.
+
+    sampling_rate: Hz.  bins: bands.  lowest, highest: Hz, of all bands together.  frame: samples of
+    a window.  hop: from one window to the next, samples.  n_fft: samples up to which a window is
+    filled with zeros.  emphasis: the share.  floor: the least magnitude that counts.  multiple: of
+    so many samples, to which a sound is filled up with silence.  seconds: of a sound, at most.
+    rows: embeddings.
+    """
+
+    sampling_rate: int
+    bins: int
+    lowest: float
+    highest: float
+    frame: int
+    hop: int
+    n_fft: int
+    emphasis: float
+    floor: float
+    multiple: int
+    seconds: int
+    rows: int
+
+    @property
+    def least(self) -> int:
+        """Samples that a sound has at least: a window, and the one behind it."""
+        return self.frame // self.multiple * self.multiple + 1
+
+    def padded(self, samples: int) -> int:
+        """Samples with the silence behind them."""
+        return -(-samples // self.multiple) * self.multiple
+
+    def frames(self, samples: int) -> int:
+        """Windows of a sound of so many samples."""
+        return (self.padded(samples) - self.frame - 1) // self.hop + 1
+
+
 class PairedMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="paired_mel"):
     """Granite Speech's: the logarithms of powers in bands of the mel scale, of an even number of
     windows, of which each two become a vector.
@@ -486,7 +526,7 @@ ImagePreparation = (
     | DocumentImages
 )
 VideoPreparation = VideoFrames | FixedFrames
-SoundPreparation = LogMel | BlockMel | FrameMel | PairedMel
+SoundPreparation = LogMel | BlockMel | FrameMel | EmphasisedMel | PairedMel
 Preparation = ImagePreparation | VideoPreparation | SoundPreparation
 AnyPreparation = Preparation | Spectrogram
 

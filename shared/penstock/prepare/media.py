@@ -14,7 +14,12 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.model.audio_spec import AudioSpec, BlockConformerSpec, ConformerSpec
+from penstock.model.audio_spec import (
+    AudioSpec,
+    BlockConformerSpec,
+    ConformerSpec,
+    EmbedderProjector,
+)
 from penstock.model.media_facts import (
     FixedImages,
     KindFacts,
@@ -54,7 +59,14 @@ from penstock.prepare.picture_readers import (
     pixtral,
     qianfan_ocr,
 )
-from penstock.prepare.sound_readers import GEMMA4, GRANITE, gemma4_sounds, granite_sounds
+from penstock.prepare.sound_readers import (
+    GEMMA3N,
+    GEMMA4,
+    GRANITE,
+    gemma3n_sounds,
+    gemma4_sounds,
+    granite_sounds,
+)
 from penstock.prepare.sounds import read_sounds
 from penstock.prepare.video_processor import read_video
 from penstock.text.tokenizer import Tokenizer
@@ -83,8 +95,10 @@ def read_media(
     values, where = _section(path, "feature_extractor", "audio_processor")
     kind = values.get("feature_extractor_type")
     if audio is not None and isinstance(audio.tower, ConformerSpec):
-        if kind == GEMMA4:
-            kinds["audio"] = gemma4_sounds(values, where, audio, tokens)
+        own = isinstance(audio.projector, EmbedderProjector)
+        if kind == (GEMMA3N if own else GEMMA4):
+            read = gemma3n_sounds if own else gemma4_sounds
+            kinds["audio"] = read(values, where, audio, tokens)
     elif audio is not None and isinstance(audio.tower, BlockConformerSpec):
         if kind == GRANITE:
             kinds["audio"] = granite_sounds(values, where, audio, tokens)

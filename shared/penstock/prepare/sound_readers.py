@@ -1,4 +1,4 @@
-"""How sounds are prepared that are no Whisper's: Gemma 4's and Granite Speech's."""
+"""How sounds are prepared that are no Whisper's: Gemma 3n's, Gemma 4's and Granite Speech's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from penstock.families import hub_reading as hub
 from penstock.formats.fields import Fields
 from penstock.media.log_mel import HIGHEST
-from penstock.model.audio_spec import AudioSpec, QueryProjector
-from penstock.model.media_facts import FrameMel, KindFacts, PairedMel
+from penstock.model.audio_spec import AudioSpec, ConformerSpec, EmbedderProjector, QueryProjector
+from penstock.model.media_facts import EmphasisedMel, FrameMel, KindFacts, PairedMel
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.sounds import check_known
 
@@ -41,31 +41,8 @@ def gemma4_sounds(
 ) -> KindFacts:
     """values: of the feature extractor. Raises UnsupportedModel."""
     settings = Fields({**_DEFAULTS, **_stated(values)}, where)
-    hub.only(settings, preemphasis=0.0, dither=0.0, padding_value=0.0, input_scale_factor=1.0)
-    rate = settings.integer("sampling_rate")
-    frame, hop = (
-        round(rate * settings.number(f"{name}_length_ms") / 1000) for name in ("frame", "hop")
-    )
-    lowest, highest = settings.number("min_frequency"), settings.number("max_frequency")
-    floor = settings.number("mel_floor")
-    if not 1 <= rate <= MAX_RATE or not 2 <= frame <= MAX_FRAME or not 1 <= hop <= MAX_FRAME:
-        raise settings.wrong("frame_length_ms", f"2 to {MAX_FRAME} samples, and hop_length_ms 1,")
-    if not 0 <= lowest < highest or floor <= 0:
-        raise settings.wrong("max_frequency", "more than min_frequency, and mel_floor above 0,")
-    doubled = settings.flag("fft_overdrive", False)
-    mel = FrameMel(
-        sampling_rate=rate,
-        bins=settings.integer("feature_size"),
-        lowest=lowest,
-        highest=highest,
-        frame=frame,
-        hop=hop,
-        n_fft=2 ** math.ceil(math.log2(frame)) * (2 if doubled else 1),
-        floor=floor,
-        seconds=SECONDS,
-    )
-    if mel.bins != audio.tower.mel_bins:
-        raise settings.wrong("feature_size", f"{audio.tower.mel_bins}, what the tower hears,")
+    hub.only(settings, preemphasis=0.0)
+    mel = FrameMel(**_windows(settings, audio, overdrive=False))
     check_known(settings, _HARMLESS)
     token, token_id = tokens.named("audio_token_id")
     before, _ = tokens.named("boa_token_id")
@@ -78,6 +55,98 @@ def gemma4_sounds(
         before=before,
         behind=behind,
     )
+
+
+def _windows(settings: Fields, audio: AudioSpec, *, overdrive: bool) -> dict[str, Any]:
+    """What Gemma's spectrograms have in common, by the names of FrameMel. overdrive: whether the
+    transform is twice as long where nothing says so."""
+    hub.only(settings, dither=0.0, padding_value=0.0, input_scale_factor=1.0)
+    rate = settings.integer("sampling_rate")
+    frame, hop = (
+        round(rate * settings.number(f"{name}_length_ms") / 1000) for name in ("frame", "hop")
+    )
+    lowest, highest = settings.number("min_frequency"), settings.number("max_frequency")
+    floor = settings.number("mel_floor")
+    if not 1 <= rate <= MAX_RATE or not 2 <= frame <= MAX_FRAME or not 1 <= hop <= MAX_FRAME:
+        raise settings.wrong("frame_length_ms", f"2 to {MAX_FRAME} samples, and hop_length_ms 1,")
+    if not 0 <= lowest < highest or floor <= 0:
+        raise settings.wrong("max_frequency", "more than min_frequency, and mel_floor above 0,")
+    doubled, bins = settings.flag("fft_overdrive", overdrive), settings.integer("feature_size")
+    if bins != audio.tower.mel_bins:
+        raise settings.wrong("feature_size", f"{audio.tower.mel_bins}, what the tower hears,")
+    return {
+        "sampling_rate": rate,
+        "bins": bins,
+        "lowest": lowest,
+        "highest": highest,
+        "frame": frame,
+        "hop": hop,
+        "n_fft": 2 ** math.ceil(math.log2(frame)) * (2 if doubled else 1),
+        "floor": floor,
+        "seconds": SECONDS,
+    }
+
+
+GEMMA3N = "Gemma3nAudioFeatureExtractor"
+_OF_GEMMA3N: dict[str, Any] = _DEFAULTS | {
+    "frame_length_ms": 32.0,
+    "min_frequency": 125.0,
+    "max_frequency": 7600.0,
+    "mel_floor": 1e-5,
+    "preemphasis": 0.97,
+}
+_FOLLOWING = ("fft_length", "frame_length", "hop_length")
+"""What transformers writes beside the settings that they follow from."""
+MULTIPLE = 128
+"""Samples: transformers' processor fills up sounds to so many, and no file says it."""
+
+
+def gemma3n_sounds(
+    values: dict[str, Any], where: str, audio: AudioSpec, tokens: MediaTokens
+) -> KindFacts:
+    """values: of the feature extractor, in releases with the settings of pictures among them. The
+    token that ends a sound is the last of its rows (see EmbedderProjector). Raises
+    UnsupportedModel."""
+    settings = Fields({**_OF_GEMMA3N, **_stated(values)}, where)
+    tower, projector = audio.tower, audio.projector
+    if not isinstance(projector, EmbedderProjector) or not isinstance(tower, ConformerSpec):
+        raise TypeError(f"{projector} has no rows of its own")
+    hub.only(settings, preemphasis_htk_flavor=True, audio_seq_length=projector.vectors)
+    emphasis = settings.number("preemphasis")
+    if not 0 <= emphasis <= 1:
+        raise settings.wrong("preemphasis", "a share, 0 to 1")
+    mel = EmphasisedMel(
+        **_windows(settings, audio, overdrive=True),
+        emphasis=emphasis,
+        multiple=MULTIPLE,
+        rows=projector.rows,
+    )
+    longest = tower.vectors(mel.frames(mel.seconds * mel.sampling_rate))
+    if longest > projector.vectors:
+        raise settings.wrong(
+            "hop_length_ms",
+            f"one by which {mel.seconds} s become {projector.vectors} vectors at most,",
+        )
+    check_known(settings, (*_HARMLESS, *_FOLLOWING, *_of_pictures(values)))
+    token, token_id = tokens.named("audio_token_id")
+    before, _ = tokens.named("boa_token_id")
+    return KindFacts(
+        preparation=mel,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        before=f"\n\n{before}",
+        behind="\n\n",
+    )
+
+
+def _of_pictures(values: dict[str, Any]) -> tuple[str, ...]:
+    """Settings of pictures in a file that is about both."""
+    if "image_processor_type" not in values:
+        return ()
+    own = ("image_", "do_", "size", "crop_size", "resample", "rescale_factor", "default_to_square")
+    also = ("data_format", "device", "disable_grouping", "input_data_format", "return_tensors")
+    return tuple(key for key in values if key.startswith((*own, *also)))
 
 
 def _stated(values: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import io
 import random
 import struct
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,7 +16,11 @@ import pytest
 import soundfile
 import soxr
 import torch
-from transformers import Gemma4AudioFeatureExtractor, WhisperFeatureExtractor
+from transformers import (
+    Gemma3nAudioFeatureExtractor,
+    Gemma4AudioFeatureExtractor,
+    WhisperFeatureExtractor,
+)
 from transformers.audio_utils import mel_filter_bank
 from transformers.models.granite_speech.feature_extraction_granite_speech import (
     GraniteSpeechFeatureExtractor,
@@ -23,12 +28,12 @@ from transformers.models.granite_speech.feature_extraction_granite_speech import
 
 from penstock.media.layout import BadLength, frames_of, sound_rows
 from penstock.media.log_mel import LOG_MEL, log_mel
-from penstock.media.magnitudes import magnitude_mel, paired_mel
+from penstock.media.magnitudes import emphasised_mel, magnitude_mel, paired_mel
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
 from penstock.media.sound import FORMATS, MAX_CHANNELS, BadSound, is_chained, open_sound, raw_sound
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
-from penstock.model.media_facts import FrameMel, LogMel, PairedMel
+from penstock.model.media_facts import EmphasisedMel, FrameMel, LogMel, PairedMel
 from tests import thinning
 from tests.shared.media.sounds import RATE, saved_sound, sound
 from tests.shared.media.test_fuzz import damaged
@@ -116,6 +121,42 @@ def test_magnitudes_are_those_of_transformers(bins: int) -> None:
         sound_rows(FRAMES, 160)
     with pytest.raises(BadLength, match="30 s at most"):
         sound_rows(FRAMES, 30 * RATE + 1)
+
+
+EMPHASISED = EmphasisedMel(
+    sampling_rate=RATE,
+    bins=128,
+    lowest=125.0,
+    highest=7600.0,
+    frame=512,
+    hop=160,
+    n_fft=1024,
+    emphasis=0.97,
+    floor=1e-5,
+    multiple=128,
+    seconds=30,
+    rows=189,
+)
+
+
+@pytest.mark.parametrize("bins", [128, 12])
+def test_emphasised_magnitudes_are_those_of_transformers(bins: int) -> None:
+    """All of its windows count, of which the last may lie in the silence behind the sound."""
+    theirs = Gemma3nAudioFeatureExtractor(feature_size=bins)
+    mel = msgspec.structs.replace(EMPHASISED, bins=bins)
+    for samples in (513, 640, 641, 7777, 16_000, 30 * RATE):
+        given = sound(samples / RATE)[:samples]
+        wanted = theirs([given], return_tensors="np")
+        assert wanted["input_features_mask"].all()
+        found = emphasised_mel(mel, given)
+        assert found.shape == (1, bins, wanted["input_features"].shape[1])
+        assert found.dtype == np.float32
+        assert np.abs(found[0].T - wanted["input_features"][0]).max() < 1e-4
+        assert sound_rows(mel, samples) == 189
+    with pytest.raises(BadLength, match="513 at least"):
+        sound_rows(EMPHASISED, 512)
+    with pytest.raises(BadLength, match="30 s at most"):
+        sound_rows(EMPHASISED, 30 * RATE + 1)
 
 
 PAIRS = PairedMel(
@@ -306,6 +347,19 @@ async def test_helpers_survive_what_they_are_given() -> None:
         assert max(map(len, complaints)) < 200
         if pool.pids == [process.pid]:
             assert process.memory_info().rss - before < 64 << 20
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize(
+    ("mel", "made"),
+    [(FRAMES, magnitude_mel), (EMPHASISED, emphasised_mel), (PAIRS, paired_mel)],
+)
+async def test_each_kind_is_prepared_in_a_process(mel: Any, made: Any) -> None:
+    pool, data = MediaPool(ProcessBounds(memory=1 << 30, cpu=20.0), 1), saved_sound(sound(0.2))
+    try:
+        answer = await pool.prepare(Prepare(mel, data, ItemBounds(1, 5.0)))
+        assert np.array_equal(read(answer.data)[LOG_MEL], made(mel, open_sound(data, RATE, 5.0)))
     finally:
         pool.close()
 

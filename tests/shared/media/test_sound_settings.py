@@ -1,22 +1,25 @@
-"""What Granite Speech's folder says of its sounds, and what is said of settings that can't be
-followed."""
+"""What the folders of Granite Speech and Gemma 3n say of their sounds, and what is said of settings
+that can't be followed."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from transformers.models.gemma3n.processing_gemma3n import Gemma3nProcessor
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import AudioSpec
-from penstock.model.media_facts import PairedMel
+from penstock.model.media_facts import EmphasisedMel, PairedMel
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.media import read_media
 from tests.shared.media.processors import tokenizer
-from tests.shared.test_audio_configs import GRANITE_SPEECH
+from tests.shared.test_audio_configs import GEMMA3N, GRANITE_SPEECH
 
 SAID: dict[str, Any] = {
     "feature_extractor_type": "GraniteSpeechFeatureExtractor",
@@ -40,7 +43,18 @@ SAID: dict[str, Any] = {
 
 def read(folder: Path, said: dict[str, Any], name: str = "preprocessor_config.json") -> Any:
     words = tokenizer()
-    values = GRANITE_SPEECH | {"audio_token_index": words.token_to_id("<|audio|>")}
+    return read_folder(
+        folder, said, GRANITE_SPEECH | {"audio_token_index": words.token_to_id("<|audio|>")}, name
+    )
+
+
+def read_folder(
+    folder: Path,
+    said: dict[str, Any],
+    values: dict[str, Any],
+    name: str = "preprocessor_config.json",
+) -> Any:
+    words = tokenizer()
     config = Fields(values, "config.json")
     audio = read_config(config).audio
     assert isinstance(audio, AudioSpec)
@@ -89,3 +103,106 @@ def test_settings_that_cant_be_followed(
 ) -> None:
     with pytest.raises(UnsupportedModel, match=words):
         read(tmp_path, SAID | changes)
+
+
+OF_GEMMA: dict[str, Any] = {
+    "crop_size": None,
+    "data_format": "channels_first",
+    "dither": 0.0,
+    "do_normalize": False,
+    "do_rescale": True,
+    "feature_extractor_type": "Gemma3nAudioFeatureExtractor",
+    "feature_size": 128,
+    "fft_length": 1024,
+    "fft_overdrive": True,
+    "frame_length": 512,
+    "hop_length": 160,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_processor_type": "SiglipImageProcessorFast",
+    "image_seq_length": 256,
+    "input_scale_factor": 1.0,
+    "max_frequency": 7600.0,
+    "mel_floor": 1e-05,
+    "min_frequency": 125.0,
+    "padding_side": "right",
+    "padding_value": 0.0,
+    "per_bin_mean": None,
+    "per_bin_stddev": None,
+    "preemphasis": 0.97,
+    "preemphasis_htk_flavor": True,
+    "processor_class": "Gemma3nProcessor",
+    "return_attention_mask": False,
+    "sampling_rate": 16000,
+    "size": {"height": 768, "width": 768},
+}
+"""Written from memory: no release's file could be had."""
+TOKENS = {"audio_token_id": "<|audio|>", "boa_token_id": "<|audio>", "eoa_token_id": "<audio|>"}
+
+
+def of_gemma(folder: Path, said: dict[str, Any]) -> Any:
+    """Of a model whose towers' vocabularies begin with the tokens of sounds."""
+    words = tokenizer()
+    ids = {key: words.token_to_id(text) for key, text in TOKENS.items()}
+    first = min(ids.values())
+    values = GEMMA3N | ids
+    values["audio_config"] = GEMMA3N["audio_config"] | {"vocab_offset": first}
+    own = {"vocab_size": first + 128, "vocab_size_per_layer_input": first}
+    values["text_config"] = GEMMA3N["text_config"] | own
+    return read_folder(folder, said, values)
+
+
+def test_gemma_3n_and_the_prompt_of_its_processor(tmp_path: Path) -> None:
+    media = of_gemma(tmp_path, OF_GEMMA)
+    (facts,) = media.kinds.values()
+    assert facts.preparation == EmphasisedMel(
+        sampling_rate=16_000,
+        bins=128,
+        lowest=125.0,
+        highest=7600.0,
+        frame=512,
+        hop=160,
+        n_fft=1024,
+        emphasis=0.97,
+        floor=1e-5,
+        multiple=128,
+        seconds=30,
+        rows=189,
+    )
+    words = SimpleNamespace(
+        audio_token=facts.token,
+        audio_token_id=0,
+        boa_token=TOKENS["boa_token_id"],
+        eoa_token=TOKENS["eoa_token_id"],
+        image_token="",
+        image_token_id=0,
+        boi_token="",
+        eoi_token="",
+    )
+    theirs = Gemma3nProcessor.__new__(Gemma3nProcessor)
+    with patch.object(Gemma3nProcessor.__mro__[1], "__init__", lambda *_given, **_named: None):
+        Gemma3nProcessor.__init__(theirs, None, None, words)
+    placed = facts.before + facts.token * facts.preparation.rows + facts.behind
+    # The last row is the embedding of the token that ends a sound.
+    assert placed == theirs.full_audio_sequence.replace(words.eoa_token, facts.token)
+    bare = {"feature_extractor_type": OF_GEMMA["feature_extractor_type"]}
+    assert of_gemma(tmp_path, bare) == media
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"preemphasis_htk_flavor": False}, "preemphasis_htk_flavor"),
+        ({"preemphasis": 1.5}, "a share, 0 to 1"),
+        ({"dither": 0.1}, "dither"),
+        ({"per_bin_mean": [0.0] * 128}, "per_bin_mean is not known here"),
+        ({"feature_size": 80}, "128, what the tower hears"),
+        ({"hop_length_ms": 9.0}, "30 s become 188 vectors at most"),
+        ({"mel_floor": 0.0}, "mel_floor above 0"),
+        ({"loudness": 2}, "loudness is not known here"),
+    ],
+)
+def test_settings_of_gemma_3n_that_cant_be_followed(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedModel, match=words):
+        of_gemma(tmp_path, OF_GEMMA | changes)

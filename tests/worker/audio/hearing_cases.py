@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 from transformers import (
+    Gemma3nAudioFeatureExtractor,
     Gemma4AudioFeatureExtractor,
     Qwen3ASRFeatureExtractor,
     WhisperFeatureExtractor,
@@ -26,10 +27,10 @@ from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
 from penstock.media.layout import sound_rows
 from penstock.media.log_mel import LOG_MEL, block_log_mel, log_mel
-from penstock.media.magnitudes import magnitude_mel, paired_mel
+from penstock.media.magnitudes import emphasised_mel, magnitude_mel, paired_mel
 from penstock.media.prepared import write
 from penstock.model.config import ModelConfig, WeightFiles
-from penstock.model.media_facts import BlockMel, FrameMel, LogMel, PairedMel
+from penstock.model.media_facts import BlockMel, EmphasisedMel, FrameMel, LogMel, PairedMel
 from penstock.prepare.hub_config import read_config
 from penstock.protocol.common import Media, MediaItem
 from penstock_worker.attention.interface import CacheShape
@@ -45,6 +46,7 @@ from penstock_worker.sampler import choose
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.weights.opening import open_weights
 from tests.shared.media.sounds import RATE, sound
+from tests.worker.audio import gemma3n_hearing
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Job
 from tests.worker.media_prompts import media_prompt
@@ -61,7 +63,7 @@ class HearingCase:
 
     family: str
     settings: dict[str, Any]
-    mel: LogMel | BlockMel | FrameMel | PairedMel
+    mel: LogMel | BlockMel | FrameMel | EmphasisedMel | PairedMel
 
     @property
     def extractor(self) -> Any:
@@ -69,6 +71,8 @@ class HearingCase:
             return Qwen3ASRFeatureExtractor(
                 feature_size=BINS, n_window=self.mel.block // 2, min_length=self.mel.least
             )
+        if isinstance(self.mel, EmphasisedMel):
+            return Gemma3nAudioFeatureExtractor(feature_size=BINS)
         if isinstance(self.mel, FrameMel):
             return Gemma4AudioFeatureExtractor(feature_size=BINS)
         return WhisperFeatureExtractor(feature_size=BINS, chunk_length=self.mel.seconds)
@@ -181,6 +185,7 @@ CASES: dict[str, HearingCase] = {
         },
         MAGNITUDES,
     ),
+    "gemma3n": HearingCase("Gemma3n", gemma3n_hearing.SETTINGS, gemma3n_hearing.MEL),
     "granite-speech": granite_speech({}, {}),
     "granite-speech-odd": granite_speech(
         {"num_layers": 2, "dim_head": 8, "conv_kernel_size": 6, "conv_expansion_factor": 1},
@@ -267,6 +272,8 @@ def make_theirs(case: str) -> Any:
     # Gemma 4's conformer takes a mask of floats for one of truth values.
     config._attn_implementation = "sdpa" if CASES[case].family == "Gemma4" else "eager"
     made = getattr(transformers, f"{CASES[case].family}ForConditionalGeneration")
+    if CASES[case].family == "Gemma3n":
+        made = gemma3n_hearing.make
     model: Any = made(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -283,6 +290,9 @@ def make_theirs(case: str) -> Any:
                 each.uniform_(0.5, 2.0)
         if CASES[case].family == "Gemma4":
             set_buffers(model)
+        if CASES[case].family == "Gemma3n":
+            # An answer has none of the tokens that transformers' towers embed.
+            model.get_input_embeddings().weight[PLACEHOLDER:] = 0
     return model
 
 
@@ -332,6 +342,8 @@ def heard(case: str, seconds: float, seed: int) -> Heard:
     blocks = isinstance(preparation, BlockMel)
     if isinstance(preparation, FrameMel):
         mel = magnitude_mel(preparation, samples)
+    elif isinstance(preparation, EmphasisedMel):
+        mel = emphasised_mel(preparation, samples)
     elif isinstance(preparation, PairedMel):
         mel = paired_mel(preparation, samples)
     elif isinstance(preparation, BlockMel):
@@ -371,6 +383,9 @@ def their_features(case: str, sounds: Sequence[Heard]) -> dict[str, Any]:
     extractor = CASES[case].extractor
     if isinstance(preparation, BlockMel):
         return _of_blocks(extractor, sounds)
+    if isinstance(preparation, EmphasisedMel):
+        made = [extractor(each.samples, return_tensors="pt") for each in sounds]
+        return {"input_features": [each["input_features"] for each in made]}
     if isinstance(preparation, FrameMel):
         told = extractor([each.samples for each in sounds], return_tensors="pt")
         return {name: told[name] for name in ("input_features", "input_features_mask")}
@@ -421,6 +436,8 @@ def theirs_of(
     sounds = [part for part in parts if isinstance(part, Heard)]
     also = their_features(case, sounds) if sounds else {}
     given = torch.tensor([tokens + list(more)])
+    if CASES[case].family == "Gemma3n":
+        return gemma3n_hearing.logits_of(model, given[0].tolist(), also.get("input_features", []))
     if CASES[case].family == "GraniteSpeech":
         return _theirs_by_rows(model, given, also.get("input_features", []))
     with torch.inference_mode():

@@ -1,0 +1,126 @@
+"""Gemma 3n's hearing: a conformer, of whose vectors every fourth is taken, embeddings of the
+tower's own vocabulary, which fill up and end a sound, and Gemma 3n. Its sight is not served.
+
+Source: Gemma team, "Gemma 3n", 2025; keys: transformers' Gemma3nAudioConfig.
+"""
+
+from __future__ import annotations
+
+from penstock.families import hub_reading as hub
+from penstock.families.bounds import MAX_ROWS, layer_count
+from penstock.families.family import TextHalf
+from penstock.families.gemma3n import GEMMA3N
+from penstock.families.hearing import MAX_BINS, AudioFamily
+from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
+from penstock.formats.fields import Fields
+from penstock.model.audio_spec import AudioSpec, ConformerSpec, EmbedderProjector
+from penstock.model.config import ModelConfig
+
+MAX_WINDOW = 1024
+"""Most vectors that one attends to, and that a convolution over time reads."""
+MAX_FACTOR = 64
+"""Most vectors of which one is taken."""
+MAX_VECTORS = 4096
+"""Most vectors to which those of a sound are filled up."""
+TEXT_ROWS = 262_144
+"""Where the towers' own vocabularies begin: behind it stands that of sight, then hearing's."""
+DEFAULTS: dict[str, object] = {
+    "input_feat_size": 128,
+    "hidden_size": 1536,
+    "conf_attention_chunk_size": 12,
+    "conf_attention_context_left": 13,
+    "conf_num_attention_heads": 8,
+    "conf_num_hidden_layers": 12,
+    "conf_conv_kernel_size": 5,
+    "conf_reduction_factor": 4,
+    "sscp_conv_channel_size": [128, 32],
+    "vocab_size": 128,
+    "vocab_offset": TEXT_ROWS + 128,
+}
+
+
+def _read(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec | None:
+    """How many vectors are a chunk says nothing: a vector attends to as many before it in each."""
+    if not section.values:
+        return None
+    section = section.completed(**DEFAULTS)
+    hub.only(
+        section,
+        conf_attention_context_right=0,
+        sscp_conv_kernel_size=[[3, 3], [3, 3]],
+        sscp_conv_stride_size=[[2, 2], [2, 2]],
+    )
+    hidden = bounded(section, "hidden_size", MAX_WIDTH)
+    channels = section.listed("sscp_conv_channel_size", int)
+    if len(channels) != 2 or not 1 <= min(channels) <= max(channels) <= MAX_WIDTH:
+        raise section.wrong("sscp_conv_channel_size", f"two numbers of 1 to {MAX_WIDTH}")
+    bounded(section, "conf_attention_chunk_size", MAX_WINDOW)
+    cap = section.number("conf_attention_logit_cap", 50.0)
+    if cap <= 0:
+        raise section.wrong("conf_attention_logit_cap", "a positive number")
+    eps = section.number("rms_norm_eps", 1e-6)
+    tower = ConformerSpec(
+        hidden_size=hidden,
+        num_layers=layer_count(section, "conf_num_hidden_layers"),
+        num_heads=heads(section, "conf_num_attention_heads", hidden),
+        mel_bins=bounded(section, "input_feat_size", MAX_BINS),
+        channels=(channels[0], channels[1]),
+        window=bounded(section, "conf_attention_context_left", MAX_WINDOW),
+        reach=bounded(section, "conf_conv_kernel_size", MAX_WINDOW),
+        residual_weight=section.number("conf_residual_weight", 0.5),
+        score_cap=cap,
+        bound=section.number("gradient_clipping", 1e10),
+        eps=eps,
+        outputs=0,
+        clipped=False,
+        grown_keys=False,
+        ahead=True,
+        cumulative_eps=section.number("sscp_conv_group_norm_eps", 1e-3),
+        every=bounded(section, "conf_reduction_factor", MAX_FACTOR),
+    )
+    return AudioSpec(tower=tower, projector=_embedder(fields, section, text, eps))
+
+
+def _embedder(fields: Fields, section: Fields, text: ModelConfig, eps: float) -> EmbedderProjector:
+    """The decoder's last token fills up a sound. Placeholders have no rows in the table of inputs
+    of each layer's own, as any token of the towers' vocabularies."""
+    vocab = bounded(section, "vocab_size", MAX_ROWS)
+    first = bounded(section, "vocab_offset", MAX_ROWS)
+    end = fields.integer("eoa_token_id", first) - first
+    filler = text.vocab_size - 1 - first
+    if not 0 <= end < vocab:
+        raise fields.wrong("eoa_token_id", f"one of the {vocab} tokens from vocab_offset, {first},")
+    if not 0 <= filler < vocab:
+        raise section.wrong(
+            "vocab_offset", f"less than vocab_size of the decoder, by up to {vocab},"
+        )
+    inputs = text.per_layer_inputs
+    heard = fields.integer("audio_token_id", first + 1)
+    if inputs is not None and min(heard, first) < inputs.vocab_size:
+        raise fields.wrong(
+            "audio_token_id", f"{inputs.vocab_size}, vocab_size_per_layer_input, or more"
+        )
+    vectors = bounded(fields, "audio_soft_tokens_per_image", MAX_VECTORS, 188)
+    return EmbedderProjector(eps=eps, vocab=vocab, filler=filler, end=end, vectors=vectors)
+
+
+GEMMA3N_AUDIO = AudioFamily(
+    "gemma3n",
+    ("Gemma3nForConditionalGeneration",),
+    "Gemma 3n E2B, E4B",
+    {"gemma3n_text": TextHalf(GEMMA3N, nulls=True)},
+    _read,
+    usual="gemma3n_text",
+    harmless=frozenset(
+        {
+            "audio_token_id",
+            "boa_token_id",
+            "boi_token_id",
+            "eoa_token_id",
+            "eoi_token_id",
+            "image_token_id",
+            "vision_config",
+            "vision_soft_tokens_per_image",
+        }
+    ),
+)
