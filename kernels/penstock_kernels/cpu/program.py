@@ -126,8 +126,8 @@ class Phase:
     first_key: int = 0
     """First column of KEYS for HEADS and PLACE, whose first one of QUERIES is `first`."""
     key_width: int = 0
-    gated: bool = False
-    """Whether RESULT has gates, for a MAKE_INPUT after attention."""
+    gates: int = 0
+    """How many gates RESULT has, each for as many numbers, for a MAKE_INPUT after attention."""
     exchange: Exchange | None = None
     """What an EXCHANGE calls."""
     alone: bool = False
@@ -142,6 +142,8 @@ class Phase:
     activation: str = "silu"
     scale: float = 1.0
     soft_cap: float | None = None
+    limit: float | None = None
+    """What the activation of GATE_UP and EXPERTS_UP gives at most; up lies within it, too."""
     norm: NormWeights | None = None
     other_norm: NormWeights | None = None
     third_norm: NormWeights | None = None
@@ -204,6 +206,7 @@ class Phase:
         struct.activation = ACTIVATIONS[self.activation]
         struct.scale = self.scale
         struct.soft_cap = self.soft_cap or 0.0
+        struct.limit = self.limit or 0.0
         for name in ("norm", "other_norm", "third_norm"):
             norm: NormWeights | None = getattr(self, name)
             setattr(struct, name, PkNorm() if norm is None else norm.struct())
@@ -223,7 +226,7 @@ class Phase:
 
 _NUMBERS = (
     *("kind", "source", "target", "width", "forms", "waits", "ends_layer", "whole", "adds"),
-    *("weighed", "part", "first", "first_key", "key_width", "beside", "gated"),
+    *("weighed", "part", "first", "first_key", "key_width", "beside", "gates"),
     *("low_rank", "only_wanted"),
 )
 

@@ -29,13 +29,18 @@ CLAMP = 7.0
 clamped."""
 
 
-def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
+def gated_activation(gate_up: Tensor, kind: str, limit: float | None = None) -> Tensor:
     """activation(gate) * up (Shazeer, 2020). `gate_up` is [rows, 2 * size], the gate in the first
-    half. Computed in float32 and rounded once. Returns [rows, size] in the same dtype."""
+    half. `limit`: what activation(gate) is at most, and up as well, which is at least -limit; None:
+    there are no bounds. Computed in float32 and rounded once. Returns [rows, size] in the same
+    dtype."""
     gate, up = gate_up.float().chunk(2, dim=-1)
     if kind == "clamped_swiglu":
         return _clamped_swiglu(gate, up).to(gate_up.dtype)
-    return (_activated(gate, kind) * up).to(gate_up.dtype)
+    activated = _activated(gate, kind)
+    if limit is not None:
+        activated, up = activated.clamp(max=limit), up.clamp(-limit, limit)
+    return (activated * up).to(gate_up.dtype)
 
 
 def _clamped_swiglu(gate: Tensor, up: Tensor) -> Tensor:

@@ -78,9 +78,10 @@ def _of_layer(
     hidden, rule = config.hidden_size, spec.attention
     if spec.weight_factors or rule.value_size is not None:
         return  # The adapter, too, would have to be weighed, or filled up.
-    if spec.attends and rule.latent is None and not rule.output_gate and not rule.values_of_keys:
+    gated = rule.output_gate or rule.head_gate
+    if spec.attends and rule.latent is None and not gated and not rule.values_of_keys:
         own = config.kv_heads(number)
-        queries, keys = config.num_heads * own.size, own.count * own.size
+        queries, keys = config.query_heads(number) * own.size, own.count * own.size
         yield QUERY, (queries, hidden)
         yield KEY, (keys, hidden)
         yield VALUE, (keys, hidden)

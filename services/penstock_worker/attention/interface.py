@@ -41,6 +41,8 @@ class CacheShape:
     places: tuple[tuple[int, int], ...] | None = None
     """For each layer of the model its group, and which of the cache's layers it has, together with
     layers of other groups, whose blocks are others; None: that of its own number."""
+    query_heads: frozenset[int] = frozenset()
+    """How many query heads layers have that don't have `num_heads`."""
     heads_of_layers: tuple[KVHeadsSpec, ...] = ()
     """Key and value heads of each layer, where they differ; empty: all are as said above. A block
     has room for the widest in each of its layers."""
@@ -79,6 +81,11 @@ class CacheShape:
             index=config.index,
             groups=layout.groups,
             places=layout.places(own),
+            query_heads=frozenset(
+                each.attention.query_heads
+                for each in config.layers
+                if each.attention.query_heads is not None
+            ),
             heads_of_layers=heads if len(set(heads)) > 1 else (),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import ClassVar
 
 import numpy as np
@@ -136,16 +136,13 @@ class ReferenceAttention:
         self, layout: BatchLayout, group: KVGroup, tables: Sequence[np.ndarray]
     ) -> tuple[Tensor, dict[int, ops.AttentionPlan]]:
         """Returns the slots of a step's keys and values in a KV group, and what its attention reads
-        in layers of so many KV heads."""
+        in layers in which so many query heads share a key."""
         size, slots = self.shape.block_size, []
         starts = layout.starts.tolist()
         for table, start, count in zip(tables, starts, layout.counts.tolist(), strict=True):
             position = np.arange(start, start + count)
             slots.append(table[position // size] * size + position % size)
-        plans = {
-            kv_heads: self._laid_out(layout, group, tables, self.shape.num_heads // kv_heads)
-            for kv_heads in self._kv_heads
-        }
+        plans = {each: self._laid_out(layout, group, tables, each) for each in self._sharing}
         return torch.from_numpy(np.concatenate(slots)), plans
 
     def _laid_out(
@@ -163,10 +160,13 @@ class ReferenceAttention:
             last_seen=layout.last_seen,
         )
 
-    @property
-    def _kv_heads(self) -> set[int]:
-        """How many KV heads layers have."""
-        return {each.count for each in self.shape.heads_of_layers} or {self.shape.num_kv_heads}
+    @cached_property
+    def _sharing(self) -> set[int]:
+        """How many query heads may share a key."""
+        shape = self.shape
+        counts = {each.count for each in shape.heads_of_layers} or {shape.num_kv_heads}
+        heads = {shape.num_heads, *shape.query_heads}
+        return {each // count for each in heads for count in counts if each >= count}
 
 
 def _width(shape: CacheShape) -> int:
@@ -193,8 +193,8 @@ class ReferenceStep:
     ) -> None:
         """`causal` makes the step in which no token sees one behind itself; None: it is so.
         `groups` has for each KV group [tokens] int64, where the step's keys and values are
-        stored, and its attention's plan for layers of so many KV heads. `index`: the plan of an
-        index's heads."""
+        stored, and its attention's plan for layers in which so many query heads share a key.
+        `index`: the plan of an index's heads."""
         self._backend = backend
         self._groups = groups
         self._index = index
@@ -229,7 +229,7 @@ class ReferenceStep:
             query,
             keys,
             values,
-            plans[keys.shape[0]],
+            plans[query.shape[1] // keys.shape[0]],
             scale,
             window=rule.window,
             chunk=rule.chunk,
@@ -304,10 +304,11 @@ class EncoderDecoderCache:
         of_rows = [each[start:] for each, start in zip(slots, layout.starts.tolist(), strict=True)]
         places = torch.from_numpy(np.concatenate(of_rows))
         written = places[torch.from_numpy(division.decoded)]
-        kv_heads = self._backend.shape.num_kv_heads
+        shape = self._backend.shape
+        sharing = shape.num_heads // shape.num_kv_heads
         return DividedStep(
             division,
-            ReferenceStep(self._backend, [(written, {kv_heads: own})]),
+            ReferenceStep(self._backend, [(written, {sharing: own})]),
             ReferenceEncoded(self._backend, places[torch.from_numpy(stored)], crossed),
         )
 

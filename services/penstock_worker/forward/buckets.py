@@ -258,7 +258,8 @@ def _row_numbers(config: ModelConfig) -> int:
     """Numbers that attention gives for a row, of all heads; where layers differ, of the widest."""
     if config.latent is not None:
         return config.num_heads * config.latent.rank
-    return config.num_heads * max(config.kv_heads(at).size for at in range(config.num_layers))
+    sizes = (config.query_heads(at) * config.kv_heads(at).size for at in range(config.num_layers))
+    return max(sizes)
 
 
 def first_context(sequences: int, block_size: int, numbers: int) -> int:

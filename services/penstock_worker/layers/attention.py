@@ -15,6 +15,8 @@ from penstock_worker.quantisation.interface import Product
 
 QUERIES_AND_GATES = "q_and_gate_proj"
 """Gives all heads' queries, then all heads' gates of the result."""
+HEAD_GATES = "head_gates"
+"""Gives a gate of the result for each head."""
 
 
 class SelfAttention:
@@ -34,6 +36,7 @@ class SelfAttention:
         head_norms: HeadNorms | None = None,
         whole_norms: tuple[Norm, Norm] = (NO_NORM, NO_NORM),
         gated: bool = False,
+        head_gates: Product | None = None,
         value_norm: Norm = NO_NORM,
     ) -> None:
         """`layer`: index of the layer's KV cache, counted from this rank's first layer.
@@ -43,6 +46,7 @@ class SelfAttention:
         `head_norms`: applied to each query and key head before the rotation.
         `whole_norms`: applied to all query heads together, and to all key heads.
         `gated`: the queries in the output of `qkv` are followed by as many gates of the result.
+        `head_gates`: gives one for each head, [rows, query heads].
         `value_norm`: applied to each value head."""
         self._layer = layer
         self.qkv = qkv
@@ -54,6 +58,7 @@ class SelfAttention:
         self._rule = rule
         self._head_norms = head_norms
         self._whole_norms = whole_norms
+        self.head_gates = head_gates
         self._value_norm = value_norm
 
     def __call__(self, hidden: Tensor, step: Step) -> Tensor:
@@ -68,6 +73,8 @@ class SelfAttention:
         mixed = step.attention.attend(
             self._layer, query, key, value, rotation, self._head_norms, self._rule
         )
+        if self.head_gates is not None:
+            gate = self.head_gates(hidden)[..., None]
         if gate.shape[1]:
             mixed = (mixed.float() / (1.0 + torch.exp(-gate.float()))).to(mixed.dtype)
         return self.output(mixed.flatten(1))
@@ -76,8 +83,8 @@ class SelfAttention:
     def load(parts: Parts, layer: int) -> SelfAttention:
         config, prefix, shard = parts.config, f"layers.{layer}.self_attn", parts.shard
         spec, own = config.layer(layer).attention, config.kv_heads(layer)
-        dim = own.size
-        queries, keys = config.num_heads * dim, own.count * dim
+        dim, heads = own.size, config.query_heads(layer)
+        queries, keys = heads * dim, own.count * dim
         stored = ["k_proj", "v_proj"]
         if spec.reads is not None:
             unread = tuple(f"{prefix}.{name}." for name in (*stored, "k_norm", "v_norm"))
@@ -103,7 +110,7 @@ class SelfAttention:
             qkv,
             output,
             (
-                len(shard.heads),
+                len(shard.heads) if spec.query_heads is None else heads,
                 kv_heads if stored else 0,
                 kv_heads if "v_proj" in stored else 0,
             ),
@@ -111,12 +118,13 @@ class SelfAttention:
             rope=spec.rope,
             rule=_rule(
                 spec,
-                _sinks(parts, prefix) if spec.sinks else None,
+                _sinks(parts, prefix, heads) if spec.sinks else None,
                 causal=config.ignores_spans(spec),
             ),
             head_norms=head_norms,
             whole_norms=whole_norms,
             gated=spec.output_gate,
+            head_gates=_head_gates(parts, prefix, heads) if spec.head_gate else None,
             value_norm=parts.weightless_norm(dim) if spec.value_norm and stored else NO_NORM,
         )
 
@@ -144,8 +152,13 @@ def _norms(
     return None, (NO_NORM, NO_NORM)
 
 
-def _sinks(parts: Parts, prefix: str) -> Tensor:
-    return parts.weights.take(f"{prefix}.sinks.weight", (parts.config.num_heads,), torch.float32)
+def _sinks(parts: Parts, prefix: str, heads: int) -> Tensor:
+    return parts.weights.take(f"{prefix}.sinks.weight", (heads,), torch.float32)
+
+
+def _head_gates(parts: Parts, prefix: str, heads: int) -> Product:
+    names = [(f"{prefix}.{HEAD_GATES}", heads)]
+    return parts.product(names, parts.config.attention_inputs, bias=False)
 
 
 def _rule(spec: AttentionSpec, sinks: Tensor | None, *, causal: bool) -> ScoreRule:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec
@@ -28,7 +29,8 @@ class FeedForward:
         spec, inner = self._spec, self.up(hidden)
         if spec.sparsity:
             inner = self._ops.sparse_gate(inner, spec.sparsity)
-        return self.down(self._ops.activate(inner, spec.activation, gated=spec.gated))
+        activated = self._ops.activate(inner, spec.activation, gated=spec.gated, limit=spec.limit)
+        return self.down(activated)
 
     @staticmethod
     def sized(
@@ -157,12 +159,13 @@ class RoutedExperts:
     @staticmethod
     def load(parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> RoutedExperts:
         spec = experts_of(feed_forward)
+        of_expert = replace(feed_forward, limit=spec.limit)
         return RoutedExperts(
             Router(spec, *load_router(parts, spec, prefix), expert_scales(parts, spec, prefix)),
             [
                 FeedForward.sized(
                     parts,
-                    feed_forward,
+                    of_expert,
                     f"{prefix}.experts.{number}",
                     spec.inner,
                     width=spec.latent,

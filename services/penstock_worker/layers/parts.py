@@ -49,9 +49,10 @@ class Ops(Protocol):
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         """Shifts to mean 0 and normalises over the last dimension. `x` is [rows, size]."""
 
-    def activate(self, x: Tensor, kind: str, *, gated: bool) -> Tensor:
+    def activate(self, x: Tensor, kind: str, *, gated: bool, limit: float | None = None) -> Tensor:
         """Maps [rows, 2 * size], the gate first, to activation(gate) * up, [rows, size]; or not
-        gated, [rows, size] to activation(x). `kind` is a FeedForwardSpec's activation."""
+        gated, [rows, size] to activation(x). `kind` is a FeedForwardSpec's activation, `limit`,
+        which only what is gated may have, its limit."""
 
     def sparse_gate(self, gate_up: Tensor, share: float) -> Tensor:
         """Sets the `share` of the smallest numbers of a gate to 0, as far as these are

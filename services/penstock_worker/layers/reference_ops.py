@@ -69,9 +69,9 @@ class ReferenceOps:
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         return reference.layer_norm(x, weight, bias, eps)
 
-    def activate(self, x: Tensor, kind: str, *, gated: bool) -> Tensor:
+    def activate(self, x: Tensor, kind: str, *, gated: bool, limit: float | None = None) -> Tensor:
         if gated:
-            return reference.gated_activation(x, kind)
+            return reference.gated_activation(x, kind, limit)
         return reference.plain_activation(x, kind)
 
     def sparse_gate(self, gate_up: Tensor, share: float) -> Tensor:

@@ -101,4 +101,6 @@ def _frequencies(spec: RopeSpec, weights: Weights, positions: int) -> Tensor:
             kept = torch.arange(spec.dims // 2) < scaling.kept
             return torch.where(kept, plain / scaling.factor, 0.0)
         case "precomputed":
-            return plain / weights.take(ROPE_FACTORS, (spec.dims // 2,), torch.float32).cpu()
+            count = spec.dims // 2
+            divisors = weights.take(ROPE_FACTORS, (scaling.kept or count,), torch.float32).cpu()
+            return plain / divisors[:count]

@@ -178,7 +178,9 @@ class TritonOps:
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         return norms.layer_norm(x, weight, bias, eps)
 
-    def activate(self, x: Tensor, kind: str, *, gated: bool) -> Tensor:
+    def activate(self, x: Tensor, kind: str, *, gated: bool, limit: float | None = None) -> Tensor:
+        if limit is not None:
+            raise ValueError("these kernels have no bounds of a feed-forward's gate")
         return activation.gated(x, kind) if gated else activation.activate(x, kind)
 
     def sparse_gate(self, gate_up: Tensor, share: float) -> Tensor:

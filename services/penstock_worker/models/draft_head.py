@@ -31,19 +31,22 @@ from penstock_worker.weights.heads import SharedEnds, drafted_ids
 from penstock_worker.weights.weights import Matrix, Weights
 
 
+def _unchanged(taken: Tensor) -> Tensor:
+    return taken.clone()  # Later steps may write where it was taken.
+
+
 class JoinedFront:
     """A product joins embedding and hidden state, each normed by itself (DeepSeek-AI, "DeepSeek-V3
     technical report", 2024, section 2.2)."""
 
-    def __init__(self, parts: Parts, *, hidden_first: bool) -> None:
-        """`hidden_first`: see HeadConfig."""
+    def __init__(self, parts: Parts, config: HeadConfig) -> None:
         width = parts.config.hidden_size
         self._embedding_norm = parts.norm("enorm", width)
         self._hidden_norm = parts.norm("hnorm", width)
         self._join = parts.product([("eh_proj", width)], 2 * width, bias=False)
-        self.to_hidden = parts.norm("served_norm", width)
+        self.to_hidden = parts.norm("served_norm", width) if config.normed_input else _unchanged
         self._layer: Layer = load_layer(parts, 0)
-        self._hidden_first = hidden_first
+        self._hidden_first = config.hidden_first
 
     def __call__(self, embedded: Tensor, hidden: Tensor, step: Step) -> Tensor:
         """Maps [rows, hidden] of each to the layer's residual."""
@@ -103,11 +106,7 @@ class DraftHeadModel:
 
         table = ends.get(weights, EMBEDDING, lambda: ops.table(end(EMBEDDING, config.served_vocab)))
         self._embed = TokenEmbedding(table, shard, ALONE)
-        self._front = (
-            BesideFront(parts, config)
-            if config.beside
-            else JoinedFront(parts, hidden_first=config.hidden_first)
-        )
+        self._front = BesideFront(parts, config) if config.beside else JoinedFront(parts, config)
         self.ids = drafted_ids(weights, config) if config.beside else None
         self._norm = parts.norm("norm", width)
         head = ends.get(weights, HEAD, lambda: ops.head(end(HEAD, config.vocab_size)))

@@ -244,6 +244,7 @@ def mtp_head(served: ModelConfig, *, hidden_first: bool = False) -> HeadConfig:
         served_vocab=served.vocab_size,
         served_hidden=served.hidden_size,
         aux_layers=(served.num_layers,),
+        normed_input=own.normed_input,
         normed_result=own.normed_result,
         hidden_first=hidden_first,
         chained=own.chained,

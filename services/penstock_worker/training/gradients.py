@@ -117,16 +117,18 @@ class GradientOps(ReferenceOps):
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         return super().layer_norm(x.clone(), weight, bias, eps)
 
-    def activate(self, x: Tensor, kind: str, *, gated: bool) -> Tensor:
+    def activate(self, x: Tensor, kind: str, *, gated: bool, limit: float | None = None) -> Tensor:
         known, served = _ACTIVATIONS[kind], super().activate
 
         def plain(x: Tensor) -> Tensor:
             if not gated:
                 return known(x)
             gate, up = x.chunk(2, -1)
+            if limit is not None:
+                return known(gate).clamp(max=limit) * up.clamp(-limit, limit)
             return known(gate) * up
 
-        return _applied(_ElementWise, x, lambda x: served(x, kind, gated=gated), plain)
+        return _applied(_ElementWise, x, lambda x: served(x, kind, gated=gated, limit=limit), plain)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,10 @@ def fill_values(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:
         at = f"layers.{number}.self_attn"
         if size is None or f"{at}.v_proj.weight" not in tensors:
             continue
-        for name, heads, rows in (("v_proj", own.count, True), ("o_proj", config.num_heads, False)):
+        for name, heads, rows in (
+            ("v_proj", own.count, True),
+            ("o_proj", config.query_heads(number), False),
+        ):
             if f"{at}.{name}.weight" not in tensors:
                 continue
             stored = as_checkpoint(tensors[f"{at}.{name}.weight"])

@@ -5,7 +5,7 @@ has each layer of a head with several. One of EAGLE-3 has `fc` in front, and nor
 `layers.0.hidden_norm` and `layers.0.input_layernorm` of the two halves of what its attention reads;
 `ids`, int64, are differences between the served model's ids and its own. One of the checkpoint's
 own (MTP) has `enorm`, `hnorm` and `eh_proj` in front, and `served_norm`, that after the served
-model's last layer.
+model's last layer, if it reads what that gives.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ class OwnHeadFiles:
             common = served_family(served.architecture).own_head.common
             own = {n: each for n, each in self._of_layer(0).items() if n in common} | own
         head = EMBEDDING if served.tie_word_embeddings else HEAD
-        _share(own, found, {EMBEDDING: EMBEDDING, HEAD: head, SERVED_NORM: NORM})
+        shared = {EMBEDDING: EMBEDDING, HEAD: head}
+        if config.normed_input:
+            shared[SERVED_NORM] = NORM
+        _share(own, found, shared)
         names = replace(self._names, layers_for_drafts=False)
         quantised = self._quantised or any(each.format in LAYOUTS for each in own.values())
         kind = QuantisedWeights if keep_quantised and quantised else Weights

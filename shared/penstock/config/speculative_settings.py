@@ -21,7 +21,7 @@ SERVED: tuple[DraftMethod, ...] = typing.get_args(DraftMethod)
 ALIASES: dict[str, DraftMethod] = dict.fromkeys(
     (
         *("deepseek_mtp", "glm4_moe_mtp", "glm4_moe_lite_mtp"),
-        *("mimo_mtp", "qwen3_next_mtp", "qwen3_5_mtp"),
+        *("mimo_mtp", "qwen3_next_mtp", "qwen3_5_mtp", "step3p5_mtp"),
     ),
     "mtp",
 )

@@ -52,6 +52,7 @@ from penstock.families.olmo_hybrid import OLMO_HYBRID
 from penstock.families.qwen2 import MIMO, QWEN2, QWEN2_MOE
 from penstock.families.qwen3 import QWEN3, QWEN3_MOE
 from penstock.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
+from penstock.families.step3p5 import STEP3P5
 from penstock.families.whisper import WHISPER
 
 FAMILIES: dict[str, Family] = {
@@ -124,6 +125,7 @@ FAMILIES: dict[str, Family] = {
         FALCON_H1,
         KIMI_LINEAR,
         OLMO_HYBRID,
+        STEP3P5,
         MAMBA,
         FALCON_MAMBA,
         MAMBA2,

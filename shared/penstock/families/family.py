@@ -36,6 +36,8 @@ class OwnHead:
     """Whether the product that joins reads the hidden state in front of the embedding."""
     chained: bool = True
     """Whether a further layer reads what the layer before it gives (see HeadConfig)."""
+    normed_input: bool = True
+    """Whether it reads the model's residual behind the model's last norm (see HeadConfig)."""
     spec: Callable[[ModelConfig], LayerSpec] | None = None
     """Says what each layer is, in a model; None: as the model's last one that attends. Raises
     UnsupportedModel."""

@@ -114,6 +114,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         """What layer `number` is made of, counted from 0."""
         return self.layers[number if len(self.layers) > 1 else 0]
 
+    def query_heads(self, number: int) -> int:
+        """How many query heads layer `number` has."""
+        return self.layer(number).attention.query_heads or self.num_heads
+
     def kv_heads(self, number: int) -> KVHeadsSpec:
         """The key and value heads of layer `number`."""
         own = self.layer(number).attention.kv_heads
@@ -158,6 +162,9 @@ class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
     normed_result: bool = False
     """Whether further drafts are made of its norm's output (Qwen3-Next); else of that norm's
     input."""
+    normed_input: bool = True
+    """Whether the product reads what the model's last norm gives (DeepSeek-V3); else what that norm
+    reads (Step 3.5)."""
     hidden_first: bool = False
     """Whether the product reads the hidden state in front of the embedding (MiMo)."""
     chained: bool = True

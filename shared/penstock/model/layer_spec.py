@@ -24,7 +24,8 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     are multiplied by `attention_factor`.
     `longrope` (Ding et al., 2024) divides frequency i by long_factors[i], or by short_factors[i] in
     a model that is served within its original context; `attention_factor` as for yarn.
-    `precomputed` multiplies frequency i by 1 / factors[i] (GGUF's rope_freqs tensor).
+    `precomputed` multiplies frequency i by 1 / factors[i] (GGUF's rope_freqs tensor, which has
+    `kept` numbers, the first ones of which count; 0: as many as there are frequencies).
     `proportional` divides the first `kept` frequencies by `factor`, and makes all others 0 (Gemma
     4): the head rotates in part, and its pairs are still half of it apart.
     """
@@ -155,6 +156,8 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     index: IndexSpec | None = None
     """What chooses the tokens that are read; None: all that are seen are. Only of latents. In all
     layers it has the same sizes, and so it has in none or in all."""
+    query_heads: int | None = None
+    """The layer's own number of query heads; None for that of ModelConfig."""
     kv_heads: KVHeadsSpec | None = None
     """The layer's own KV heads; None for those of ModelConfig."""
     value_norm: bool = False
@@ -172,6 +175,9 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     output_gate: bool = False
     """A learned sigmoid for each number that the heads give (Qiu et al., "Gated attention for large
     language models", 2025); made of the hidden state together with the queries."""
+    head_gate: bool = False
+    """A learned sigmoid for each head, which weighs all numbers that the head gives (StepFun, "Step
+    3.5 Flash", 2026); made of the hidden state."""
     qkv_bias: bool = False
     output_bias: bool = False
 
@@ -188,6 +194,8 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Experts of a token."""
     inner: int
     """Inner dimension of an expert."""
+    limit: float | None = None
+    """The chosen experts' `limit`, as FeedForwardSpec has it."""
     latent: int = 0
     """Size of the vector that a token's experts read and whose sum they write: one matrix makes it
     of the hidden state, another one leads back (NVIDIA, "Nemotron 3", 2025). The router and the
@@ -238,6 +246,10 @@ class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):
     between -7 and 7, gate * sigmoid(1.702 gate) * (up + 1) (gpt-oss)."""
     gated: bool = True
     bias: bool = False
+    limit: float | None = None
+    """What activation(gate) is at most, and up as well, which is at least minus that (StepFun,
+    "Step 3.5 Flash", 2026). None: there are no bounds. Beside experts, it is of the one that every
+    token has."""
     inner: int | None = None
     """Inner dimension; None: as ModelConfig says."""
     sparsity: float = 0.0

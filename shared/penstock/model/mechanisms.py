@@ -26,6 +26,7 @@ CHOSEN_TOKENS = "an index that chooses the tokens that attention reads"
 SHARED_CHOICE = "layers that read the tokens that another one has chosen"
 SINKS = "attention sinks"
 OUTPUT_GATE = "a gate of the attention's output"
+HEAD_GATE = "a gate of each head's output"
 NO_ROTATION = "layers without rotary positions"
 PARTIAL_ROTATION = "heads that rotate in part"
 SEVERAL_ROTATIONS = "several rotary embeddings"
@@ -38,6 +39,7 @@ GELU_TANH = "gelu by tanh"
 QUICK_GELU = "gelu by a sigmoid"
 RELU2 = "squared relu"
 CLAMPED_SWIGLU = "a clamped swiglu"
+LIMITED_INNER = "bounds of a feed-forward's gate and of what it weighs"
 UNGATED = "a feed-forward without a gate"
 OUTPUT_BIAS = "a bias of the attention's output"
 FEED_FORWARD_BIAS = "biases of the feed-forward"
@@ -62,6 +64,7 @@ UNNORMED_MAMBA2 = "Mamba 2 without a norm"
 ONE_HALF = "layers of attention or feed-forward alone"
 QUERY_GROWTH = "queries that grow with their position"
 OWN_HEADS = "heads whose sizes differ between layers"
+QUERY_HEADS = "query heads whose number differs between layers"
 VALUE_NORM = "norms of values"
 VALUES_OF_KEYS = "values that are made of keys"
 SHORT_VALUES = "values that are shorter than keys"
@@ -189,10 +192,12 @@ def _of_attention(spec: AttentionSpec) -> Iterator[str]:
         SHARED_CHOICE: spec.index is not None and spec.index.shared,
         SINKS: spec.sinks,
         OUTPUT_GATE: spec.output_gate,
+        HEAD_GATE: spec.head_gate,
         NO_ROTATION: spec.rope is None,
         WHOLE_NORM: spec.norm == "whole",
         OUTPUT_BIAS: spec.output_bias,
         OWN_HEADS: spec.kv_heads is not None,
+        QUERY_HEADS: spec.query_heads is not None,
         VALUE_NORM: spec.value_norm,
         VALUES_OF_KEYS: spec.values_of_keys,
         SHORT_VALUES: spec.value_size is not None,
@@ -208,6 +213,8 @@ def _of_feed_forward(spec: FeedForwardSpec) -> Iterator[str]:
         yield UNGATED
     if spec.bias:
         yield FEED_FORWARD_BIAS
+    if spec.limit is not None or (spec.experts is not None and spec.experts.limit is not None):
+        yield LIMITED_INNER
     if spec.experts is not None:
         yield EXPERTS
         if spec.experts.normalised and spec.experts.sum_floor != SUM_FLOOR:

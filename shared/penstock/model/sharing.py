@@ -13,11 +13,13 @@ from penstock.model.config import (
 from penstock.model.mechanisms import (
     CROSS_ATTENTION,
     EXPERTS_BESIDE,
+    HEAD_GATE,
     MAMBA1,
     OUTPUT_GATE,
     OWN_HEADS,
     OWN_INNER,
     PER_LAYER_INPUTS,
+    QUERY_HEADS,
     SHARED_CHOICE,
     SHARED_KV,
     SPARSE_GATE,
@@ -26,7 +28,18 @@ from penstock.model.mechanisms import (
     mechanisms,
 )
 
-WHOLE = frozenset({OWN_HEADS, OWN_INNER, VALUES_OF_KEYS, EXPERTS_BESIDE, SPARSE_GATE, MAMBA1})
+WHOLE = frozenset(
+    {
+        OWN_HEADS,
+        OWN_INNER,
+        VALUES_OF_KEYS,
+        EXPERTS_BESIDE,
+        SPARSE_GATE,
+        MAMBA1,
+        HEAD_GATE,
+        QUERY_HEADS,
+    }
+)
 """What tensor-parallel ranks can't share."""
 ONE_STAGE = frozenset({SHARED_KV, PER_LAYER_INPUTS, STREAMS, CROSS_ATTENTION})
 """What binds all layers to one rank."""

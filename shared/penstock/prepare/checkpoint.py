@@ -51,7 +51,8 @@ def check_config(config: ModelConfig, where: str) -> ModelConfig:
             raise UnsupportedModel(f"{where}: {field} is {value}; 1 to {limit} are allowed")
     usual = KVHeadsSpec(count=config.num_kv_heads, size=config.head_dim)
     for layer in dict.fromkeys(config.layers):
-        _check_heads(config.num_heads, layer.attention.kv_heads or usual, where)
+        heads = layer.attention.query_heads or config.num_heads
+        _check_heads(heads, layer.attention.kv_heads or usual, where)
         _check_layer(layer, where)
     check_positive(_numbers(config), where)
     for rope in config.ropes:
@@ -84,6 +85,9 @@ def _numbers(config: ModelConfig) -> Iterator[tuple[str, float | None]]:
         yield "the scale of attention", layer.attention.scale
         yield "the soft cap of attention", layer.attention.soft_cap
         yield "the residual's multiplier", layer.residual_multiplier
+        yield "a feed-forward's limit", layer.feed_forward.limit
+        if layer.feed_forward.experts is not None:
+            yield "the experts' limit", layer.feed_forward.experts.limit
 
 
 def _check_layer(layer: LayerSpec, where: str) -> None:
@@ -116,6 +120,10 @@ def _check_layer(layer: LayerSpec, where: str) -> None:
 
 
 def _check_heads(heads: int, own: KVHeadsSpec, where: str) -> None:
+    if not 1 <= heads <= MAX_HEADS:
+        raise UnsupportedModel(
+            f"{where}: a layer has {heads} attention heads; 1 to {MAX_HEADS} are allowed"
+        )
     if not 1 <= own.count <= MAX_HEADS or heads % own.count:
         raise UnsupportedModel(
             f"{where}: {heads} attention heads can't be shared out among {own.count} key/value "

@@ -57,12 +57,13 @@ class Sizes:
     logits_multiplier: float = 1.0
     logits_soft_cap: float | None = None
 
-    def of(self, matrix: str) -> tuple[int, int]:
-        """(outputs, inputs)."""
-        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+    def of(self, matrix: str, rule: AttentionSpec) -> tuple[int, int]:
+        """(outputs, inputs). rule: of the layer."""
+        heads = rule.query_heads or self.heads
+        queries, keys = heads * self.head_dim, self.kv_heads * self.head_dim
         return {
             "query": (queries, self.hidden),
-            "output_gate": (queries, self.hidden),
+            "output_gate": (heads if rule.head_gate else queries, self.hidden),
             "key": (keys, self.hidden),
             "value": (keys, self.hidden),
             "output": (self.hidden, queries),
@@ -193,12 +194,13 @@ class SlowDecoder:
         elif spec.halves == "mixer":
             names = [*MATRICES[:4]]
             del norms["feed_forward_norm"]
-        if spec.attention.output_gate:
+        if spec.attention.output_gate or spec.attention.head_gate:
             names.append("output_gate")
         matrices = {name: self._matrix(name, spec) for name in names}
         sinks = None
         if spec.attention.sinks:
-            sinks = self._rng.standard_normal(sizes.heads).astype(np.float32)
+            heads = spec.attention.query_heads or sizes.heads
+            sinks = self._rng.standard_normal(heads).astype(np.float32)
         layer = SlowLayer(spec, matrices, norms, sinks)
         if said is not None:
             layer.experts = [
@@ -222,7 +224,7 @@ class SlowDecoder:
 
     def _matrix(self, name: str, spec: LayerSpec | None = None) -> SlowMatrix:
         sizes = self.sizes
-        outputs, inputs = sizes.of(name)
+        outputs, inputs = sizes.of(name, AttentionSpec() if spec is None else spec.attention)
         seed = int(self._rng.integers(1 << 30))
         source = random_source(sizes.format, outputs, inputs, seed)
         if sizes.format in ("F32", "BF16"):
@@ -277,7 +279,7 @@ class SlowDecoder:
             query = query if factors is None else query * factors[:count, None, None]
         if sizes.cache != "float32":
             query = slow.bfloat16(query)
-        group = sizes.heads // sizes.kv_heads
+        group = query.shape[1] // sizes.kv_heads
         key, value = key.repeat(group, 1), value.repeat(group, 1)
         levels, scales = self._stored(key)
         scores = np.einsum("qhd,khd->hqk", query, levels * scales)
@@ -287,6 +289,9 @@ class SlowDecoder:
         mixed = self._mix(scores, *self._stored(value), layer.sinks).reshape(count, -1)
         if spec.output_gate:
             mixed = mixed / (1 + np.exp(-layer.matrices["output_gate"](gates_of)))
+        if spec.head_gate:
+            gates = 1 / (1 + np.exp(-layer.matrices["output_gate"](gates_of)))
+            mixed = mixed * gates.repeat(sizes.head_dim, 1)
         return layer.matrices["output"](mixed)
 
     def _hidden(self, count: int, spec: AttentionSpec) -> np.ndarray:
@@ -343,17 +348,18 @@ class SlowDecoder:
         return table.cosines[:count], table.sines[:count]
 
     def _feed_forward(self, layer: SlowLayer, x: np.ndarray) -> np.ndarray:
-        total = _inner(layer.spec, layer.matrices, x) if "down" in layer.matrices else 0.0
+        limit, said = layer.spec.feed_forward.limit, layer.spec.feed_forward.experts
+        total = _inner(layer.spec, layer.matrices, x, limit) if "down" in layer.matrices else 0.0
         if layer.router is None:
             return total
         if layer.shared_gate is not None:
             total = total / (1 + np.exp(-layer.shared_gate(x)))
         shares = _shares(layer, layer.router(x))
-        said = layer.spec.feed_forward.experts
+        inner = partial(_inner, layer.spec, limit=None if said is None else said.limit)
         if said is not None and said.weighs_input:
             factors = shares.T[:, :, None]
-            return total + sum(map(partial(_inner, layer.spec), layer.experts, factors * x))
-        results = [_inner(layer.spec, expert, x) for expert in layer.experts]
+            return total + sum(map(inner, layer.experts, factors * x))
+        results = [inner(expert, x) for expert in layer.experts]
         return total + np.einsum("re,erh->rh", shares, np.array(results))
 
     # ---- the same for the kernels
@@ -394,14 +400,17 @@ ACTIVATIONS = {
 }
 
 
-def _inner(spec: LayerSpec, matrices: dict[str, SlowMatrix], x: np.ndarray) -> np.ndarray:
+def _inner(
+    spec: LayerSpec, matrices: dict[str, SlowMatrix], x: np.ndarray, limit: float | None = None
+) -> np.ndarray:
     up = matrices["up"](x)
     if spec.feed_forward.activation == "clamped_swiglu":
         gate = np.minimum(matrices["gate"](x), 7)
         return matrices["down"](gate / (1 + np.exp(-1.702 * gate)) * (np.clip(up, -7, 7) + 1))
     activate = ACTIVATIONS[spec.feed_forward.activation]
     if spec.feed_forward.gated:
-        return matrices["down"](activate(matrices["gate"](x)) * up)
+        gate, most = activate(matrices["gate"](x)), np.inf if limit is None else limit
+        return matrices["down"](np.minimum(gate, most) * np.clip(up, -most, most))
     return matrices["down"](activate(up))
 
 

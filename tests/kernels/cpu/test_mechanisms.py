@@ -122,6 +122,16 @@ MODELS = {
         LayerSpec(order="parallel", feed_forward=FeedForwardSpec(experts=experts(4, 1)))
     ),
     "gated attention": sizes(attention(output_gate=True, norm="head", qkv_bias=True)),
+    "a gate of each head": sizes(attention(head_gate=True), LayerSpec(), head_dim=32),
+    "more query heads with gates": sizes(
+        attention(head_gate=True, query_heads=10, window=9, norm="head"),
+        attention(head_gate=True, sinks=True, rope=1),
+        rotations=(None, 8),
+    ),
+    "a limited feed-forward": sizes(feed_forward(limit=0.7), LayerSpec()),
+    "limited experts": sizes(
+        feed_forward(limit=0.9, experts=experts(5, 2, limit=0.4, shared_inner=100))
+    ),
     "layers of one half": sizes(
         LayerSpec(halves="mixer"), LayerSpec(halves="feed_forward"), layers=2
     ),
@@ -133,7 +143,7 @@ MODELS = {
 
 TYPICAL = ("window of 5", "window of 257, then all", "sinks in a window", "norms on both sides")
 TYPICAL += ("parallel, norms over all heads", "ungated", "layer norms with biases")
-TYPICAL += ("gated attention",)
+TYPICAL += ("gated attention", "more query heads with gates")
 TYPICAL += (
     "experts",
     "experts with groups and a shared one",

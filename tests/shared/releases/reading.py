@@ -47,8 +47,6 @@ NOT_SERVED = {
     "nvidia/MiniMax-M3-NVFP4",
     "sgl-project/DeepSeek-V4-Flash-FP8",
     "sgl-project/DeepSeek-V4-Pro-FP8",
-    "stepfun-ai/Step-3.7-Flash",
-    "stepfun-ai/Step-3.7-Flash-FP8",
 }
 """Releases of architectures that no family describes."""
 READ = sorted(RELEASES.keys() - NOT_SERVED)
@@ -63,6 +61,8 @@ def ours(values: dict[str, Any], where: str = "config.json") -> ModelConfig | En
 
 def theirs(values: dict[str, Any]) -> PretrainedConfig:
     kind = type(AutoConfig.for_model(values["model_type"]))
+    if values["model_type"] == "step3p7" and "text_config" not in values:
+        values = {"text_config": values}  # Its class knows the decoder's settings there alone.
     return kind.from_dict(copy.deepcopy(values))  # It changes what it is given.
 
 

@@ -670,7 +670,7 @@ def config_class(family: str) -> Any:
     """transformers' class of configurations."""
     import transformers
 
-    halves = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")
+    halves = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe", "Step3p7")
     return getattr(transformers, family + ("TextConfig" if family in halves else "Config"))
 
 

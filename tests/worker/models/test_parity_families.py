@@ -12,6 +12,7 @@ import torch
 from tests import thinning
 from tests.thinning import part
 from tests.worker.checkpoints import hub_model
+from tests.worker.models import step_files
 from tests.worker.models.family_cases import CASES, GROUPED, LONGROPE, SIZES, WHOLE, config_class
 from tests.worker.models.parity import compare
 
@@ -25,7 +26,8 @@ def make_theirs(family: str, settings: dict[str, Any]) -> Any:
     torch.manual_seed(5)
     config = config_class(family)(**(SIZES | settings))
     config._attn_implementation = "eager"  # the only one that has soft caps
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    kind = getattr(transformers, f"{family}ForCausalLM", None) or step_files.model_class()
+    model = kind(config).eval()
     if family == "Mamba2":
         norm_by_groups(model)
     with torch.no_grad():
@@ -165,4 +167,25 @@ def test_the_text_half_of_gemma_4(tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path)
     model = hub_model(tmp_path, torch.float32, SIZES["max_position_embeddings"])
     prompts = [[token % 189 for token in prompt] for prompt in random_prompts()[::2]]
+    assert compare(model, theirs, prompts, 8) > 0
+
+
+@pytest.mark.timeout(240)
+def test_the_text_half_of_step_37(tmp_path: Path) -> None:
+    """transformers writes StepFun's own names."""
+    import transformers
+
+    tower = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tower |= {"image_size": 28, "patch_size": 14, "mlp_ratio": 2.0}
+    text = config_class("Step3p7")(**(SIZES | step_files.SETTINGS))
+    config = transformers.Step3p7Config(
+        text_config=text.to_dict(), vision_config=tower, image_token_id=5
+    )
+    config._attn_implementation = "eager"
+    torch.manual_seed(3)
+    theirs = transformers.Step3p7ForConditionalGeneration(config).eval()
+    theirs.save_pretrained(tmp_path)
+    model = hub_model(tmp_path, torch.float32, SIZES["max_position_embeddings"])
+    assert model.config.vision is None
+    prompts = [[token for token in prompt if token != 5] or [6] for prompt in random_prompts()[::3]]
     assert compare(model, theirs, prompts, 8) > 0

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.worker.models import gguf_keys as keys
+from tests.worker.models import step_files as step
 from tests.worker.models.family_cases import ERNIE_EXPERTS, GROUPED, LLAMA3_ROPE, WHOLE
 from tests.worker.models.gguf_writing import Conversion, Writer, adjacent, separated
 
@@ -371,6 +372,15 @@ TWINS = {
         renamed(),
         gguf=Conversion(ARCH.MINICPM, says_minicpm_gguf, permuted=True),
     ),
+    "step-3.5": Twin(
+        "Step3p5ForCausalLM",
+        "Step3p7",
+        step.SETTINGS,
+        step.says,
+        step.released,
+        gguf=step.GGUF,
+    ),
+    "step-3.7": Twin("Step3p7FlashForCausalLM", "Step3p7", step.PLAIN, lambda _: {}, renamed()),
     "decilm": Twin(
         "DeciLMForCausalLM",
         "Llama",

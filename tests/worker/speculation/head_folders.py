@@ -19,6 +19,7 @@ from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
 from penstock.prepare.from_hub_folder import read_head
 from penstock.prepare.hub_config import read_config
+from tests.worker.models import step_files
 from tests.worker.models.family_cases import QUARTER, config_class
 from tests.worker.speculation.slow_heads import (
     FULL,
@@ -35,6 +36,7 @@ from tests.worker.speculation.slow_heads import (
     MTPLayer,
     QwenLayer,
     Reference,
+    StepLayer,
     circle,
 )
 
@@ -83,13 +85,23 @@ HYBRID_EXPERTS = {
 }
 WINDOW = {"num_key_value_heads": 1, "head_dim": 32, "v_head_dim": 20, "sliding_window": 9}
 WINDOW_LAYERS = [FULL, SLIDING, SLIDING, FULL]
+STEP = {
+    "sliding_window": 9,
+    "num_sliding_attention_heads": 6,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "share_expert_dim": 40,
+}
 HYBRIDS = ("Qwen3Next", "Qwen3_5", "Qwen3_5Moe")
-SERVED = {
+WINDOWED = ("MiMoV2Flash", "Step3p7")
+SERVED: dict[str, dict[str, Any]] = {
     "Llama": GROUPED,
     "Qwen3": GROUPED,
     "MiMo": GROUPED,
     "Glm4Moe": GROUPED | EXPERTS | {"use_qk_norm": True},
     "MiMoV2Flash": GROUPED | EXPERTS | WINDOW,
+    "Step3p7": GROUPED | STEP,
     "DeepseekV3": LATENTS | EXPERTS,
     "DeepseekV32": LATENTS | EXPERTS | INDEX,
     "Qwen3Next": HYBRID | {"num_experts": 8, **HYBRID_EXPERTS},
@@ -98,6 +110,7 @@ SERVED = {
 }
 """What is served, by the first part of transformers' class; MiMo, which is Qwen 2."""
 HEADS = dict.fromkeys(HYBRIDS, QwenLayer) | {"MiMo": MiMoLayer, "MiMoV2Flash": MiMoV2Layer}
+HEADS["Step3p7"] = StepLayer
 
 
 def randomise(module: torch.nn.Module, seed: int) -> None:
@@ -133,12 +146,13 @@ def served_model(kind: str, folder: Path, *, drafts: int, counts: bool = False) 
     settings = COMMON | SERVED[kind] | {"num_hidden_layers": LAYERS + drafts}
     if kind in HYBRIDS:
         settings["layer_types"] = HYBRID_LAYERS + [FULL] * drafts
-    elif kind == "MiMoV2Flash":
+    elif kind in WINDOWED:
         settings["layer_types"] = WINDOW_LAYERS + [SLIDING] * drafts
         settings["mlp_layer_types"] = ["dense", *["sparse"] * (LAYERS - 1), *["dense"] * drafts]
     theirs = "Qwen2" if kind == "MiMo" else kind
     config = config_class(theirs)(**settings, attn_implementation="eager")
-    hub = getattr(transformers, f"{theirs}ForCausalLM")(config).eval()
+    model = getattr(transformers, f"{theirs}ForCausalLM", None) or step_files.model_class()
+    hub = model(config).eval()
     with torch.no_grad():
         randomise(hub, 1)
         if counts:
@@ -146,7 +160,7 @@ def served_model(kind: str, folder: Path, *, drafts: int, counts: bool = False) 
     hub.save_pretrained(folder)
     path = folder / "config.json"
     said = json.loads(path.read_text()) | {"num_hidden_layers": LAYERS}
-    said.pop("mlp_layer_types", None)
+    sparse = said.pop("mlp_layer_types", [])
     if "layer_types" in said:
         said["layer_types"] = said["layer_types"][:LAYERS]
     if kind in HYBRIDS:
@@ -154,6 +168,9 @@ def served_model(kind: str, folder: Path, *, drafts: int, counts: bool = False) 
         said["mtp_num_hidden_layers"] = drafts
     elif kind == "MiMoV2Flash":
         rename_layers(folder, drafts, "model.mtp.layers")
+    elif kind == "Step3p7":
+        said |= {"architectures": ["Step3p5ForCausalLM"], "mlp_layer_types": sparse[:LAYERS]}
+        del said["per_layer_config"]
     elif kind == "MiMo":
         rename_layers(folder, drafts, "model.mtp_layers")
         said |= {"architectures": ["MiMoForCausalLM"], "model_type": "mimo"}

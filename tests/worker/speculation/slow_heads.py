@@ -63,7 +63,8 @@ class Reference:
     def _turned(self, layer: Any, hidden: Tensor, positions: Tensor) -> Any:
         rotary = self.hub.model.rotary_emb
         if hasattr(rotary, "layer_types"):
-            return rotary(hidden[None], positions, layer.self_attn.layer_type)
+            kind = getattr(layer, "attention_type", None) or layer.self_attn.layer_type
+            return rotary(hidden[None], positions, kind)
         # Where pictures have positions in three directions, a text's are the same in each.
         three = hasattr(rotary, "mrope_section")
         return rotary(hidden[None], positions.expand(3, *positions.shape) if three else positions)
@@ -246,6 +247,8 @@ class MTPLayer:
     """Whether further drafts are made of what is behind its norm."""
     chained: ClassVar = True
     """Whether further layers read what the layer before them gives."""
+    normed_input: ClassVar = True
+    """Whether the first layer reads what is behind the model's last norm."""
 
     def __init__(self, reference: Reference, number: int) -> None:
         """`number`: of the head's layers, from 0."""
@@ -342,12 +345,23 @@ class MiMoV2Layer(MTPLayer):
         return f"model.mtp.layers.{self.number}.{theirs}.weight"
 
 
+class StepLayer(MTPLayer):
+    """A layer as Step 3.5's checkpoints have it, which reads the residual in front of the model's
+    last norm."""
+
+    plus: ClassVar = 1.0
+    normed_input: ClassVar = False
+
+    def _name(self, name: str) -> str:
+        return super()._name(name.replace("shared_head", "transformer.shared_head"))
+
+
 class MTP:
     """A head of one layer or several."""
 
     def __init__(self, reference: Reference, kind: type[MTPLayer], count: int) -> None:
         self.reference = reference
-        self.chained = kind.chained
+        self.chained, self._normed_input = kind.chained, kind.normed_input
         self._each = [kind(reference, number) for number in range(count)]
         self.tensors: dict[str, Tensor] = {}
         for each in self._each:
@@ -360,7 +374,8 @@ class MTP:
             each.count_on()
 
     def taken(self, tokens: list[int]) -> Tensor:
-        return self.reference.hub.model.norm(self.reference.hidden(tokens)[-1])
+        hidden = self.reference.hidden(tokens)[-1]
+        return self.reference.hub.model.norm(hidden) if self._normed_input else hidden
 
     @property
     def layers(self) -> list[HeadRows]:

@@ -42,6 +42,7 @@ ATTENDING = [
     ("DeepseekV32", "mtp", 1),
     ("MiMo", "mtp", 2),
     ("MiMoV2Flash", "mtp", 3),
+    ("Step3p7", "mtp", 3),
 ]
 CASES = [
     *ATTENDING,

@@ -99,12 +99,15 @@ inline V relu2(V x) {
   return add(mul(above, above), mul(x, zero()));
 }
 
+// x, but at most, or within, what `bound` is the negative of; NaN for NaN: a bound comes first, so that AVX's maximum
+// keeps one.
+__attribute__((always_inline)) inline V at_most(V x, V bound) { return sub(zero(), max(bound, sub(zero(), x))); }
+__attribute__((always_inline)) inline V within_bounds(V x, V bound) { return at_most(max(bound, x), bound); }
+
 // gate * sigmoid(1.702 gate) * (up + 1), with the gate at most 7 and up between -7 and 7 (gpt-oss).
 inline V clamped_swiglu(V gate, V up) {
-  // A bound comes first: a NaN is then kept by AVX's maximum.
   const V bound = set1(-7.0f);
-  const V kept = sub(zero(), max(bound, sub(zero(), gate)));
-  const V within = sub(zero(), max(bound, sub(zero(), max(bound, up))));
+  const V kept = at_most(gate, bound), within = within_bounds(up, bound);
   return mul(div(kept, logistic_divisor(mul(kept, set1(1.702f)))), add(within, set1(1.0f)));
 }
 

@@ -12,6 +12,14 @@ inline void weigh_by_gates(const float* x, const float* gates, int width, float*
   }
 }
 
+// out = x times the logistic function of one gate for each `each` numbers, as weigh_by_gates computes it.
+inline void weigh_by_some(const float* x, const float* gates, int width, int each, float* out) {
+  for (int first = 0; first < width; first += each) {
+    const V gate = set1(gates[first / each]), divisor = logistic_divisor(gate), poison = mul(gate, zero());
+    for (int i = first; i < first + each; i += 16) store(out + i, add(div(load(x + i), divisor), poison));
+  }
+}
+
 // out = x times silu of gates. x may be out.
 inline void multiply_by_silu(const float* x, const float* gates, int width, float* out) {
   for (int i = 0; i < width; i += 16) store(out + i, mul(load(x + i), silu(load(gates + i))));
@@ -37,8 +45,10 @@ inline const float* scanned_row(Thread& t, const PkRecurrent& l, const PkPhase& 
 // The same of a row of attention.
 inline const float* attended_row(Thread& t, const PkPhase& p, int row) {
   const float* x = mixed_row(t, *p.attention, p, row);
-  if (!p.gated) return x;
-  weigh_by_gates(x, t.row(PK_RESULT, row), p.width, t.own.row);
+  if (!p.gates) return x;
+  const float* gates = t.row(PK_RESULT, row);
+  if (p.gates == p.width) weigh_by_gates(x, gates, p.width, t.own.row);
+  else weigh_by_some(x, gates, p.width, p.width / p.gates, t.own.row);
   return t.own.row;
 }
 

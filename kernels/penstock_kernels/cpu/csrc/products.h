@@ -55,7 +55,14 @@ inline void inner_unit(const Thread& t, const PkPhase& p, const PkMatrix* gate, 
   add_raised(t, raised, 1, 2 * unit, tiles, row, rows, out[2]);
   const auto value = [&](V g, V u) __attribute__((always_inline)) {
     if (p.activation == PK_CLAMPED_SWIGLU) return clamped_swiglu(g, u);
-    return gate ? mul(activate(p.activation, g), u) : activate(p.activation, u);
+    if (!gate) return activate(p.activation, u);
+    V active = activate(p.activation, g);
+    if (p.limit > 0.0f) {
+      const V bound = set1(-p.limit);
+      active = at_most(active, bound);
+      u = within_bounds(u, bound);
+    }
+    return mul(active, u);
   };
   for (int r = 0; r < rows; r++) {
     const auto product = [&](int i) { return factors ? mul(load(out[i] + 16 * r), set1(factors[r])) : load(out[i] + 16 * r); };

@@ -14,6 +14,7 @@ bool is(const PkMatrix& matrix, int outputs, int inputs) {
 }
 
 bool activates(const PkPhase& p, bool gated) {
+  if (p.limit != 0.0f && (!gated || !(p.limit > 0.0f) || p.activation == PK_CLAMPED_SWIGLU)) return false;
   return p.activation == PK_CLAMPED_SWIGLU ? gated : p.activation >= PK_SILU && p.activation <= PK_QUICK_GELU;
 }
 
@@ -246,10 +247,16 @@ class Reader {
     if (!floats(p.source) || p.target != PK_INPUT || p.width < 1 || !holds(p.source, p.first + int64_t{p.width}) || !holds(PK_INPUT, p.width)) return false;
     if (p.attention && (p.source != PK_MIXED || p.width != values(p) || p.first)) return false;
     if (p.recurrent && (p.attention || p.first || p.source != PK_MIXED || p.width != p.recurrent->width)) return false;
-    if (p.gated && (!p.attention || !holds(PK_RESULT, p.width))) return false;
+    if (p.gates && (!p.attention || !gates(p))) return false;
     width_[0] = p.width;
     forms_[0] = p.forms;
     return true;
+  }
+
+  // Whether each gate weighs one number, or so many that none is in two vectors.
+  bool gates(const PkPhase& p) const {
+    if (p.gates < 0 || p.width % p.gates || !holds(PK_RESULT, p.gates)) return false;
+    return p.gates == p.width || p.width / p.gates % 16 == 0;
   }
 
   bool heads(const PkPhase& p) const {

@@ -141,9 +141,9 @@ enum PkBuffer : int32_t {
 // What a phase does, and the fields that it reads besides the common ones.
 // EMBED: target = rows of matrices[0] times scale.
 // MAKE_INPUT: INPUT = norm of the source's `width` numbers from `first` on, in `forms` (see pk::Form).  With
-//   attention, the source is what that attention has left, whose splits are folded first; `gated`, it is multiplied
-//   by the logistic function of RESULT.  With recurrent, the source is what that scan has left, which is gated and
-//   normed first.
+//   attention, the source is what that attention has left, whose splits are folded first; with `gates`, it is
+//   multiplied by the logistic function of so many numbers of RESULT, each of which weighs as many of its own.  With
+//   recurrent, the source is what that scan has left, which is gated and normed first.
 // HEADS: matrices (query, key, value) times INPUT; queries and keys get the norms `norm` and `other_norm`
 //   over each head, then rotate; values get `third_norm`.  Queries become QUERIES; keys and values go to the
 //   cache.  With `whole`, queries and keys become QUERIES and KEYS as they are, for PLACE.  Without a matrix of
@@ -153,7 +153,8 @@ enum PkBuffer : int32_t {
 // PRODUCT: matrices[0] times source, times scale; added to the target, or (`adds` is 0) put there.
 // GATE_UP: INNER = activation(matrices[0] times INPUT) * (matrices[1] times INPUT), in `forms`; where
 //   matrices[0] has no tiles, activation(matrices[1] times INPUT).  With `weighed`, a row is multiplied by
-//   the logistic function of its first number in SCORES.
+//   the logistic function of its first number in SCORES.  With `limit`, that is the most that the activation gives, and
+//   what it is multiplied by is between -limit and limit.
 // ADD_NORM: target += norm of the source's `width` numbers, times scale.
 // LOGITS: matrices[0] times norm of the source, times scale, then capped; of the rows wanted.
 // ROUTE: chooses experts for each row by SCORES, the router's products, and gathers INPUT by experts.
@@ -224,8 +225,8 @@ enum PkPhaseKind : int32_t {
 // all keys and values still.  Such phases are a program's last ones, but for LOWER and what gives the rows.
 struct PkPhase {
   int32_t kind, source, target, width, forms, waits, ends_layer, whole, adds, activation, weighed;
-  int32_t part, first, first_key, key_width, beside, gated, low_rank, only_wanted;
-  float scale, soft_cap;
+  int32_t part, first, first_key, key_width, beside, gates, low_rank, only_wanted;
+  float scale, soft_cap, limit;
   PkNorm norm, other_norm, third_norm;
   const PkAttention* attention;
   const PkExperts* experts;

@@ -24,7 +24,10 @@ from penstock.model.mechanisms import (
     BESIDE_ATTENTION,
     CHANNEL_DECAY,
     CHOSEN_TOKENS,
+    HEAD_GATE,
+    LIMITED_INNER,
     OVERSHOOTING,
+    QUERY_HEADS,
     SHARED_CHOICE,
     UNNORMED_MAMBA2,
 )
@@ -88,7 +91,10 @@ MECHANISMS = COMMON | {
     BESIDE_ATTENTION,
     CHANNEL_DECAY,
     CHOSEN_TOKENS,
+    HEAD_GATE,
+    LIMITED_INNER,
     OVERSHOOTING,
+    QUERY_HEADS,
     SHARED_CHOICE,
     UNNORMED_MAMBA2,
 }
@@ -235,11 +241,14 @@ def _shapes(
     latent = None if config.latent is None else config.latent.rank
     index = index_shape(config.index)
     found = []
-    for own in {config.layer(number).attention.kv_heads for number in layers}:
+    rules = (config.layer(number).attention for number in layers)
+    for queries, own in {(rule.query_heads, rule.kv_heads) for rule in rules}:
         if own is None:
-            shape = DecoderShape(heads, kv_heads, config.head_dim, setup.block_size, latent, index)
+            count, size = queries or heads, config.head_dim
+            shape = DecoderShape(count, kv_heads, size, setup.block_size, latent, index)
         else:
-            shape = DecoderShape(config.num_heads, own.count, own.size, setup.block_size)
+            count = queries or config.num_heads
+            shape = DecoderShape(count, own.count, own.size, setup.block_size)
         found.append(shape)
     return found
 

@@ -155,8 +155,8 @@ class _Front:
     """What lies in front of the layer."""
 
     entry: ProgramEnds
-    to_hidden: RowsProgram
-    """Makes hidden states of what was taken of the model."""
+    to_hidden: RowsProgram | None
+    """Makes hidden states of what was taken of the model; None: they are that."""
     embed: RowsProgram | None = None
     """Makes normed embeddings, for EAGLE-3."""
     hidden_norm: RowsProgram | None = None
@@ -200,6 +200,8 @@ class CPUHead:
         return torch.empty(0, self._config.hidden_size)
 
     def hidden(self, taken: Tensor) -> Tensor:
+        if self._front.to_hidden is None:
+            return taken.clone()
         rows = np.zeros(len(taken), dtype=np.int32)
         return torch.from_numpy(self._front.to_hidden(rows, taken.numpy()))
 
@@ -273,7 +275,10 @@ class _Loader:
         self, packing: CPUPacking, norms: NormReader
     ) -> tuple[ModelWeights, _Front, Tensor | None]:
         width = self.config.hidden_size
-        found = [norms.norm(name, width) for name in ("enorm", "hnorm", "served_norm")]
+        found = [norms.norm(name, width) for name in ("enorm", "hnorm")]
+        to_hidden = None
+        if self.config.normed_input:
+            to_hidden = self._rows(normed(norms.norm("served_norm", width), width))
         matrix = packing.tensor("eh_proj.weight", (width, 2 * width))
         halves = [self._packed(matrix[:, :width]), self._packed(matrix[:, width:])]
         of_embedding, of_hidden = halves[::-1] if self.config.hidden_first else halves
@@ -282,7 +287,7 @@ class _Loader:
             raise ValueError("a head has an embedding, and a norm behind its layer")
         entry = JoinedEntry(width, read.embedding, found[0], found[1], of_embedding, of_hidden)
         onward = self._rows(normed(read.norm, width)) if self.config.normed_result else None
-        return read, _Front(entry, self._rows(normed(found[2], width)), onward=onward), None
+        return read, _Front(entry, to_hidden, onward=onward), None
 
     def _packed(self, matrix: np.ndarray) -> PackedMatrix:
         """Half a matrix is never packed to whole numbers."""

@@ -123,7 +123,7 @@ class LayerPhases:
 
     def _attended(self) -> Iterator[Phase]:
         """Attention, and its result as the input of a product."""
-        attention = self.attention
+        attention, gate = self.attention, self.weights.output_gate
         yield self.split.heads(
             Phase(
                 kind=PhaseKind.ATTEND,
@@ -140,7 +140,7 @@ class LayerPhases:
                 width=attention.heads * attention.head_dim,
                 forms=forms_of(self.weights.output),
                 attention=attention,
-                gated=self.weights.output_gate is not None,
+                gates=0 if gate is None else gate.struct.outputs,
                 waits=False,
             )
         )
@@ -171,6 +171,7 @@ class LayerPhases:
             target=Buffer.INNER,
             matrices=(weights.gate, weights.up),
             activation=self.spec.feed_forward.activation,
+            limit=self.spec.feed_forward.limit,
             forms=forms_of(weights.down),
         )
 
@@ -188,10 +189,12 @@ class LayerPhases:
         return Phase(kind=PhaseKind.ROUTE, experts=self.experts, forms=readers)
 
     def _experts_up(self, weights: ExpertWeights) -> Phase:
+        said = self.spec.feed_forward.experts
         return Phase(
             kind=PhaseKind.EXPERTS_UP,
             experts=self.experts,
             activation=self.spec.feed_forward.activation,
+            limit=None if said is None else said.limit,
             forms=forms_of(*weights.downs),
         )
 

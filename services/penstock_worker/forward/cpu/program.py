@@ -317,7 +317,7 @@ def _attention(
     own = config.kv_heads(number)
     return Attention(
         layer=number,
-        heads=len(heads),
+        heads=rule.query_heads or len(heads),
         kv_heads=len(kv_heads) if rule.kv_heads is None else own.count,
         head_dim=own.size,
         latent_dim=None if rule.latent is None else rule.latent.rank,

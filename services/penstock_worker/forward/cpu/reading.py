@@ -33,7 +33,7 @@ from penstock_worker.forward.cpu.weights import (
     ModelWeights,
     rotation_table,
 )
-from penstock_worker.layers.attention import QUERIES_AND_GATES
+from penstock_worker.layers.attention import HEAD_GATES, QUERIES_AND_GATES
 from penstock_worker.layers.latent_attention import per_head
 from penstock_worker.layers.recurrent.mixer_parts import NAME as RECURRENT
 from penstock_worker.layers.rotary import Rotary
@@ -179,7 +179,8 @@ class CPUWeights:
         """own: its key and value heads."""
         hidden, further = self.config.hidden_size, self._further
         inputs = self.config.attention_inputs
-        queries, keys = self.config.num_heads * own.size, own.count * own.size
+        heads = spec.query_heads or self.config.num_heads
+        queries, keys = heads * own.size, own.count * own.size
         matrix, bias = partial(self._matrix, kind=self.kind), spec.qkv_bias
         gate = key = value = None
         if spec.output_gate:
@@ -187,6 +188,8 @@ class CPUWeights:
             query, gate = both.part(range(queries)), both.part(range(queries, 2 * queries))
         else:
             query = matrix(f"{at}.q_proj", queries, inputs, bias=bias)
+        if spec.head_gate:
+            gate = matrix(f"{at}.{HEAD_GATES}", heads, inputs)
         if spec.reads is None:
             key = matrix(f"{at}.k_proj", keys, inputs, bias=bias)
             if not spec.values_of_keys:
@@ -200,9 +203,7 @@ class CPUWeights:
             output=matrix(f"{at}.o_proj", hidden, queries, bias=spec.output_bias),
             output_gate=gate,
             value_norm=further.plain_norm(own.size) if spec.value_norm else None,
-            sinks=self._part(
-                f"{at}.sinks", self._vector(f"{at}.sinks.weight", self.config.num_heads)
-            )
+            sinks=self._part(f"{at}.sinks", self._vector(f"{at}.sinks.weight", heads))
             if spec.sinks
             else None,
         )

@@ -167,7 +167,7 @@ class LayerWeights:
     latent: LatentWeights | None = None
     """Weights of latent attention, in place of `key` and `value`."""
     output_gate: PackedMatrix | None = None
-    """Makes the gates of what attention gives."""
+    """Makes the gates of what attention gives: one for each number, or one for each head."""
     recurrent: RecurrentWeights | None = None
     """Weights of a recurrent layer, in place of attention."""
     recurrent_output: PackedMatrix | None = None
