@@ -23,6 +23,7 @@ class RecurrentKind(enum.IntEnum):
     SHORT_CONV = 0
     GATED_DELTA = 1
     MAMBA2 = 2
+    MAMBA1 = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,8 @@ class Recurrent:
     gate: int
     """Column of the gates."""
     strength: int = 0
-    """Column of the corrections' strengths; of a short convolution, of its result's gates."""
+    """Column of the corrections' strengths; of a short convolution, of its result's gates; of Mamba
+    1, of the map into the state, and behind it of the one out of it."""
     time: int = 0
     """Column of the steps in time."""
     by_channel: bool = False
@@ -70,11 +72,12 @@ class Recurrent:
     """What is added to each channel of the convolution, [channels] float32; None for nothing."""
     rate: np.ndarray | None = None
     """[heads] float32, negative; so many are `skip` and `time_bias`, of which there are [heads,
-    key_dim] where decays are `by_channel`."""
+    key_dim] where decays are `by_channel`. Of Mamba 1, [key_dim, width], and the others have
+    [width]."""
     time_bias: np.ndarray | None = None
     skip: np.ndarray | None = None
     norm: np.ndarray | None = None
-    """[value_dim] float32; of Mamba 2 [width]."""
+    """[value_dim] float32; of Mamba 2 [width]; of Mamba 1, of the maps, [2, key_dim], or None."""
 
     @property
     def state_numbers(self) -> int:

@@ -44,6 +44,8 @@ class Shape:
     by_channel: bool = False
     """Whether gates are logistic, too, and queries, keys and values lie apart."""
     strongest: float = 1.0
+    normed: bool = True
+    """Whether the maps of Mamba 1 are."""
     vocab: int = 90
     """Rows of features that there are."""
 
@@ -57,12 +59,14 @@ class SlowRecurrent:
         short = shape.kind is RecurrentKind.SHORT_CONV
         width = shape.width if short else shape.heads * shape.value_dim
         keys = 0 if short else 2 * shape.key_heads * shape.key_dim
-        self.channels = width + keys
+        first_kind = shape.kind is RecurrentKind.MAMBA1
+        self.channels = width if first_kind else width + keys
         # Columns in no order that the kernels might take for granted.
         gate, first = 3, 3 + width + 16
         strength = first + self.channels + 5
-        time = strength + (width if short else shape.heads) + 2
-        times = shape.heads * (shape.key_dim if shape.by_channel else 1)
+        time = strength + (width if short else keys if first_kind else shape.heads) + 2
+        times = width if first_kind else shape.heads * (shape.key_dim if shape.by_channel else 1)
+        rates = (shape.key_dim, width) if first_kind else (shape.heads,)
         self.columns = time + times + 3
         apart = None
         if shape.by_channel:
@@ -90,10 +94,10 @@ class SlowRecurrent:
             norm_groups=shape.norm_groups,
             steps=shape.steps,
             norm_eps=1e-5,
-            rate=None if heads is None else -np.exp(self._random(heads)),
+            rate=None if heads is None else -np.exp(self._random(*rates)),
             time_bias=None if heads is None else self._random(times),
-            skip=None if heads is None else self._random(heads),
-            norm=None if heads is None else 1 + self._random(self._norm_size) / 4,
+            skip=None if heads is None else self._random(*rates[-1:]),
+            norm=1 + self._random(self._norm_size) / 4 if heads and shape.normed else None,
             state=5,
             last=2,
         )
@@ -104,6 +108,8 @@ class SlowRecurrent:
 
     @property
     def _norm_size(self) -> int:
+        if self.shape.kind is RecurrentKind.MAMBA1:
+            return 2 * self.shape.key_dim
         mamba = self.shape.kind is RecurrentKind.MAMBA2
         return self.shape.value_dim * (self.shape.heads if mamba else 1)
 
@@ -118,13 +124,17 @@ class SlowRecurrent:
         inputs, held = self._convolved(self._channels(features))
         inputs = inputs * sigmoid(inputs)
         delta = self.shape.kind is RecurrentKind.GATED_DELTA
-        found, matrices = (self._delta if delta else self._mamba)(features, inputs)
+        by_channel = self.shape.kind is RecurrentKind.MAMBA1
+        scan = self._delta if delta else self._mamba1 if by_channel else self._mamba
+        found, matrices = scan(features, inputs)
         state = np.concatenate((held.reshape(-1), *map(self._stored, matrices)))
         gate = features[:, self.layer.gate : self.layer.gate + self.layer.width]
         gate = sigmoid(gate) if self.shape.by_channel else gate * sigmoid(gate)
         mixed = found.reshape(len(tokens), -1)
         if delta:
             return mixed, self._normed(found, self.layer.norm).reshape(mixed.shape) * gate, state
+        if by_channel:
+            return mixed, mixed * gate, state
         parts = (mixed * gate).reshape(len(tokens), self.shape.norm_groups, -1)
         norm = self.layer.norm.reshape(self.shape.norm_groups, -1)
         return mixed, self._normed(parts, norm).reshape(mixed.shape), state
@@ -200,6 +210,19 @@ class SlowRecurrent:
                 found[t, head] = out_of[t, of] @ state + layer.skip[head] * value[t, head]
             matrices.append(state)
         return found, matrices
+
+    def _mamba1(self, features: np.ndarray, inputs: np.ndarray) -> tuple[np.ndarray, list]:
+        shape, layer, size = self.shape, self.layer, self.shape.key_dim
+        maps = features[:, layer.strength : layer.strength + 2 * size].reshape(-1, 2, size)
+        if layer.norm is not None:
+            maps = self._normed(maps, layer.norm.reshape(2, size))
+        steps = softplus(self._times(features))
+        found, state = np.empty_like(inputs), np.zeros((size, shape.value_dim))
+        for t in range(len(inputs)):
+            state *= np.exp(steps[t] * layer.rate)
+            state += np.outer(maps[t, 0], steps[t] * inputs[t])
+            found[t] = maps[t, 1] @ state + layer.skip * inputs[t]
+        return found, [state]
 
     def _times(self, features: np.ndarray) -> np.ndarray:
         layer = self.layer

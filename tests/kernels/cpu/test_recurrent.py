@@ -16,7 +16,7 @@ from tests.kernels.cpu.slow_recurrent import RecurrentSteps, Shape, SlowRecurren
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("loaded")]
 on_each_instruction_set = pytest.mark.usefixtures("isa")
 
-CONV, DELTA, MAMBA = RecurrentKind
+CONV, DELTA, MAMBA, MAMBA1 = RecurrentKind
 SHAPES = {
     "convolution": Shape(CONV, kernel=3, width=77),
     "convolution of 64 tokens": Shape(CONV, kernel=64, width=5, bias=False),
@@ -43,6 +43,8 @@ SHAPES = {
     "mamba, limited": Shape(
         MAMBA, kernel=4, heads=3, key_dim=24, value_dim=48, bias=False, steps=(0.3, 0.9)
     ),
+    "mamba 1": Shape(MAMBA1, kernel=4, key_dim=16, value_dim=90),
+    "mamba 1, no norms": Shape(MAMBA1, kernel=2, key_dim=5, value_dim=48, normed=False, bias=False),
     "mamba, one value": Shape(MAMBA, kernel=3, key_heads=5, heads=5, key_dim=1, value_dim=1),
 }
 
@@ -93,7 +95,7 @@ def test_any_pieces_any_company(name: str) -> None:
 
 
 @on_each_instruction_set
-@pytest.mark.parametrize("name", ["convolution", "delta", "delta by channel", "mamba"])
+@pytest.mark.parametrize("name", ["convolution", "delta", "delta by channel", "mamba", "mamba 1"])
 def test_a_token_that_is_asked_for_again(name: str) -> None:
     """It has the same results, and the state stays; a checkpoint behind it can be written then."""
     slow, mine = SlowRecurrent(SHAPES[name]), tokens(9, 4)
@@ -109,11 +111,13 @@ def test_a_token_that_is_asked_for_again(name: str) -> None:
 
 
 @on_each_instruction_set
-@pytest.mark.parametrize("name", ["delta", "delta by channel", "mamba"])
+@pytest.mark.parametrize("name", ["delta", "delta by channel", "mamba", "mamba 1"])
 @pytest.mark.parametrize("value", [3e38, -3e38, 88.5, -88.5, -0.0, 1e-40])
 def test_steps_in_time_and_strengths_of_any_size(name: str, value: float) -> None:
     slow, mine = SlowRecurrent(SHAPES[name]), tokens(5, 5)
     layer = slow.layer
+    if layer.kind is MAMBA1:
+        value = min(value, 88.5)  # no step is too large, and then products overflow
     for first in (layer.time, layer.strength):
         count = len(layer.time_bias) if first == layer.time else layer.heads
         slow.features[:, first : first + count] = value
@@ -154,7 +158,7 @@ UNUSED = {"convolution": SIZES[3:4] + SIZES[5:], "mamba": ("strength",)}
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 20])
-@pytest.mark.parametrize("name", ["convolution", "delta", "delta by channel", "mamba"])
+@pytest.mark.parametrize("name", ["convolution", "delta", "delta by channel", "mamba", "mamba 1"])
 def test_a_layer_that_does_not_fit_is_refused(name: str, value: int) -> None:
     for field in SIZES:
         if field not in UNUSED.get(name, ()):

@@ -56,11 +56,7 @@ def coverage() -> dict[str, dict[str, Counter[str]]]:
             )
             + Counter(Whisper=1),
             "GGUF": _families(case for case in gguf if case not in test_gguf_families.NOT_ON_CPU)
-            + _families(
-                case
-                for case in _cases(test_recurrent_gguf.test_equals_transformers)
-                if case not in test_recurrent_gguf.NOT_ON_CPU
-            )
+            + _families(_cases(test_recurrent_gguf.test_equals_transformers))
             + _families(_cases(test_twins.test_equals_its_twin_from_gguf)),
             "TP 2": _families(_cases(test_cpu_ranks.test_two_ranks_have_one_workers_bits)),
         },

@@ -261,14 +261,9 @@ RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-ON_CPU = tuple(
-    case
-    for case, (family, _) in RECURRENT_CASES.items()
-    if family not in ("Mamba", "FalconMamba", "Jamba")
-)
-"""Cases that the CPU kernels compute."""
+NOT_ON_DEVICE = ("Mamba", "FalconMamba", "Jamba", "FalconH1", "KimiLinear", "OlmoHybrid")
 ON_DEVICE = tuple(
-    case for case in ON_CPU if not case.startswith(("falcon-h1", "kimi-linear", "olmo-hybrid"))
+    case for case, (family, _) in RECURRENT_CASES.items() if family not in NOT_ON_DEVICE
 )
 """Cases that the CUDA kernels compute, in Triton's interpreter."""
 BITS_ON_DEVICE = (

@@ -454,10 +454,6 @@ CONVERSIONS = {
     "qwen35-moe-of-four": Conversion(ARCH.QWEN35MOE, qwen, of_qwen35),
 }
 """Conversions by case; those that aren't in RECURRENT_CASES are in OWN."""
-NOT_ON_CPU = tuple(
-    case for case, how in CONVERSIONS.items() if how.architecture in (ARCH.MAMBA, ARCH.JAMBA)
-)
-"""Cases that the CPU kernels don't compute."""
 
 
 def stacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -505,5 +501,4 @@ def test_equals_transformers(case: str, tmp_path: Path) -> None:
     config = read_config(GGUFFile(path))
     files = WeightFiles(format="gguf", files=(str(path),), dtype="F32")
     compare(load_model(config, files, torch.float32, POSITIONS), theirs)
-    if case not in NOT_ON_CPU:
-        compare(CPUModel(config, files, "float32", positions=POSITIONS), theirs)
+    compare(CPUModel(config, files, "float32", positions=POSITIONS), theirs)

@@ -10,7 +10,7 @@ import pytest
 from penstock.model.config import WeightFiles
 from penstock_worker.forward.cpu import backend as cpu
 from tests.worker.cpu_model import CPUModel
-from tests.worker.models.recurrent_cases import ON_CPU, RECURRENT_CASES
+from tests.worker.models.recurrent_cases import RECURRENT_CASES
 from tests.worker.models.recurrent_runs import BLOCK, CPURun
 from tests.worker.models.test_parity_families import make_theirs
 from tests.worker.models.test_parity_on_cpu import cpu_model
@@ -23,7 +23,7 @@ NO_FILES = WeightFiles(format="safetensors", files=(), dtype="float32")
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("case", ON_CPU)
+@pytest.mark.parametrize("case", RECURRENT_CASES)
 def test_equals_transformers(case: str, tmp_path: Path) -> None:
     theirs = make_theirs(*RECURRENT_CASES[case])
     theirs.save_pretrained(tmp_path)
@@ -40,7 +40,7 @@ def model(case: str, dtype: str = "float32") -> CPUModel:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("case", ON_CPU)
+@pytest.mark.parametrize("case", RECURRENT_CASES)
 def test_rows_depend_on_their_sequence_alone(case: str, random_weights: None) -> None:
     for dtype in ("float32", "bfloat16"):
         together = CPURun(model(case, dtype), 2, threads=2, every=BLOCK)

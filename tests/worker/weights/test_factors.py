@@ -10,7 +10,7 @@ import torch
 from penstock.errors import UnsupportedModel
 from penstock.model.layer_spec import LayerSpec, RowFactors
 from penstock_worker.adapters.adaptable import adaptable_modules
-from penstock_worker.forward.cpu.optional_weights import UNCHANGING_EPS, UNCHANGING_WEIGHT
+from penstock_worker.forward.cpu.recurrent_weights import UNCHANGING_EPS, UNCHANGING_WEIGHT
 from penstock_worker.weights.factors import multiply_rows
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights

@@ -37,6 +37,7 @@ inline const float* scanned_row(Thread& t, const PkRecurrent& l, const PkPhase& 
     return out;
   }
   multiply_by_silu(x, gates, l.width, out);
+  if (l.kind == PK_MAMBA1) return out;
   const int size = l.width / l.norm_groups;
   for (int i = 0; i < l.width; i += size) root_mean_square(out + i, l.norm + i, size, l.norm_eps, out + i);
   return out;

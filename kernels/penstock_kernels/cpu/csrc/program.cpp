@@ -46,12 +46,17 @@ bool fits(const PkExperts* e) {
 }
 
 bool fits(const PkRecurrent* l, const PkProgram& m) {
-  if (!l || l->kind < PK_SHORT_CONV || l->kind > PK_MAMBA2 || l->kernel < 1 || l->kernel > pk::MAX_KERNEL || l->channels < 1 || l->width < 1 || !l->conv) return false;
+  if (!l || l->kind < PK_SHORT_CONV || l->kind > PK_MAMBA1 || l->kernel < 1 || l->kernel > pk::MAX_KERNEL || l->channels < 1 || l->width < 1 || !l->conv) return false;
   int64_t numbers = static_cast<int64_t>(l->kernel - 1) * l->channels;
   const int64_t features = m.widths[PK_QUERIES], channels = l->channels;
   const auto inside = [&](int first, int64_t count) { return first >= 0 && first + count <= features; };
   if (l->kind == PK_SHORT_CONV) {
     if (l->width != l->channels || !inside(l->strength, channels)) return false;
+  } else if (l->kind == PK_MAMBA1) {
+    if (l->key_heads != 1 || l->heads != 1 || l->by_channel || l->key_dim < 1 || l->key_dim > pk::MAX_KEY_DIM || l->value_dim != l->width || channels != l->width || l->values != l->first ||
+        !inside(l->time, l->width) || !inside(l->strength, 2 * static_cast<int64_t>(l->key_dim)) || !l->rate || !l->time_bias || !l->skip)
+      return false;
+    numbers += static_cast<int64_t>(l->width) * l->key_dim;
   } else {
     if (l->key_heads < 1 || l->heads < l->key_heads || l->heads % l->key_heads || l->heads > pk::MAX_STATE_HEADS || l->key_dim < 1 || l->key_dim > pk::MAX_KEY_DIM ||
         l->value_dim < 1 || l->width != static_cast<int64_t>(l->heads) * l->value_dim || !inside(l->time, static_cast<int64_t>(l->heads) * (l->by_channel ? l->key_dim : 1)) || !l->rate || !l->time_bias || !l->norm)

@@ -135,6 +135,15 @@ inline float softplus(float x) {
   return (x > 0.0f ? x : 0.0f) + 2.0f * s * sum;
 }
 
+// The same of vectors.
+inline V softplus(V x) {
+  // What may be no number comes second: AVX's maximum keeps it then.
+  const V y = exponential(sub(zero(), max(x, sub(zero(), x)))), s = div(y, add(set1(2.0f), y)), square = mul(s, s);
+  V sum = set1(1.0f / 15.0f);
+  for (int n = 13; n > 0; n -= 2) sum = fma(sum, square, set1(1.0f / static_cast<float>(n)));
+  return fma(mul(set1(2.0f), s), sum, max(zero(), x));
+}
+
 // e^x for x of at most 0, whatever its size.
 inline float decay_by(float x) { return exponential(x < -100.0f ? -100.0f : x); }
 

@@ -141,6 +141,45 @@ class MambaHead {
   int number_, values_, into_, out_of_;
 };
 
+// All values of Mamba 1: each has a step in time and rates of decay of its own.
+class MambaChannels {
+ public:
+  MambaChannels(const PkRecurrent& l, int) : l_(l) {}
+
+  template <int N> Values<N> token(const float* features, float* state, int first, int lanes) const {
+    const int rows = l_.key_dim;
+    const float* maps = features + l_.strength;
+    float normed[2 * pk::MAX_KEY_DIM];
+    if (l_.norm) {
+      for (int i = 0; i < 2; i++) root_mean_square(maps + i * rows, l_.norm + i * rows, rows, l_.norm_eps, normed + i * rows);
+      maps = normed;
+    }
+    const Values<N> x = Values<N>::read(features + l_.first + first, lanes), skip = Values<N>::read(l_.skip + first, lanes);
+    const Values<N> time = Values<N>::read(features + l_.time + first, lanes), bias = Values<N>::read(l_.time_bias + first, lanes);
+    Values<N> step, taken, sums[2] = {Values<N>::zeros(), Values<N>::zeros()};
+    for (int n = 0; n < N; n++) {
+      step.x[n] = softplus(add(time.x[n], bias.x[n]));
+      taken.x[n] = mul(x.x[n], step.x[n]);
+    }
+    for (int k = 0; k < rows; k++) {
+      const Values<N> rate = Values<N>::read(l_.rate + static_cast<size_t>(k) * l_.width + first, lanes);
+      for (int n = 0; n < N; n++) {
+        float* at = state + 16 * (N * k + n);
+        const V decay = exponential(max(set1(-100.0f), mul(step.x[n], rate.x[n])));
+        const V now = fma(set1(maps[k]), taken.x[n], mul(load(at), decay));
+        store(at, now);
+        sums[k % 2].x[n] = fma(now, set1(maps[rows + k]), sums[k % 2].x[n]);
+      }
+    }
+    Values<N> found = joined(sums[0], sums[1]);
+    for (int n = 0; n < N; n++) found.x[n] = fma(x.x[n], skip.x[n], found.x[n]);
+    return found;
+  }
+
+ private:
+  const PkRecurrent& l_;
+};
+
 // All rows of a sequence through a head's values from `first` on. stored: their part of the state, [key_dim, lanes].
 template <int N, class Head> void scan_rows(Thread& t, const PkPhase& p, Passage& of, int number, int first, int lanes, float* stored) {
   const PkRecurrent& l = of.layer;
@@ -186,6 +225,7 @@ template <class Head> void scan_heads(Thread& t, const PkPhase& p) {
 inline void scan(Thread& t, const PkPhase& p) {
   if (p.recurrent->kind == PK_SHORT_CONV) return short_conv(t, p);
   if (p.recurrent->kind == PK_GATED_DELTA) return scan_heads<DeltaHead>(t, p);
+  if (p.recurrent->kind == PK_MAMBA1) return scan_heads<MambaChannels>(t, p);
   scan_heads<MambaHead>(t, p);
 }
 

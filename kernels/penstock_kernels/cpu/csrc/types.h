@@ -102,7 +102,7 @@ struct PkByHead {
   const PkMatrix* matrices;
 };
 
-enum PkRecurrentKind : int32_t { PK_SHORT_CONV = 0, PK_GATED_DELTA = 1, PK_MAMBA2 = 2 };
+enum PkRecurrentKind : int32_t { PK_SHORT_CONV = 0, PK_GATED_DELTA = 1, PK_MAMBA2 = 2, PK_MAMBA1 = 3 };
 
 // What stands in the attention's place in a recurrent layer (see penstock.model.recurrent_spec). Of a row's features,
 // which are numbers of QUERIES, those from `first` on are convolved, each of the `channels` by itself over `kernel`
@@ -116,12 +116,16 @@ enum PkRecurrentKind : int32_t { PK_SHORT_CONV = 0, PK_GATED_DELTA = 1, PK_MAMBA
 // MAMBA2: the channels are the inputs of `heads`, then for each of key_heads (groups) the map into the state, then the
 //   maps out of it; key_dim is the size of the state of each of a head's value_dim numbers.  time: the heads' features,
 //   which become steps from least_step to most_step.
-// What the two give is gated by the features from `gate` on, and normed: GATED_DELTA each head, before it is gated;
-// MAMBA2 in norm_groups parts, afterwards.
+// MAMBA1: the channels are the values of one head, of which each has a step in time, from `time` on, and rates of its own.
+//   The maps into the state and out of it are 2 key_dim features from `strength` on, which get the norm, each by itself,
+//   if there is one.
+// What MAMBA1 gives is gated by the features from `gate` on. What the other two give is normed besides: GATED_DELTA
+// each head, before it is gated; MAMBA2 in norm_groups parts, afterwards.
 // state, last: where the layer's numbers begin in PkStates.  A layer's state is the convolution's last inputs, [kernel -
 // 1, channels], then for each head, and for each 32 of its values, a matrix [key_dim, those values].
 // conv: [kernel, channels rounded up to 16, and 16 more]; conv_bias: a row of it, or null.  rate, skip: [heads], and so
-// is time_bias, but by_channel [heads, key_dim].  norm: [value_dim], or of MAMBA2 [width].
+// is time_bias, but by_channel [heads, key_dim].  norm: [value_dim], or of MAMBA2 [width].  Of MAMBA1, rate: [key_dim,
+// width]; time_bias, skip: [width]; norm: [2, key_dim], or null.
 struct PkRecurrent {
   int32_t kind, kernel, channels, width, key_heads, heads, key_dim, value_dim, tiled, norm_groups;
   int32_t first, keys, values, gate, strength, time, by_channel, logistic_gate;

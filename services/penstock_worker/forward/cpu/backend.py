@@ -26,13 +26,14 @@ from penstock.model.mechanisms import (
     CHOSEN_TOKENS,
     HEAD_GATE,
     LIMITED_INNER,
+    MAMBA1,
     OVERSHOOTING,
     QUERY_HEADS,
     SHARED_CHOICE,
     UNNORMED_MAMBA2,
 )
 from penstock.model.media_facts import alignment_heads
-from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec
+from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba1Spec, Mamba2Spec
 from penstock.model.sharing import split_obstacle
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import (
@@ -93,6 +94,7 @@ MECHANISMS = COMMON | {
     CHOSEN_TOKENS,
     HEAD_GATE,
     LIMITED_INNER,
+    MAMBA1,
     OVERSHOOTING,
     QUERY_HEADS,
     SHARED_CHOICE,
@@ -376,6 +378,8 @@ def recurrent_obstacle(config: ModelConfig) -> str | None:
             heads, size = spec.value_heads, spec.key_dim
         elif isinstance(spec, Mamba2Spec):
             heads, size = spec.heads, spec.state
+        elif isinstance(spec, Mamba1Spec):
+            size = spec.state
         if heads > MAX_HEADS or size > MAX_KEY_DIM:
             return (
                 f"recurrent layers have {heads} heads with {size} numbers of the state for each"

@@ -8,8 +8,9 @@ halves of a layer are as in any other model.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import StreamsSpec
@@ -21,6 +22,7 @@ from penstock_kernels.cpu.streams import CPUStreams
 from penstock_worker.forward.cpu.gates import forms_of, product_into, residual_for
 from penstock_worker.forward.cpu.layers import LayerPhases
 from penstock_worker.forward.cpu.weights import (
+    FurtherFeatures,
     LayerInputsWeights,
     LayerInputWeights,
     LayerWeights,
@@ -107,19 +109,27 @@ class RecurrentLayerPhases(LayerPhases):
             # Products of one input into columns of their own needn't wait for each other.
             last = number == len(weights.products) - 1
             yield replace(self._made_into(matrix, first), waits=last)
-        for matrix, source, first in weights.further:
+        convolved: list[Phase] = []
+        if weights.layer.kind is not RecurrentKind.SHORT_CONV:
+            convolved.append(
+                Phase(kind=PhaseKind.CONVOLVE, source=Buffer.QUERIES, recurrent=weights.layer)
+            )
+        further = self._further(weights.further)
+        yield from chain(convolved, further) if weights.of_convolved else chain(further, convolved)
+
+    def _further(self, products: Sequence[FurtherFeatures]) -> Iterator[Phase]:
+        for each in products:
             yield Phase(
                 kind=PhaseKind.MAKE_INPUT,
                 source=Buffer.QUERIES,
                 target=Buffer.INPUT,
-                width=matrix.struct.inputs,
-                first=source,
-                forms=forms_of(matrix),
+                width=each.matrix.struct.inputs,
+                first=each.source,
+                norm=each.norm,
+                forms=forms_of(each.matrix),
                 waits=False,
             )
-            yield self._made_into(matrix, first)
-        if weights.layer.kind is not RecurrentKind.SHORT_CONV:
-            yield Phase(kind=PhaseKind.CONVOLVE, source=Buffer.QUERIES, recurrent=weights.layer)
+            yield self._made_into(each.matrix, each.first)
 
     def _made_into(self, matrix: PackedMatrix, first: int) -> Phase:
         """The features that a matrix makes of INPUT, from column `first` on."""

@@ -22,8 +22,9 @@ from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_kernels.cpu.operands import NormWeights
 from penstock_worker.forward.cpu.norms import NormReader
-from penstock_worker.forward.cpu.optional_weights import OptionalWeights, RecurrentReader
+from penstock_worker.forward.cpu.optional_weights import OptionalWeights
 from penstock_worker.forward.cpu.packing import QUANTISED, CPUPacking
+from penstock_worker.forward.cpu.recurrent_weights import RecurrentReader
 from penstock_worker.forward.cpu.split import WHOLE, Split
 from penstock_worker.forward.cpu.weights import (
     ExpertWeights,

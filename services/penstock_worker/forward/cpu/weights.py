@@ -124,6 +124,19 @@ class StreamLayerWeights:
     path_norm: NormWeights
 
 
+@dataclass(frozen=True)
+class FurtherFeatures:
+    """What makes features of other ones."""
+
+    matrix: PackedMatrix
+    source: int
+    """Column of its first input."""
+    first: int
+    """Column of its first output."""
+    norm: NormWeights | None = None
+    """Norm of its inputs."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecurrentWeights:
     """What stands in the attention's place in a recurrent layer, but for the product that makes its
@@ -131,9 +144,10 @@ class RecurrentWeights:
 
     products: tuple[tuple[PackedMatrix, int], ...]
     """What makes features of the hidden state, each with the column of its first output."""
-    further: tuple[tuple[PackedMatrix, int, int], ...] = ()
-    """What makes features of some of these, each with the column of its first input and that of its
-    first output."""
+    further: tuple[FurtherFeatures, ...] = ()
+    """What makes features of some of these."""
+    of_convolved: bool = False
+    """Whether those are made of features that are convolved already."""
     features: int
     """Columns of all features."""
     layer: Recurrent
