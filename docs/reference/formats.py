@@ -10,8 +10,9 @@ from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat, Though
 from penstock.parsing.formats import FORMATS
 from tests.shared.formats.all_cases import ALL
 from tests.shared.formats.case import FormatCases
+from tests.shared.formats.hands import HANDS, Hand
 from tests.shared.formats.rewritten import REWRITES
-from tests.shared.formats.turns import HANDS, TURNS, Hand
+from tests.shared.formats.turns import TURNS
 
 _INTRODUCTION = """\
 Each format is a description in `shared/penstock/parsing/formats`. The counts are of the tests' \

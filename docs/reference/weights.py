@@ -19,7 +19,8 @@ from penstock_kernels.cpu.memory import Arena
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.stored import CheckpointTensor
 from tests.shared.releases.reading import READ, RELEASES
-from tests.worker.quantised_checkpoints import CASES, write_checkpoint
+from tests.worker.quantised_cases import CASES
+from tests.worker.quantised_checkpoints import write_checkpoint
 from tests.worker.quantised_writers import LIBRARIES
 
 MODULE = "model.layers.1.mlp.down_proj"

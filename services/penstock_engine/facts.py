@@ -19,7 +19,6 @@ from penstock.model.pooling_config import PoolingConfig
 from penstock.model.speculation import SpeculativeConfig
 from penstock.prepare.folder import TOKENIZER
 from penstock.process.numa import RankNodes
-from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import (
     MAX_CALL_BYTES,
     MAX_MEDIA_ITEMS,
@@ -328,19 +327,6 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             kv_peers=kv_peers(config.cache),
             kv_transfer_bytes=round(config.cache.kv_transfer_gib * 2**30),
         )
-
-
-def agree(offered: list[int]) -> int | None:
-    """The newest protocol version that both sides speak, or None."""
-    return next((version for version in PROTOCOL_VERSIONS if version in offered), None)
-
-
-def disagreement(offered: list[int]) -> str:
-    """Why a session can't be: names what each side speaks."""
-    ours = list(PROTOCOL_VERSIONS)
-    return (
-        f"no protocol version in common: the engine core supports {ours}, the peer {offered[:16]}"
-    )
 
 
 def pooling_of(model: PreparedModel, settings: ModelSettings) -> PoolingConfig | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from penstock.protocol.from_worker import Fault, Progress, Result
 from penstock_engine.request.request import Sequence
 from tests.engine.rank_workers import RankHarness
-from tests.engine.walker import Choices, Walker, drawn_options
+from tests.engine.walked_harness import Choices, drawn_options
+from tests.engine.walker import Walker
 
 SIZES = ((1, 1), (2, 1), (1, 2), (2, 2), (1, 3))
 

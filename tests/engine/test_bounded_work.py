@@ -17,7 +17,7 @@ from tests.engine.fake_disk import FakeDisk
 from tests.engine.harness import Harness
 from tests.engine.sessions.test_sessions import end_of
 from tests.engine.small_facts import facts
-from tests.engine.walker import POLICIES
+from tests.engine.walked_harness import POLICIES
 
 ENDLESS = {"ignore_eos": True, "max_tokens": 6}
 

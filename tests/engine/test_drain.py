@@ -13,8 +13,8 @@ import pytest
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Accepted, Outputs, Rejected
 from tests.engine import scores
+from tests.engine.engine_process import Engine, write_prepared
 from tests.engine.harness import Harness
-from tests.engine.test_process import Engine, write_prepared
 
 
 def test_a_draining_core_refuses_what_is_new_and_serves_what_is_not() -> None:

@@ -26,7 +26,8 @@ from penstock.protocol.from_worker import WorkerHello
 from penstock.transport.curve import ClientCurve, make_folders
 from penstock.transport.wire import NO_BOOT, FrameKind, pack_header
 from testing.serving import PATIENCE, wait_until
-from tests.engine.test_process import PATIENT, VERSIONS, Engine, run_one, write_prepared
+from tests.engine.engine_process import PATIENT, VERSIONS, Engine, write_prepared
+from tests.engine.test_process import run_one
 
 pytestmark = pytest.mark.timeout(300)
 

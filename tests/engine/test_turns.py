@@ -24,8 +24,8 @@ from penstock_engine.core import EngineCore
 from penstock_engine.notes import SleepNote, WeightsNote
 from penstock_engine.process import TURN, Loop
 from tests.engine import small_facts
-from tests.engine.test_process import Peer
-from tests.shared.test_transport import Clock
+from tests.engine.engine_process import Peer
+from tests.shared.transport_wire import Clock
 
 pytestmark = pytest.mark.timeout(240)
 

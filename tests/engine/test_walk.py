@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.engine.walker import Seeded, Walker, make_harness
+from tests.engine.walked_harness import Seeded, make_harness
+from tests.engine.walker import Walker
 from tests.thinning import part
 
 LENGTH = part(1000, 1 / 2)

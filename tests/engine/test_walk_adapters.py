@@ -14,7 +14,8 @@ from tests.engine.fake_adapters import adapter
 from tests.engine.fake_media import drawn_media
 from tests.engine.harness import Harness
 from tests.engine.test_walk import Drawn
-from tests.engine.walker import FEW, POLICIES, TENANTS, Choices, Seeded, Walker
+from tests.engine.walked_harness import FEW, POLICIES, TENANTS, Choices, Seeded
+from tests.engine.walker import Walker
 from tests.engine.walks import SHORT, walked
 
 

@@ -13,7 +13,8 @@ from penstock_engine.waiting.live_audit import LiveAudit
 from tests.engine.fake_adapters import adapter
 from tests.engine.harness import Harness
 from tests.engine.test_walk_groups import drawn_groups, drawn_with_states
-from tests.engine.walker import Choices, Seeded, Walker, drawn_options
+from tests.engine.walked_harness import Choices, Seeded, drawn_options
+from tests.engine.walker import Walker
 from tests.engine.walks import check_replay, check_restored, walked
 from tests.thinning import part
 

@@ -13,7 +13,8 @@ from penstock_engine.handlers.adoption import ELSEWHERE
 from tests.engine.harness import Harness
 from tests.engine.scores import RequestScore
 from tests.engine.test_walk import Drawn
-from tests.engine.walker import Choices, Seeded, Walker, drawn_options
+from tests.engine.walked_harness import Choices, Seeded, drawn_options
+from tests.engine.walker import Walker
 from tests.engine.walks import SHORT, walked
 
 

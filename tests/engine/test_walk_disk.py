@@ -16,7 +16,8 @@ from tests.engine.fake_disk import FakeDisk
 from tests.engine.harness import Harness
 from tests.engine.test_walk import Drawn
 from tests.engine.test_walk_groups import drawn_groups, drawn_with_states
-from tests.engine.walker import Choices, Seeded, Walker, drawn_options
+from tests.engine.walked_harness import Choices, Seeded, drawn_options
+from tests.engine.walker import Walker
 from tests.engine.walks import SHORT, check_replay, check_restored, walked
 
 

@@ -15,7 +15,8 @@ from tests.engine import walks
 from tests.engine.rank_walker import RankWalker, make_rank_harness
 from tests.engine.test_walk import Drawn
 from tests.engine.test_walk_groups import Drawing, drawn_groups, drawn_with_states
-from tests.engine.walker import Choices, Seeded, Walker, make_harness
+from tests.engine.walked_harness import Choices, Seeded, make_harness
+from tests.engine.walker import Walker
 
 
 class AnyDrafts(DraftPolicy):

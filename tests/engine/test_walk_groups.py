@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from penstock.model.kv_layout import FULL, KVGroup, paged, state_of
 from tests.engine.test_walk import Drawn
-from tests.engine.walker import Choices, Seeded, Walker, make_harness
+from tests.engine.walked_harness import Choices, Seeded, make_harness
+from tests.engine.walker import Walker
 
 Drawing = Callable[[Choices, int], tuple[KVGroup, ...]]
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.engine.fake_media import drawn_media, picture
 from tests.engine.harness import Harness
 from tests.engine.test_walk import Drawn
-from tests.engine.walker import FEW, POLICIES, Choices, Seeded, Walker
+from tests.engine.walked_harness import FEW, POLICIES, Choices, Seeded
+from tests.engine.walker import Walker
 from tests.engine.walks import SHORT, walked
 
 

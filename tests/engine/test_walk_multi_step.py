@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.engine import walks
 from tests.engine.scores import RequestScore
 from tests.engine.test_walk import Drawn
-from tests.engine.walker import Choices, Seeded, Walker, make_harness
+from tests.engine.walked_harness import Choices, Seeded, make_harness
+from tests.engine.walker import Walker
 
 
 class MultiStepWalker(Walker):

@@ -17,7 +17,7 @@ from tests.engine.fake_disk import FakeDisk
 from tests.engine.rank_walker import RankWalker
 from tests.engine.rank_workers import RankHarness
 from tests.engine.record.twins import Twins
-from tests.engine.walker import Choices, Seeded, drawn_options
+from tests.engine.walked_harness import Choices, Seeded, drawn_options
 
 
 @pytest.fixture(autouse=True, scope="module")

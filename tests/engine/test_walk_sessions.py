@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.engine.harness import Harness
 from tests.engine.test_walk import Drawn
-from tests.engine.walker import Choices, Seeded, Walker, drawn_options
+from tests.engine.walked_harness import Choices, Seeded, drawn_options
+from tests.engine.walker import Walker
 from tests.engine.walks import SHORT, check_replay, check_restored, walked
 
 

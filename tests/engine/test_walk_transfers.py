@@ -22,7 +22,7 @@ from tests.engine.test_walk import Drawn
 from tests.engine.test_walk_disk import Drawing, single_blocks_are_worth_it  # noqa: F401
 from tests.engine.test_walk_groups import drawn_groups, drawn_with_states
 from tests.engine.test_walk_rank_disk import RankDiskWalker
-from tests.engine.walker import Choices, Seeded, drawn_options
+from tests.engine.walked_harness import Choices, Seeded, drawn_options
 from tests.engine.walks import SHORT, recorded, replayed
 
 DRAWN = (drawn_groups, drawn_with_states)

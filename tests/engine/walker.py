@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
-import typing
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from penstock.config.settings import SchedulingPolicy
 from penstock.protocol.common import Grammar, Repetition, SessionTerms
 from penstock.protocol.from_frontend import MediaLost
 from penstock.protocol.from_worker import Progress, Result
@@ -16,61 +13,7 @@ from tests.engine.fake_media import drawn_media
 from tests.engine.fake_model import EOS, VOCAB
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore, SequenceScore
-
-
-class Choices(Protocol):
-    """Where randomness comes from: Hypothesis, or a seeded generator."""
-
-    def whole(self, low: int, high: int) -> int: ...
-
-
-class Seeded:
-    """Choices that are the same for the same seed."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def whole(self, low: int, high: int) -> int:
-        return self._random.randint(low, high)
-
-
-POLICIES = typing.get_args(SchedulingPolicy)
-FEW = (
-    "submit",
-    "step",
-    "abort",
-    "connect",
-    "disconnect",
-    "worker",
-    "kill",
-    "wait",
-    "resume",
-)
-"""Operations of walks that are about something else."""
-TENANTS = "a:weight=3;b:max_requests=6,highest_priority=-1;*:highest_priority=-2"
-
-
-def make_harness(choose: Choices, policy: str | None = None) -> Harness:
-    """Small limits, so that every one of them is met."""
-    return Harness(**drawn_options(choose, policy))
-
-
-def drawn_options(choose: Choices, policy: str | None = None) -> dict[str, Any]:
-    """Options of a Harness, drawn."""
-    return {
-        "scheduling_policy": policy or POLICIES[choose.whole(0, len(POLICIES) - 1)],
-        "tenants": TENANTS,
-        "max_model_len": choose.whole(8, 48),
-        "block_size": choose.whole(1, 5),
-        "max_num_seqs": choose.whole(1, 6),
-        "max_num_batched_tokens": choose.whole(1, 24),
-        "max_waiting_requests": choose.whole(2, 12),
-        "max_waiting_tokens": choose.whole(20, 300),
-        "max_steps_in_flight": choose.whole(1, 3),
-        "prefix_caching": choose.whole(0, 3) > 0,
-        "preemption_mode": ("auto", "recompute", "swap")[choose.whole(0, 2)],
-        "max_grammars": choose.whole(1, 6),
-    }
+from tests.engine.walked_harness import Choices
 
 
 class Walker:

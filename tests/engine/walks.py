@@ -17,7 +17,8 @@ from penstock_engine.record.replay import replay, restore
 from penstock_engine.record.snapshot import snapshot
 from tests.engine.harness import Harness
 from tests.engine.record.twins import Twins
-from tests.engine.walker import Choices, Seeded, Walker, make_harness
+from tests.engine.walked_harness import Choices, Seeded, make_harness
+from tests.engine.walker import Walker
 from tests.thinning import part
 
 SHORT = settings(

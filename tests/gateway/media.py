@@ -12,15 +12,16 @@ from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.desk import MediaDesk
 from penstock.media.fetch import Fetcher
 from penstock.media.items import PromptMedia
-from penstock.model.media_facts import KindFacts, LogMel, MediaFacts
+from penstock.model.media_facts import KindFacts, MediaFacts
+from penstock.model.sound_facts import LogMel
 from penstock.protocol.common import Media
 from penstock.protocol.to_frontend import Limits
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import FakeEngineClient, FakeGeneration, welcome
+from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.media.pictures import PREPARATION, picture, saved
-from tests.shared.media.processors import tokenizer
 from tests.shared.media.sounds import RATE, saved_sound, sound
 
 PARTS = (

@@ -13,6 +13,7 @@ from penstock.client import EngineClient
 from testing.scripted_engine import FAST, ScriptedEngine
 from tests.made_once import made_once
 from tests.quick_gguf import read_once
+from tests.shared.fleet_scene import Scene
 
 
 def package_folder(package: str) -> Path:
@@ -72,3 +73,14 @@ async def client(endpoint: str, engine: ScriptedEngine) -> AsyncIterator[EngineC
     await client.wait_connected(60)
     yield client
     await client.close()
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    if scene.client is not None:
+        await scene.client.close()
+    for engine in scene.engines:
+        if not engine.server.socket.closed:
+            await engine.die()

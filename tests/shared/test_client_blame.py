@@ -12,7 +12,7 @@ from penstock.client.routing import MOST_PENDING, Blame
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from testing.scripted_engine import ScriptedEngine
 from tests.shared.client_requests import collect, until
-from tests.shared.test_fleet import LONG, Scene, on, scene  # noqa: F401
+from tests.shared.fleet_scene import LONG, Scene, on
 
 pytestmark = [pytest.mark.timeout(240)]
 
@@ -155,7 +155,7 @@ async def test_a_pause_of_the_engine_core_is_no_death(
 
 
 @pytest.mark.asyncio
-async def test_pauses_of_two_engine_cores_are_no_deaths(scene: Scene) -> None:  # noqa: F811
+async def test_pauses_of_two_engine_cores_are_no_deaths(scene: Scene) -> None:
     """A request goes from one to the other and back, and nobody has died."""
     first, second, client = await scene.two()
     generation = await on(first, second, client)
@@ -180,7 +180,7 @@ async def test_pauses_of_two_engine_cores_are_no_deaths(scene: Scene) -> None:  
 
 
 @pytest.mark.asyncio
-async def test_a_death_counts_once_it_is_known(scene: Scene) -> None:  # noqa: F811
+async def test_a_death_counts_once_it_is_known(scene: Scene) -> None:
     """With two engine cores a request has moved on before the killed one is back."""
     first, second, client = await scene.two()
     await on(first, second, client)

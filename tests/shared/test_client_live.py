@@ -17,7 +17,7 @@ from penstock.protocol.to_frontend import Welcome
 from penstock.transport.events import Received
 from testing.scripted_engine import FAST, ScriptedEngine
 from tests.engine.harness import Harness
-from tests.engine.live.test_live import shown
+from tests.engine.live.shown_core import shown
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 

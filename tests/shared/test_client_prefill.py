@@ -14,7 +14,7 @@ from penstock.protocol.from_frontend import ExpectPrompt, ForgetPrompt
 from penstock.request.terms import Terms
 from testing.scripted_engine import ScriptedEngine
 from tests.shared.client_requests import collect, until
-from tests.shared.test_fleet import Scene, scene  # noqa: F401
+from tests.shared.fleet_scene import Scene
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 
@@ -23,7 +23,7 @@ PARAMS = SamplingParams(n=2, max_tokens=50, seed=7)
 
 
 @pytest.fixture
-async def two(scene: Scene) -> tuple[ScriptedEngine, ScriptedEngine, EngineClient]:  # noqa: F811
+async def two(scene: Scene) -> tuple[ScriptedEngine, ScriptedEngine, EngineClient]:
     """One for prompts, one that generates, and who has both."""
     prefill, decode = scene.engine(0, prefills_from=20), scene.engine(1)
     client = await scene.connect(2)
@@ -107,7 +107,7 @@ async def test_a_client_that_leaves_meanwhile(two) -> None:
     assert not decode.submits
 
 
-async def test_where_nobody_else_is_they_answer(scene: Scene) -> None:  # noqa: F811
+async def test_where_nobody_else_is_they_answer(scene: Scene) -> None:
     only = scene.engine(0, prefills_from=20)
     client = await scene.connect(1)
     await scene.ready(1)
@@ -131,7 +131,7 @@ async def test_the_one_that_generates_dies_and_the_other_goes_on(two) -> None:
 
 
 @pytest.fixture
-async def expecting(scene: Scene) -> tuple[ScriptedEngine, list[ScriptedEngine], EngineClient]:  # noqa: F811
+async def expecting(scene: Scene) -> tuple[ScriptedEngine, list[ScriptedEngine], EngineClient]:
     """One for prompts, and two that fetch KV blocks while it computes."""
     engines = [scene.engine(0, prefills_from=20), *(scene.engine(n, expects=True) for n in (1, 2))]
     client = await scene.connect(3)

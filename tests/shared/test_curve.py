@@ -27,7 +27,7 @@ from penstock.transport.curve import (
 from penstock.transport.events import Opened
 from penstock.transport.session_client import SessionClient
 from penstock.transport.session_server import SessionServer
-from tests.shared.test_transport import BOOT, Wire, opened, pump
+from tests.shared.transport_wire import BOOT, Wire, opened, pump
 
 ROLES = (["gateway"], ["worker"])
 

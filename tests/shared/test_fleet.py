@@ -3,84 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from penstock import SamplingParams
 from penstock.client import EngineClient
-from penstock.client.served_model import ModelText
 from penstock.errors import EngineUnavailable, Limited, Overloaded, RequestFailed, StartupError
-from penstock.protocol.to_frontend import Outputs, SequenceOutput, Welcome
-from testing.scripted_engine import FAST, ScriptedEngine
+from penstock.protocol.to_frontend import Outputs, SequenceOutput
+from testing.scripted_engine import FAST
 from tests.shared.client_requests import collect, until
+from tests.shared.fleet_scene import BOOTS, LONG, on
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
-
-LONG = SamplingParams(max_tokens=50, seed=1)
-BOOTS = (b"boot-one", b"boot-two", b"boot-thr")
-
-
-class Scene:
-    """Engines a, b, … in a folder, and the client that has all of them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.engines: list[ScriptedEngine] = []
-        self.client: EngineClient | None = None
-
-    def endpoint(self, number: int) -> str:
-        return f"ipc://{self.folder}/{'abc'[number]}"
-
-    def engine(self, number: int, **changes: Any) -> ScriptedEngine:
-        changes = {"boot": BOOTS[number], "telling": True, **changes}
-        engine = ScriptedEngine(self.endpoint(number), **changes)
-        self.engines.append(engine)
-        return engine
-
-    async def connect(self, count: int, **keywords: Any) -> EngineClient:
-        places = ",".join(self.endpoint(number) for number in range(count))
-        self.client = EngineClient(places, name="test", settings=FAST, **keywords)
-        await self.client.start()
-        return self.client
-
-    async def ready(self, count: int) -> None:
-        client = self.client
-        assert client is not None
-        await until(lambda: sum(each.ready for each in client.engines) == count)
-
-    async def two(self, **keywords: Any) -> tuple[ScriptedEngine, ScriptedEngine, EngineClient]:
-        first, second = self.engine(0), self.engine(1)
-        client = await self.connect(2, **keywords)
-        await self.ready(2)
-        return first, second, client
-
-
-@pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    scene = Scene(tmp_path)
-    yield scene
-    if scene.client is not None:
-        await scene.client.close()
-    for engine in scene.engines:
-        if not engine.server.socket.closed:
-            await engine.die()
-
-
-async def on(engine: ScriptedEngine, other: ScriptedEngine, client: EngineClient) -> Any:
-    """A stream on `engine`: the other one has much to do."""
-    other.tell(running=100)
-    await until(lambda: any(e.status and e.status.running == 100 for e in client.engines))
-    generation = await client.submit(list(b"x"), LONG, name="r")
-    other.tell(running=0)
-    await until(lambda: sum(e.status.running for e in client.engines if e.status) < 100)
-    assert len(engine.submits) == 1
-    assert not other.submits
-    return generation
 
 
 async def test_another_engine_finishes_what_a_dead_one_began(scene):
@@ -287,99 +222,6 @@ async def test_another_model_is_refused_while_an_engine_of_ours_is_known(scene, 
     await scene.ready(2)
     assert client.welcome.digest == "d2"
     assert not third.submits
-
-
-class Reading:
-    """Holds up what reads a model's tokenizer and template. fails: the first time."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: BaseException | None = None) -> None:
-        self.begun, self.may_end = threading.Event(), threading.Event()
-        self.created: list[int] = []
-        """`created` of the welcomes whose texts were read."""
-        self._actual = ModelText.from_welcome
-        self._fails = fails
-        monkeypatch.setattr(ModelText, "from_welcome", self._read)
-
-    def _read(self, welcome: Welcome, frames: list[bytes]) -> ModelText:
-        self.created.append(welcome.created)
-        self.begun.set()
-        self.may_end.wait(60)
-        if self._fails is not None and len(self.created) == 1:
-            raise self._fails
-        return self._actual(welcome, frames)
-
-
-async def test_streams_go_on_while_another_engines_tokenizer_is_read(scene, monkeypatch):
-    first = scene.engine(0)
-    client = await scene.connect(2)
-    await scene.ready(1)
-    generation = await client.submit(list(b"x"), LONG, name="r")
-    reading = Reading(monkeypatch)
-    scene.engine(1, created=1, template="{{ messages }}")
-    await until(reading.begun.is_set)
-    first.text(first.submits[0], "done", finish="length")
-    assert (await collect(generation))[0][0] == "done"
-    assert [each.connected for each in client.engines] == [True, False]
-    reading.may_end.set()
-    await scene.ready(2)
-    assert client.text.template.source == "{{ messages }}"
-
-
-async def test_an_engine_that_leaves_while_its_tokenizer_is_read_may_come_again(scene, monkeypatch):
-    reading = Reading(monkeypatch)
-    engine = scene.engine(0)
-    client = await scene.connect(1)
-    await until(reading.begun.is_set)
-    await engine.die()
-    reading.may_end.set()
-    await asyncio.sleep(0.1)
-    assert not client.connected
-    scene.engine(0, boot=BOOTS[1])
-    await scene.ready(1)
-
-
-async def test_an_engine_that_began_earlier_does_not_speak_for_all_as_it_is_read_later(
-    scene, monkeypatch
-):
-    reading = Reading(monkeypatch)
-    scene.engine(0, created=2, template="{{ messages }}")
-    client = await scene.connect(2)
-    await until(reading.begun.is_set)
-    older = scene.engine(1, created=1, template="{{ bos_token }}")
-    await until(lambda: older.session)
-    await asyncio.sleep(0.1)
-    reading.may_end.set()
-    await scene.ready(2)
-    assert client.text.template.source == "{{ messages }}"
-    assert reading.created == [2], "one text serves all"
-
-
-async def test_nothing_is_left_of_a_client_that_leaves_while_a_tokenizer_is_read(
-    scene, monkeypatch
-):
-    reading = Reading(monkeypatch)
-    scene.engine(0)
-    before = asyncio.all_tasks()
-    client = await scene.connect(1)
-    await until(reading.begun.is_set)
-    await client.close()
-    assert asyncio.all_tasks() <= before
-    reading.may_end.set()
-
-
-class Panic(BaseException):
-    """An error such as the tokenizers' library raises."""
-
-
-@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), Panic("index")])
-async def test_an_engine_whose_tokenizer_cannot_be_read_is_dialled_again(scene, monkeypatch, error):
-    reading = Reading(monkeypatch, fails=error)
-    reading.may_end.set()
-    scene.engine(0)
-    client = await scene.connect(1)
-    await until(lambda: str(error) in client.engines[0].reason or client.connected)
-    await scene.ready(1)
-    assert len(reading.created) == 2
 
 
 async def test_the_same_engine_under_two_addresses_is_one(scene):

@@ -10,7 +10,8 @@ import pytest
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.tower_spec import GatedMergerProjector, RotaryPositions
+from penstock.model.projector_spec import GatedMergerProjector
+from penstock.model.tower_spec import RotaryPositions
 from penstock.prepare.hub_config import read_config
 
 TEXT: dict[str, Any] = {

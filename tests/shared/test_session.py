@@ -18,7 +18,7 @@ from penstock.client.session_state import EngineProgress
 from penstock.transport import heartbeat
 from testing.scripted_engine import FAST, ScriptedEngine
 from tests.shared.client_requests import collect, until
-from tests.shared.test_transport import Clock
+from tests.shared.transport_wire import Clock
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 

@@ -10,9 +10,9 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.media_facts import FixedImages
+from penstock.model.image_facts import FixedImages
 from penstock.model.pooling_config import TextPadding
-from penstock.model.tower_spec import ClassProjector, ProbeProjector
+from penstock.model.projector_spec import ClassProjector, ProbeProjector
 from penstock.prepare.from_hub_folder import read_hub_folder
 from penstock.prepare.hub_config import is_encoder, read_encoder_config
 from tests.worker.pooling.space_models import write_clip, write_siglip

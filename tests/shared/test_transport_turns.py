@@ -19,7 +19,7 @@ from penstock.transport.events import Ended, Opened, Received
 from penstock.transport.heartbeat import Heartbeat
 from penstock.transport.inbound import DRAIN_LIMIT, INBOX_BYTES
 from penstock.transport.wire import NO_BOOT, FrameKind, pack_header
-from tests.shared.test_transport import PATIENT, Clock, Wire, make_link, opened, pump
+from tests.shared.transport_wire import PATIENT, Clock, Wire, make_link, opened, pump
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.shared.media.processors import tokenizer
+from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.media.sounds import RATE
 from tests.system.hub_folders import continued, write_folder
 

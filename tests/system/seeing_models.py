@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from tests.shared.media.processors import tokenizer
+from tests.shared.media.media_tokenizer import tokenizer
 from tests.system.hub_folders import continued, write_folder
 
 SIDE, PATCH = 28, 7

@@ -19,7 +19,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from penstock.media.magnitudes import paired_mel
-from penstock.model.media_facts import PairedMel
+from penstock.model.sound_facts import PairedMel
 from penstock.prepare.transcription import ASKING, TRANSLATING
 from testing.recordings import tones, wav
 from testing.serving import Server

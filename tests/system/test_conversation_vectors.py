@@ -20,8 +20,9 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from penstock import LLM
 from testing.serving import Server
+from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.media.pictures import picture
-from tests.shared.media.processors import tokenizer, without_videos
+from tests.shared.media.processors import without_videos
 from tests.system.hub_folders import write_folder
 from tests.worker.pooling.pooling_models import sentence_files
 

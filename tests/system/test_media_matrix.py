@@ -32,8 +32,9 @@ from tests.system.seeing_models import SQUARE, write_gemma4, write_llava
 from tests.system.transcribing_models import FRAMES, TARGETS, write_whisper
 from tests.system.watching_models import PATCH, write_qwen3_5
 from tests.worker.audio.hearing_cases import CASES as HEARING_CASES
-from tests.worker.audio.hearing_cases import MAGNITUDES, heard
-from tests.worker.audio.hearing_cases import make_theirs as make_hearing
+from tests.worker.audio.hearing_cases import MAGNITUDES
+from tests.worker.audio.hearing_models import heard
+from tests.worker.audio.hearing_models import make_theirs as make_hearing
 from tests.worker.media.both_senses import HEARD, token_of
 from tests.worker.media.both_senses import model as sees_and_hears
 from tests.worker.media_prompts import Shown, media_prompt

@@ -28,8 +28,8 @@ from penstock.protocol.from_worker import Progress, Ready, WorkerHello
 from penstock.protocol.to_worker import Plan, Setup, ToWorker
 from testing.processes import freeze
 from testing.serving import PATIENCE, Server, wait_until
+from tests.engine.engine_process import Peer
 from tests.engine.fake_worker import FakeWorker
-from tests.engine.test_process import Peer
 
 pytestmark = [pytest.mark.timeout(600)]
 

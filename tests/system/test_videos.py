@@ -17,7 +17,7 @@ from PIL import Image
 from penstock import LLM, SamplingParams
 from penstock.formats.fields import Fields
 from penstock.media.pixels import video_inputs
-from penstock.model.media_facts import FixedFrames, VideoFrames
+from penstock.model.video_facts import FixedFrames, VideoFrames
 from penstock.prepare.media import read_media
 from testing.serving import Server
 from tests.shared.media.pictures import saved

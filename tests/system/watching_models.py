@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from penstock.media.pixels import video_inputs
-from penstock.model.media_facts import VideoFrames
-from tests.shared.media.processors import tokenizer
+from penstock.model.video_facts import VideoFrames
+from tests.shared.media.media_tokenizer import tokenizer
 from tests.system.hub_folders import continued, write_folder
 
 PATCH, SECONDS = 4, 1.0

@@ -6,60 +6,37 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import zmq
 
-from penstock.config.settings import TransportSettings
 from penstock.protocol.common import Grammar, TokenSampling
 from penstock.protocol.from_worker import (
     Fault,
-    FromWorker,
     GrammarFailed,
     Leaving,
     MediaReady,
     MediaTaken,
     Progress,
-    Ready,
     Result,
     WorkerHello,
 )
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
 from penstock.protocol.worker_resources import CompileGrammar, DropGrammar, LoadMediaChunk
-from penstock.transport.events import Ended, Opened
-from penstock.transport.session_server import SessionServer
+from penstock.transport.events import Ended
 from penstock_worker.media.memory import USUAL_ROWS
-from testing.preloaded import Preloaded, in_use
+from testing.preloaded import Preloaded
 from tests.worker.checkpoints import tiny_setup
-from tests.worker.vision.pictures import message_of, picture, prompt_of
+from tests.worker.vision.picture_runners import message_of
+from tests.worker.vision.pictures import picture, prompt_of
 from tests.worker.vision.vision_cases import CASES, prepared_folder
+from tests.worker.worker_process import START, Ending, Engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-SETTINGS = TransportSettings(beat_interval=0.2, peer_timeout=60.0)
-"""No test waits for a silence, and a busy machine's pauses shall not pass for one."""
-START = """
-import sys
-from penstock.process import logs
-from penstock.config.settings import TransportSettings
-from penstock_worker import engine_session
-from penstock_worker.process import main
-from penstock_worker.worker import FINAL
-logs.setup("worker 0")
-engine_session.FLUSH_SECONDS = 60.0
-try:
-    transport = TransportSettings(beat_interval=0.2, peer_timeout=60.0)
-    main(sys.argv[1], 0, transport, model_dir=sys.argv[2] or None)
-except FINAL as error:
-    print(error, file=sys.stderr)
-    sys.exit(78)
-"""
 
 HELD = f"""
 import time
@@ -91,95 +68,6 @@ def broken(*_):
 loading.load = broken
 {START}"""
 """A model is never loaded, for a reason that isn't known to be final."""
-
-
-class Engine:
-    """The engine's end of the worker's session, and the worker's process."""
-
-    def __init__(
-        self, source: Preloaded, folder: Path, model_dir: str = "", start: str = START
-    ) -> None:
-        self.endpoint = f"ipc://{folder}/worker"
-        self._context = zmq.Context()
-        self._events: deque[Any] = deque()
-        self.bind(b"12345678")
-        self._said = folder / "stderr"
-        command = [sys.executable, "-c", start, self.endpoint, model_dir]
-        with in_use(source), self._said.open("wb") as stderr:
-            self.worker = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr
-            )
-
-    def bind(self, boot: bytes) -> None:
-        decoder = msgspec.msgpack.Decoder(FromWorker)
-        self.server: SessionServer[FromWorker] = SessionServer(
-            self._context, self.endpoint, decoder, SETTINGS, boot
-        )
-        self.session = b""
-        self._events.clear()
-
-    def wait(self, wanted: Callable[[Any], bool], seconds: float = 120) -> Any:
-        """The first event for which wanted(event) holds; keeps the session alive meanwhile."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            while self._events:
-                event = self._events.popleft()
-                if isinstance(event, Opened):
-                    self.session = event.session
-                if wanted(event):
-                    return event
-            self.server.socket.poll(20)
-            self._events.extend(self.server.poll(time.monotonic()))
-            if not self._events and self._has_left(wanted):
-                raise AssertionError(f"the worker left: {self.errors}")
-        raise AssertionError("nothing came")
-
-    def _has_left(self, wanted: Callable[[Any], bool]) -> bool:
-        return self.worker.poll() is not None and not isinstance(wanted, Ending)
-
-    def left(self) -> list[Any]:
-        """All that has come and that nobody has waited for."""
-        return [*self._events, *self.server.poll(time.monotonic())]
-
-    def hear(self, kind: type) -> Any:
-        """The next message of that type; a Fault is a failure unless it is what we wait for."""
-
-        def fits(event: Any) -> bool:
-            message = getattr(event, "message", None)
-            if isinstance(message, Fault) and kind is not Fault:
-                raise AssertionError(message)
-            return isinstance(message, kind)
-
-        return self.wait(fits).message
-
-    def send(self, message: Any, *frames: bytes) -> None:
-        self.server.send(self.session, message, frames)
-
-    def set_up(self, setup: Setup) -> Ready:
-        assert self.hear(WorkerHello).rank == 0
-        self.send(setup)
-        return self.hear(Ready)
-
-    def exit_code(self) -> tuple[int, str]:
-        return self.worker.wait(100), self.errors
-
-    @property
-    def errors(self) -> str:
-        """What the worker has written to standard error."""
-        return self._said.read_text()
-
-    def close(self) -> None:
-        self.worker.kill()
-        self.worker.wait(100)
-        self.server.close()
-        self._context.destroy(linger=0)
-
-
-class Ending:
-    """Waits for the session's end, however the worker fares."""
-
-    def __call__(self, event: Any) -> bool:
-        return isinstance(event, Ended)
 
 
 @pytest.fixture
@@ -457,90 +345,6 @@ def test_grammars_are_compiled_while_a_step_goes_on(
     held.send(DropGrammar(1))
     held.send(first_plan([1, 2, 3], step=2, slot=1))
     assert held.hear(Result).step == 2
-
-
-INTERRUPTED = """
-import os, signal, sys
-from penstock_worker import process
-
-class Field:
-    def __set_name__(self, owner, name):
-        os.kill(os.getpid(), signal.SIGTERM)
-
-def wrapped():
-    class Owner:
-        field = Field()
-
-def swallowed():
-    try:
-        os.kill(os.getpid(), signal.SIGTERM)
-    except BaseException:
-        pass
-
-def loading():
-    def run(self):
-        with self._faults(0, "Setup"):
-            wrapped()
-    process.Worker.run = run
-
-process.preload = {"wrapped": wrapped, "swallowed": swallowed, "loading": loading}[sys.argv[2]]
-process.main(sys.argv[1], 0)
-"""
-
-
-@pytest.mark.parametrize("way", ["wrapped", "swallowed", "loading"])
-def test_a_signal_amid_an_import_is_an_orderly_end(tmp_path: Path, way: str) -> None:
-    """Whatever the interrupted code makes of the exception."""
-    endpoint = f"ipc://{tmp_path}/nobody"
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, endpoint, way],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-
-
-FAILED = """
-import os, signal, sys, weakref
-from penstock_worker import process
-
-class Broken(process.Worker):
-    def run(self):
-        raise SystemExit("unfit")
-
-    def close(self):
-        if sys.argv[2] == "given up":
-            os.kill(os.getpid(), signal.SIGTERM)
-        super().close()
-        print("closed")
-
-class Kept:
-    pass
-
-kept = Kept()
-if sys.argv[2] == "finalised":
-    weakref.finalize(kept, os.kill, os.getpid(), signal.SIGTERM)
-process.preload = lambda: None
-process.Worker = Broken
-process.main(sys.argv[1], 0)
-"""
-
-
-@pytest.mark.parametrize("when", ["given up", "finalised"])
-def test_a_signal_while_a_failed_worker_ends_adds_nothing(tmp_path: Path, when: str) -> None:
-    """The supervisor stops what is left as soon as one worker says that it is unfit."""
-    done = subprocess.run(
-        [sys.executable, "-c", FAILED, f"ipc://{tmp_path}/nobody", when],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.stdout == "closed\n"
-    assert done.returncode == 1
-    assert "unfit" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_worker_on_a_cpu_loads_no_triton() -> None:

@@ -27,7 +27,6 @@ from penstock.protocol.from_frontend import (
     WakeUp,
 )
 from penstock_engine.core_state import CoreState
-from penstock_engine.facts import agree, disagreement
 from penstock_engine.handlers.adapters import AdapterHandler
 from penstock_engine.handlers.adoption import Adoption
 from penstock_engine.handlers.finisher import Finisher
@@ -37,6 +36,7 @@ from penstock_engine.handlers.weights import WeightsHandler
 from penstock_engine.kv.keys import prefix_root, prompt_keys
 from penstock_engine.request.states import SequenceState
 from penstock_engine.sessions.frontends import MAX_FRONTENDS, FrontendSession
+from penstock_engine.sessions.versions import agree, disagreement
 
 log = logs.get(__name__)
 

@@ -30,7 +30,6 @@ from penstock.protocol.from_worker import (
 )
 from penstock.protocol.to_worker import RankGroup, Setup, Sleep
 from penstock_engine.core_state import CoreState
-from penstock_engine.facts import agree, disagreement
 from penstock_engine.handlers.adapters import AdapterHandler
 from penstock_engine.handlers.disk_kv import DiskKVHandler
 from penstock_engine.handlers.finisher import Finisher
@@ -43,6 +42,7 @@ from penstock_engine.handlers.weights import WeightsHandler
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_in_flight import UnfitResult
 from penstock_engine.sessions.ranks import Disagreement, WorkerSession
+from penstock_engine.sessions.versions import agree, disagreement
 from penstock_engine.waiting.disk_kv import UnfitAnswer
 
 log = logs.get(__name__)

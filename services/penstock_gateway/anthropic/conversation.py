@@ -29,7 +29,7 @@ from penstock_gateway.chat.tools import (
     ToolChoice,
 )
 from penstock_gateway.http.errors import clip
-from penstock_gateway.request.fields import JsonSchemaFormat, ResponseFormat
+from penstock_gateway.request.structure import JsonSchemaFormat, ResponseFormat
 
 ROLES = ("user", "assistant", "system")
 REASONING = "reasoning_content"

@@ -44,8 +44,8 @@ from penstock_gateway.ollama.request import (
     encoded,
     gives_up,
 )
-from penstock_gateway.request.fields import JsonSchemaFormat, ResponseFormat
 from penstock_gateway.request.sampling import room_for_output, sampling_params
+from penstock_gateway.request.structure import JsonSchemaFormat, ResponseFormat
 from penstock_gateway.request.tokenising import encode
 from penstock_gateway.service import Service
 

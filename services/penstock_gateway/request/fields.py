@@ -25,6 +25,7 @@ from penstock.request.terms import MAX_DEADLINE_MS, Terms, checked_session
 from penstock_gateway.http.errors import clip
 from penstock_gateway.keys.ring import bearer, current
 from penstock_gateway.request import tokenising
+from penstock_gateway.request.structure import ResponseFormat, StructuredFields
 from penstock_gateway.request.tokenising import Prediction
 
 
@@ -180,49 +181,6 @@ def _milliseconds(value: bytes) -> int:
             param="x-deadline-ms",
         )
     return int(value)
-
-
-class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """schema: a JSON schema.  strict: outputs always follow the schema, whatever it says.
-    name, description: accepted, without effect."""
-
-    name: str
-    schema: dict[str, Any] | bool | None = None
-    strict: bool | None = None
-    description: str | None = None
-
-
-class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """type: text, json_object, json_schema or structural_tag.
-
-    structures, triggers: a structural tag in vLLM's older shape; format: in its newer one.
-    """
-
-    type: str
-    json_schema: JsonSchemaFormat | None = None
-    structures: list[Any] | None = None
-    triggers: list[str] | None = None
-    format: dict[str, Any] | None = None
-
-
-class StructuredFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's structured_outputs: exactly one of json, regex, choice, grammar, json_object and
-    structural_tag; see penstock.StructuredOutputs.
-
-    The others are options of its libraries: accepted at their defaults.
-    """
-
-    json: str | dict[str, Any] | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
-    json_object: bool | None = None
-    structural_tag: str | dict[str, Any] | None = None
-
-    disable_fallback: bool | None = None
-    disable_any_whitespace: bool | None = None
-    disable_additional_properties: bool | None = None
-    whitespace_pattern: str | None = None
 
 
 Number = float | None

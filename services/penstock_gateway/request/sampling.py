@@ -15,12 +15,8 @@ from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.request.sampling_params import MAX_SEED, RepetitionDetectionParams, SamplingParams
 from penstock.request.structured_outputs import PARAM, StructuredOutputs
 from penstock_gateway.http.errors import clip
-from penstock_gateway.request.fields import (
-    GenerateFields,
-    RepetitionDetection,
-    ResponseFormat,
-    StructuredFields,
-)
+from penstock_gateway.request.fields import GenerateFields, RepetitionDetection
+from penstock_gateway.request.structure import ResponseFormat, StructuredFields
 
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 GUIDED = {

@@ -12,7 +12,7 @@ from penstock.errors import InvalidRequest
 from penstock_gateway.chat.endpoint import ChatRequest
 from penstock_gateway.chat.messages import Message
 from penstock_gateway.http.errors import clip
-from penstock_gateway.request.fields import JsonSchemaFormat, ResponseFormat
+from penstock_gateway.request.structure import JsonSchemaFormat, ResponseFormat
 from penstock_gateway.responses.input_items import (
     COMPACTION,
     QUESTION,
@@ -21,11 +21,7 @@ from penstock_gateway.responses.input_items import (
     summary_of,
 )
 from penstock_gateway.responses.output import unsealed
-from penstock_gateway.responses.request import (
-    LOGPROBS,
-    ResponsesRequest,
-    TextOptions,
-)
+from penstock_gateway.responses.request import LOGPROBS, ResponsesRequest, TextOptions
 from penstock_gateway.responses.tool_kinds import BY_CALL, OUTPUTS, missing, needed
 from penstock_gateway.responses.tools import ResponseTools
 

@@ -14,10 +14,11 @@ from penstock.errors import UnsupportedModel
 from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.media.encoder import MediaEncodings
-from penstock_worker.media.hearing import MEL, AudioModel, Hearing, open_audio_tower
+from penstock_worker.media.hearing import MEL, AudioModel, Hearing
 from penstock_worker.media.interface import Sees
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.media.planning import media_of
+from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.vision.sight import Sight, load_tower
 from penstock_worker.weights.placing import CPU

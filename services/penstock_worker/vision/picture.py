@@ -17,20 +17,18 @@ from torch.nn import functional
 
 from penstock.media import geometry
 from penstock.model.document_spec import DocumentProjector, PageProjector
-from penstock.model.tower_spec import (
+from penstock.model.projector_spec import (
     AdapterProjector,
     AnyresProjector,
-    AxialPositions,
     ClassProjector,
-    LearnedPositions,
     MergerProjector,
     MLPProjector,
     ProbeProjector,
     ShuffleProjector,
     SquareMLPProjector,
     SquarePoolProjector,
-    VisionSpec,
 )
+from penstock.model.tower_spec import AxialPositions, LearnedPositions, VisionSpec
 from penstock_worker.media.unfit import UnfitItem
 
 PIXELS = "pixel_values"

@@ -10,12 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.model.tower_spec import (
-    LearnedPositions,
-    MergerProjector,
-    RotaryPositions,
-    VisionSpec,
-)
+from penstock.model.projector_spec import MergerProjector
+from penstock.model.tower_spec import LearnedPositions, RotaryPositions, VisionSpec
 from penstock_kernels import reference
 from penstock_worker.vision.picture import Picture, UnfitPicture
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from penstock.model.document_spec import DocumentProjector, PageProjector
 from penstock.model.layer_spec import NormSpec
-from penstock.model.tower_spec import (
+from penstock.model.projector_spec import (
     AdapterProjector,
     AnyresProjector,
     ClassProjector,
@@ -23,10 +23,9 @@ from penstock.model.tower_spec import (
     ShuffleProjector,
     SquareMLPProjector,
     SquarePoolProjector,
-    TowerSpec,
-    VisionSpec,
     WindowProjector,
 )
+from penstock.model.tower_spec import TowerSpec, VisionSpec
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.documents import Documents

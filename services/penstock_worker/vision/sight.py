@@ -13,18 +13,13 @@ from torch import Tensor
 from penstock.errors import UnsupportedModel
 from penstock.media.pixels import FRAMES, inputs, video_inputs
 from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
-from penstock.model.media_facts import FixedFrames, Preparation, VideoFrames
+from penstock.model.media_facts import Preparation
 from penstock.model.tower_spec import LearnedPositions, VisionSpec
+from penstock.model.video_facts import FixedFrames, VideoFrames
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.vision.document_names import of_document
 from penstock_worker.vision.mmproj_names import mmproj_tensors
-from penstock_worker.vision.picture import (
-    Picture,
-    UnfitPicture,
-    grid_of,
-    read_picture,
-    rows_of,
-)
+from penstock_worker.vision.picture import Picture, UnfitPicture, grid_of, read_picture, rows_of
 from penstock_worker.vision.places import lay_out, table_rows
 from penstock_worker.vision.projector import load_deepstack, load_projector
 from penstock_worker.vision.rows import RowThreads

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from penstock.model.layer_spec import NormSpec
-from penstock.model.tower_spec import VisionSpec, WindowPart, WindowProjector
+from penstock.model.projector_spec import WindowPart, WindowProjector
+from penstock.model.tower_spec import VisionSpec
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture, anyres_of, in_lines, squares_of

@@ -16,7 +16,8 @@ from penstock.families.vision.reading import activation, bounded, clip_tower, si
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig, SharedSpace
 from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
-from penstock.model.tower_spec import ClassProjector, ProbeProjector, VisionSpec
+from penstock.model.projector_spec import ClassProjector, ProbeProjector
+from penstock.model.tower_spec import VisionSpec
 
 MAX_VECTOR = 65_536
 """Numbers of a vector."""

@@ -11,24 +11,20 @@ import msgspec
 from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest, StartupError
 from penstock.media.words import WORDS
-from penstock.model.media_facts import (
+from penstock.model.image_facts import (
     SOFT_TOKENS,
     CanvasImages,
     FittedImages,
-    FixedFrames,
-    MediaFacts,
-    MediaKind,
     NaflexImages,
     PatchImages,
     PooledImages,
-    Preparation,
     RowImages,
     ScannedImages,
     SlicedImages,
     TiledImages,
-    VideoFrames,
-    VideoPreparation,
 )
+from penstock.model.media_facts import MediaFacts, MediaKind, Preparation
+from penstock.model.video_facts import FixedFrames, VideoFrames, VideoPreparation
 
 MAX_FPS = 1000
 MAX_FRAMES = 1 << 20

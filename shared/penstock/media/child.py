@@ -15,24 +15,23 @@ import msgspec
 import numpy as np
 
 from penstock.media.geometry import BadShape
-from penstock.media.layout import BadLength, video_grid
 from penstock.media.picture import BadPicture, open_picture, raw_picture
 from penstock.media.prepared import write
 from penstock.media.resize import prepare
+from penstock.media.sound_layout import BadLength
+from penstock.media.video_layout import video_grid
 from penstock.media.wire import MAX_FRAME, Answer, DocumentText, Prepare, ProcessBounds
-from penstock.model.media_facts import (
+from penstock.model.image_facts import ImagePreparation
+from penstock.model.sound_facts import (
     BlockMel,
     EmphasisedMel,
-    FixedFrames,
     FrameMel,
-    ImagePreparation,
     LogMel,
     PairedMel,
     SoundPreparation,
     Spectrogram,
-    VideoFrames,
-    VideoPreparation,
 )
+from penstock.model.video_facts import FixedFrames, VideoFrames, VideoPreparation
 from penstock.process.isolated_child import SOCKET, begin, confine, read_frame, write_frame
 from penstock.process.memory import resident_bytes
 

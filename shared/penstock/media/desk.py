@@ -36,8 +36,9 @@ from penstock.media.items import (
     preparation_digest,
     sha256_hex,
 )
-from penstock.media.layout import BadLength, ItemLayout, layout
+from penstock.media.layout import ItemLayout, layout
 from penstock.media.pool import MediaPool, Unpreparable
+from penstock.media.sound_layout import BadLength
 from penstock.media.sources import MediaSource, SourceReader, off_the_loop
 from penstock.media.wire import AnyItem, ItemBounds, Prepare, ProcessBounds
 from penstock.media.words import TOO_MANY, WORDS, SourceKind

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from math import isqrt, prod
 from typing import NamedTuple
 
 from penstock.media import geometry, slices
 from penstock.media.geometry import (
-    BadShape,
     Size,
     best_canvas,
     by_longest_edge,
@@ -20,32 +18,25 @@ from penstock.media.geometry import (
     whole_tiles,
     whole_volume,
 )
-from penstock.model.audio_spec import rows_of
-from penstock.model.media_facts import (
+from penstock.media.sound_layout import sound_rows
+from penstock.media.video_layout import VideoShape, times_of, video_grid
+from penstock.model.image_facts import (
     AnyresImages,
-    BlockMel,
     CanvasImages,
     DocumentImages,
-    EmphasisedMel,
     FittedImages,
-    FixedFrames,
     FixedImages,
-    FrameMel,
-    LogMel,
-    MediaFacts,
-    MediaKind,
     NaflexImages,
-    PairedMel,
     PatchImages,
     PooledImages,
-    Preparation,
     RowImages,
     ScannedImages,
     SlicedImages,
     TiledImages,
-    VideoFrames,
-    VideoPreparation,
 )
+from penstock.model.media_facts import MediaFacts, MediaKind, Preparation
+from penstock.model.sound_facts import BlockMel, EmphasisedMel, FrameMel, LogMel, PairedMel
+from penstock.model.video_facts import FixedFrames, VideoFrames
 
 
 class ItemRun(NamedTuple):
@@ -303,194 +294,3 @@ def tile_grid(image: TiledImages, size: Size) -> tuple[int, int]:
         return 0, 0
     resized = whole_tiles(by_longest_edge(size, image.longest_edge), image.tile)
     return tiles(resized, image.tile)
-
-
-# How a video stands in a prompt: sizes of its frames, its grid, and its positions in time.
-
-MAX_TERM = 1_000_000
-"""Largest numerator and denominator of a fraction, as far as a rate goes."""
-
-
-class VideoShape(NamedTuple):
-    """What a video's rows and positions depend on.
-
-    height, width: of its upright frames, pixels.  total: frames that it has.  rate: frames per
-    second.  numbers: of the frames that are shown, of these, ascending.
-    """
-
-    height: int
-    width: int
-    total: int
-    rate: Fraction
-    numbers: tuple[int, ...]
-
-    @property
-    def shown(self) -> int:
-        """How many frames."""
-        return len(self.numbers)
-
-    def flat(self) -> tuple[int, ...]:
-        """The shape as whole numbers, as Answer.shape has it."""
-        rate = self.rate.limit_denominator(MAX_TERM)
-        sizes = self.height, self.width, self.total, rate.numerator, rate.denominator
-        return *sizes, *self.numbers
-
-    @staticmethod
-    def of(shape: tuple[int, ...]) -> VideoShape:
-        height, width, total, above, below, *numbers = shape
-        return VideoShape(height, width, total, Fraction(above, below), tuple(numbers))
-
-
-def frame_size(video: VideoPreparation, size: Size, shown: int) -> Size:
-    """Height and width of a resized frame, pixels. shown: frames. Raises BadShape."""
-    if isinstance(video, FixedFrames):
-        return video.height, video.width
-    most, factor = video.max_pixels, video.patch * video.merge
-    if video.of_all:
-        if video.all_pixels:
-            each = max(min(video.all_pixels, most // shown), int(video.min_pixels * 1.05))
-            most = each * shown
-        return whole_volume(size, shown, factor, video.group, video.min_pixels, most)
-    if video.all_pixels:
-        most = max(min(most, video.all_pixels // shown), int(video.min_pixels * 1.05))
-    return whole_patches(size, factor, video.min_pixels, most)
-
-
-def groups_of(video: VideoFrames, shown: int) -> int:
-    """The last frame is repeated where they don't fill the last group."""
-    return -(-shown // video.group)
-
-
-def video_grid(video: VideoPreparation, shape: VideoShape) -> tuple[int, ...]:
-    """MediaItem.grid: groups, rows and columns of merged patches; then, where time has a scale, the
-    numerator and the denominator of what lies between the positions of two groups; nothing where
-    positions just count. Raises BadShape."""
-    if isinstance(video, FixedFrames):
-        return ()
-    height, width = frame_size(video, (shape.height, shape.width), shape.shown)
-    side = video.patch * video.merge
-    grid = groups_of(video, shape.shown), height // side, width // side
-    if not video.positions_per_second:
-        return grid
-    plane = grid[1] * grid[2]
-    step = (
-        Fraction(video.positions_per_second)
-        * video.group
-        * Fraction(shape.total, shape.shown)
-        / shape.rate
-    ).limit_denominator(MAX_TERM)
-    if step > plane:
-        seconds = float(step) / video.positions_per_second
-        raise BadShape(
-            f"its frames lie {seconds:.0f} s apart, and one of them has {plane} tokens; the model "
-            f"tells times apart up to {plane / video.positions_per_second:.0f} s; show more frames "
-            "(num_frames) or larger ones (min_pixels)"
-        )
-    return *grid, step.numerator, step.denominator
-
-
-def times_of(video: VideoFrames, shape: VideoShape) -> list[float]:
-    """Time of each group, seconds: the middle of its first and its last frame's."""
-    rate, last = float(shape.rate), shape.shown - 1
-    seconds = [number / rate for number in shape.numbers]
-    return [
-        (seconds[first] + seconds[min(first + video.group - 1, last)]) / 2
-        for first in range(0, shape.shown, video.group)
-    ]
-
-
-# How many chunks, windows and embeddings a sound has: pure arithmetic.
-#
-# The rules are those of transformers' Whisper, Qwen2-Audio and Voxtral: two convolutions of three
-# windows each, the second of which goes two windows at a time.
-
-MIN_RATE, MAX_RATE = 1_000, 384_000
-"""Hz, of what is read."""
-
-
-class BadLength(ValueError):
-    """A sound is too short or too long; says what is allowed, to follow "the sound"."""
-
-
-def chunks_of(mel: LogMel, samples: int) -> int:
-    """How many chunks a sound is filled up to. Raises BadLength."""
-    if samples < 1:
-        raise BadLength("has no samples")
-    chunks = -(-samples // mel.chunk_samples)
-    if chunks > 1 and not mel.many:
-        raise BadLength(
-            f"lasts {samples / mel.sampling_rate:.1f} s; this model hears {mel.seconds} s at most"
-        )
-    return chunks
-
-
-def convolved(mel: LogMel, samples: int) -> int:
-    """Outputs of the second convolution, for a sound of one chunk, that aren't silence that was
-    added."""
-    windows = -(-samples // mel.hop)
-    return (windows + 1) // 2
-
-
-def frames_of(mel: LogMel, samples: int) -> int:
-    """How many windows of a chunk the encoder needs. Raises BadLength."""
-    if chunks_of(mel, samples) > 1 or not mel.cut:
-        return mel.chunk_frames
-    # The last output that is taken reads one window after its two.
-    return min(2 * convolved(mel, samples) + 1, mel.chunk_frames)
-
-
-def windows_of(mel: FrameMel, samples: int) -> int:
-    """Windows that end within the sound; the first begins half a window before it. Raises
-    BadLength."""
-    least = mel.frame - mel.frame // 2 + 1
-    if samples < least:
-        raise BadLength(
-            f"has {samples} samples at {mel.sampling_rate} Hz; this model hears {least} at least"
-        )
-    _check_longest(mel, samples)
-    return -(-(samples - least + 1) // mel.hop)
-
-
-def emphasised_windows(mel: EmphasisedMel, samples: int) -> int:
-    """Windows of a sound of so many samples. Raises BadLength."""
-    check_shortest(mel, samples)
-    _check_longest(mel, samples)
-    return mel.frames(samples)
-
-
-def _check_longest(mel: FrameMel | EmphasisedMel, samples: int) -> None:
-    if samples > mel.seconds * mel.sampling_rate:
-        raise BadLength(
-            f"lasts {samples / mel.sampling_rate:.1f} s; this model hears {mel.seconds} s at most"
-        )
-
-
-def check_shortest(mel: PairedMel | EmphasisedMel, samples: int) -> None:
-    """Raises BadLength."""
-    if samples < mel.least:
-        raise BadLength(
-            f"has {samples} samples at {mel.sampling_rate} Hz; this model hears {mel.least} at"
-            " least"
-        )
-
-
-def sound_rows(mel: LogMel | FrameMel | EmphasisedMel | PairedMel, samples: int) -> int:
-    """Embeddings of a sound of so many samples, at the model's rate. Raises BadLength."""
-    if isinstance(mel, FrameMel):
-        return rows_of(windows_of(mel, samples))
-    if isinstance(mel, EmphasisedMel):
-        emphasised_windows(mel, samples)
-        return mel.rows
-    if isinstance(mel, PairedMel):
-        check_shortest(mel, samples)
-        return mel.rows(samples)
-    chunks = chunks_of(mel, samples)
-    if not mel.cut:
-        return chunks * (mel.chunk_frames // mel.row_frames)
-    rows = convolved(mel, samples) * 2 // mel.row_frames
-    if not rows:
-        least = (mel.row_frames // 2 - 1) * 2 * mel.hop + 1
-        raise BadLength(
-            f"has {samples} samples at {mel.sampling_rate} Hz; this model hears {least} at least"
-        )
-    return rows

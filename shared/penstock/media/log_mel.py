@@ -11,8 +11,8 @@ import functools
 
 import numpy as np
 
-from penstock.media.layout import chunks_of, frames_of
-from penstock.model.media_facts import BlockMel, LogMel
+from penstock.media.sound_layout import chunks_of, frames_of
+from penstock.model.sound_facts import BlockMel, LogMel
 
 LOG_MEL = "mel"
 """Name of a prepared sound's array: float32 [chunks, bins, frames]."""

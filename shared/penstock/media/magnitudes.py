@@ -12,9 +12,9 @@ import math
 
 import numpy as np
 
-from penstock.media.layout import check_shortest, emphasised_windows, windows_of
 from penstock.media.log_mel import FLOOR, HIGHEST, RANGE
-from penstock.model.media_facts import EmphasisedMel, FrameMel, PairedMel
+from penstock.media.sound_layout import check_shortest, emphasised_windows, windows_of
+from penstock.model.sound_facts import EmphasisedMel, FrameMel, PairedMel
 
 _BLOCK = 3000
 """Windows that are transformed at a time: bounds the memory of a long sound."""

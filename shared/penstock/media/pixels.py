@@ -10,19 +10,17 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from penstock.model.media_facts import (
+from penstock.model.image_facts import (
     AnyresImages,
     DocumentImages,
-    FixedFrames,
     NaflexImages,
     PatchImages,
     Pixels,
-    Preparation,
     SlicedImages,
-    SoundPreparation,
-    VideoFrames,
-    VideoPreparation,
 )
+from penstock.model.media_facts import Preparation
+from penstock.model.sound_facts import SoundPreparation
+from penstock.model.video_facts import FixedFrames, VideoFrames, VideoPreparation
 
 PIXELS = "pixels"
 """Name of a prepared picture's array: uint8 [tiles, height, width, 3]."""

@@ -33,7 +33,7 @@ from penstock.media.layout import (
     tile_grid,
 )
 from penstock.media.pixels import GRID, PIXELS, SHAPES, SIZE
-from penstock.model.media_facts import (
+from penstock.model.image_facts import (
     AnyresImages,
     CanvasImages,
     DocumentImages,

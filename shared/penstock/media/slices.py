@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from penstock.media.geometry import Size, check_ratio
-from penstock.model.media_facts import SlicedImages
+from penstock.model.image_facts import SlicedImages
 
 
 def grid(image: SlicedImages, size: Size) -> tuple[int, int]:

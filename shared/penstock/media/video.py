@@ -10,11 +10,11 @@ from PIL import Image
 
 from penstock.media.clip import Clip, can_decode
 from penstock.media.geometry import Size
-from penstock.media.layout import VideoShape, frame_size
 from penstock.media.picture import BadPicture, open_picture, raw_picture
 from penstock.media.pixels import FRAMES
+from penstock.media.video_layout import VideoShape, frame_size
 from penstock.media.wire import ItemBounds
-from penstock.model.media_facts import FrameSampling, VideoPreparation
+from penstock.model.video_facts import FrameSampling, VideoPreparation
 
 FRAMES_RATE = Fraction(2)
 """Frames per second, of frames that come without times: what Qwen's own tools take."""

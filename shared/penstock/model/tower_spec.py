@@ -1,5 +1,5 @@
 """What sees in a model, as data: a tower that makes vectors of a picture's patches, and a projector
-that makes embeddings of the decoder's size of them.
+(`projector_spec`) that makes embeddings of the decoder's size of them.
 
 A family of models fills these structs. Sizes are element counts.
 """
@@ -12,6 +12,19 @@ import msgspec
 
 from penstock.model.document_spec import QUARTER, DocumentProjector, PageProjector
 from penstock.model.layer_spec import NormSpec
+from penstock.model.projector_spec import (
+    AdapterProjector,
+    AnyresProjector,
+    ClassProjector,
+    MergerProjector,
+    MLPProjector,
+    PoolProjector,
+    ProbeProjector,
+    Projector,
+    ShuffleProjector,
+    SquareMLPProjector,
+    SquarePoolProjector,
+)
 
 
 class RotaryPositions(msgspec.Struct, frozen=True, kw_only=True, tag="rotary"):
@@ -185,171 +198,6 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(self.positions, RotaryPositions):
             return self.positions
         return self.positions.rotary
-
-
-class MLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="mlp"):
-    """Two products with an activation between them; one row for each patch (Liu et al., "Improved
-    baselines with visual instruction tuning", 2023)."""
-
-    activation: Literal["gelu", "gelu_tanh"] = "gelu"
-    bias: bool = True
-
-
-class ShuffleProjector(msgspec.Struct, frozen=True, kw_only=True, tag="shuffle"):
-    """A product of the vectors of each square of factor x factor patches, one after the other
-    (Laurençon et al., "Building and better understanding vision-language models", 2024)."""
-
-    factor: int
-
-
-class SquareMLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="square_mlp"):
-    """One row for each square of factor x factor patches: a norm, and two products with an
-    activation between them (InternVL 3: Zhu et al., 2025; Mistral Small 3.1, 2025)."""
-
-    factor: int
-    norm: NormSpec | None
-    """None: there is none, and nothing is merged."""
-    inner: int = 0
-    """Outputs of the first product; 0: the decoder's hidden size."""
-    activation: Literal["gelu", "gelu_tanh"] = "gelu"
-    bias: bool = True
-    """Whether both products have a bias."""
-    merged: bool = False
-    """Whether the norm is of each patch, and a product after it makes one vector of a square's;
-    else the norm is of the square's vectors, one after the other."""
-
-
-class AdapterProjector(msgspec.Struct, frozen=True, kw_only=True, tag="adapter"):
-    """Two products, each followed by gelu, and a third, of the vectors of each square of factor x
-    factor patches, one after the other (Meta AI, "The Llama 4 herd", 2025). None has a bias."""
-
-    factor: int
-    inner: int
-    """Outputs of the first product, and of the second."""
-
-
-class AnyresProjector(msgspec.Struct, frozen=True, kw_only=True, tag="anyres"):
-    """Two products with an activation between them for each patch. The rows are those of the first
-    tile, then those of the others as one picture: bars are cut off, it is made smaller where it has
-    too many, and a learned vector ends each line (Li et al., "LLaVA-OneVision", 2024)."""
-
-    forms: tuple[tuple[int, int], ...]
-    """Rows and columns of pixels that the other tiles may have together."""
-    most: int
-    """Tiles of which the picture has as many rows as it may."""
-    activation: Literal["gelu", "gelu_tanh"] = "gelu"
-    bias: bool = True
-
-    def side(self, patches: int) -> int:
-        """Embeddings in a row of a tile of so many patches in a row."""
-        return patches
-
-
-class WindowPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One of a WindowProjector's, which has weights of its own."""
-
-    name: str
-    """Name that its weights begin with."""
-    output: int
-    """Place in TowerSpec.taken of the layer whose output it takes."""
-    corner: int | None = None
-    """Which patch of each square of 2 x 2 a query begins with, row by row; None: a mean."""
-
-
-class WindowProjector(AnyresProjector, frozen=True, kw_only=True, tag="windows"):
-    """Learned queries in each window of a tile, to which a smaller copy of the tile is added, as in
-    a layer of BERT that attends to the window's patches, too, and a product. Each part makes rows,
-    as of AnyresProjector; those of the first one stand in the token's place, or zeros
-    (VisionSpec.levels_behind). (Granite Vision team, "Granite 4 Vision", 2026; Li et al., "BLIP-2",
-    2023.)"""
-
-    parts: tuple[WindowPart, ...]
-    window: int
-    """Patches in a row of a window."""
-    queries: int
-    """Queries in a row of a window."""
-    num_heads: int
-    inner: int
-    """Outputs of the feed-forward's first product."""
-    norm: NormSpec
-    """Form of the layer's norms; that of the tower's output is another."""
-
-    def side(self, patches: int) -> int:
-        return patches // self.window * self.queries
-
-
-class MergerProjector(msgspec.Struct, frozen=True, kw_only=True, tag="merger"):
-    """A norm of each patch, then two products with gelu between them over each square of side x
-    side patches (Wang et al., "Qwen2-VL", 2024). A picture's patches are ordered by such
-    squares."""
-
-    side: int
-    norm: NormSpec
-    behind: bool = False
-    """Whether the norm is one of all the square's patches together."""
-
-
-class GatedMergerProjector(MergerProjector, frozen=True, kw_only=True, tag="gated_merger"):
-    """One row for each square of side x side patches: a product with a bias, and what is a
-    feed-forward without one: a product, a layer norm and gelu, and activation(gate) * up
-    (GLM-V team, "GLM-4.1V-Thinking", 2025). `norm` is of rows of the decoder's size."""
-
-    inner: int
-    """Outputs of the gate."""
-    activation: Literal["gelu", "gelu_tanh", "quick_gelu", "silu"] = "silu"
-
-
-class PoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pool"):
-    """The mean of each square of patches, normalised by the root mean square with a factor 1 +
-    weight, and a product (Gemma team, "Gemma 3 technical report", 2025)."""
-
-    side: int
-    """Rows, and columns, of squares that a picture has."""
-    eps: float
-    plus_one: bool = True
-    """Whether the file has the factor less 1."""
-
-
-class SquarePoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="square_pool"):
-    """One row for each square of factor x factor patches: their mean times the root of the tower's
-    size, divided by its root mean square, and a product without a bias (Gemma 4)."""
-
-    factor: int
-    eps: float
-    standardised: bool = False
-    """Whether a learned vector is subtracted from the mean, and another one multiplies it, before
-    it is divided."""
-
-
-class ClassProjector(msgspec.Struct, frozen=True, kw_only=True, tag="class"):
-    """One row for each tile: a norm of the class token's vector, and a product without a bias
-    (Radford et al., "CLIP", 2021)."""
-
-    norm: NormSpec
-
-
-class ProbeProjector(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
-    """One row for each tile: a learned query attends to all of its patches with as many heads as
-    the tower has, and a feed-forward as in the tower's layers follows, after a norm (Zhai et al.,
-    "SigLIP", 2023)."""
-
-
-Projector = (
-    MLPProjector
-    | ShuffleProjector
-    | SquareMLPProjector
-    | AdapterProjector
-    | AnyresProjector
-    | WindowProjector
-    | MergerProjector
-    | GatedMergerProjector
-    | PoolProjector
-    | SquarePoolProjector
-    | ClassProjector
-    | ProbeProjector
-    | DocumentProjector
-    | PageProjector
-)
 
 
 class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):

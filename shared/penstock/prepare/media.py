@@ -20,14 +20,8 @@ from penstock.model.audio_spec import (
     ConformerSpec,
     EmbedderProjector,
 )
-from penstock.model.media_facts import (
-    FixedImages,
-    KindFacts,
-    MediaFacts,
-    MediaKind,
-    ScannedImages,
-    TiledImages,
-)
+from penstock.model.image_facts import FixedImages, ScannedImages, TiledImages
+from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind
 from penstock.prepare.image_processor import (
     ImageSettings,
     check_all_read,
@@ -35,12 +29,7 @@ from penstock.prepare.image_processor import (
     longest_edge,
     pixels_of,
 )
-from penstock.prepare.inputs import (
-    MAX_JSON_BYTES,
-    PREPROCESSOR,
-    PROCESSOR,
-    VIDEO_PREPROCESSOR,
-)
+from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR, VIDEO_PREPROCESSOR
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.patch_readers import gemma4, kimi_k25, of_kimi, paddleocr_vl, qwen2_vl
 from penstock.prepare.picture_readers import (

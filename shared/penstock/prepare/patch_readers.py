@@ -7,7 +7,8 @@ from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.media_facts import SOFT_TOKENS, KindFacts, PatchImages, PooledImages
+from penstock.model.image_facts import SOFT_TOKENS, PatchImages, PooledImages
+from penstock.model.media_facts import KindFacts
 from penstock.prepare.image_processor import OF_REPEATED, ImageSettings, pixels_of
 from penstock.prepare.media_tokens import MediaTokens
 

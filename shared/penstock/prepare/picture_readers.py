@@ -17,17 +17,17 @@ from penstock.families.vision.llava_next import FORMS as NEXT_FORMS
 from penstock.families.vision.llava_next import most_of
 from penstock.formats.fields import Fields
 from penstock.model.document_spec import QUARTER
-from penstock.model.media_facts import (
+from penstock.model.image_facts import (
     AnyresImages,
     CanvasImages,
     DocumentImages,
     FittedImages,
     FixedImages,
-    KindFacts,
     NaflexImages,
     RowImages,
     SlicedImages,
 )
+from penstock.model.media_facts import KindFacts
 from penstock.prepare.image_processor import MAX_SIDE, ImageSettings, fixed_size, pixels_of
 from penstock.prepare.media_tokens import MediaTokens
 

@@ -9,7 +9,8 @@ from penstock.families import hub_reading as hub
 from penstock.formats.fields import Fields
 from penstock.media.log_mel import HIGHEST
 from penstock.model.audio_spec import AudioSpec, ConformerSpec, EmbedderProjector, QueryProjector
-from penstock.model.media_facts import EmphasisedMel, FrameMel, KindFacts, PairedMel
+from penstock.model.media_facts import KindFacts
+from penstock.model.sound_facts import EmphasisedMel, FrameMel, PairedMel
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.sounds import check_known
 

@@ -11,7 +11,8 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.media.log_mel import HIGHEST
 from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, BlockTowerSpec
-from penstock.model.media_facts import BlockMel, KindFacts, LogMel
+from penstock.model.media_facts import KindFacts
+from penstock.model.sound_facts import BlockMel, LogMel
 from penstock.prepare.media_tokens import MediaTokens
 
 EXTRACTOR = "WhisperFeatureExtractor"

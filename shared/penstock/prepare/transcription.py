@@ -10,7 +10,8 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.model.media_facts import BlockMel, LogMel, MediaFacts, PairedMel
+from penstock.model.media_facts import MediaFacts
+from penstock.model.sound_facts import BlockMel, LogMel, PairedMel
 from penstock.model.transcription_facts import Alignment, SpokenChat, TranscriptionFacts
 from penstock.prepare.inputs import GENERATION_CONFIG, MAX_JSON_BYTES
 from penstock.text.tokenizer import Tokenizer

@@ -13,7 +13,8 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.media_facts import FixedFrames, FrameSampling, KindFacts, VideoFrames
+from penstock.model.media_facts import KindFacts
+from penstock.model.video_facts import FixedFrames, FrameSampling, VideoFrames
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF, ImageSettings, pixels_of
 from penstock.prepare.media_tokens import MediaTokens
 

@@ -9,7 +9,8 @@ from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.items import PreparedItem, PreparedItems, sha256_hex
 from penstock.media.layout import layout
 from penstock.media.sources import MediaSource
-from penstock.model.media_facts import BlockMel, LogMel, MediaFacts, PairedMel, Spectrogram
+from penstock.model.media_facts import MediaFacts
+from penstock.model.sound_facts import BlockMel, LogMel, PairedMel, Spectrogram
 from penstock.model.transcription_facts import SpokenChat, TranscriptionFacts
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 from penstock.media.log_mel import log_mel
-from penstock.model.media_facts import LogMel
+from penstock.model.sound_facts import LogMel
 from testing.trained.hearing.hub_folder import BINS, END, FRAMES, SECONDS, START, ids_of
 from testing.trained.hearing.recordings import SpokenText, say
 from testing.trained.hearing.synthesiser import DIGITS, RATE

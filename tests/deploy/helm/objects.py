@@ -67,3 +67,18 @@ def flag(container: Object, name: str) -> str | None:
 def probes(container: Object) -> Iterator[Object]:
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
         yield container[name]["httpGet"]
+
+
+def component(workload: Object) -> str:
+    return str(pod_of(workload)["metadata"]["labels"]["app.kubernetes.io/component"])
+
+
+def gateway_of(documents: list[Object]) -> Object:
+    return next(one for one in of_kind(documents, "Deployment") if component(one) == "gateway")
+
+
+def of_model(documents: list[Object], key: str) -> list[Object]:
+    """The engines, and each rank's workers. key: empty for the first model."""
+    names = [f"{role}-{key}" if key else role for role in ("engine", "worker")]
+    found = [one for one in of_kind(documents, "StatefulSet") if component(one) in names]
+    return sorted(found, key=lambda one: str(one["metadata"]["name"]))

@@ -16,7 +16,7 @@ from penstock_engine.waiting.worker_calls import MOST_WAITING
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore
 from tests.engine.small_facts import facts
-from tests.engine.walker import Choices
+from tests.engine.walked_harness import Choices
 from tests.engine.walks import recorded, replayed, walked_beside
 
 

@@ -11,7 +11,8 @@ from penstock_engine.metrics.snapshot import state_of
 from tests.engine.handlers.test_pause import finish
 from tests.engine.handlers.test_sleep import fall_asleep, sleeping
 from tests.engine.harness import Harness
-from tests.engine.walker import Seeded, Walker, drawn_options
+from tests.engine.walked_harness import Seeded, drawn_options
+from tests.engine.walker import Walker
 from tests.engine.walks import recorded, replayed
 
 

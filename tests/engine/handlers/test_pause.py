@@ -9,7 +9,7 @@ import pytest
 from penstock.protocol.from_frontend import SetPaused
 from tests.engine.harness import Harness
 from tests.engine.scores import RequestScore
-from tests.engine.walker import Choices
+from tests.engine.walked_harness import Choices
 from tests.engine.walks import recorded, replayed, walked_beside
 
 

@@ -10,12 +10,7 @@ import pytest
 
 from penstock.config.settings import EngineConfig, ModelSettings, SchedulerSettings
 from penstock.errors import StartupError
-from penstock.model.config import (
-    EncoderConfig,
-    GenerationDefaults,
-    PreparedModel,
-    WeightFiles,
-)
+from penstock.model.config import EncoderConfig, GenerationDefaults, PreparedModel, WeightFiles
 from penstock.model.pooling_config import LateInteraction, PoolingConfig, SparseWeights
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.common import Pooling, Stopping, TokenSampling, Vectors
@@ -30,7 +25,7 @@ from penstock_engine.policies.registry import known_policies
 from penstock_engine.record.replay import restore
 from penstock_engine.record.snapshot import snapshot
 from tests.engine.small_facts import facts as generating_facts
-from tests.engine.walker import POLICIES
+from tests.engine.walked_harness import POLICIES
 from tests.engine.wire import over_the_wire
 
 FRONT = b"front".ljust(16, b".")

@@ -7,7 +7,7 @@ import pytest
 from tests.engine.handlers.test_requests import end_of, ready
 from tests.engine.harness import Harness
 from tests.engine.scores import undisturbed
-from tests.engine.walker import POLICIES
+from tests.engine.walked_harness import POLICIES
 
 
 def test_too_many_waiting_requests_are_refused_for_now() -> None:

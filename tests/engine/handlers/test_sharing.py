@@ -10,7 +10,7 @@ import pytest
 from penstock.protocol.common import Claim, Grammar, SessionTerms
 from penstock_engine.sessions import shared_answers
 from penstock_engine.sessions.frontends import FrontendSession
-from tests.engine.handlers.test_adoption import PROMPT, is_whole, tokens_computed
+from tests.engine.handlers.adopted import PROMPT, is_whole, tokens_computed
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore, undisturbed
 

@@ -11,7 +11,7 @@ from penstock.protocol.from_frontend import PutToSleep, WakeUp
 from penstock_engine.notes import SleepNote
 from tests.engine.handlers.test_pause import finish
 from tests.engine.harness import Harness
-from tests.engine.walker import Choices
+from tests.engine.walked_harness import Choices
 from tests.engine.walks import recorded, replayed, walked_beside
 
 

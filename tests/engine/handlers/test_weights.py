@@ -19,7 +19,7 @@ from penstock_engine.notes import WeightsNote
 from tests.engine.handlers.test_sleep import fall_asleep
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore
-from tests.engine.walker import Choices
+from tests.engine.walked_harness import Choices
 from tests.engine.walks import recorded, replayed, walked_beside
 
 

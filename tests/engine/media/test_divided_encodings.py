@@ -11,7 +11,7 @@ from penstock_engine.media.encoding_shares import UNKNOWN, EncoderPace
 from penstock_engine.policies.pace import StepPace
 from tests.engine.fake_media import picture, shown
 from tests.engine.harness import Harness
-from tests.engine.media.test_media import SLOT, ask, encodings, error_of, finish_of, harness
+from tests.engine.media.media_requests import SLOT, ask, encodings, error_of, finish_of, harness
 from tests.engine.scores import Front
 
 

@@ -15,10 +15,10 @@ from penstock.protocol.common import Media, MediaSpan
 from penstock_engine.facts import EngineFacts
 from tests.engine.fake_media import picture, shown
 from tests.engine.harness import Harness
-from tests.engine.media.test_media import error_of, finish_of
+from tests.engine.media.media_requests import error_of, finish_of
 from tests.engine.small_facts import facts
 from tests.engine.test_walk_media import MediaWalker
-from tests.engine.walker import Seeded
+from tests.engine.walked_harness import Seeded
 from tests.engine.walks import check_replay
 
 ROWS = 5

@@ -4,52 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.model.kv_layout import KVGroup
-from penstock.protocol.common import Media, MediaItem, MediaSpan
+from penstock.protocol.common import Media, MediaSpan
 from penstock.protocol.from_frontend import MediaLost
-from penstock.protocol.from_worker import MediaFailed, MediaReady, Result, SlotResult
+from penstock.protocol.from_worker import MediaFailed, Result, SlotResult
 from penstock_engine.media.entry import MediaStage
 from penstock_engine.media.loads import TIMEOUT
 from tests.engine.fake_media import picture, shown
-from tests.engine.harness import Harness
-from tests.engine.scores import Front, RequestScore
-
-TEXT = [3, 4, 5]
-SLOT = 9
-"""The placeholder's token."""
-
-
-def harness(rows: int = 16, **options: object) -> Harness:
-    h = Harness(**options)
-    h.media_rows = rows
-    return h
-
-
-def ask(h: Harness, front: Front, *items: MediaItem, **more: object) -> RequestScore:
-    """Text, each item in a span, and text behind them."""
-    prompt, placed = list(TEXT), []
-    for item in items:
-        placed.append((item, len(prompt)))
-        prompt += [SLOT] * item.rows + [6, 7]
-    options = {"max_tokens": 4, "ignore_eos": True, **more}
-    return h.submit(front, prompt, media=shown(*placed), **options)
-
-
-def finish_of(score: RequestScore) -> str | None:
-    (sequence,) = score.sequences.values()
-    return None if sequence.terminal is None else sequence.terminal.finish
-
-
-def error_of(score: RequestScore) -> str:
-    (sequence,) = score.sequences.values()
-    assert sequence.terminal is not None
-    assert sequence.terminal.error_code == "invalid_media"
-    return sequence.terminal.error or ""
-
-
-def encodings(h: Harness) -> int:
-    assert h.worker is not None
-    return sum(h.worker.media.encoded.values())
+from tests.engine.media.media_requests import SLOT, ask, encodings, error_of, finish_of, harness
 
 
 def test_a_picture_is_asked_for_loaded_and_encoded_before_its_placeholders() -> None:
@@ -313,147 +274,6 @@ def test_media_that_make_no_sense_are_refused(media: Media, words: str) -> None:
     assert score.rejected is not None
     assert score.rejected.code == "invalid"
     assert words in score.rejected.message
-
-
-def test_a_span_that_sees_itself_is_computed_in_one_step() -> None:
-    """Also beside others who decode, and behind a prefix that ends in it."""
-    h = harness(max_num_batched_tokens=8, block_size=3)
-    h.whole_spans = True
-    front = h.connect()
-    h.start_worker()
-    texts = [h.submit(front, [number, 1], max_tokens=20, ignore_eos=True) for number in range(3)]
-    h.run_step()
-    for _ in range(2):
-        score = ask(h, front, picture(1, 7))
-        h.run()
-        assert finish_of(score) == "length"
-    assert [finish_of(text) for text in texts] == ["length"] * 3
-    tall = ask(h, front, picture(1, 9))
-    assert tall.rejected is not None
-    assert "one step" in tall.rejected.message
-
-
-def whole_in_windows(num_blocks: int) -> tuple[Harness, Front]:
-    """Blocks of one token, in a group that sees all and one that sees four."""
-    h = harness(block_size=1)
-    h.whole_spans, h.kv_groups = True, (KVGroup(), KVGroup(window=4))
-    front = h.connect()
-    h.start_worker(num_blocks)
-    return h, front
-
-
-def test_a_whole_span_is_not_cut_by_the_blocks_that_are_free_at_the_start() -> None:
-    h, front = whole_in_windows(21)
-    prompt = [*range(8), *[SLOT] * 4, *range(4)]
-    score = h.submit(front, prompt, media=shown((picture(1), 8)), max_tokens=1, ignore_eos=True)
-    (plan, _) = h.plans[0]
-    assert plan.work[0].count == 8, "there are 10 blocks for each group"
-    h.run()
-    assert finish_of(score) == "length"
-
-
-def test_a_whole_span_for_which_the_pool_is_too_small_is_refused() -> None:
-    h, front = whole_in_windows(22)
-    prompt = [*range(8), *[SLOT] * 8]
-    score = h.submit(front, prompt, media=shown((picture(1, 8), 8)), max_tokens=1)
-    assert score.rejected is not None
-    assert "not enough KV blocks" in score.rejected.message
-    text = h.submit(front, prompt, max_tokens=1)
-    h.run()
-    assert finish_of(text) is not None
-
-
-def test_what_waits_for_pictures_counts_as_waiting() -> None:
-    h = harness(max_waiting_requests=3, max_num_seqs=1)
-    front = h.connect()
-    h.start_worker()
-    h.media_at_once = False
-    scores = [ask(h, front, picture(number)) for number in range(6)]
-    assert h.core.num_waiting == 3
-    assert [score.rejected is None for score in scores] == [True] * 3 + [False] * 3
-    for score in scores[:3]:
-        h.abort(front, score)
-    assert h.core.num_waiting == 0
-    assert not h.core.state.media._books.entries
-
-
-def test_few_items_are_asked_for_however_many_requests_wait() -> None:
-    """Their bytes have a budget."""
-    h = harness(max_num_seqs=1)
-    front = h.connect()
-    h.start_worker()
-    h.media_at_once = False
-    scores = [ask(h, front, picture(number, 4, 400_000)) for number in range(20)]
-    assert len(h.asked_media) == 2
-    h.run()
-    assert [finish_of(score) for score in scores] == ["length"] * 20
-
-
-def test_an_old_answer_is_no_answer() -> None:
-    h = harness()
-    front = h.connect()
-    h.start_worker()
-    h.media_at_once = False
-    score = ask(h, front, picture(1))
-    h.worker_says(MediaReady("0" * 64))
-    h.worker_says(MediaReady(picture(1).name))
-    assert not h.plans
-    asked = h.asked_media.popleft()
-    h.send_media(*asked)
-    h.send_media(*asked)
-    h.run()
-    assert finish_of(score) == "length"
-
-
-def test_a_timeline_says_what_became_of_media() -> None:
-    h = harness(encoder_cache=True)
-    front = h.connect()
-    h.start_worker()
-    h.media_at_once = False
-    score = ask(h, front, picture(1), timeline=True)
-    h.now += 2.0
-    h.run()
-    terminal = score.sequences[0].terminal
-    assert terminal is not None
-    assert terminal.timeline is not None
-    told = terminal.timeline
-    assert (told.media, told.encoded_items, told.cached_items) == (2.0, 1, 0)
-    assert told.media_bytes == 100_000
-    assert front.status is not None
-    h.now += 5.0
-    h.settle()
-    assert (front.status.media_items_encoded, front.status.media_bytes) == (1, 100_000)
-
-
-def test_a_deadline_counts_while_a_picture_is_waited_for() -> None:
-    h = harness()
-    front = h.connect()
-    h.start_worker()
-    h.media_at_once = False
-    score = ask(h, front, picture(1), time_left_ms=1000)
-    h.now += 2.0
-    h.settle()
-    assert finish_of(score) == "timeout"
-    assert h.core.num_waiting == 0
-
-
-def test_a_request_goes_on_elsewhere_with_its_media() -> None:
-    """Its front end submits it again, to an engine core that has nothing of it."""
-    first = harness()
-    front = first.connect()
-    first.start_worker()
-    score = ask(first, front, picture(1))
-    for _ in range(3):
-        first.run_step()
-    h = harness()
-    emitted = score.sequences[0].tokens
-    assert 0 < len(emitted) < 4
-    front = h.connect()
-    h.start_worker()
-    again = ask(h, front, picture(1), emitted={0: list(emitted)})
-    h.run()
-    assert finish_of(again) == "length"
-    assert encodings(h) == 1
 
 
 def test_an_item_that_can_not_be_encoded_ends_its_request_alone() -> None:

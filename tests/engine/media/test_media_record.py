@@ -14,9 +14,9 @@ from penstock_engine.record.replay import replay
 from penstock_engine.simulate.commands import Traffic
 from penstock_engine.simulate.metrics import Slo
 from tests.engine.fake_media import picture
-from tests.engine.media.test_media import ask, harness
+from tests.engine.media.media_requests import ask, harness
 from tests.engine.test_walk_media import MediaWalker
-from tests.engine.walker import Seeded
+from tests.engine.walked_harness import Seeded
 from tests.engine.walks import check_replay
 
 SECRET = b"what the picture shows"

@@ -18,7 +18,8 @@ from penstock_engine.metrics.port import families_of
 from penstock_engine.metrics.snapshot import MetricsSnapshot, state_of
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore
-from tests.engine.walker import Seeded, Walker, make_harness
+from tests.engine.walked_harness import Seeded, make_harness
+from tests.engine.walker import Walker
 
 
 def state(h: Harness) -> MetricsSnapshot:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock_engine.policies.pace import LEAST, LONG, SHORT, UNKNOWN, StepPace
 from tests.engine.simulated import Simulation
-from tests.engine.walker import POLICIES
+from tests.engine.walked_harness import POLICIES
 
 FIXED, EACH = 0.03, 0.003
 """Seconds of a step, and of each token, of a small model on a processor with AVX2."""

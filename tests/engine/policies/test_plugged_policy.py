@@ -16,7 +16,8 @@ from penstock_engine.record.recorder import recording
 from penstock_engine.record.replay import replay
 from testing.examples import install, write_package
 from tests.engine.harness import Harness
-from tests.engine.walker import Seeded, Walker, make_harness
+from tests.engine.walked_harness import Seeded, make_harness
+from tests.engine.walker import Walker
 
 NAME = "shortest-first"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock_engine.policies.registry import known_policies
 from tests.engine.simulated import Asked, Simulation
-from tests.engine.walker import POLICIES
+from tests.engine.walked_harness import POLICIES
 from tests.thinning import part
 
 KNOWN = known_policies()

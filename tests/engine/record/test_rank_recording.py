@@ -13,7 +13,7 @@ from penstock_engine.record.replay import replay
 from penstock_engine.simulate.fit import measured_steps
 from tests.engine.rank_walker import SIZES, RankWalker, make_rank_harness
 from tests.engine.rank_workers import RankHarness
-from tests.engine.walker import Seeded
+from tests.engine.walked_harness import Seeded
 
 
 @pytest.mark.parametrize("size", SIZES[1:])

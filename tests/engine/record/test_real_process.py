@@ -15,7 +15,8 @@ from penstock.protocol.live import Snapshot
 from penstock_engine.record.framing import log_files
 from penstock_engine.record.replay import replay
 from tests.engine import small_facts
-from tests.engine.test_process import Engine, run_one, write_prepared
+from tests.engine.engine_process import Engine, write_prepared
+from tests.engine.test_process import run_one
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from penstock_engine.record.replay import replay
 from penstock_engine.sessions.effects import Effects
 from tests.engine.harness import Harness
 from tests.engine.small_facts import facts
-from tests.engine.walker import Seeded, Walker, make_harness
+from tests.engine.walked_harness import Seeded, make_harness
+from tests.engine.walker import Walker
 
 
 def recorded_walk(

@@ -26,7 +26,8 @@ from penstock_engine.record.snapshot import SnapshotError, snapshot
 from penstock_engine.request.states import SequenceState
 from tests.engine.record.twins import Twins
 from tests.engine.test_walk import Drawn, seeded_walk
-from tests.engine.walker import Walker, make_harness
+from tests.engine.walked_harness import make_harness
+from tests.engine.walker import Walker
 from tests.thinning import part
 
 _NO_STATE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType)

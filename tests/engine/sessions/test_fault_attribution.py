@@ -6,7 +6,7 @@ from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import Leaving
 from tests.engine.harness import Harness
 from tests.engine.rank_workers import RankHarness
-from tests.engine.sessions.test_ranks import ask, finishes
+from tests.engine.sessions.rank_sessions import ask, finishes
 from tests.engine.sessions.test_sessions import end_of
 
 ENDLESS = {"ignore_eos": True, "max_tokens": 12}

@@ -7,7 +7,7 @@ import pytest
 from penstock.protocol.from_worker import Fault
 from penstock_engine.sessions.workers import FAULT_PATIENCE
 from tests.engine.rank_workers import RankHarness
-from tests.engine.sessions.test_ranks import ask, finishes, started
+from tests.engine.sessions.rank_sessions import ask, finishes, started
 
 LOST = Fault("another rank is gone", final=False, rank_lost=True)
 FULL = Fault("out of memory", final=False, out_of_memory=True)

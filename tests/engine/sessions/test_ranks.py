@@ -7,48 +7,13 @@ from typing import Any
 import pytest
 
 from penstock.errors import InvalidRequest
-from penstock.protocol.common import Grammar
-from penstock.protocol.from_worker import (
-    Fault,
-    GrammarFailed,
-    GrammarReady,
-    Progress,
-    Ready,
-    Result,
-    SlotResult,
-    WorkerHello,
-)
-from penstock.protocol.to_worker import Setup
-from penstock.protocol.worker_resources import CompileGrammar
+from penstock.protocol.from_worker import Fault, Progress, Result, SlotResult, WorkerHello
 from penstock_engine.live.view import LiveView
 from penstock_engine.sessions.ranks import FORMINGS_A_SECOND
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions
 from tests.engine.rank_workers import RankHarness
-from tests.engine.scores import RequestScore
+from tests.engine.sessions.rank_sessions import ask, finishes, ready, started
 from tests.engine.small_facts import facts
-
-
-def started(tensor: int = 2, pipeline: int = 1, **options: Any) -> RankHarness:
-    h = RankHarness(tensor, pipeline, **options)
-    h.connect()
-    h.start_worker()
-    return h
-
-
-def ask(h: RankHarness, count: int = 1, tokens: int = 12, **more: Any) -> list[RequestScore]:
-    terms = {"max_tokens": tokens, "ignore_eos": "grammar" not in more, **more}
-    return [h.submit(h.fronts[0], [3 + at] * 3, **terms) for at in range(count)]
-
-
-def finishes(request: RequestScore) -> list[str | None]:
-    ends = [score.terminal for score in request.sequences.values()]
-    return [None if end is None else end.finish for end in ends]
-
-
-def ready(**fields: Any) -> Ready:
-    same = {"num_kv_blocks": 50, "device": "cpu", "fingerprint": "f", "load_seconds": 1.0}
-    return Ready(**{**same, **fields})
-
 
 # ---- forming
 
@@ -324,70 +289,6 @@ def test_who_claims_a_rank_that_another_holds_is_refused() -> None:
     h.run()
     assert finishes(request) == ["length"]
     assert h.core.state.counts.worker_deaths == 0
-
-
-# ---- grammars
-
-
-def test_a_grammar_is_ready_when_all_ranks_have_it() -> None:
-    h = started(2, 2)
-    h.compile_at_once = False
-    (request,) = ask(h, grammar=Grammar("regex", "4"))
-    for rank in (0, 3, 1, 1):
-        worker = h.ranks[rank].worker
-        answer = worker.compiles(1) if rank == 3 else GrammarReady(1)  # type: ignore[union-attr]
-        h.rank_says(rank, answer)
-        assert not request.prepared
-        assert not h.plans
-    assert h.worker is not None
-    h.rank_says(2, h.worker.compiles(1))
-    assert request.prepared
-    h.run()
-    assert finishes(request) == ["stop"]
-
-
-def test_a_grammar_that_one_rank_cannot_compile_has_failed() -> None:
-    h = started(2)
-    h.compile_at_once = False
-    (request,) = ask(h, grammar=Grammar("regex", "4"))
-    h.rank_says(0, GrammarReady(1))
-    h.rank_says(1, GrammarFailed(1, "no such thing"))
-    assert finishes(request) == ["error"]
-    h.rank_says(1, GrammarReady(1))
-    h.rank_says(1, GrammarFailed(1, "no such thing"))
-    assert h.formed
-
-
-def test_a_new_group_compiles_anew_on_every_rank() -> None:
-    h = started(2)
-    h.compile_at_once = False
-    (request,) = ask(h, grammar=Grammar("regex", "4"))
-    h.rank_says(0, GrammarReady(1))
-    h.kill_rank(1)
-    h.start_worker()
-    h.rank_says(1, GrammarReady(1))
-    assert not request.prepared
-    h.ranks[1].worker.asked.pop(1)  # type: ignore[union-attr]
-    worker = h.ranks[0].worker
-    h.rank_says(0, worker.compiles(1))  # type: ignore[union-attr]
-    assert request.prepared
-
-
-def test_compile_and_drop_go_to_every_rank() -> None:
-    h = RankHarness(2)
-    sent: list[Any] = []
-    deliver = h._to_worker
-    h._to_worker = lambda session, message: (  # type: ignore[method-assign]
-        sent.append((session, message)),
-        deliver(session, message),
-    )[1]
-    h.connect()
-    h.start_worker()
-    ask(h, grammar=Grammar("lark", "4"))
-    kinds = [type(message).__name__ for _, message in sent]
-    assert kinds == ["Setup"] * 2 + ["CompileGrammar"] * 2 + ["DropGrammar"] * 2
-    assert all(isinstance(message, (Setup, CompileGrammar)) for _, message in sent[:4])
-    assert len({session for session, _ in sent}) == 2
 
 
 # ---- what is shown

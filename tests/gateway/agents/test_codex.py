@@ -25,7 +25,7 @@ from tests.gateway.agents import codex
 from tests.gateway.batches.storing import storing
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 from tests.gateway.media import ROWS, SeeingEngine, SeeingGateway, data_uri
-from tests.gateway.responses.test_responses_tools import events_from, said
+from tests.gateway.responses.tool_answers import events_from, said
 
 URL = "/v1/responses"
 PATCH = '*** Begin Patch\n*** Add File: "é".txt\n+a\\b\t👋\n*** End Patch'

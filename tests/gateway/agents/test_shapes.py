@@ -18,7 +18,7 @@ from penstock_gateway.app import create_app
 from tests.gateway.agents.shapes import AGENTS_BY_NAME, ASKED, CALLED, RESULT, RULES, Agent
 from tests.gateway.anthropic.test_agent_session import take
 from tests.gateway.fake_engine import FakeEngineClient
-from tests.gateway.responses.test_responses_tools import events_from, said
+from tests.gateway.responses.tool_answers import events_from, said
 from tests.shared.test_template_corpus import template_of
 from tests.shared.test_turn_shape import ALTERNATES, DROPS_OTHERS, FIRST_ONLY
 

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from tests.gateway.anthropic import agent_session as agent
-from tests.gateway.anthropic.test_messages import said
+from tests.gateway.anthropic.asking import said
 from tests.gateway.fake_engine import FakeEngineClient
 
 KNOWN: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)

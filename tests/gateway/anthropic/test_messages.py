@@ -4,122 +4,33 @@ template sees them."""
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
 from typing import Any
 
-import anthropic
 import httpx
 import pytest
-from anthropic.types import Message, RawMessageStreamEvent
-from pydantic import TypeAdapter
 
 from penstock.client import SequenceDelta
-from penstock.config.settings import GatewayConfig
-from penstock.errors import RequestFailed
-from penstock.request.sampling_params import RepetitionDetectionParams, SamplingParams
-from penstock_gateway.app import create_app
-from tests.gateway.fake_engine import CONTEXT, END, HELLO, MODEL, FakeEngineClient, Script, Step
-from tests.gateway.live_gateway import LiveGateway
+from penstock.request.sampling_params import RepetitionDetectionParams
+from tests.gateway.anthropic.asking import (
+    ANSWER,
+    ARGUMENTS,
+    COUNT,
+    FOUND,
+    HERMES,
+    SOURCE,
+    WEATHER,
+    budget,
+    client_of,
+    events_of,
+    refusal,
+    said,
+    user,
+    whole,
+)
+from tests.gateway.byte_tokenizer import END
+from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient
 
 pytestmark = pytest.mark.timeout(300)
-
-URL = "/v1/messages"
-COUNT = "/v1/messages/count_tokens"
-ANSWER = f"{HELLO}0"
-KNOWN: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
-ARGUMENTS = '{"city": "Zürich 👋"}'
-HERMES = (
-    f'Let me look.<tool_call>\n{{"name": "get_weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
-)
-WEATHER = {
-    "name": "get_weather",
-    "description": "Weather of a city.",
-    "input_schema": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
-        "required": ["city"],
-    },
-}
-
-
-SOURCE = {"type": "url", "url": "https://e.org/a.png"}
-FOUND = {
-    "type": "search_result",
-    "source": "https://e.org",
-    "title": "Rivers",
-    "content": [{"type": "text", "text": "The Rhine."}, {"type": "text", "text": "The Po."}],
-    "citations": {"enabled": True},
-}
-
-
-def said(text: str, *, finish: str = "stop", stopped_by: str | None = None) -> Script:
-    """A script: `text` in pieces of random lengths."""
-    dice = random.Random(len(text))
-    cuts = [0, *sorted(dice.sample(range(1, len(text)), len(text) // 3)), len(text)]
-
-    def script(prompt: list[int], params: SamplingParams) -> Iterable[Step]:
-        for start, end in pairwise(cuts):
-            yield [SequenceDelta(index=0, text=text[start:end], token_ids=[65] * (end - start))]
-        yield [
-            SequenceDelta(
-                index=0,
-                token_ids=[END],
-                finish_reason=finish,  # type: ignore[arg-type]
-                stop_reason=stopped_by,
-            )
-        ]
-
-    return script
-
-
-def budget(tokens: int) -> dict[str, Any]:
-    return {"type": "enabled", "budget_tokens": tokens}
-
-
-def body(**fields: Any) -> dict[str, Any]:
-    return {"model": MODEL, "max_tokens": 64, "messages": [user("Hi")]} | fields
-
-
-def user(content: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content}
-
-
-async def whole(http: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
-    response = await http.post(URL, json=body(**fields))
-    assert response.status_code == 200, response.text
-    Message.model_validate(response.json(), strict=True)
-    return response.json()
-
-
-async def events_of(http: httpx.AsyncClient, **fields: Any) -> list[dict[str, Any]]:
-    """Each event's name is its type, and each is one that the SDK knows."""
-    response = await http.post(URL, json=body(stream=True, **fields))
-    assert response.status_code == 200, response.text
-    assert response.text.endswith("\n\n")
-    events = []
-    for block in response.text[:-2].split("\n\n"):
-        name, data = block.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        KNOWN.validate_python(event, strict=True)
-        events.append(event)
-    return events
-
-
-def client_of(engine: FakeEngineClient, **config: Any) -> httpx.AsyncClient:
-    app = create_app(engine, GatewayConfig(**config))  # type: ignore[arg-type]
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
-
-
-async def refusal(http: httpx.AsyncClient, status: int = 400, **fields: Any) -> str:
-    response = await http.post(URL, json=body(**fields))
-    assert response.status_code == status, response.text
-    reply = response.json()
-    assert reply["type"] == "error"
-    assert response.headers["request-id"] == reply["request_id"]
-    return f"{reply['error']['type']}: {reply['error']['message']}"
 
 
 async def test_whole_reply(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
@@ -417,158 +328,3 @@ async def test_search_results_are_texts_with_their_source(
         blocks = [{"type": "tool_result", "tool_use_id": "t1", "content": [FOUND]}]
     await whole(http, messages=[*before, user(blocks)])
     assert "Rivers (https://e.org)\nThe Rhine.\nThe Po." in bytes(engine.submitted[0][0]).decode()
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "headers", "status"),
-    [
-        ("GET", "/v1/messages/batches/x/y", {}, 404),
-        ("POST", "/v1/messages/nonsense", {}, 404),
-        ("POST", "/v1/messages/count_tokens/", {}, 404),
-        ("GET", "/v1/messages/count_tokens", {}, 405),
-        ("GET", "/v1/models/claude", {"anthropic-version": "2023-06-01"}, 404),
-        ("GET", "/v1/skills", {"anthropic-version": "2023-06-01"}, 404),
-    ],
-)
-async def test_where_nothing_is_errors_are_anthropics_too(
-    http: httpx.AsyncClient, method: str, path: str, headers: dict[str, str], status: int
-) -> None:
-    answer = await http.request(method, path, headers=headers)
-    assert answer.status_code == status
-    assert answer.json()["type"] == "error"
-    kind = "not_found_error" if status == 404 else "invalid_request_error"
-    assert answer.json()["error"]["type"] == kind
-    assert answer.headers["request-id"] == answer.headers["x-request-id"]
-
-
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
-@pytest.mark.parametrize("version", [None, "2023-06-01", "2026-10-21", "2099-01-01", "latest"])
-async def test_versions_that_nobody_knows_are_refused(
-    http: httpx.AsyncClient, path: str, version: str | None
-) -> None:
-    fields = body() if path == "/v1/messages" else {"model": MODEL, "messages": [user("Hi")]}
-    headers = {} if version is None else {"anthropic-version": version}
-    answer = await http.post(path, json=fields, headers=headers)
-    if version in (None, "2023-06-01", "2026-10-21"):
-        assert answer.status_code == 200
-        return
-    assert (answer.status_code, answer.json()["type"]) == (400, "error")
-    error = answer.json()["error"]
-    assert error["type"] == "invalid_request_error"
-    assert f'anthropic-version is "{version}"' in error["message"]
-    assert "2023-06-01" in error["message"]
-
-
-async def test_other_clients_errors_stay_openais(http: httpx.AsyncClient) -> None:
-    for path in ("/v1/models/claude", "/v1/messages-of-others", "/v1/skills"):
-        assert (await http.get(path)).json()["error"]["code"] in ("not_found", "model_not_found")
-
-
-async def test_errors_have_anthropics_types(
-    http: httpx.AsyncClient, engine: FakeEngineClient
-) -> None:
-    assert "not_found_error" in await refusal(http, 404, model="claude")
-    engine.refusal = RequestFailed("the worker failed")
-    assert "api_error" in await refusal(http, 500)
-    engine.connected = False
-    assert "overloaded_error" in await refusal(http, 503)
-    wrong = await http.get(URL)
-    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
-    assert wrong.json()["error"]["type"] == "invalid_request_error"
-    assert wrong.json()["type"] == "error"
-    large = await http.post(URL, content=b" " * 300_000)
-    assert large.json()["error"]["type"] == "request_too_large"
-
-
-async def test_a_stream_that_fails_ends_with_an_error(
-    http: httpx.AsyncClient, engine: FakeEngineClient
-) -> None:
-    def script(prompt: list[int], params: SamplingParams) -> Iterable[Step]:
-        yield [SequenceDelta(index=0, text="Once", token_ids=[65])]
-        yield RequestFailed("the worker failed")
-
-    engine.script = script
-    response = await http.post(URL, json=body(stream=True))
-    name, data = response.text[:-2].split("\n\n")[-1].split("\n")
-    assert name == "event: error"
-    assert json.loads(data.removeprefix("data: "))["error"] == {
-        "type": "api_error",
-        "message": "the worker failed",
-    }
-
-
-@pytest.fixture(scope="module")
-def gateway() -> Iterator[LiveGateway]:
-    with LiveGateway(FakeEngineClient()) as running:
-        yield running
-
-
-@pytest.fixture
-def sdk(gateway: LiveGateway) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(
-        base_url=gateway.url,
-        api_key="none",
-        max_retries=0,
-        _strict_response_validation=True,
-    ) as client:
-        yield client
-
-
-def test_the_sdk(sdk: anthropic.Anthropic) -> None:
-    reply = sdk.messages.create(model=MODEL, max_tokens=64, messages=[user("Hi")])
-    assert reply.content[0].text == ANSWER
-    # What came back can be sent back.
-    history = [user("Hi"), {"role": "assistant", "content": reply.content}, user("More")]
-    assert sdk.messages.create(model=MODEL, max_tokens=64, messages=history).content
-    with sdk.messages.stream(model=MODEL, max_tokens=64, messages=[user("Hi")]) as stream:
-        assert "".join(stream.text_stream) == ANSWER
-        assert stream.get_final_message().usage == reply.usage
-    count = sdk.messages.count_tokens(model=MODEL, messages=[user("Hi")])
-    assert count.input_tokens == reply.usage.input_tokens
-    with pytest.raises(anthropic.NotFoundError) as missing:
-        sdk.messages.create(model="claude", max_tokens=64, messages=[user("Hi")])
-    assert missing.value.type == "not_found_error"
-    assert missing.value.request_id
-
-
-def test_the_sdks_models(sdk: anthropic.Anthropic) -> None:
-    listed = list(sdk.models.list())
-    assert [each.id for each in listed] == [MODEL]
-    assert (listed[0].type, listed[0].max_input_tokens) == ("model", CONTEXT)
-    assert sdk.models.retrieve(MODEL) == listed[0]
-    assert list(sdk.models.list(limit=1)) == listed
-    with pytest.raises(anthropic.NotFoundError) as missing:
-        sdk.models.retrieve("claude")
-    assert missing.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
-    with pytest.raises(anthropic.BadRequestError, match="after_id"):
-        sdk.models.list(after_id="claude")
-    with pytest.raises(anthropic.BadRequestError, match=r"limit is .*\[1, 1000\]"):
-        sdk.models.list(limit=0)
-
-
-def test_the_sdks_loop_over_tools_sends_the_whole_conversation() -> None:
-    """It asks for a thread at first, which would answer the second turn without the first one."""
-    engine = FakeEngineClient()
-    config = GatewayConfig(
-        enable_auto_tool_choice=True, tool_call_parser="hermes", unknown_fields="ignore"
-    )
-
-    @anthropic.beta_tool
-    def get_weather(city: str) -> str:
-        """Weather of a city."""
-        engine.script = said("It rains.")
-        return f"Rain in {city}."
-
-    engine.script = said(HERMES)
-    with (
-        LiveGateway(engine, config) as gateway,
-        anthropic.Anthropic(base_url=gateway.url, api_key="none", max_retries=0) as client,
-    ):
-        runner = client.beta.messages.tool_runner(
-            model=MODEL, max_tokens=64, messages=[user("Hi")], tools=[get_weather]
-        )
-        last = runner.until_done()
-    assert [block.text for block in last.content] == ["It rains."]
-    seen, _ = engine.template.calls[-1]
-    assert [message["role"] for message in seen] == ["user", "assistant", "tool"]
-    assert seen[2]["content"] == "Rain in Zürich 👋."

@@ -25,7 +25,8 @@ from penstock_gateway.storage.store import Store
 from penstock_gateway.storage.tables import answers
 from testing.serving import wait_until
 from tests.gateway.batches.storing import line, storing
-from tests.gateway.conversations.test_conversations import check_shared, client
+from tests.gateway.conversations.conversing import client
+from tests.gateway.conversations.test_conversations import check_shared
 from tests.gateway.fake_engine import FakeEngineClient, say
 
 pytest.importorskip("psycopg", reason="no psycopg: pip install 'penstock-llm[postgres]'")

@@ -10,7 +10,8 @@ import pytest
 
 from penstock.client import SequenceDelta
 from tests.gateway import sse
-from tests.gateway.fake_engine import END, FakeEngineClient
+from tests.gateway.byte_tokenizer import END
+from tests.gateway.fake_engine import FakeEngineClient
 
 CLOSE = 255
 """The fake tokenizer's token for </think>."""

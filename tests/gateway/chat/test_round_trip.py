@@ -34,18 +34,9 @@ from penstock_gateway.chat.prompt import ChatPrompt
 from penstock_gateway.chat.tools import FunctionDefinition, Tool, ToolUse
 from tests.shared.formats.all_cases import ALL
 from tests.shared.formats.case import TOOLS
+from tests.shared.formats.hands import HANDS, HERMES, THINK, XML, XML_KEYS, Hand
 from tests.shared.formats.rewritten import REWRITES
-from tests.shared.formats.turns import (
-    HANDS,
-    HERMES,
-    THINK,
-    TURNS,
-    XML,
-    XML_KEYS,
-    Call,
-    Hand,
-    Turn,
-)
+from tests.shared.formats.turns import TURNS, Call, Turn
 from tests.shared.tiny_models import byte_level_tokenizer
 from tests.thinning import part
 

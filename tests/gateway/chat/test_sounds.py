@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.media.layout import sound_rows
 from penstock.media.log_mel import log_mel
 from penstock.media.prepared import read
+from penstock.media.sound_layout import sound_rows
 from penstock_engine.handlers.media import check_media
 from tests.gateway.media import (
     MEL,

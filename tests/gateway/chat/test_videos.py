@@ -11,13 +11,9 @@ from PIL import Image
 
 from penstock.media.prepared import read
 from penstock.media.video import prepare_clip, prepare_frames, raw_frames
-from penstock.model.media_facts import (
-    FrameSampling,
-    KindFacts,
-    MediaFacts,
-    PatchImages,
-    VideoFrames,
-)
+from penstock.model.image_facts import PatchImages
+from penstock.model.media_facts import KindFacts, MediaFacts
+from penstock.model.video_facts import FrameSampling, VideoFrames
 from penstock_engine.handlers.media import check_media
 from tests.gateway.fake_engine import welcome
 from tests.gateway.media import PARTS, SeeingEngine, SeeingGateway, data_uri, image, text

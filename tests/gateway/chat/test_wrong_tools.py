@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from penstock.errors import InvalidRequest
-from tests.gateway.chat.test_tools import NOW, URL, WEATHER, allow, body, choice_of, said
+from tests.gateway.chat.test_tools import said
+from tests.gateway.chat.tool_calls import NOW, URL, WEATHER, allow, body, choice_of
 from tests.gateway.fake_engine import FakeEngineClient
 
 

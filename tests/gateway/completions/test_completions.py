@@ -9,15 +9,8 @@ import pytest
 
 from penstock.request.sampling_params import SamplingParams
 from tests.gateway import sse
-from tests.gateway.fake_engine import (
-    CONTEXT,
-    END,
-    HELLO,
-    MODEL,
-    FakeEngineClient,
-    Step,
-    say,
-)
+from tests.gateway.byte_tokenizer import END
+from tests.gateway.fake_engine import CONTEXT, HELLO, MODEL, FakeEngineClient, Step, say
 
 NO_DETAILS = {
     "reasoning_tokens": 0,

@@ -12,7 +12,8 @@ from penstock.client import SequenceDelta
 from penstock.protocol.common import TokenLogprobs
 from penstock.request.sampling_params import SamplingParams
 from tests.gateway import sse
-from tests.gateway.fake_engine import END, HELLO, FakeEngineClient, FakeGeneration, Step
+from tests.gateway.byte_tokenizer import END
+from tests.gateway.fake_engine import HELLO, FakeEngineClient, FakeGeneration, Step
 from tests.gateway.request.test_request_fields import BODIES, CHAT, TEXT
 
 PROMPT = "Once é"

@@ -25,7 +25,8 @@ from penstock_gateway.generate.reply import (
     append_event,
 )
 from penstock_gateway.http.events import EventStream, Room
-from tests.gateway.fake_engine import ByteTokenizer, FakeEngineClient, Step
+from tests.gateway.byte_tokenizer import ByteTokenizer
+from tests.gateway.fake_engine import FakeEngineClient, Step
 from tests.gateway.live_gateway import LiveGateway
 
 HEAD = ReplyHead(id='a"b', created=7, model='m\\"x', system_fingerprint=None)

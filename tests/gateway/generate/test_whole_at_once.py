@@ -16,7 +16,8 @@ from penstock.config.settings import GatewayConfig
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.http.prompt_write import OneWrite
 from tests.gateway import sse
-from tests.gateway.fake_engine import END, FakeEngineClient, Step
+from tests.gateway.byte_tokenizer import END
+from tests.gateway.fake_engine import FakeEngineClient, Step
 from tests.gateway.live_gateway import LiveGateway
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}

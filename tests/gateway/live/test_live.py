@@ -20,7 +20,7 @@ from penstock.protocol.from_frontend import FromFrontend, Watch
 from penstock_gateway.http.events import EventStream
 from penstock_gateway.live.endpoint import MAX_WATCHERS, Watcher, _stream
 from tests.engine.harness import Harness
-from tests.engine.live.test_live import shown
+from tests.engine.live.shown_core import shown
 from tests.gateway.fake_engine import FakeEngineClient, welcome
 from tests.gateway.keyring import ADMIN, ALICE, bearer, key, write
 from tests.gateway.live_gateway import Connection, LiveGateway

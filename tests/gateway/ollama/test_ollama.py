@@ -20,7 +20,8 @@ from penstock.protocol.common import AdapterFile, NamedAdapter
 from penstock.request.sampling_params import RepetitionDetectionParams, SamplingParams
 from penstock.request.structured_outputs import PARAM
 from penstock_gateway.app import create_app
-from tests.gateway.fake_engine import CONTEXT, END, HELLO, MODEL, FakeEngineClient, Script, Step
+from tests.gateway.byte_tokenizer import END
+from tests.gateway.fake_engine import CONTEXT, HELLO, MODEL, FakeEngineClient, Script, Step
 from tests.gateway.live_gateway import LiveGateway
 
 pytestmark = pytest.mark.timeout(300)

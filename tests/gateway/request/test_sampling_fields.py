@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from penstock import SamplingParams
-from tests.gateway.fake_engine import CONTEXT, END, VOCABULARY, FakeEngineClient
+from tests.gateway.byte_tokenizer import END, VOCABULARY
+from tests.gateway.fake_engine import CONTEXT, FakeEngineClient
 from tests.gateway.request.test_request_fields import BODIES, CHAT, TEXT, refusal
 
 FIELDS = {

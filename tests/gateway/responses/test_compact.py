@@ -12,7 +12,7 @@ import pytest
 
 from penstock_gateway.responses.input_items import MADE_HERE, QUESTION
 from tests.gateway.batches.storing import Storing, storing
-from tests.gateway.conversations.test_conversations import client, last_prompt, said, texts
+from tests.gateway.conversations.conversing import client, last_prompt, said, texts
 from tests.gateway.fake_engine import MODEL, FakeEngineClient, say
 
 URL = "/v1/responses/compact"

@@ -14,7 +14,8 @@ from tests.gateway.batches.storing import storing
 from tests.gateway.fake_engine import MODEL, FakeEngineClient, say
 from tests.gateway.media import SeeingGateway, data_uri
 from tests.gateway.responses.open_responses import check_event, check_response
-from tests.gateway.responses.test_responses_tools import THINKS, said
+from tests.gateway.responses.test_responses_tools import THINKS
+from tests.gateway.responses.tool_answers import said
 
 URL = "/v1/responses"
 WEATHER = {

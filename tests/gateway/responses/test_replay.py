@@ -23,10 +23,11 @@ from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.replay import AnswerSoFar, LaterEvents, write_events
 from penstock_gateway.responses.reply import Response
 from tests.gateway.batches.storing import Storing, storing
-from tests.gateway.fake_engine import END, FakeEngineClient, Step, say
+from tests.gateway.byte_tokenizer import END
+from tests.gateway.fake_engine import FakeEngineClient, Step, say
 from tests.gateway.responses.open_responses import check_event
 from tests.gateway.responses.test_background import ENDLESS, begin, running, seen, until
-from tests.gateway.responses.test_responses_tools import HERMES, NOW, WEATHER, built, plain
+from tests.gateway.responses.tool_answers import HERMES, NOW, WEATHER, built, plain
 
 pytestmark = pytest.mark.timeout(120)
 

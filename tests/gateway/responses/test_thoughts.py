@@ -15,7 +15,7 @@ from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from tests.gateway.batches.storing import storing
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
-from tests.gateway.responses.test_responses_tools import URL, built, events_from, said
+from tests.gateway.responses.tool_answers import URL, built, events_from, said
 
 THOUGHTS = "A river, é 👋."
 ASKED = {"role": "user", "content": "Hi"}

@@ -24,7 +24,8 @@ from penstock_gateway.rpc.protos.inference_pb2 import (
     StoppingCriteria,
     TokenIds,
 )
-from tests.gateway.fake_engine import END, HELLO, FakeEngineClient, say
+from tests.gateway.byte_tokenizer import END
+from tests.gateway.fake_engine import HELLO, FakeEngineClient, say
 from tests.gateway.rpc.conftest import Serve, Serving
 
 GENERATE = "/vllm.Inference/Generate"

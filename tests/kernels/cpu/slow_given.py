@@ -10,7 +10,8 @@ import numpy as np
 
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, NormSpec
-from penstock.model.tower_spec import MLPProjector, RotaryPositions, TowerSpec, VisionSpec
+from penstock.model.projector_spec import MLPProjector
+from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 from penstock_kernels.cpu.decoder_step import GivenRows
 from penstock_kernels.cpu.operands import RotationTable
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder, _unseen

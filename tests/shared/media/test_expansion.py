@@ -17,12 +17,13 @@ from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.prompt import ids_with_runs, with_rows, with_runs
 from penstock.media.resize import prepare
-from penstock.model.media_facts import ImagePreparation, MediaFacts
+from penstock.model.image_facts import ImagePreparation
+from penstock.model.media_facts import MediaFacts
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.media.lfm2_pictures import pages_of, parts_of, strip_of
+from tests.shared.media.picture_families import FAMILIES, write_folder
 from tests.shared.media.pictures import picture
-from tests.shared.media.processors import FAMILIES, write_folder
 
 TEXTS = (
     "{}",

@@ -24,8 +24,8 @@ from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
 from penstock_engine.handlers.media import check_media
 from tests.gateway.media import PARTS, data_uri
+from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.media.pictures import PREPARATION, picture, saved
-from tests.shared.media.processors import tokenizer
 
 ROWS = PREPARATION.rows
 

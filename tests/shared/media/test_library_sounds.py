@@ -20,10 +20,11 @@ from penstock.formats.fields import Fields
 from penstock.llm.media_given import sources_of
 from penstock.llm.media_prompts import library_chat, library_prompt
 from penstock.media.desk import MediaDesk
-from penstock.media.layout import layout, sound_rows
+from penstock.media.layout import layout
 from penstock.media.log_mel import log_mel
 from penstock.media.prepared import read
 from penstock.media.prompt import with_rows, with_runs
+from penstock.media.sound_layout import sound_rows
 from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, LinearProjector
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts, MediaFacts
@@ -31,7 +32,7 @@ from penstock.prepare.media import read_media
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
 from tests.gateway.media import MEL, PARTS
-from tests.shared.media.processors import tokenizer
+from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.media.sounds import RATE, saved_sound, sound
 
 TOWER = AudioTowerSpec(

@@ -19,20 +19,17 @@ from penstock.media.changes import (
 )
 from penstock.media.desk import MediaDesk
 from penstock.media.sources import MediaSource
-from penstock.model.media_facts import (
+from penstock.model.image_facts import (
     CanvasImages,
-    FrameSampling,
     ImagePreparation,
-    KindFacts,
-    MediaFacts,
-    MediaKind,
     PatchImages,
     Pixels,
     RowImages,
     ScannedImages,
     TiledImages,
-    VideoFrames,
 )
+from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind
+from penstock.model.video_facts import FrameSampling, VideoFrames
 from tests.shared.media.pictures import PREPARATION, picture, saved
 
 PATCHES = PatchImages(

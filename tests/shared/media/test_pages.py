@@ -16,10 +16,11 @@ from penstock.formats.fields import Fields
 from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.resize import prepare
-from penstock.model.media_facts import DocumentImages, KindFacts, MediaFacts, Pixels
+from penstock.model.image_facts import DocumentImages, Pixels
+from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.prepare.media import read_media
+from tests.shared.media.picture_families import FAMILIES, write_folder
 from tests.shared.media.pictures import picture
-from tests.shared.media.processors import FAMILIES, write_folder
 
 HALF = (0.5, 0.5, 0.5)
 PIXELS = Pixels(resample=3, rescale=1 / 255, mean=HALF, std=HALF)

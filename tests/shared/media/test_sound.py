@@ -26,14 +26,14 @@ from transformers.models.granite_speech.feature_extraction_granite_speech import
     GraniteSpeechFeatureExtractor,
 )
 
-from penstock.media.layout import BadLength, frames_of, sound_rows
 from penstock.media.log_mel import LOG_MEL, log_mel
 from penstock.media.magnitudes import emphasised_mel, magnitude_mel, paired_mel
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
 from penstock.media.sound import FORMATS, MAX_CHANNELS, BadSound, is_chained, open_sound, raw_sound
+from penstock.media.sound_layout import BadLength, frames_of, sound_rows
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
-from penstock.model.media_facts import EmphasisedMel, FrameMel, LogMel, PairedMel
+from penstock.model.sound_facts import EmphasisedMel, FrameMel, LogMel, PairedMel
 from tests import thinning
 from tests.shared.media.sounds import RATE, saved_sound, sound
 from tests.shared.media.test_fuzz import damaged

@@ -15,11 +15,12 @@ from transformers.models.gemma3n.processing_gemma3n import Gemma3nProcessor
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import AudioSpec
-from penstock.model.media_facts import EmphasisedMel, PairedMel
+from penstock.model.sound_facts import EmphasisedMel, PairedMel
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.media import read_media
+from tests.shared.audio_configs import GRANITE_SPEECH
 from tests.shared.media.processors import tokenizer
-from tests.shared.test_audio_configs import GEMMA3N, GRANITE_SPEECH
+from tests.shared.test_audio_configs import GEMMA3N
 
 SAID: dict[str, Any] = {
     "feature_extractor_type": "GraniteSpeechFeatureExtractor",

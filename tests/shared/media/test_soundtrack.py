@@ -16,7 +16,7 @@ from penstock.media.prepared import read
 from penstock.media.sound import BadSound
 from penstock.media.soundtrack import open_any
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
-from penstock.model.media_facts import LogMel
+from penstock.model.sound_facts import LogMel
 from tests import thinning
 from tests.shared.media.sounds import RATE, saved_sound, saved_track, sound
 from tests.shared.media.test_fuzz import damaged

@@ -19,14 +19,14 @@ from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from penstock.media.geometry import BadShape
-from penstock.media.layout import VideoShape, frame_size, video_grid
 from penstock.media.picture import BadPicture
 from penstock.media.pixels import video_inputs
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
 from penstock.media.video import picture_frames, prepare_clip, prepare_frames, raw_frames, sampled
+from penstock.media.video_layout import VideoShape, frame_size, video_grid
 from penstock.media.wire import Prepare, ProcessBounds
-from penstock.model.media_facts import FrameSampling
+from penstock.model.video_facts import FrameSampling
 from testing.damage import damaged
 from tests import thinning
 from tests.shared.media.pictures import saved

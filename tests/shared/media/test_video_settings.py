@@ -16,16 +16,12 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.media.layout import layout
 from penstock.media.prompt import ids_with_runs, with_one, with_runs
-from penstock.model.media_facts import (
-    FixedFrames,
-    FrameSampling,
-    MediaFacts,
-    MediaKind,
-    VideoFrames,
-)
+from penstock.model.media_facts import MediaFacts, MediaKind
+from penstock.model.video_facts import FixedFrames, FrameSampling, VideoFrames
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
-from tests.shared.media.processors import FAMILIES, tokenizer, write_folder
+from tests.shared.media.media_tokenizer import tokenizer
+from tests.shared.media.picture_families import FAMILIES, write_folder
 
 USUAL = {"shortest_edge": 128 * 28 * 28, "longest_edge": 28 * 28 * 768}
 RELEASE: dict[str, Any] = {

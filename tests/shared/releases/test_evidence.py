@@ -10,7 +10,7 @@ import pytest
 
 from penstock.families import FAMILIES
 from tests.shared.formats.all_cases import ALL
-from tests.shared.formats.turns import HANDS
+from tests.shared.formats.hands import HANDS
 from tests.shared.releases.evidence import TEMPLATES, TOKENIZERS, VOCABULARIES, WEIGHTS
 from tests.shared.releases.reading import READ
 

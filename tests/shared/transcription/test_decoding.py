@@ -12,7 +12,7 @@ from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
 from penstock.transcription.decoding import WindowDecoder
 from penstock.transcription.wishes import Wishes
-from tests.gateway.fake_engine import ByteTokenizer
+from tests.gateway.byte_tokenizer import ByteTokenizer
 from tests.shared.transcription.test_segments import FACTS
 
 PROMPT: Any = SimpleNamespace(prompt_token_ids=[FACTS.start], media=None)

@@ -10,7 +10,8 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.media_facts import KindFacts, LogMel, MediaFacts
+from penstock.model.media_facts import KindFacts, MediaFacts
+from penstock.model.sound_facts import LogMel
 from penstock.model.transcription_facts import Alignment, TranscriptionFacts
 from penstock.prepare.transcription import read_transcription
 from tests.system.transcribing_models import FRAMES, TARGETS, generation_config, tokenizer

@@ -16,7 +16,8 @@ from transformers.models.qwen3_asr.processing_qwen3_asr import (
 from penstock.media.items import PreparedItem
 from penstock.media.log_mel import LOG_MEL, block_log_mel, silence
 from penstock.media.prepared import read, write
-from penstock.model.media_facts import BlockMel, KindFacts, MediaFacts
+from penstock.model.media_facts import KindFacts, MediaFacts
+from penstock.model.sound_facts import BlockMel
 from penstock.model.transcription_facts import SpokenChat
 from penstock.prepare.transcription import NAMES
 from penstock.request.terms import Terms

@@ -23,7 +23,8 @@ from penstock_worker.adapters.models import adaptable_decoder
 from tests.adapter_folders import Factors, random_factors, write_gguf, write_peft
 from tests.worker.adapters.rig import COMPUTED, AdapterRig, Sequence_, logits_of
 from tests.worker.cpu_model import CPUModel
-from tests.worker.models.family_cases import CASES, SIZES, read
+from tests.worker.models.case_sizes import SIZES
+from tests.worker.models.family_cases import CASES, read
 from tests.worker.models.test_parity_families import make_theirs
 
 pytestmark = pytest.mark.timeout(120)

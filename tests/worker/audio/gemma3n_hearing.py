@@ -15,7 +15,7 @@ from transformers import AutoModel, Gemma3nForConditionalGeneration
 from transformers.models.gemma3n import modeling_gemma3n
 from transformers.models.gemma3n.configuration_gemma3n import Gemma3nVisionConfig
 
-from penstock.model.media_facts import EmphasisedMel
+from penstock.model.sound_facts import EmphasisedMel
 from tests.shared.media.sounds import RATE
 from tests.worker.vision.vision_cases import PLACEHOLDER, TEXT
 

@@ -11,8 +11,8 @@ import torch
 from penstock_worker.media.hearing import MEL, UnfitSound
 from penstock_worker.media.pieces import DividedEncoding
 from tests.worker.audio import gemma3n_hearing
-from tests.worker.audio.hearing_cases import (
-    CASES,
+from tests.worker.audio.hearing_cases import CASES
+from tests.worker.audio.hearing_models import (
     Heard,
     Part,
     both,
@@ -25,7 +25,8 @@ from tests.worker.audio.hearing_cases import (
 )
 from tests.worker.driver import Driver, Job, LogitsOf
 from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer, run_recorded
-from tests.worker.vision.pictures import load, text_of
+from tests.worker.vision.picture_runners import load
+from tests.worker.vision.pictures import text_of
 from tests.worker.vision.vision_cases import PLACEHOLDER
 
 WANTED = 8

@@ -12,16 +12,16 @@ import torch
 
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import WeightFiles
-from penstock.model.media_facts import PairedMel
+from penstock.model.sound_facts import PairedMel
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
-from penstock_worker.media.hearing import MEL, AudioModel, open_audio_tower
+from penstock_worker.media.hearing import MEL, AudioModel
+from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
-from tests.shared.media.processors import tokenizer
-from tests.worker.audio.hearing_cases import (
-    BINS,
-    CASES,
+from tests.shared.media.media_tokenizer import tokenizer
+from tests.worker.audio.hearing_cases import BINS, CASES
+from tests.worker.audio.hearing_models import (
     HearingModel,
     Part,
     both,
@@ -32,7 +32,7 @@ from tests.worker.audio.hearing_cases import (
 )
 from tests.worker.driver import Driver
 from tests.worker.vision.mmproj_writer import finish, write_text_half
-from tests.worker.vision.pictures import load
+from tests.worker.vision.picture_runners import load
 from tests.worker.vision.vision_cases import POSITIONS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

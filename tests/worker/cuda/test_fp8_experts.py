@@ -26,7 +26,8 @@ from penstock_worker.parallel.shard import shard_of
 from penstock_worker.quantisation.fp8 import FP8Blocks, FP8Rows
 from penstock_worker.weights.opening import open_weights
 from tests.worker.cpu_model import CPUModel
-from tests.worker.quantised_checkpoints import CASES, Case, Checkpoint
+from tests.worker.quantised_cases import CASES
+from tests.worker.quantised_checkpoints import Case, Checkpoint
 from tests.worker.quantised_experts import SIZES, write_experts
 
 pytestmark = pytest.mark.timeout(240)

@@ -17,7 +17,8 @@ from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.small_models import prompt
 from tests.worker.device.plans import Ahead
 from tests.worker.driver import GREEDY, Job
-from tests.worker.quantised_checkpoints import CASES, Checkpoint
+from tests.worker.quantised_cases import CASES
+from tests.worker.quantised_checkpoints import Checkpoint
 from tests.worker.quantised_experts import SIZES, write_experts
 
 pytestmark = [

@@ -29,7 +29,7 @@ from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.small_models import GROUPED
 from tests.worker.models.family_cases import read
 from tests.worker.pooling.pooling_models import load_pooling, save, sentence_files
-from tests.worker.quantised_checkpoints import CASES as FORMATS
+from tests.worker.quantised_cases import CASES as FORMATS
 from tests.worker.quantised_experts import write_experts
 from tests.worker.weights.test_weights import write_gguf
 

@@ -15,16 +15,17 @@ from penstock.protocol.from_worker import MediaReady
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.triton_limits import ranks_with_towers
-from penstock_worker.media.hearing import MEL, AudioModel, open_audio_tower
+from penstock_worker.media.hearing import MEL, AudioModel
 from penstock_worker.media.interface import BatchMedia
+from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.steps.runner import StepRunner
-from tests.worker.audio import hearing_cases
+from tests.worker.audio import hearing_cases, hearing_models
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.driver import Driver, Job, LogitsOf
 from tests.worker.encoder_decoder import sounds, whisper_cases
-from tests.worker.vision.pictures import answered, load
+from tests.worker.vision.picture_runners import answered, load
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -48,16 +49,18 @@ def compare(ours: tuple[LogitsOf, list[Job]], true: tuple[LogitsOf, list[Job]]) 
 
 @pytest.mark.parametrize("case", hearing_cases.CASES)
 def test_sounds_in_prompts(case: str, tmp_path: Path) -> None:
-    _, ours = hearing_cases.both(case)
-    sound = hearing_cases.heard(case, 0.3, 1)
+    _, ours = hearing_models.both(case)
+    sound = hearing_models.heard(case, 0.3, 1)
     found = {}
     for backend in ("triton", "reference"):
         seen = LogitsOf()
-        runner = hearing_cases.runner_of(ours, backend, observer=seen)
+        runner = hearing_models.runner_of(ours, backend, observer=seen)
         load(runner, tmp_path, sound)
         jobs = [
-            hearing_cases.job_of([hearing_cases.words(33, 1), sound, hearing_cases.words(3, 2)], 2),
-            hearing_cases.job_of([hearing_cases.words(4, 3)], 3),
+            hearing_models.job_of(
+                [hearing_models.words(33, 1), sound, hearing_models.words(3, 2)], 2
+            ),
+            hearing_models.job_of([hearing_models.words(4, 3)], 3),
         ]
         run(runner, seen, jobs, [sound.item.name])
         found[backend] = seen, jobs
@@ -91,8 +94,8 @@ def test_a_decoder_beside_an_encoder(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", hearing_cases.CASES)
 def test_towers_compute_on_the_device(case: str) -> None:
     """On a simulated GPU, with shapes only."""
-    _, ours = hearing_cases.both(case)
-    sound = hearing_cases.heard(case, 0.3, 1)
+    _, ours = hearing_models.both(case)
+    sound = hearing_models.heard(case, 0.3, 1)
     with simulated(Device(1 << 30, computes=False, pace=1)), torch.inference_mode():
         weights = open_audio_tower(ours.files, torch.float32, device=torch.device("cuda", 0))
         rows = AudioModel(ours.config, weights).encode({MEL: sound.mel})
@@ -133,7 +136,7 @@ def test_nothing_is_mixed_up_beside_an_encoder() -> None:
 
 
 def test_several_gpus_hear_nothing() -> None:
-    _, ours = hearing_cases.both("voxtral")
+    _, ours = hearing_models.both("voxtral")
     assert ranks_with_towers(ours.config, RankPlace()) is None
     assert "hears, and 2 GPUs share it" in (
         ranks_with_towers(ours.config, RankPlace(tensor=2)) or ""

@@ -33,7 +33,8 @@ from penstock_worker.media.memory import USUAL_ROWS
 from penstock_worker.parallel.place import RankPlace
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.torch_cuda import simulated
-from tests.worker.vision.pictures import Prepared, message_of, picture, prompt_of, words
+from tests.worker.vision.picture_runners import message_of
+from tests.worker.vision.pictures import Prepared, picture, prompt_of, words
 from tests.worker.vision.test_vision_bits import new, work
 from tests.worker.vision.test_vision_loading import setup
 from tests.worker.vision.vision_cases import CASES, prepared_folder

@@ -19,7 +19,8 @@ from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.quantised import BY_BLOCK, fp8_kind, kept_fp8
 from penstock_worker.weights.weights import Weights
 from tests.worker.cuda_ops.test_quantised_models import greedy, opened
-from tests.worker.quantised_checkpoints import CASES, Checkpoint, write_checkpoint
+from tests.worker.quantised_cases import CASES
+from tests.worker.quantised_checkpoints import Checkpoint, write_checkpoint
 
 pytestmark = pytest.mark.timeout(240)
 

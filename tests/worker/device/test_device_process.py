@@ -16,7 +16,8 @@ from penstock_worker.steps.runner import StepRunner
 from testing.preloaded import Preloaded
 from tests.worker import test_process
 from tests.worker.device.served import LARGE, POISON, gate
-from tests.worker.test_process import START, Also, Engine
+from tests.worker.test_process import Also
+from tests.worker.worker_process import START, Engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 setup = test_process.setup

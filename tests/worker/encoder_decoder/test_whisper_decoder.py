@@ -27,7 +27,7 @@ from tests.worker.encoder_decoder.sounds import (
 )
 from tests.worker.encoder_decoder.whisper_cases import CASES, ROWS, START, both
 from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer, run_recorded
-from tests.worker.vision.pictures import answered
+from tests.worker.vision.picture_runners import answered
 
 BACKENDS = ("reference", "cpu")
 WANTED = 10

@@ -11,7 +11,8 @@ import torch
 from tests.worker.cpu_model import CPUModel
 from tests.worker.forward.test_cpu_forward import mean_distance, prompts
 from tests.worker.models.parity import run_with_logits
-from tests.worker.quantised_checkpoints import CASES, Checkpoint, write_checkpoint
+from tests.worker.quantised_cases import CASES
+from tests.worker.quantised_checkpoints import Checkpoint, write_checkpoint
 from tests.worker.quantised_experts import write_experts
 
 pytestmark = pytest.mark.timeout(240)

@@ -20,7 +20,8 @@ from penstock.parsing.held_calls import held_text
 from penstock.request.structured_outputs import StructuredOutputs
 from penstock_worker.grammar_text.compile import Library
 from penstock_worker.grammar_text.errors import GrammarError
-from tests.worker.grammar.test_forced_formats import CASES, TOOLS, WRITTEN, form_of
+from tests.worker.grammar.forced_cases import CASES, TOOLS, WRITTEN
+from tests.worker.grammar.test_forced_formats import form_of
 
 pytestmark = pytest.mark.timeout(300)
 

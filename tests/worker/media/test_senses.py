@@ -13,19 +13,22 @@ from penstock.model.config import WeightFiles
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
 from penstock_worker.media.encoder import MediaEncodings
-from penstock_worker.media.hearing import MEL, AudioModel, Hearing, open_audio_tower
+from penstock_worker.media.hearing import MEL, AudioModel, Hearing
 from penstock_worker.media.loading import BothSenses
 from penstock_worker.media.planning import stand_in_of
+from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.vision.sight import Sight
-from tests.shared.media.processors import tokenizer
-from tests.worker.audio.hearing_cases import MAGNITUDES, heard, their_features
+from tests.shared.media.media_tokenizer import tokenizer
+from tests.worker.audio.hearing_cases import MAGNITUDES
+from tests.worker.audio.hearing_models import heard, their_features
 from tests.worker.driver import Driver, Job, LogitsOf
 from tests.worker.media.both_senses import model, token_of
 from tests.worker.media_prompts import media_prompt
 from tests.worker.models.parity import RELATIVE_TOLERANCE
 from tests.worker.vision.mmproj_writer import write_mmproj, write_text_half
 from tests.worker.vision.newer_cases import POOLED
-from tests.worker.vision.pictures import load, picture, pixels_of, runner_of, words
+from tests.worker.vision.picture_runners import load, runner_of
+from tests.worker.vision.pictures import picture, pixels_of, words
 from tests.worker.vision.vision_cases import opened, saved
 
 

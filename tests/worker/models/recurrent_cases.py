@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.worker.models.family_cases import GROUPED, QUARTER, WHOLE
+from tests.worker.models.case_sizes import GROUPED, QUARTER, WHOLE
 
 LINEAR, FULL = "linear_attention", "full_attention"
 

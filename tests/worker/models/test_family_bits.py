@@ -15,7 +15,8 @@ from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import DummyWeights
 from tests.worker.cpu_model import CPUModel
-from tests.worker.models.family_cases import CASES, SIZES, read
+from tests.worker.models.case_sizes import SIZES
+from tests.worker.models.family_cases import CASES, read
 from tests.worker.models.test_parity_on_cpu import REFUSED
 from tests.worker.random_weights import RandomWeights
 

@@ -21,7 +21,8 @@ from tests.worker.checkpoints import load_model
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models import gemma_gguf, gguf_writing
 from tests.worker.models import gguf_keys as keys
-from tests.worker.models.family_cases import CASES, GROUPED, LONGROPE, SIZES, WHOLE
+from tests.worker.models.case_sizes import GROUPED, LONGROPE, SIZES, WHOLE
+from tests.worker.models.family_cases import CASES
 from tests.worker.models.gguf_writing import Conversion, write
 from tests.worker.models.parity import compare
 from tests.worker.models.test_parity_families import make_theirs, random_prompts

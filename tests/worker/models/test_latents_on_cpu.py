@@ -11,7 +11,8 @@ import torch
 
 from penstock_worker.forward.interface import Batch
 from tests.worker.cpu_model import CPUModel
-from tests.worker.models.family_cases import CASES, SIZES
+from tests.worker.models.case_sizes import SIZES
+from tests.worker.models.family_cases import CASES
 from tests.worker.models.parity import compare
 from tests.worker.models.test_parity_families import make_theirs, random_prompts
 from tests.worker.models.test_parity_on_cpu import cpu_model

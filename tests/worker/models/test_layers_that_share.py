@@ -23,7 +23,8 @@ from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
 from tests.worker.checkpoints import hub_model
 from tests.worker.cpu_model import CPUModel
-from tests.worker.models.family_cases import CASES, SIZES, read
+from tests.worker.models.case_sizes import SIZES
+from tests.worker.models.family_cases import CASES, read
 from tests.worker.models.test_parity_families import make_theirs
 
 NO_FILES = WeightFiles(format="safetensors", files=(), dtype="float32")

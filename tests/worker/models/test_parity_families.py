@@ -13,7 +13,8 @@ from tests import thinning
 from tests.thinning import part
 from tests.worker.checkpoints import hub_model
 from tests.worker.models import step_files
-from tests.worker.models.family_cases import CASES, GROUPED, LONGROPE, SIZES, WHOLE, config_class
+from tests.worker.models.case_sizes import GROUPED, LONGROPE, SIZES, WHOLE
+from tests.worker.models.family_cases import CASES, config_class
 from tests.worker.models.parity import compare
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,8 @@ from penstock.formats.weight_files import find_safetensors
 from penstock.model.config import WeightFiles
 from penstock.prepare.hub_config import read_config
 from tests.worker.cpu_model import CPUModel
-from tests.worker.models.family_cases import CASES, SIZES
+from tests.worker.models.case_sizes import SIZES
+from tests.worker.models.family_cases import CASES
 from tests.worker.models.parity import compare
 from tests.worker.models.test_parity_families import make_theirs, random_prompts
 

@@ -17,10 +17,11 @@ from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
 from tests.shared.tiny_models import write_hub_folder
 from tests.worker.cpu_model import CPUModel
-from tests.worker.models.family_cases import CASES, SIZES
+from tests.worker.models.case_sizes import SIZES
+from tests.worker.models.family_cases import CASES
 from tests.worker.models.parity import run_with_logits
 from tests.worker.models.test_parity_families import make_theirs, random_prompts
-from tests.worker.quantised_checkpoints import CASES as METHODS
+from tests.worker.quantised_cases import CASES as METHODS
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 

@@ -26,7 +26,8 @@ from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import Ranks
 from tests.worker.checkpoints import hub_model
 from tests.worker.cpu_model import CPUModel
-from tests.worker.models.family_cases import SIZES, config_class
+from tests.worker.models.case_sizes import SIZES
+from tests.worker.models.family_cases import config_class
 from tests.worker.models.parity import CLEAR_MARGIN, RELATIVE_TOLERANCE
 from tests.worker.models.recurrent_cases import DELTA, ON_DEVICE, RECURRENT_CASES
 from tests.worker.models.recurrent_runs import BLOCK, RecurrentRun, greedy

@@ -26,7 +26,7 @@ from tests.worker.models.recurrent_cases import RECURRENT_CASES
 from tests.worker.models.recurrent_runs import RecurrentRun
 from tests.worker.models.test_parity_families import make_theirs
 from tests.worker.models.test_recurrent_models import POSITIONS, prompts
-from tests.worker.quantised_checkpoints import CASES
+from tests.worker.quantised_cases import CASES
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 

@@ -22,7 +22,8 @@ from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.interface import Batch, Forward
 from tests.worker.cpu_model import CPUModel
-from tests.worker.models.family_cases import CASES, SIZES, read
+from tests.worker.models.case_sizes import SIZES
+from tests.worker.models.family_cases import CASES, read
 from tests.worker.models.forgetful import Course, check
 from tests.worker.models.parity import compare
 from tests.worker.models.test_family_bits import NO_FILES, in_chunks_and_company, made

@@ -19,7 +19,8 @@ from penstock.prepare.hub_config import read_config
 from penstock_worker.forward.cpu import backend as cpu
 from tests.worker.checkpoints import hub_model, load_model
 from tests.worker.cpu_model import CPUModel
-from tests.worker.models.family_cases import SIZES, config_class
+from tests.worker.models.case_sizes import SIZES
+from tests.worker.models.family_cases import config_class
 from tests.worker.models.gguf_writing import write
 from tests.worker.models.parity import compare
 from tests.worker.models.test_family_bits import (

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from tests.worker.models import gguf_keys as keys
 from tests.worker.models import step_files as step
-from tests.worker.models.family_cases import ERNIE_EXPERTS, GROUPED, LLAMA3_ROPE, WHOLE
+from tests.worker.models.case_sizes import GROUPED, LLAMA3_ROPE, WHOLE
+from tests.worker.models.expert_cases import ERNIE_EXPERTS
 from tests.worker.models.gguf_writing import Conversion, Writer, adjacent, separated
 
 Tensors = dict[str, Tensor]

@@ -18,7 +18,8 @@ from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.forward.interface import Batch
 from penstock_worker.parallel.errors import GroupLost
 from tests.worker.cpu_model import CPUModel
-from tests.worker.models.family_cases import CASES, ON_ONE_RANK, SIZES, read
+from tests.worker.models.case_sizes import SIZES
+from tests.worker.models.family_cases import CASES, ON_ONE_RANK, read
 from tests.worker.models.test_family_bits import EACH, alone, in_chunks_and_company
 from tests.worker.models.test_parity_on_cpu import REFUSED
 from tests.worker.parallel.forward_over_ranks import ForwardOverRanks

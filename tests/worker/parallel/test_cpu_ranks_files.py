@@ -14,7 +14,8 @@ from tests.worker.cpu_model import CPUModel
 from tests.worker.models.test_family_bits import alone
 from tests.worker.parallel.forward_over_ranks import ForwardOverRanks
 from tests.worker.parallel.together import Formed
-from tests.worker.quantised_checkpoints import CASES, write_checkpoint
+from tests.worker.quantised_cases import CASES
+from tests.worker.quantised_checkpoints import write_checkpoint
 from tests.worker.weights.test_weights import write_gguf
 
 pytestmark = pytest.mark.timeout(120)

@@ -26,7 +26,7 @@ from penstock_worker.loading.loaded import Loaded
 from penstock_worker.pooling.space import SpaceBody, SpaceParts
 from tests.worker.pooling.pooling_models import load_pooling
 from tests.worker.pooling.space_models import SpaceModel, write_clip, write_siglip
-from tests.worker.vision.pictures import answered, message_of
+from tests.worker.vision.picture_runners import answered, message_of
 
 KINDS = ("clip", "old clip", "siglip")
 RAW = Pooling("embed", normalize=False)

@@ -20,7 +20,8 @@ from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
 from penstock.prepare.from_hub_folder import read_head
 from penstock.prepare.hub_config import read_config
 from tests.worker.models import step_files
-from tests.worker.models.family_cases import QUARTER, config_class
+from tests.worker.models.case_sizes import QUARTER
+from tests.worker.models.family_cases import config_class
 from tests.worker.speculation.slow_heads import (
     FULL,
     HIDDEN,

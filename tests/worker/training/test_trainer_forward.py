@@ -21,7 +21,8 @@ from penstock_worker.training import TrainerForward
 from penstock_worker.training.trainer_forward import TRAINABLE
 from tests.shared.tiny_models import write_gguf
 from tests.system.in_process import Numerics, System, Way
-from tests.worker.models.family_cases import CASES, SIZES, read
+from tests.worker.models.case_sizes import SIZES
+from tests.worker.models.family_cases import CASES, read
 from tests.worker.models.test_parity_families import make_theirs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

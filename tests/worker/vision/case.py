@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.model.media_facts import FixedImages, ImagePreparation, PatchImages, Pixels
+from penstock.model.image_facts import FixedImages, ImagePreparation, PatchImages, Pixels
 
 PLACEHOLDER = 190
 POSITIONS = 256

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.model.media_facts import (
+from penstock.model.image_facts import (
     AnyresImages,
     CanvasImages,
     DocumentImages,

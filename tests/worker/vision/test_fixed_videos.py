@@ -13,31 +13,16 @@ import torch
 
 from penstock.media.pixels import video_inputs
 from penstock.media.prepared import write
-from penstock.model.media_facts import FixedFrames
+from penstock.model.video_facts import FixedFrames
 from penstock.protocol.common import MediaItem
 from penstock.protocol.from_worker import MediaFailed
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.vision.sight import Sight
 from tests.worker.driver import Job, LogitsOf
 from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer
-from tests.worker.vision.pictures import (
-    Prepared,
-    answered,
-    backend_of,
-    message_of,
-    picture,
-    pixels_of,
-    runner_of,
-    words,
-)
-from tests.worker.vision.test_videos import (
-    BACKENDS,
-    VIDEO,
-    WANTED,
-    Parts,
-    answers_of,
-    prompt_of,
-)
+from tests.worker.vision.picture_runners import answered, backend_of, message_of, runner_of
+from tests.worker.vision.pictures import Prepared, picture, pixels_of, words
+from tests.worker.vision.test_videos import BACKENDS, VIDEO, WANTED, Parts, answers_of, prompt_of
 from tests.worker.vision.vision_cases import CASES, COLOURS, PLACEHOLDER, both
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

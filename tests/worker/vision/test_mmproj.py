@@ -16,12 +16,11 @@ import torch
 from penstock.errors import ModelNotFound, PenstockError, UnsupportedModel
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import ModelConfig, WeightFiles
-from penstock.model.media_facts import (
+from penstock.model.image_facts import (
     CanvasImages,
     DocumentImages,
     FittedImages,
     FixedImages,
-    FrameSampling,
     ImagePreparation,
     NaflexImages,
     PatchImages,
@@ -31,17 +30,19 @@ from penstock.model.media_facts import (
     ScannedImages,
     SlicedImages,
     TiledImages,
-    VideoFrames,
 )
-from penstock.model.tower_spec import PoolProjector, RotaryPositions, VisionSpec
+from penstock.model.projector_spec import PoolProjector
+from penstock.model.tower_spec import RotaryPositions, VisionSpec
+from penstock.model.video_facts import FrameSampling, VideoFrames
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
-from tests.shared.media.processors import tokenizer
+from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.tiny_models import write_gguf, write_hub_folder
 from tests.worker.driver import Driver
 from tests.worker.vision.mmproj_writer import MEAN, STD, write_mmproj, write_text_half
-from tests.worker.vision.pictures import Prepared, job_of, load, picture, prompts, runner_of
+from tests.worker.vision.picture_runners import load, runner_of
+from tests.worker.vision.pictures import Prepared, job_of, picture, prompts
 from tests.worker.vision.vision_cases import CASES, both, opened
 
 pytestmark = pytest.mark.slow

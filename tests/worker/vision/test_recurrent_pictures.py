@@ -17,16 +17,8 @@ from penstock_worker.sampler import choose
 from penstock_worker.vision.sight import Sight
 from tests.worker.driver import GREEDY, LogitsOf
 from tests.worker.runners import host_runner
-from tests.worker.vision.pictures import (
-    Part,
-    encodings,
-    load,
-    on_cpu,
-    picture,
-    prompt_of,
-    with_states,
-    words,
-)
+from tests.worker.vision.picture_runners import encodings, load, on_cpu, with_states
+from tests.worker.vision.pictures import Part, picture, prompt_of, words
 from tests.worker.vision.vision_cases import CASES, POSITIONS, both
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

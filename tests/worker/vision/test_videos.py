@@ -13,7 +13,8 @@ import torch
 
 from penstock.media.pixels import inputs, video_inputs
 from penstock.media.prepared import write
-from penstock.model.media_facts import PatchImages, VideoFrames
+from penstock.model.image_facts import PatchImages
+from penstock.model.video_facts import VideoFrames
 from penstock.protocol.common import Media, MediaItem
 from penstock.protocol.from_worker import MediaFailed
 from penstock_worker.media.encoder import MediaEncodings
@@ -22,16 +23,8 @@ from penstock_worker.vision.sight import Sight
 from tests.worker.driver import Driver, Job, LogitsOf
 from tests.worker.media_prompts import media_prompt
 from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer, run_recorded
-from tests.worker.vision.pictures import (
-    Prepared,
-    answered,
-    backend_of,
-    load,
-    message_of,
-    picture,
-    runner_of,
-    words,
-)
+from tests.worker.vision.picture_runners import answered, backend_of, load, message_of, runner_of
+from tests.worker.vision.pictures import Prepared, picture, words
 from tests.worker.vision.vision_cases import CASES, COLOURS, PLACEHOLDER, Ours, both
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

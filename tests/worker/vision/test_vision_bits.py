@@ -11,17 +11,8 @@ import torch
 from penstock.protocol.common import Media
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from tests.worker.driver import GREEDY, Driver, Job, LogitsOf
-from tests.worker.vision.pictures import (
-    Part,
-    Prepared,
-    backend_of,
-    job_of,
-    load,
-    picture,
-    prompt_of,
-    runner_of,
-    words,
-)
+from tests.worker.vision.picture_runners import backend_of, load, runner_of
+from tests.worker.vision.pictures import Part, Prepared, job_of, picture, prompt_of, words
 from tests.worker.vision.vision_cases import CASES, both
 
 QUICK = (

@@ -24,7 +24,8 @@ from penstock_worker.machine.memory import pool_blocks
 from penstock_worker.media import memory as media_memory
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.memory import USUAL_ROWS, media_rows
-from tests.worker.vision.pictures import message_of, picture, prompt_of, words
+from tests.worker.vision.picture_runners import message_of
+from tests.worker.vision.pictures import picture, prompt_of, words
 from tests.worker.vision.test_vision_bits import new, work
 from tests.worker.vision.vision_cases import CASES, prepared_folder
 

@@ -9,17 +9,15 @@ import torch
 
 from tests.worker.driver import Driver, LogitsOf
 from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer, run_recorded
+from tests.worker.vision.picture_runners import backend_of, load, runner_of
 from tests.worker.vision.pictures import (
     Prepared,
     as_given,
-    backend_of,
     job_of,
-    load,
     picture,
     pixels_of,
     prompts,
     rows_of_parts,
-    runner_of,
     text_of,
     theirs_of,
 )

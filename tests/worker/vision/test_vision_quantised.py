@@ -15,7 +15,8 @@ from penstock.prepare.quantised.compressed_tensors import read_compressed_tensor
 from tests.worker.driver import Driver, LogitsOf
 from tests.worker.quantised_checkpoints import compressed
 from tests.worker.quantised_writers import packed
-from tests.worker.vision.pictures import Prepared, job_of, load, on_cpu, prompts, runner_of
+from tests.worker.vision.picture_runners import load, on_cpu, runner_of
+from tests.worker.vision.pictures import Prepared, job_of, prompts
 from tests.worker.vision.vision_cases import CASES, Ours, both, make_theirs, opened, saved
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -21,7 +21,8 @@ from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
 from tests.worker.parallel.together import Formed
-from tests.worker.vision.pictures import message_of, picture, prompt_of, words
+from tests.worker.vision.picture_runners import message_of
+from tests.worker.vision.pictures import picture, prompt_of, words
 from tests.worker.vision.test_vision_bits import new, work
 from tests.worker.vision.test_vision_loading import setup
 from tests.worker.vision.vision_cases import CASES, prepared_folder

@@ -20,16 +20,8 @@ from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.steps.errors import DeviceLost, OutOfDeviceMemory
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.driver import GREEDY
-from tests.worker.vision.pictures import (
-    Prepared,
-    answered,
-    load,
-    message_of,
-    picture,
-    prompt_of,
-    runner_of,
-    words,
-)
+from tests.worker.vision.picture_runners import answered, load, message_of, runner_of
+from tests.worker.vision.pictures import Prepared, picture, prompt_of, words
 from tests.worker.vision.vision_cases import CASES, both
 
 CASE = "llava"

@@ -15,17 +15,14 @@ import torch
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
 from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
-from penstock.model.media_facts import (
+from penstock.model.image_facts import (
     AnyresImages,
     CanvasImages,
     FittedImages,
-    KindFacts,
-    MediaFacts,
-    MediaKind,
-    Preparation,
     RowImages,
     TiledImages,
 )
+from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind, Preparation
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.prepare.hub_config import read_config
 from penstock_worker.models.decoder import DecoderModel
@@ -357,7 +354,13 @@ def prepared_folder(case: str, folder: Path) -> PreparedModel:
 
 def written(model: Any, kinds: dict[MediaKind, KindFacts], folder: Path) -> PreparedModel:
     """The prepared folder of transformers' model."""
-    config, files = saved(model, folder)
+    return manifest(*saved(model, folder), kinds, folder)
+
+
+def manifest(
+    config: ModelConfig, files: WeightFiles, kinds: dict[MediaKind, KindFacts], folder: Path
+) -> PreparedModel:
+    """A prepared folder that says no more than this."""
     prepared = PreparedModel(
         format_version=FORMAT_VERSION,
         name=folder.name,

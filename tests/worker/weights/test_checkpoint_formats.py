@@ -20,7 +20,8 @@ from penstock_worker.parallel.shard import shard_of
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.stored import CheckpointTensor
 from penstock_worker.weights.weights import Weights
-from tests.worker.quantised_checkpoints import CASES, Checkpoint, write_checkpoint
+from tests.worker.quantised_cases import CASES
+from tests.worker.quantised_checkpoints import Checkpoint, write_checkpoint
 
 QUERY, DOWN = "layers.1.self_attn.q_proj", "layers.1.mlp.down_proj"
 

@@ -13,7 +13,7 @@ from penstock.formats.fields import Fields
 from penstock.formats.safetensors_file import SafetensorsTensor
 from penstock.prepare.quantised import read_quantisation
 from penstock_worker.quantisation.checkpoints.gather import gathered
-from tests.worker.quantised_checkpoints import CASES
+from tests.worker.quantised_cases import CASES
 
 NAMES = {
     torch.float32: "F32",

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from penstock.errors import InvalidRequest
 from penstock.request.sampling_params import MAX_LOGPROBS
 from penstock_gateway.completions.endpoint import CompletionRequest
-from penstock_gateway.request.fields import RepetitionDetection, StructuredFields
+from penstock_gateway.request.fields import RepetitionDetection
+from penstock_gateway.request.structure import StructuredFields
 from penstock_gateway.rpc.protos.inference_pb2 import (
     CandidateTokens,
     DecodingParameters,

@@ -12,7 +12,8 @@ from penstock.families.gemma3 import GEMMA3
 from penstock.families.vision.reading import MAX_SIDE, TextHalf, VisionFamily, bounded, siglip_tower
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.tower_spec import PoolProjector, VisionSpec
+from penstock.model.projector_spec import PoolProjector
+from penstock.model.tower_spec import VisionSpec
 
 
 def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:

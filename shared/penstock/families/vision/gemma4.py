@@ -26,13 +26,8 @@ from penstock.families.vision.reading import (
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
-from penstock.model.tower_spec import (
-    AxialPositions,
-    RotaryPositions,
-    SquarePoolProjector,
-    TowerSpec,
-    VisionSpec,
-)
+from penstock.model.projector_spec import SquarePoolProjector
+from penstock.model.tower_spec import AxialPositions, RotaryPositions, TowerSpec, VisionSpec
 
 THETA = 100.0
 MAX_TABLE = 1 << 20

@@ -25,12 +25,8 @@ from penstock.families.vision.reading import (
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
-from penstock.model.tower_spec import (
-    GatedMergerProjector,
-    RotaryPositions,
-    TowerSpec,
-    VisionSpec,
-)
+from penstock.model.projector_spec import GatedMergerProjector
+from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 
 SECTIONS = (8, 12, 12)
 """Where config.json says nothing of them."""

@@ -27,7 +27,8 @@ from penstock.families.vision.reading import (
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
-from penstock.model.tower_spec import TowerSpec, VisionSpec, WindowPart, WindowProjector
+from penstock.model.projector_spec import WindowPart, WindowProjector
+from penstock.model.tower_spec import TowerSpec, VisionSpec
 
 SPATIAL_TARGETS = [12, 15, 18, 21]
 CORNERS = 4

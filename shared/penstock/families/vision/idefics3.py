@@ -13,7 +13,8 @@ from penstock.families.vision.llava import LLAMA_DEFAULTS
 from penstock.families.vision.reading import MAX_SIDE, TextHalf, VisionFamily, bounded, siglip_tower
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.tower_spec import ShuffleProjector, VisionSpec
+from penstock.model.projector_spec import ShuffleProjector
+from penstock.model.tower_spec import VisionSpec
 
 OF_PREPARATION = ("max_image_size", "size")
 """Settings of the tower's section that say how pictures are cut."""

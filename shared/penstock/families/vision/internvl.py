@@ -32,7 +32,8 @@ from penstock.families.vision.reading import (
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
-from penstock.model.tower_spec import LearnedPositions, SquareMLPProjector, TowerSpec, VisionSpec
+from penstock.model.projector_spec import SquareMLPProjector
+from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 
 NORMS = {
     "layer_norm": NormSpec(kind="layer", eps=1e-6, bias=True),

@@ -26,7 +26,8 @@ from penstock.families.vision.reading import (
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
-from penstock.model.tower_spec import MergerProjector, RotaryPositions, TowerSpec, VisionSpec
+from penstock.model.projector_spec import MergerProjector
+from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 
 EPS = 1e-5
 """Epsilon of the tower's norms."""

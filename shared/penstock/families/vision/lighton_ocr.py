@@ -14,7 +14,8 @@ from penstock.families.vision.reading import MAX_SIDE, TextHalf, VisionFamily, b
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
-from penstock.model.tower_spec import SquareMLPProjector, VisionSpec
+from penstock.model.projector_spec import SquareMLPProjector
+from penstock.model.tower_spec import VisionSpec
 
 QWEN3_DEFAULTS: dict[str, object] = {
     "vocab_size": 151_936,

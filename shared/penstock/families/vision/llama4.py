@@ -26,13 +26,8 @@ from penstock.families.vision.reading import (
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
-from penstock.model.tower_spec import (
-    AdapterProjector,
-    LearnedPositions,
-    RotaryPositions,
-    TowerSpec,
-    VisionSpec,
-)
+from penstock.model.projector_spec import AdapterProjector
+from penstock.model.tower_spec import LearnedPositions, RotaryPositions, TowerSpec, VisionSpec
 
 EPS = 1e-5
 """Epsilon of all norms of the tower, whatever config.json says."""

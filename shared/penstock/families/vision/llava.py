@@ -24,7 +24,8 @@ from penstock.families.vision.reading import (
 )
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.tower_spec import AnyresProjector, MLPProjector, TowerSpec, VisionSpec
+from penstock.model.projector_spec import AnyresProjector, MLPProjector
+from penstock.model.tower_spec import TowerSpec, VisionSpec
 
 LLAMA_DEFAULTS: dict[str, object] = {
     "vocab_size": 32_000,

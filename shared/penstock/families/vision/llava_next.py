@@ -17,12 +17,7 @@ from penstock.families.hub_defaults import QWEN2_DEFAULTS
 from penstock.families.llama import LLAMA
 from penstock.families.mistral import MISTRAL
 from penstock.families.qwen2 import QWEN2
-from penstock.families.vision.llava import (
-    CLIP_DEFAULTS,
-    LLAMA_DEFAULTS,
-    llava_tower,
-    pinpoints,
-)
+from penstock.families.vision.llava import CLIP_DEFAULTS, LLAMA_DEFAULTS, llava_tower, pinpoints
 from penstock.families.vision.pixtral import MISTRAL_DEFAULTS
 from penstock.families.vision.reading import (
     TextHalf,
@@ -32,7 +27,8 @@ from penstock.families.vision.reading import (
 )
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.tower_spec import AnyresProjector, VisionSpec
+from penstock.model.projector_spec import AnyresProjector
+from penstock.model.tower_spec import VisionSpec
 
 FORMS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
 """Where config.json says nothing of them."""

@@ -21,13 +21,8 @@ from penstock.families.vision.reading import (
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
-from penstock.model.tower_spec import (
-    LearnedPositions,
-    MergingSpec,
-    SquareMLPProjector,
-    TowerSpec,
-    VisionSpec,
-)
+from penstock.model.projector_spec import SquareMLPProjector
+from penstock.model.tower_spec import LearnedPositions, MergingSpec, TowerSpec, VisionSpec
 
 SIDE = 2
 """Patches in a row of a square that becomes one, in the tower and behind it."""

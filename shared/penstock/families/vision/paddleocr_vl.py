@@ -13,11 +13,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.family import Family
 from penstock.families.llama import LLAMA
-from penstock.families.vision.qwen_vl import (
-    ABOUT_PICTURES,
-    MAX_MERGE,
-    with_sections,
-)
+from penstock.families.vision.qwen_vl import ABOUT_PICTURES, MAX_MERGE, with_sections
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_PIXELS,
@@ -34,7 +30,8 @@ from penstock.families.vision.reading import (
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
-from penstock.model.tower_spec import MergerProjector, RotaryPositions, TowerSpec, VisionSpec
+from penstock.model.projector_spec import MergerProjector
+from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 
 SECTIONS = (16, 24, 24)
 """Where config.json says nothing of them."""

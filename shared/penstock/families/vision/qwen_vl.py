@@ -31,13 +31,8 @@ from penstock.families.vision.reading import (
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
-from penstock.model.tower_spec import (
-    MergerProjector,
-    RotaryPositions,
-    TowerSpec,
-    VisionSpec,
-    WindowSpec,
-)
+from penstock.model.projector_spec import MergerProjector
+from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec, WindowSpec
 
 MAX_FRAMES = 16
 MAX_MERGE = 16

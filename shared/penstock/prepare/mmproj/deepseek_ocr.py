@@ -20,8 +20,9 @@ from penstock.model.document_spec import (
     PageProjector,
     QueryLayersSpec,
 )
+from penstock.model.image_facts import DocumentImages
 from penstock.model.layer_spec import NormSpec
-from penstock.model.media_facts import DocumentImages, KindFacts
+from penstock.model.media_facts import KindFacts
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec, WindowSpec
 from penstock.prepare.image_processor import HALF
 from penstock.prepare.mmproj.file import MAX_LAYERS, Kinds, MmprojFile, MmprojTokens, as_written

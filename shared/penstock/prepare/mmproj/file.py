@@ -14,8 +14,9 @@ from penstock.families.vision.reading import MAX_PATCH, MAX_PIXELS, MAX_WIDTH, b
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import ModelConfig
+from penstock.model.image_facts import Colour, ImagePreparation, Pixels
 from penstock.model.layer_spec import NormSpec
-from penstock.model.media_facts import Colour, ImagePreparation, KindFacts, MediaKind, Pixels
+from penstock.model.media_facts import KindFacts, MediaKind
 from penstock.model.tower_spec import TowerSpec
 from penstock.text.tokenizer import Tokenizer
 

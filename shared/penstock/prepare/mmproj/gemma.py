@@ -9,13 +9,11 @@ from penstock.families.hearing import MAX_BINS
 from penstock.families.vision.gemma4 import FORM, MAX_TABLE, gemma4_vision, positions
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.model.audio_spec import AudioSpec, ConformerSpec, NormedProjector
-from penstock.model.media_facts import SOFT_TOKENS, FrameMel, KindFacts, PooledImages, ScannedImages
-from penstock.model.tower_spec import (
-    LearnedPositions,
-    PoolProjector,
-    TowerSpec,
-    VisionSpec,
-)
+from penstock.model.image_facts import SOFT_TOKENS, PooledImages, ScannedImages
+from penstock.model.media_facts import KindFacts
+from penstock.model.projector_spec import PoolProjector
+from penstock.model.sound_facts import FrameMel
+from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 from penstock.prepare.image_processor import HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.sound_readers import SECONDS

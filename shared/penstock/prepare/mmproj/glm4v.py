@@ -7,8 +7,9 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.families.vision.glm4v import PROJECTOR_NORM
 from penstock.families.vision.reading import MAX_WIDTH
-from penstock.model.media_facts import PatchImages
-from penstock.model.tower_spec import GatedMergerProjector, RotaryPositions, VisionSpec
+from penstock.model.image_facts import PatchImages
+from penstock.model.projector_spec import GatedMergerProjector
+from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
 from penstock.prepare.mmproj.qwen_vl import FRAMES, merge_of, patch_tower

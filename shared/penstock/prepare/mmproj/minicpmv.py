@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from penstock.families.vision.minicpmv4_6 import merging, positions, projector
-from penstock.model.media_facts import KindFacts, SlicedImages
+from penstock.model.image_facts import SlicedImages
+from penstock.model.media_facts import KindFacts
 from penstock.model.tower_spec import VisionSpec
 from penstock.prepare.image_processor import HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, side_of_table

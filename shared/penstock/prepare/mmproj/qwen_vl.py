@@ -11,14 +11,9 @@ from penstock.errors import UnsupportedModel
 from penstock.families.vision.qwen_vl import EPS, MAX_MERGE, MAX_WINDOW
 from penstock.families.vision.reading import MAX_WIDTH, bounded
 from penstock.formats.fields import Fields
-from penstock.model.media_facts import Colour, PatchImages
-from penstock.model.tower_spec import (
-    MergerProjector,
-    RotaryPositions,
-    TowerSpec,
-    VisionSpec,
-    WindowSpec,
-)
+from penstock.model.image_facts import Colour, PatchImages
+from penstock.model.projector_spec import MergerProjector
+from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec, WindowSpec
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures

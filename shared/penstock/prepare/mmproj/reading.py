@@ -17,24 +17,18 @@ from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
 from penstock.model.audio_spec import AudioSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import NormSpec
-from penstock.model.media_facts import (
+from penstock.model.image_facts import (
     CanvasImages,
     Colour,
     FixedImages,
-    MediaFacts,
     NaflexImages,
     RowImages,
     TiledImages,
 )
-from penstock.model.tower_spec import (
-    LearnedPositions,
-    MLPProjector,
-    RotaryPositions,
-    ShuffleProjector,
-    SquareMLPProjector,
-    VisionSpec,
-)
+from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import MediaFacts
+from penstock.model.projector_spec import MLPProjector, ShuffleProjector, SquareMLPProjector
+from penstock.model.tower_spec import LearnedPositions, RotaryPositions, VisionSpec
 from penstock.prepare.checkpoint import odd_values_refused
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.prepare.mmproj.deepseek_ocr import deepseek_ocr, deepseek_ocr2
@@ -45,13 +39,7 @@ from penstock.prepare.mmproj.llama4 import llama4
 from penstock.prepare.mmproj.minicpmv import minicpmv4_6
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
 from penstock.prepare.mmproj.sounds import granite_speech, qwen2_audio, voxtral
-from penstock.prepare.picture_readers import (
-    BEGIN,
-    END,
-    MAX_TILES,
-    NAFLEX_BEGIN,
-    NAFLEX_END,
-)
+from penstock.prepare.picture_readers import BEGIN, END, MAX_TILES, NAFLEX_BEGIN, NAFLEX_END
 
 # mmproj files of Idefics 3 and SmolVLM.
 

@@ -17,7 +17,8 @@ from penstock.model.audio_spec import (
     StackProjector,
 )
 from penstock.model.layer_spec import NormSpec
-from penstock.model.media_facts import KindFacts, LogMel, PairedMel
+from penstock.model.media_facts import KindFacts
+from penstock.model.sound_facts import LogMel, PairedMel
 from penstock.prepare.mmproj.file import MAX_LAYERS, Kinds, MmprojFile, MmprojTokens, as_written
 from penstock.prepare.sound_readers import WINDOW_SECONDS
 

@@ -1,0 +1,173 @@
+"""config.json of Qwen's models that see, as releases have it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.shared.releases.reading import RELEASES as OF_RELEASES
+
+QWEN: dict[str, Any] = {
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "vision_start_token_id": 151652,
+    "vision_end_token_id": 151653,
+    "vision_token_id": 151654,
+    "image_token_id": 151655,
+    "video_token_id": 151656,
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+    "rope_theta": 1000000.0,
+    "sliding_window": 32768,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+QWEN3: dict[str, Any] = {
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "dtype": "bfloat16",
+    "eos_token_id": 151645,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "max_position_embeddings": 262144,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {
+        "mrope_interleaved": True,
+        "mrope_section": [24, 20, 20],
+        "rope_type": "default",
+    },
+    "rope_theta": 5000000,
+    "use_cache": True,
+    "vocab_size": 151936,
+}
+QWEN3_TOWER: dict[str, Any] = {
+    "hidden_act": "gelu_pytorch_tanh",
+    "in_channels": 3,
+    "initializer_range": 0.02,
+    "num_heads": 16,
+    "num_position_embeddings": 2304,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+}
+QWEN_VL: dict[str, dict[str, Any]] = {
+    "qwen2-vl-2b": QWEN
+    | {
+        "architectures": ["Qwen2VLForConditionalGeneration"],
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "max_window_layers": 28,
+        "model_type": "qwen2_vl",
+        "num_attention_heads": 12,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 2,
+        "vision_config": {
+            "depth": 32,
+            "embed_dim": 1280,
+            "hidden_size": 1536,
+            "in_chans": 3,
+            "mlp_ratio": 4,
+            "num_heads": 16,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+            "spatial_patch_size": 14,
+            "temporal_patch_size": 2,
+        },
+    },
+    "qwen2.5-vl-3b": QWEN
+    | {
+        "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+        "hidden_size": 2048,
+        "intermediate_size": 11008,
+        "max_window_layers": 70,
+        "model_type": "qwen2_5_vl",
+        "num_attention_heads": 16,
+        "num_hidden_layers": 36,
+        "num_key_value_heads": 2,
+        "vision_config": {
+            "depth": 32,
+            "fullatt_block_indexes": [7, 15, 23, 31],
+            "hidden_act": "silu",
+            "hidden_size": 1280,
+            "in_chans": 3,
+            "intermediate_size": 3420,
+            "num_heads": 16,
+            "out_hidden_size": 2048,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+            "spatial_patch_size": 14,
+            "temporal_patch_size": 2,
+            "tokens_per_second": 2,
+            "window_size": 112,
+        },
+    },
+    "qwen3-vl-4b": {
+        "architectures": ["Qwen3VLForConditionalGeneration"],
+        "image_token_id": 151655,
+        "model_type": "qwen3_vl",
+        "text_config": QWEN3
+        | {
+            "hidden_size": 2560,
+            "intermediate_size": 9728,
+            "model_type": "qwen3_vl_text",
+            "num_attention_heads": 32,
+            "num_hidden_layers": 36,
+            "tie_word_embeddings": True,
+        },
+        "tie_word_embeddings": True,
+        "video_token_id": 151656,
+        "vision_config": QWEN3_TOWER
+        | {
+            "deepstack_visual_indexes": [5, 11, 17],
+            "depth": 24,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "model_type": "qwen3_vl",
+            "out_hidden_size": 2560,
+        },
+        "vision_end_token_id": 151653,
+        "vision_start_token_id": 151652,
+    },
+    "qwen3-vl-30b-a3b": {
+        "architectures": ["Qwen3VLMoeForConditionalGeneration"],
+        "image_token_id": 151655,
+        "model_type": "qwen3_vl_moe",
+        "text_config": QWEN3
+        | {
+            "decoder_sparse_step": 1,
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "mlp_only_layers": [],
+            "model_type": "qwen3_vl_moe_text",
+            "moe_intermediate_size": 768,
+            "norm_topk_prob": True,
+            "num_attention_heads": 32,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "num_hidden_layers": 48,
+            "num_key_value_heads": 4,
+        },
+        "tie_word_embeddings": False,
+        "video_token_id": 151656,
+        "vision_config": QWEN3_TOWER
+        | {
+            "deepstack_visual_indexes": [8, 16, 24],
+            "depth": 27,
+            "hidden_size": 1152,
+            "intermediate_size": 4304,
+            "model_type": "qwen3_vl_moe",
+            "out_hidden_size": 2048,
+        },
+        "vision_end_token_id": 151653,
+        "vision_start_token_id": 151652,
+    },
+    "qwen3.5-35b-a3b": OF_RELEASES["Qwen/Qwen3.5-35B-A3B"]["config"],
+    "qwen3.6-27b": OF_RELEASES["nvidia/Qwen3.6-27B-NVFP4"]["config"],
+}
