@@ -190,10 +190,11 @@ def _patch_matrix(weights: Weights, shape: tuple[int, ...]) -> Tensor:
             for frame in range(frames)
         ]
         return torch.stack(each, 2).flatten(1)
-    if len(weights.shape("patch_embedding.weight")) == 2:  # colours come last
-        flat = weights.take("patch_embedding.weight", (shape[0], prod(shape[1:])))
+    name = "patch_embedding.weight"
+    if weights.has(name) and len(weights.shape(name)) == 2:  # colours come last
+        flat = weights.take(name, (shape[0], prod(shape[1:])))
         return flat.unflatten(1, (*shape[2:], shape[1])).movedim(-1, 1).flatten(1).contiguous()
-    return weights.take("patch_embedding.weight", shape).flatten(1)
+    return weights.take(name, shape).flatten(1)
 
 
 def _patch_bias(weights: Weights, size: int) -> Tensor:

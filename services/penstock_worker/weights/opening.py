@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from math import inf
 
 import torch
 from torch import Tensor
@@ -25,13 +26,17 @@ from penstock_worker.weights.weights import Readable, Weights
 # Random weights in a model's shapes, for measuring speed without a checkpoint.
 
 
+_ONES = (".weight", ".running_var")
+"""Vectors with such names multiply, or divide."""
+
+
 class DummyTensor:
     """A tensor of random values, generated on the target's device with a seed made from its name,
     so that it is the same in every run.
 
     Matrices are normal with variance 1 / inputs, so that they preserve the scale of activations;
-    biases are small, and norms are 1. Activations and logits thus stay in the range of a trained
-    model's.
+    biases are small, and norms and variances are 1. Activations and logits thus stay in the range
+    of a trained model's.
     """
 
     def __init__(self, name: str) -> None:
@@ -41,7 +46,7 @@ class DummyTensor:
         self, out: Tensor, part: tuple[range, ...], place: Place = Tensor.copy_
     ) -> None:
         """Fills `out`. The part and the place are ignored."""
-        if self._name == ROPE_FACTORS or (out.dim() == 1 and self._name.endswith(".weight")):
+        if self._name == ROPE_FACTORS or (out.dim() == 1 and self._name.endswith(_ONES)):
             out.fill_(1.0)
             return
         digest = hashlib.sha256(self._name.encode()).digest()
@@ -60,7 +65,8 @@ class DummyWeights(Weights):
         return DummyTensor(name)
 
     def number(self, name: str) -> float:
-        return 0.0
+        """Models read single numbers as bounds: these keep nothing back."""
+        return -inf if name.endswith("_min") else inf
 
 
 def open_weights(
