@@ -124,6 +124,15 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files whose turn it isn't are not even imported."""
+    sample = config.getoption("--sample")
+    if sample is None or config.getoption("--long"):
+        return None
+    name = collection_path.relative_to(TESTS.parent).as_posix()
+    return True if name in rotation.others_files(sample) else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Whoever is collected first and imports Triton, as parts of transformers do, gets the one

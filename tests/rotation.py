@@ -240,13 +240,19 @@ def sanitizers_turn(sample: int) -> int | None:
     return SANITIZED.index(turn) if turn in SANITIZED else None
 
 
+def others_files(sample: int) -> tuple[str, ...]:
+    """The files whose turn it isn't."""
+    turn = sample % TURNS
+    return tuple(name for at, names in enumerate(WHOLE) if at != turn for name in names)
+
+
 def others_turns(items: Iterable[AnyCase], sample: int) -> Iterator[AnyCase]:
     """The cases whose turn it isn't."""
     turn = sample % TURNS
-    elsewhere = tuple(name for at, names in enumerate(WHOLE) if at != turn for name in names)
+    files = others_files(sample)
     count = 0
     for item in items:
-        if item.nodeid.startswith(elsewhere):
+        if item.nodeid.startswith(files):
             yield item
         elif item.nodeid.startswith(WHOLE[turn]):
             continue

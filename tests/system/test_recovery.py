@@ -72,53 +72,54 @@ def test_a_stream_goes_on_when_a_process_is_killed_under_it(own_server, undistur
         wait_until(lambda: own_server.engine_replaced(boot))
 
 
-@pytest.mark.parametrize("victim", ["engine", "worker 0"])
-def test_tokens_that_a_killed_process_held_come_out_the_same(own_server, victim):
+def outlives_both(server, asked):
+    """What is asked while each is killed in turn comes out like the undisturbed."""
+
+    def steps() -> int:
+        return int(server.get("/status")[1]["engine"]["steps"])
+
+    undisturbed = asked()
+    for victim in ("engine", "worker 0"):
+        first, before = server.child(victim), steps()
+        with ThreadPoolExecutor(1) as pool:
+            disturbed = pool.submit(asked)
+            wait_until(lambda before=before: steps() >= before + 12)
+            assert not disturbed.done(), "too few tokens: it was over before the blow"
+            os.kill(first, signal.SIGKILL)
+            assert disturbed.result(240) == undisturbed, victim
+        wait_until(
+            lambda gone=(None, first), title=f"penstock: {victim}": (
+                server.children().get(title) not in gone
+            )
+        )
+        wait_until(server.ready)
+
+
+def test_tokens_that_a_killed_process_held_come_out_the_same(own_server):
     """Nobody reads the library's tokens as they come: the worker goes on by itself, and the engine
     core holds what it gave."""
     (socket,) = own_server.runtime_base.rglob("frontend*")
-    params = SamplingParams(max_tokens=900, temperature=0.8, seed=5, ignore_eos=True)
-
-    def steps() -> int:
-        return int(own_server.get("/status")[1]["engine"]["steps"])
-
-    with LLM(engine_endpoint=f"ipc://{socket}") as llm, ThreadPoolExecutor(1) as pool:
+    params = SamplingParams(max_tokens=400, temperature=0.8, seed=5, ignore_eos=True)
+    with LLM(engine_endpoint=f"ipc://{socket}") as llm:
 
         def tokens() -> list[int]:
             (output,) = llm.generate(BODY["prompt"], params, use_tqdm=False)
             return output.outputs[0].token_ids
 
-        undisturbed = tokens()
-        first, before = own_server.child(victim), steps()
-        disturbed = pool.submit(tokens)
-        wait_until(lambda: steps() >= before + 12)
-        os.kill(first, signal.SIGKILL)
-        assert disturbed.result(240) == undisturbed
-    wait_until(lambda: own_server.children().get(f"penstock: {victim}") not in (None, first))
+        outlives_both(own_server, tokens)
 
 
-@pytest.mark.parametrize("victim", ["engine", "worker 0"])
-def test_a_reply_that_is_not_streamed_comes_out_the_same(own_server, victim):
+def test_a_reply_that_is_not_streamed_comes_out_the_same(own_server):
     """A gateway's tokens are read by nobody before the end either."""
-    body = {"prompt": BODY["prompt"], "max_tokens": 900, "temperature": 0.8, "seed": 5}
+    body = {"prompt": BODY["prompt"], "max_tokens": 400, "temperature": 0.8, "seed": 5}
 
-    def steps() -> int:
-        return int(own_server.get("/status")[1]["engine"]["steps"])
-
-    def reply() -> tuple[str, int]:
+    def reply() -> str:
         status, answer = own_server.post("/v1/completions", {**body, "ignore_eos": True})
         assert status == 200, answer
-        return answer["choices"][0]["text"], answer["usage"]["completion_tokens"]
+        assert answer["usage"]["completion_tokens"] == 400
+        return answer["choices"][0]["text"]
 
-    undisturbed = reply()
-    first, before = own_server.child(victim), steps()
-    with ThreadPoolExecutor(1) as pool:
-        disturbed = pool.submit(reply)
-        wait_until(lambda: steps() >= before + 12)
-        os.kill(first, signal.SIGKILL)
-        assert disturbed.result(240) == undisturbed
-    assert undisturbed[1] == 900
-    wait_until(lambda: own_server.children().get(f"penstock: {victim}") not in (None, first))
+    outlives_both(own_server, reply)
 
 
 def test_a_frozen_worker_is_noticed_and_the_stream_goes_on(own_server, undisturbed):

@@ -68,8 +68,10 @@ class ShortFields:
             )
 
 
-def _chosen(kind: Any) -> set[str]:
-    """Names of the fields, at any depth, whose texts are words to choose from."""
+@functools.cache
+def _chosen(kind: Any) -> frozenset[str]:
+    """Names of the fields, at any depth, whose texts are words to choose from. To look for them
+    takes milliseconds, and every gateway of a process looks at the same structs."""
     found: set[str] = set()
     seen: set[Any] = set()
     left = [inspect.type_info(kind)]
@@ -87,7 +89,7 @@ def _chosen(kind: Any) -> set[str]:
                 left.append(field.type)
         else:
             left += _inner(each)
-    return found
+    return frozenset(found)
 
 
 _CHOICES = (inspect.LiteralType, inspect.EnumType)
