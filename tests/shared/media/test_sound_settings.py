@@ -19,7 +19,7 @@ from penstock.model.sound_facts import EmphasisedMel, PairedMel
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.media import read_media
 from tests.shared.audio_configs import GRANITE_SPEECH
-from tests.shared.media.processors import tokenizer
+from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.test_audio_configs import GEMMA3N
 
 SAID: dict[str, Any] = {
