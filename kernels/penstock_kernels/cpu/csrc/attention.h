@@ -4,14 +4,11 @@
 // softmax (peak, sum, weighted values); partials are folded in the order of positions by the online
 // recurrence (Milakov and Gimelshein, 2018).  A row's bits depend on its own keys alone.
 #pragma once
-#include "cache.h"
-#include "elementwise.h"
+#include "scores.h"
 
 namespace {
 
 constexpr float NO_PEAK = -1e30f;
-// Pages of keys that are asked for before they are read.
-constexpr int PAGES_AHEAD = 4;
 // Pages of values that are added to sums while these are in registers. Of a few rows: pages lie so far apart that the
 // same few places of the nearest cache would have to hold them all. Of many, who read them again and again: a split's.
 constexpr int PAGES_OF_FEW = 4, PAGES_OF_MANY = pk::KEY_SPLIT / 16, MANY_ROWS = 12;
@@ -38,37 +35,6 @@ void store_value(typename Cache::Cell* values, const Pages& pages, int kv_head, 
   Cache::put_value(values + pages.value_at(position / 16, kv_head), position % 16, head, dim);
 }
 
-// scores: [rows][KEY_SPLIT] of query rows `r`... against P neighbouring pages, R at a time. Returns the first row that
-// is left.
-template <class Cache, int R, int P>
-inline int page_scores(int r, const typename Cache::Query* panel, int rows, const typename Cache::Open* const* pages, int dim, float* scores) {
-  if constexpr (R * P <= SCORE_SUMS)
-    for (; r + R <= rows; r += R) {
-      V dots[R][P];
-      PK_UNROLLED
-      for (int i = 0; i < R; i++)
-        PK_UNROLLED
-        for (int p = 0; p < P; p++) dots[i][p] = zero();
-      Cache::template scores<R, P>(panel + r * QUERY_STRIDE, pages, dim, dots);
-      PK_UNROLLED
-      for (int i = 0; i < R; i++)
-        PK_UNROLLED
-        for (int p = 0; p < P; p++) store(scores + (r + i) * pk::KEY_SPLIT + 16 * p, dots[i][p]);
-    }
-  return r;
-}
-
-template <class Cache, int P>
-inline void scores_of(const typename Cache::Query* panel, int rows, const typename Cache::Open* const* pages, int dim, float* scores) {
-  int r = page_scores<Cache, 24, P>(0, panel, rows, pages, dim, scores);
-  r = page_scores<Cache, 12, P>(r, panel, rows, pages, dim, scores);
-  r = page_scores<Cache, 8, P>(r, panel, rows, pages, dim, scores);
-  r = page_scores<Cache, 6, P>(r, panel, rows, pages, dim, scores);
-  r = page_scores<Cache, 4, P>(r, panel, rows, pages, dim, scores);
-  r = page_scores<Cache, 3, P>(r, panel, rows, pages, dim, scores);
-  page_scores<Cache, 1, P>(r, panel, rows, pages, dim, scores);
-}
-
 // out: [rows][out_stride] += `tokens` tokens of pages, for R rows and C vectors of the head, from number d on.
 template <class Cache, int R, int C>
 inline void page_values(const typename Cache::Query* weights, const typename Cache::Cell* const* pages, int tokens, int dim, int d, float* out, int out_stride) {
@@ -84,30 +50,42 @@ inline void page_values(const typename Cache::Query* weights, const typename Cac
     for (int c = 0; c < C; c++) store(out + r * out_stride + 16 * c, sums[r][c]);
 }
 
-// The same for rows `r`..., R at a time. Returns the first row that is left.
-template <class Cache, int R, int C>
-inline int values_by(int r, const typename Cache::Query* weights, int rows, const typename Cache::Cell* const* pages, int tokens, int dim, int d, float* out, int out_stride) {
-  if constexpr (R <= VALUE_ROWS)
-    for (; r + R <= rows; r += R) page_values<Cache, R, C>(weights + r * pk::KEY_SPLIT, pages, tokens, dim, d, out + r * out_stride, out_stride);
-  return r;
-}
-
-// The same for all rows, from vector d of the head on, C at a time. Returns the first number that is left.
+// The same for all rows, from number d of the head on, C vectors at a time. Returns the first number that is left.
 template <class Cache, int C>
 inline int values_of(int d, const typename Cache::Query* weights, int rows, const typename Cache::Cell* const* pages, int tokens, int dim, float* out, int out_stride) {
   if constexpr (C <= VALUE_VECTORS)
-    for (; d + 16 * C <= dim; d += 16 * C) {
-      int r = values_by<Cache, 6, C>(0, weights, rows, pages, tokens, dim, d, out + d, out_stride);
-      r = values_by<Cache, 4, C>(r, weights, rows, pages, tokens, dim, d, out + d, out_stride);
-      r = values_by<Cache, 3, C>(r, weights, rows, pages, tokens, dim, d, out + d, out_stride);
-      values_by<Cache, 1, C>(r, weights, rows, pages, tokens, dim, d, out + d, out_stride);
-    }
+    for (; d + 16 * C <= dim; d += 16 * C)
+      by_few_rows<VALUE_ROWS>(rows, [&](auto few, int r) {
+        page_values<Cache, decltype(few)::value, C>(weights + r * pk::KEY_SPLIT, pages, tokens, dim, d, out + d + r * out_stride, out_stride);
+      });
   return d;
+}
+
+// out: [rows][out_stride] += the first `count` tokens of pages, over the whole head. Many rows read values again and again:
+// of each vector of the head, they are made floats once, which lie together in the nearest cache.
+template <class Cache>
+inline void wide_values(const float* weights, int rows, const typename Cache::Cell* const* pages, int count, int dim, float* out, int out_stride) {
+  alignas(64) float values[16 * pk::KEY_SPLIT];
+  for (int d = 0; d < dim; d += 16) {
+    for (int t = 0; t < count; t += 16) Cache::widen_values(pages[t / 16], dim, d, values + 16 * t);
+    by_few_rows<VALUE_ROWS>(rows, [&](auto few, int r) {
+      constexpr int R = decltype(few)::value;
+      V sums[R][1];
+      float* to = out + d + r * out_stride;
+      PK_UNROLLED
+      for (int i = 0; i < R; i++) sums[i][0] = load(to + i * out_stride);
+      F32Cache::values<R, 1>(weights + r * pk::KEY_SPLIT, values, count, 16, 0, sums);
+      PK_UNROLLED
+      for (int i = 0; i < R; i++) store(to + i * out_stride, sums[i][0]);
+    });
+  }
 }
 
 // out: [rows][out_stride] += the first `count` tokens of pages, over the whole head.
 template <class Cache>
 inline void head_values(const typename Cache::Query* weights, int rows, const typename Cache::Cell* const* pages, int count, int dim, float* out, int out_stride) {
+  if constexpr (WIDENS)
+    if (rows >= MANY_ROWS) return wide_values<Cache>(weights, rows, pages, count, dim, out, out_stride);
   const int together = rows >= MANY_ROWS ? PAGES_OF_MANY : PAGES_OF_FEW, most = 16 * together;
   const auto ask_for = [&](int page) {
     for (size_t i = 0; i < Cache::page_cells(dim) * sizeof(typename Cache::Cell); i += 64) __builtin_prefetch(reinterpret_cast<const uint8_t*>(pages[page]) + i, 0, 3);
@@ -240,24 +218,18 @@ void attend_split(const typename Cache::Query* panel, const Reach& reach, const 
   using Cell = typename Cache::Cell;
   const int first = split * pk::KEY_SPLIT, dim = a.head_dim, value_dim = a.value_dim, size = partial_size(value_dim);
   const int num_pages = (tokens_through(reach.last(rows - 1), first) + 15) / 16, first_page = tokens_before(reach.first(0), first) / 16;
-  const size_t key_cells = Cache::page_cells(dim), value_cells = Cache::page_cells(value_dim);
   SplitPages<Cache> pages;
   find(pages, first_page, num_pages);
   const Cell *const *key_pages = pages.keys, *const *value_pages = pages.values;
-  const auto ask_for = [&](const Cell* page, size_t cells) { pk::prefetch(reinterpret_cast<const uint8_t*>(page), cells * sizeof *page); };
-  typename Cache::Reader reader;
-  for (int p = first_page; p < num_pages && p < first_page + PAGES_AHEAD; p++) ask_for(key_pages[p], key_cells);
-  for (int p = first_page; p < num_pages; p += SCORE_PAGES) {
-    const int count = num_pages - p < SCORE_PAGES ? num_pages - p : SCORE_PAGES;
-    const typename Cache::Open* open[SCORE_PAGES];
-    for (int i = 0; i < count; i++) {
-      if (p + i + PAGES_AHEAD < num_pages) ask_for(key_pages[p + i + PAGES_AHEAD], key_cells);
-      ask_for(value_pages[p + i], value_cells);
-      open[i] = reader.keys(key_pages[p + i], dim, i);
-    }
-    if (count == SCORE_PAGES) scores_of<Cache, SCORE_PAGES>(panel, rows, open, dim, scores + 16 * p);
-    else for (int i = 0; i < count; i++) scores_of<Cache, 1>(panel, rows, open + i, dim, scores + 16 * (p + i));
+  const PagesToRead<Cell> to_read = {key_pages, value_pages, first_page, num_pages, Cache::page_cells(dim) * sizeof(Cell), Cache::page_cells(value_dim) * sizeof(Cell)};
+  bool wide = false;
+  if constexpr (WIDENS) {
+    WideKeys<Cache> reader;
+    wide = rows >= MANY_ROWS;
+    if (wide) split_scores<F32Cache>(reader, BitByBit<Cell>(to_read, rows), panel, rows, to_read, dim, scores);
   }
+  typename Cache::Reader reader;
+  if (!wide) split_scores<Cache>(reader, AtOnce<Cell>(to_read, rows), panel, rows, to_read, dim, scores);
   coming.ask_for();
   const bool ruled = a.soft_cap > 0.0f || a.biases || reach.first(rows - 1) > first;
   for (int r = 0; r < rows; r++) {

@@ -11,7 +11,7 @@ namespace {
 
 // How keys, values, queries and softmax weights are stored and multiplied. Cell: what a page is made
 // of.  Query: what a query and a weight are kept as.  Open: what a page of keys that is open for multiplying is
-// made of.  copy_token: token `from` of two pages becomes token `to` of two others, where a value is the end of its
+// made of.  wide_keys, widen_values: as floats, for who multiplies them as an F32Cache's.  copy_token: token `from` of two pages becomes token `to` of two others, where a value is the end of its
 // key; ask_for_token asks for what it reads.
 struct F32Cache {
   using Cell = float;
@@ -39,6 +39,12 @@ struct F32Cache {
   struct Reader {
     static inline const float* keys(const float* page, int, int) { return page; }
   };
+  // A page's keys as floats, [dim][16 tokens]; memory: room for as many.
+  static inline const float* wide_keys(const float* page, int, float*) { return page; }
+  // Sixteen numbers of a page's values, from d on, as floats. out: [16 tokens][16].
+  static inline void widen_values(const float* page, int dim, int d, float* out) {
+    for (int t = 0; t < 16; t++) store(out + 16 * t, load(page + t * dim + d));
+  }
   static constexpr bool SCALED = false;
   static inline V scaled(V dots, const float*) { return dots; }
   static inline V two_to(V x) { return power_of_two(x); }
@@ -117,6 +123,19 @@ struct Bf16Cache : Halves16 {
   struct Reader {
     static inline const uint16_t* keys(const uint16_t* page, int, int) { return page; }
   };
+  static inline const float* wide_keys(const uint16_t* page, int dim, float* memory) {
+    for (int d = 0; d < dim; d += 2) {
+      store(memory + 16 * d, load_even(page + 16 * d));
+      store(memory + 16 * d + 16, load_odd(page + 16 * d));
+    }
+    return memory;
+  }
+  static inline void widen_values(const uint16_t* page, int dim, int d, float* out) {
+    for (int t = 0; t < 16; t += 2) {
+      store(out + 16 * t, load_even(page + t * dim + 2 * d));
+      store(out + 16 * t + 16, load_odd(page + t * dim + 2 * d));
+    }
+  }
   static constexpr bool SCALED = false;
   static inline V scaled(V dots, const uint16_t*) { return dots; }
   // The weights as they are used are summed up, so that they are exactly a distribution.
@@ -201,6 +220,13 @@ struct Int8Cache : Halves16 {
     }
   }
 
+  static inline const float* wide_keys(const int8_t* page, int dim, float* memory) {
+    for (int d = 0; d < dim; d++) store(memory + 16 * d, load_i8(page + SCALES + 16 * d));
+    return memory;
+  }
+  static inline void widen_values(const int8_t* page, int dim, int d, float* out) {
+    for (int t = 0; t < 16; t++) store(out + 16 * t, load_i8(page + SCALES + t * dim + d));
+  }
   static constexpr bool SCALED = true;
   static inline V scaled(V dots, const int8_t* page) { return mul(dots, scales(page)); }
   static inline V put_weights(Query* out, V weights, const int8_t* page, int first, int last) {

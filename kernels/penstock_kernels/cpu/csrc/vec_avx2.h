@@ -13,6 +13,8 @@ constexpr int LEVEL_ROWS = 12;
 // Sums of attention's scores that the registers hold, and pages of keys that share a row's queries; of its values, rows
 // and vectors of a head.
 constexpr int SCORE_SUMS = 6, SCORE_PAGES = 1, VALUE_ROWS = 6, VALUE_VECTORS = 1;
+// Whether many rows of attention multiply keys and values that were made floats once for all of them.
+constexpr bool WIDENS = true;
 
 struct V { __m256 lo, hi; };
 struct I { __m256i lo, hi; };

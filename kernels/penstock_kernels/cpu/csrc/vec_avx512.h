@@ -22,6 +22,8 @@ constexpr int LEVEL_ROWS = 16;
 // Sums of attention's scores that the registers hold, and pages of keys that share a row's queries; of its values, rows
 // and vectors of a head.
 constexpr int SCORE_SUMS = 24, SCORE_PAGES = 2, VALUE_ROWS = 6, VALUE_VECTORS = 4;
+// Whether many rows of attention multiply keys and values that were made floats once for all of them.
+constexpr bool WIDENS = false;
 
 using V = __m512;    // 16 floats
 using I = __m512i;   // 16 int32 sums

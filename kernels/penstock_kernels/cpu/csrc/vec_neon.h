@@ -17,6 +17,8 @@ constexpr int LEVEL_ROWS = 8;
 // Sums of attention's scores that the registers hold, and pages of keys that share a row's queries; of its values, rows
 // and vectors of a head.
 constexpr int SCORE_SUMS = 6, SCORE_PAGES = 1, VALUE_ROWS = 6, VALUE_VECTORS = 1;
+// Whether many rows of attention multiply keys and values that were made floats once for all of them.
+constexpr bool WIDENS = false;
 
 struct V { float32x4_t a, b, c, d; };
 struct I { int32x4_t a, b, c, d; };
