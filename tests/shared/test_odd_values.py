@@ -17,7 +17,7 @@ from penstock.formats.fields import Fields
 from penstock.model.kv_layout import kv_layout
 from penstock.model.layer_spec import AttentionSpec, LayerSpec
 from penstock.prepare.by_transformers import read_for_transformers
-from penstock.prepare.from_hub_folder import _is_qwen3
+from penstock.prepare.from_hub_folder import reranker_template
 from penstock.prepare.hub_config import read_config
 from tests.worker.checkpoints import TINY
 
@@ -99,8 +99,8 @@ def test_more_windows_than_groups() -> None:
 )
 def test_a_reranker_is_known_by_its_own_name(path: str, is_one: bool) -> None:
     stated = Fields({"architectures": ["Qwen3ForCausalLM"]}, "config.json")
-    assert _is_qwen3(Path(path), stated) is is_one
-    assert not _is_qwen3(Path(path), Fields({"architectures": 5}, "config.json"))
+    assert (reranker_template(Path(path), stated) is not None) is is_one
+    assert reranker_template(Path(path), Fields({"architectures": 5}, "config.json")) is None
 
 
 @pytest.mark.parametrize("length", [0, -8])

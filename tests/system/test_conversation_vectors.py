@@ -1,10 +1,12 @@
-"""A decoder that sees, served for vectors: of texts, and of conversations with pictures, over HTTP
-and in the library, beside transformers."""
+"""A decoder that sees, served for vectors and scores: of texts, and of conversations with pictures,
+over HTTP and in the library, beside transformers."""
 
 from __future__ import annotations
 
 import base64
 import io
+import json
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +21,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from penstock import LLM
+from penstock.errors import InvalidRequest
 from testing.serving import Server
 from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.media.pictures import picture
@@ -89,6 +92,7 @@ class Seeing:
             folder, self.model, pictures, tokens, named=named, template=TEMPLATE
         )
         sentence_files(folder, "lasttoken", normalize=True)
+        self.answers = (ids["a"], ids["b"])
         fast = PreTrainedTokenizerFast(tokenizer_object=tokens, eos_token="</s>")
         self._processor = without_videos(Qwen3VLProcessor)(pictures, fast)
 
@@ -105,6 +109,18 @@ class Seeing:
         found: np.ndarray = (last / last.norm()).numpy()
         return found
 
+    def relevance(self, text: str, *shown: Image.Image) -> float:
+        """The second answer's probability behind a filled template, of the two."""
+        given = self._processor(
+            text=[text],
+            images=list(shown) or None,
+            return_tensors="pt",
+            return_mm_token_type_ids=True,
+        )
+        with torch.inference_mode():
+            logits = self.model(**given).logits[0, -1, list(self.answers)]
+        return float(logits.softmax(0)[1])
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Seeing:
@@ -114,6 +130,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Seeing:
 @pytest.fixture(scope="module")
 def server(model: Seeing) -> Iterator[Server]:
     with Server(str(model.folder), "--max-num-batched-tokens", "48") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def reranker(model: Seeing) -> Path:
+    """The same weights in a folder that is called as Qwen's reranker is."""
+    folder = model.folder.parent / "Qwen3-VL-Reranker-tiny"
+    shutil.copytree(model.folder, folder, ignore=shutil.ignore_patterns("modules.json", "1_*"))
+    file = folder / "config.json"
+    stated = {**json.loads(file.read_text()), "classifier_from_token": ["a", "b"]}
+    file.write_text(json.dumps(stated))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def judge(reranker: Path) -> Iterator[Server]:
+    with Server(str(reranker), "--max-num-batched-tokens", "48") as running:
         yield running
 
 
@@ -177,7 +210,128 @@ def test_the_library_embeds_prompts_with_pictures(model: Seeing) -> None:
     prompt = {"prompt": text, "multi_modal_data": {"image": [ONE, OTHER]}}
     with LLM(str(model.folder), max_model_len=256, num_kv_blocks=64) as llm:
         outputs = llm.embed([prompt, "abc", prompt])
+        (compared,) = llm.score("abc", {"content": [part(ONE)]})
     vectors = [np.array(each.outputs.embedding) for each in outputs]
     assert np.abs(vectors[0] - model.vector(text, ONE, OTHER)).max() < CLOSE
     assert np.abs(vectors[1] - model.vector("abc")).max() < CLOSE
     assert vectors[0].tobytes() == vectors[2].tobytes()
+    query = model.vector("user:abc;assistant:")
+    document = model.vector(f"user:{MARK};assistant:", ONE)
+    assert abs(compared.outputs.score - query @ document) < CLOSE
+
+
+RULE = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".'
+)
+OWN = "Given a search query, retrieve relevant candidates that answer the query."
+
+
+def judged(query: str, document: str, instruction: str = OWN) -> str:
+    """The prompt of Qwen3-VL-Reranker's own code, in this model's format."""
+    asked = f"<Instruct>: {instruction}<Query>:{query}\n<Document>:{document}"
+    return f"system:{RULE};user:{asked};assistant:"
+
+
+def url(shown: Image.Image) -> str:
+    found: str = part(shown)["image_url"]["url"]
+    return found
+
+
+def ranks(server: Server, **body: Any) -> list[dict[str, Any]]:
+    status, answer = server.post("/v1/rerank", body)
+    assert status == 200, answer
+    found: list[dict[str, Any]] = answer["results"]
+    return found
+
+
+def test_documents_with_pictures_are_ranked(judge: Server, model: Seeing) -> None:
+    documents = [
+        "a text",
+        {"image": url(ONE)},
+        {"text": "abc", "image": url(OTHER)},
+        {"content": [said("ab"), part(ONE), said("c")]},
+        {"text": "another text"},
+    ]
+    told: list[tuple[str, list[Image.Image]]] = [
+        ("a text", []),
+        (MARK, [ONE]),
+        (f"{MARK}abc", [OTHER]),
+        (f"ab{MARK}c", [ONE]),
+        ("another text", []),
+    ]
+    asked: list[tuple[Any, str, list[Image.Image]]] = [
+        ("abc", "abc", []),
+        ({"text": "ab", "image": url(OTHER)}, f"{MARK}ab", [OTHER]),
+    ]
+    for query, text, shown in asked:
+        found = ranks(judge, query=query, documents=documents)
+        wanted = [model.relevance(judged(text, words), *shown, *seen) for words, seen in told]
+        got = {each["index"]: each["relevance_score"] for each in found}
+        assert np.abs(np.array([got[n] for n in range(5)]) - wanted).max() < CLOSE
+        assert [each["index"] for each in found] == sorted(got, key=lambda n: (-got[n], n))
+    texts = {each["index"]: each["document"]["text"] for each in found}
+    assert texts == {0: "a text", 1: "", 2: "abc", 3: "ab\nc", 4: "another text"}
+
+
+def test_an_instruction_of_ones_own_and_scores(judge: Server, model: Seeing) -> None:
+    parts = {"content": [said("ab"), part(ONE)]}
+    body = {"text_1": "abc", "text_2": parts, "instruction": "bca"}
+    status, answer = judge.post("/score", body)
+    assert status == 200, answer
+    wanted = [
+        model.relevance(judged("abc", "ab", "bca")),
+        model.relevance(judged("abc", MARK, "bca"), ONE),
+    ]
+    found = [each["score"] for each in answer["data"]]
+    assert np.abs(np.array(found) - wanted).max() < CLOSE
+    (alone,) = ranks(judge, query="abc", documents=[{"image": url(ONE)}], instruction="bca")
+    assert alone["relevance_score"] == found[1]
+
+
+def test_vectors_of_pictures_and_texts_are_compared(server: Server, model: Seeing) -> None:
+    """All of them as conversations, if one has a picture; bare texts as they are."""
+    found = ranks(server, query="abc", documents=["ab", {"image": url(ONE)}])
+    got = {each["index"]: each["relevance_score"] for each in found}
+    query = model.vector("user:abc;assistant:")
+    vectors = [
+        model.vector("user:ab;assistant:"),
+        model.vector(f"user:{MARK};assistant:", ONE),
+    ]
+    assert np.abs(np.array([got[0], got[1]]) - [query @ each for each in vectors]).max() < CLOSE
+    (bare,) = ranks(server, query="abc", documents=["ab"])
+    assert abs(bare["relevance_score"] - model.vector("abc") @ model.vector("ab")) < CLOSE
+    (told,) = ranks(server, query="abc", documents=["ab"], instruction="a")
+    vectors = [model.vector(f"system:a;user:{text};assistant:") for text in ("abc", "ab")]
+    assert abs(told["relevance_score"] - vectors[0] @ vectors[1]) < CLOSE
+
+
+@pytest.mark.parametrize(
+    ("documents", "named"),
+    [
+        ([{}], "documents[0] is empty; a text, an image, or content"),
+        (
+            ["a", {"text": "a", "content": [{"type": "text", "text": "b"}]}],
+            "documents[1] has content",
+        ),
+        ([{"content": [{"type": "sculpture"}]}], "documents[0][0] is a part of type"),
+        (["a", {"image": "nonsense"}], "documents[1]"),
+        ({"content": []}, "documents has 0 entries"),
+        ([{"text": "abc " * 400}], "documents[0], as a conversation: "),
+    ],
+)
+def test_a_document_that_is_none_is_named(judge: Server, documents: Any, named: str) -> None:
+    status, answer = judge.post("/v1/rerank", {"query": "abc", "documents": documents})
+    assert status == 400, answer
+    assert named in answer["error"]["message"]
+
+
+def test_the_library_scores_pictures(reranker: Path, model: Seeing) -> None:
+    with LLM(str(reranker), max_model_len=512, num_kv_blocks=128) as llm:
+        shown = {"content": [said("ab"), {"type": "image_pil", "image_pil": ONE}]}
+        outputs = llm.score("abc", shown)
+        with pytest.raises(InvalidRequest, match="can't be truncated"):
+            llm.score("abc", "ab", truncate_prompt_tokens=8)
+    found = [each.outputs.score for each in outputs]
+    wanted = [model.relevance(judged("abc", "ab")), model.relevance(judged("abc", MARK), ONE)]
+    assert np.abs(np.array(found) - wanted).max() < CLOSE

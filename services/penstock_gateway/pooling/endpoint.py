@@ -157,13 +157,17 @@ class Call:
         size = sum(len(each) for each in given if isinstance(each, str))
         return await off_the_loop(lambda: [one(each) for each in given], size)
 
-    async def read_pairs(self, pairs: list[tuple[str, str]]) -> list[PoolInput]:
+    async def read_pairs(
+        self, pairs: list[tuple[str, str]], instruction: str | None
+    ) -> list[PoolInput]:
         """Token ids of texts that belong together. Raises InvalidRequest."""
         welcome, tokenizer = self.engine.welcome, self.engine.text.tokenizer
 
         def all_of_them() -> list[PoolInput]:
             return [
-                text_input(first, second, tokenizer, welcome, limit=self.limit)
+                text_input(
+                    first, second, tokenizer, welcome, limit=self.limit, instruction=instruction
+                )
                 for first, second in pairs
             ]
 

@@ -38,12 +38,6 @@ class PoolMessage(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
-class ScoredParts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Each part is an input by itself, as vLLM's scores have it."""
-
-    content: list[PoolPart]
-
-
 def input_of(messages: list[PoolMessage]) -> str | MediaSource:
     """What all messages hold together. Raises InvalidRequest."""
     if not 1 <= len(messages) <= MAX_MESSAGES:
@@ -54,25 +48,14 @@ def input_of(messages: list[PoolMessage]) -> str | MediaSource:
     texts: list[str] = []
     pictures: list[MediaSource] = []
     for place, message in enumerate(messages):
-        _read(message.content, f"messages[{place}].content", texts, pictures)
-    return _one(texts, pictures, "messages")
+        read_parts(message.content, f"messages[{place}].content", texts, pictures)
+    return one_of(texts, pictures, "messages")
 
 
-def inputs_of_parts(contents: ScoredParts, where: str) -> list[str | MediaSource]:
-    """What each part is. Raises InvalidRequest."""
-    found: list[str | MediaSource] = []
-    for place, part in enumerate(contents.content):
-        texts: list[str] = []
-        pictures: list[MediaSource] = []
-        at = f"{where}.content[{place}]"
-        _read([part], at, texts, pictures)
-        found.append(_one(texts, pictures, at))
-    return found
-
-
-def _read(
+def read_parts(
     content: str | list[PoolPart], where: str, texts: list[str], pictures: list[MediaSource]
 ) -> None:
+    """texts, pictures: gain what is there, in order. Raises InvalidRequest."""
     if isinstance(content, str):
         texts.append(content)
         return
@@ -98,7 +81,8 @@ def _text(part: PoolPart, where: str) -> str:
     return part.text
 
 
-def _one(texts: list[str], pictures: list[MediaSource], where: str) -> str | MediaSource:
+def one_of(texts: list[str], pictures: list[MediaSource], where: str) -> str | MediaSource:
+    """A text, or one picture. Raises InvalidRequest for both, or neither."""
     text = "\n".join(texts)
     if len(pictures) == 1 and not text:
         return pictures[0]

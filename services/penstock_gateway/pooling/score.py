@@ -1,5 +1,5 @@
-"""How similar or relevant two texts, or a text and a picture, are to each other: POST /score, and
-POST /rerank in the formats of Jina's and Cohere's APIs."""
+"""How similar or relevant texts and pictures are to each other: POST /score, and POST /rerank in
+the formats of Jina's and Cohere's APIs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.client.late_interaction import max_sim
 from penstock.client.pool_request import PoolResult, compares_tokens, pooling_model
-from penstock.client.pooling_inputs import cosine, pair_up, scores_pairs
+from penstock.client.pooling_inputs import (
+    PoolInput,
+    conversation_template,
+    cosine,
+    pair_up,
+    scores_pairs,
+)
 from penstock.errors import InvalidRequest
-from penstock.media.sources import MediaSource
-from penstock.media.words import WORDS
 from penstock.protocol.common import Pooling
 from penstock_gateway.generate.chunked_reply import paced
 from penstock_gateway.http.operations import OperationRoute, posting
@@ -27,11 +32,20 @@ from penstock_gateway.pooling.fields import (
     Flag,
     PoolFields,
     PoolUsage,
+    Text,
     Whole,
     check_count,
-    texts_of,
 )
-from penstock_gateway.pooling.messages import ScoredParts, inputs_of_parts
+from penstock_gateway.pooling.messages import PoolMessage
+from penstock_gateway.pooling.scored import (
+    Document,
+    Scored,
+    ScoredParts,
+    conversation,
+    message_of,
+    scored_inputs,
+    scored_of,
+)
 from penstock_gateway.request.tokenising import off_the_loop
 from penstock_gateway.service import Service
 
@@ -39,19 +53,24 @@ PRODUCTS = 1000
 """Multiply-adds that take as long as a character of a text that is tokenised, about."""
 
 
-class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    text: str
-
-
 class RerankRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """documents: texts, or objects with a text.  top_n: the best so many; absent or 0: all.
-    return_documents: false leaves their texts out.  use_activation: as in score."""
+    """query: a text, or of a model that sees an object as documents have them.  documents: texts,
+    or objects; or one object, each part of whose `content` is a document.  top_n: the best so many;
+    absent or 0: all.  return_documents: false leaves their texts out.  use_activation,
+    instruction: as in score."""
 
-    query: str
-    documents: list[str | Document]
+    query: str | Document
+    documents: list[str | Document] | ScoredParts
     top_n: Whole = None
     return_documents: Flag = None
     use_activation: Flag = None
+    instruction: Text = None
+
+
+class RankedDocument(msgspec.Struct, frozen=True):
+    """text: of the document; empty for a picture."""
+
+    text: str
 
 
 class Ranked(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,7 +78,7 @@ class Ranked(msgspec.Struct, frozen=True, omit_defaults=True):
 
     index: int
     relevance_score: float
-    document: Document | UnsetType = UNSET
+    document: RankedDocument | UnsetType = UNSET
 
 
 class RerankReply(msgspec.Struct, frozen=True):
@@ -80,17 +99,19 @@ class Rerank(PoolEndpoint[RerankRequest]):
             raise InvalidRequest(
                 f"top_n is {request.top_n}; it must be a whole number ≥ 0", param="top_n"
             )
-        query = texts_of("query", request.query)
-        given = [each if isinstance(each, str) else each.text for each in request.documents]
-        documents = texts_of("documents", given)
+        query = [scored_of(request.query, "query")]
+        documents = scored_inputs("documents", request.documents)
         pairs = [(0, index) for index in range(len(documents))]
-        found, results = await scores(
-            call, query, documents, pairs, activate=request.use_activation
-        )
+        asked = ScoreOptions(request.use_activation, request.instruction)
+        found, results = await scores(call, query, documents, pairs, asked)
         order = sorted(range(len(found)), key=lambda index: (-found[index], index))
         shown = request.return_documents is not False
         ranked = [
-            Ranked(index, found[index], Document(documents[index]) if shown else UNSET)
+            Ranked(
+                index,
+                found[index],
+                RankedDocument(documents[index].label()) if shown else UNSET,
+            )
             for index in order[: request.top_n or None]
         ]
         return RerankReply(call.id, call.model, ranked, usage_of(results))
@@ -105,28 +126,34 @@ RERANK = [
 ]  # fmt: skip
 
 
+class ScoreOptions(NamedTuple):
+    """activate: false gives a cross-encoder's own number.  instruction: what makes a document a
+    good one; None: the model's own."""
+
+    activate: bool | None = None
+    instruction: str | None = None
+
+
 async def scores(
     call: Call,
-    first: Sequence[str | MediaSource],
-    second: Sequence[str | MediaSource],
+    first: Sequence[Scored],
+    second: Sequence[Scored],
     pairs: list[tuple[int, int]],
-    *,
-    activate: bool | None = None,
+    asked: ScoreOptions,
 ) -> tuple[list[float], list[PoolResult]]:
     """A score for each pair (indexes into first and second), and the results that it cost.
 
-    By the head of a cross-encoder, which reads both texts at once; else of their embeddings, each
+    By the head of a cross-encoder, which reads both inputs at once; else of their embeddings, each
     of which is made once: by their cosine, or by late interaction.
     """
     if scores_pairs(call.engine.welcome):
-        inputs = await call.read_pairs(
-            [(_text(first[one]), _text(second[two])) for one, two in pairs]
-        )
-        results = await call.pool(inputs, Pooling("classify", activate=activate))
+        inputs = await _pairs(call, [(first[one], second[two]) for one, two in pairs], asked)
+        results = await call.pool(inputs, Pooling("classify", activate=asked.activate))
         return [result.values()[0] for result in results], results
     if compares_tokens(call.engine.welcome):
+        _refuse_instruction(asked)
         return await _late_scores(call, first, second, pairs)
-    inputs = await call.read_each([*first, *second])
+    inputs = await _embedded(call, [*first, *second], asked)
     results = await call.pool(inputs, Pooling("embed"))
     found = []
     async with paced(sum(result.size for result in results) // NUMBERS_PER_TOKEN) as pace:
@@ -136,16 +163,74 @@ async def scores(
     return found, results
 
 
+async def _pairs(
+    call: Call, pairs: Sequence[tuple[Scored, Scored]], asked: ScoreOptions
+) -> list[PoolInput]:
+    """Pairs as a cross-encoder reads them. Raises InvalidRequest, and what preparing media
+    raises."""
+    template = conversation_template(call.engine.welcome)
+    if template is not None:
+        return [
+            await _read_chat(call, conversation(*pair, template, asked.instruction), pair)
+            for pair in pairs
+        ]
+    if pooling_model(call.engine.welcome).template is None:
+        _refuse_instruction(asked)
+    texts = [(query.text(), document.text()) for query, document in pairs]
+    return await call.read_pairs(texts, asked.instruction)
+
+
+async def _embedded(call: Call, given: Sequence[Scored], asked: ScoreOptions) -> list[PoolInput]:
+    """Inputs that are compared by their vectors. Of a decoder that sees, all are conversations in
+    its own format if any of them is more than a bare text, or there is an instruction: so texts are
+    comparable with pictures. Raises as `_pairs`."""
+    media = call.engine.welcome.media
+    sees = media is not None and not media.alone
+    if sees and (asked.instruction is not None or not all(each.plain for each in given)):
+        return [
+            await _read_chat(call, message_of(each, asked.instruction), [each]) for each in given
+        ]
+    _refuse_instruction(asked)
+    return await call.read_each([each.alone() for each in given])
+
+
+async def _read_chat(call: Call, messages: list[PoolMessage], given: Sequence[Scored]) -> PoolInput:
+    """A conversation that was made of inputs, its answer opened. Raises InvalidRequest that names
+    those, as no client knows the conversation, and what preparing media raises."""
+    for each in given:
+        each.check()
+    try:
+        return await call.read_chat(messages, add_generation_prompt=True, add_special=None)
+    except InvalidRequest as error:
+        if error.param not in ("input", "prompt") and not (error.param or "").startswith(
+            "messages"
+        ):
+            raise
+        named = " and ".join(each.where for each in given)
+        raise type(error)(
+            f"{named}, as a conversation: {error.message}", param=given[-1].where, code=error.code
+        ) from None
+
+
+def _refuse_instruction(asked: ScoreOptions) -> None:
+    if asked.instruction is not None:
+        raise InvalidRequest(
+            "this model's scores have no instruction; Qwen3-Reranker and models that see have one",
+            param="instruction",
+            code="unsupported_value",
+        )
+
+
 async def _late_scores(
     call: Call,
-    queries: Sequence[str | MediaSource],
-    documents: Sequence[str | MediaSource],
+    queries: Sequence[Scored],
+    documents: Sequence[Scored],
     pairs: list[tuple[int, int]],
 ) -> tuple[list[float], list[PoolResult]]:
     """Texts are computed in groups, as vectors of all tokens of many texts don't fit into memory;
     the vectors of the one that all others meet are kept."""
-    inputs = await call.read([_text(each) for each in queries], role="query")
-    inputs += await call.read([_text(each) for each in documents])
+    inputs = await call.read([each.text() for each in queries], role="query")
+    inputs += await call.read([each.text() for each in documents])
     size = pooling_model(call.engine.welcome).token_size
     sizes = [size * len(each.prompt_token_ids) for each in inputs]
     places = [(one, len(queries) + two) for one, two in pairs]
@@ -190,29 +275,22 @@ def grouped(
         yield group
 
 
-def _text(given: str | MediaSource) -> str:
-    if isinstance(given, str):
-        return given
-    raise InvalidRequest(
-        f"{given.where} is a {WORDS[given.kind]}; this model scores texts",
-        param=given.where,
-        code="unsupported_value",
-    )
-
-
-Texts = str | list[str] | ScoredParts | None
+Inputs = str | list[str | Document] | ScoredParts | None
 
 
 class ScoreRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """text_1 and text_2, or queries and documents: one text meets many, or each its own. Of a
-    model that makes vectors of texts and pictures, `content` has parts, each of which is either.
-    use_activation: false gives a cross-encoder's own number."""
+    """text_1 and text_2, or queries and documents: one input meets many, or each its own. Each is a
+    text, or of a model that sees an object with a text, an image, or `content`; of an object in
+    place of a list, each part of the content is an input.
+    use_activation: false gives a cross-encoder's own number.  instruction: what makes a document a
+    good one, in place of the model's own."""
 
-    text_1: Texts = None
-    text_2: Texts = None
-    queries: Texts = None
-    documents: Texts = None
+    text_1: Inputs = None
+    text_2: Inputs = None
+    queries: Inputs = None
+    documents: Inputs = None
     use_activation: Flag = None
+    instruction: Text = None
 
 
 class Score(msgspec.Struct, frozen=True, tag_field="object", tag="score"):
@@ -233,17 +311,18 @@ class ScoreEndpoint(PoolEndpoint[ScoreRequest]):
     id_prefix = "score"
 
     async def answer(self, request: ScoreRequest, call: Call) -> ScoreReply:
-        first = one_of(request, "text_1", "queries")
-        second = one_of(request, "text_2", "documents")
+        first = inputs_of(request, "text_1", "queries")
+        second = inputs_of(request, "text_2", "documents")
         pairs = pair_up(len(first), len(second))
         check_count("text_2", len(pairs))
-        found, results = await scores(call, first, second, pairs, activate=request.use_activation)
+        asked = ScoreOptions(request.use_activation, request.instruction)
+        found, results = await scores(call, first, second, pairs, asked)
         data = [Score(index, score) for index, score in enumerate(found)]
         return ScoreReply(call.id, call.created, call.model, data, usage_of(results))
 
 
-def one_of(request: ScoreRequest, name: str, other: str) -> list[str | MediaSource]:
-    """The texts, or pictures, under either name. Raises InvalidRequest for both, or neither."""
+def inputs_of(request: ScoreRequest, name: str, other: str) -> list[Scored]:
+    """The inputs under either name. Raises InvalidRequest for both, or neither."""
     given = {each: getattr(request, each) for each in (name, other)}
     given = {each: value for each, value in given.items() if value is not None}
     if len(given) != 1:
@@ -253,11 +332,7 @@ def one_of(request: ScoreRequest, name: str, other: str) -> list[str | MediaSour
             code=None if given else "missing_required_parameter",
         )
     ((found, value),) = given.items()
-    if not isinstance(value, ScoredParts):
-        return [*texts_of(found, value)]
-    parts = inputs_of_parts(value, found)
-    check_count(found, len(parts))
-    return parts
+    return scored_inputs(found, value)
 
 
 SCORE = [

@@ -13,6 +13,7 @@ from penstock.errors import InvalidRequest
 from penstock.media.items import PreparedItems, PromptMedia
 from penstock.media.prompt import MediaPrompt, by_itself
 from penstock.model.media_facts import MediaFacts
+from penstock.model.pooling_config import PairTemplate
 from penstock.protocol.common import Pooling
 from penstock.protocol.to_frontend import Welcome
 from penstock.text.tokenizer import Tokenizer
@@ -77,9 +78,11 @@ def text_input(
     limit: int | None,
     add_special: bool = True,
     role: Role = "document",
+    instruction: str | None = None,
 ) -> PoolInput:
     """A text, or two that belong together, as the model's own tokenizer or its template puts them.
-    role: of a text for late interaction. Raises InvalidRequest."""
+    role: of a text for late interaction.  instruction: for the template, in place of its own.
+    Raises InvalidRequest."""
     size = len(text) + len(pair or "")
     most = welcome.limits.max_model_len * MAX_CHARACTERS_PER_TOKEN
     most = most if limit is None else max(most, MAX_CUT_CHARACTERS)
@@ -97,7 +100,7 @@ def text_input(
                 "this model's prompt ends with the question and can't be truncated",
                 param="truncate_prompt_tokens",
             )
-        text, pair = template.filled(text, pair), None
+        text, pair = template.filled(text, pair, instruction), None
     try:
         prompt_token_ids, types = tokenizer.encode_typed(
             text,
@@ -172,6 +175,12 @@ def pair_up(first: int, second: int) -> list[tuple[int, int]]:
         f"there are {first} first and {second} second texts; allowed: 1 and any number, or the "
         "same number of each"
     )
+
+
+def conversation_template(welcome: Welcome) -> PairTemplate | None:
+    """How a pair becomes a conversation in the model's own format; None where it doesn't."""
+    template = pooling_model(welcome).template
+    return template if template is not None and template.system else None
 
 
 def cosine(one: list[float], other: list[float]) -> float:

@@ -18,7 +18,6 @@ from penstock.client.pooling_inputs import (
     limit_of,
     pair_up,
     scores_pairs,
-    text_input,
 )
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.llm.adapters import GivenAdapters
@@ -26,12 +25,13 @@ from penstock.llm.background_loop import BackgroundLoop
 from penstock.llm.pooling_jobs import (
     PoolJob,
     Scored,
-    job_of,
+    alone_jobs,
     jobs_for,
+    pair_jobs,
     pooled,
+    refuse_instruction,
     run_job,
     scored_inputs,
-    text_of,
     welcome_of,
 )
 from penstock.llm.pooling_outputs import (
@@ -158,13 +158,14 @@ class PoolingCalls:
         lora_request: GivenAdapters = None,
         truncate_prompt_tokens: int | None = None,
         pooling_params: PoolingParams | None = None,
+        instruction: str | None = None,
     ) -> list[ScoringRequestOutput]:
         """outputs.score for each pair: one text with each of many, or each with its own.
 
         By the head of a cross-encoder; else the cosine of two embeddings, or what late interaction
-        makes of the vectors of their tokens (data_1 are the queries). Of a model that makes
-        vectors of texts and pictures, {"content": [parts]} has several inputs, each of which is
-        either.
+        makes of the vectors of their tokens (data_1 are the queries). Of a model that takes
+        pictures, {"content": [parts]} has several inputs, each of which is a text or a picture.
+        instruction: what makes a document a good one, in place of the model's own.
         """
         text, welcome = self._text(), self._welcome()
         first, second = scored_inputs(data_1), scored_inputs(data_2)
@@ -176,26 +177,52 @@ class PoolingCalls:
             if not isinstance(lora_request, (LoRARequest, type(None))):
                 raise InvalidRequest("score takes one adapter for all texts", param="lora_request")
             if compares_tokens(welcome):
+                refuse_instruction(instruction)
                 params = msgspec.structs.replace(params, truncate_prompt_tokens=cut)
                 return self._late_scores(first, second, pairs, params, lora_request, use_tqdm)
-            embedded = self.embed(
-                [*first, *second],
+            embedded = self._embedded(
+                [*first, *second], params, cut, lora_request, use_tqdm, instruction
+            )
+            return [_cosine(embedded[one], embedded[len(first) + two]) for one, two in pairs]
+        asked = Pooling("classify", activate=params.use_activation)
+        jobs = pair_jobs(
+            [(first[one], second[two]) for one, two in pairs],
+            text,
+            welcome,
+            limit=limit,
+            asked=asked,
+            instruction=instruction,
+        )
+        runs = self._run_jobs(self._adapted(jobs, lora_request), use_tqdm)
+        return [
+            _output(ScoringRequestOutput, run, ScoringOutput(run.result.values()[0]))
+            for run in runs
+        ]
+
+    def _embedded(
+        self,
+        given: list[Prompt],
+        params: PoolingParams,
+        cut: int | None,
+        lora_request: GivenAdapters,
+        use_tqdm: bool,
+        instruction: str | None,
+    ) -> list[EmbeddingRequestOutput]:
+        """Vectors of what is compared."""
+        text, welcome = self._text(), self._welcome()
+        limit = limit_of(cut, welcome)
+        jobs = alone_jobs(given, text, welcome, limit=limit, instruction=instruction)
+        if jobs is None:
+            return self.embed(
+                given,
                 use_tqdm=use_tqdm,
                 lora_request=lora_request,
                 truncate_prompt_tokens=cut,
                 pooling_params=params,
             )
-            return [_cosine(embedded[one], embedded[len(first) + two]) for one, two in pairs]
-        asked = Pooling("classify", activate=params.use_activation)
-        jobs = []
-        for one, two in pairs:
-            texts = text_of(first[one]), text_of(second[two])
-            given = text_input(*texts, text.tokenizer, welcome, limit=limit)
-            jobs.append(job_of(given, asked, Terms()))
-        runs = self._run_jobs(self._adapted(jobs, lora_request), use_tqdm)
         return [
-            _output(ScoringRequestOutput, run, ScoringOutput(run.result.values()[0]))
-            for run in runs
+            _output(EmbeddingRequestOutput, run, EmbeddingOutput(run.result.values()))
+            for run in self._run_jobs(self._adapted(jobs, lora_request), use_tqdm)
         ]
 
     def _late_scores(

@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from penstock.client.late_interaction import Role
-from penstock.client.pool_request import PoolResult, check_task, pooling_model
+from penstock.client.pool_request import PoolResult, check_input, check_task, pooling_model
 from penstock.client.pooling_inputs import (
     PoolInput,
     check_pictures,
+    conversation_template,
     ids_input,
     limit_of,
     media_input,
@@ -28,7 +29,7 @@ from penstock.llm.media_given import (
     source_of_part,
     sources_of,
 )
-from penstock.llm.media_prompts import library_prompt
+from penstock.llm.media_prompts import LibraryPrompt, library_chat, library_prompt
 from penstock.llm.prompts import Prompt, with_salt
 from penstock.media.desk import MediaDesk, not_taken
 from penstock.media.items import PreparedItems
@@ -142,6 +143,109 @@ def jobs_for(
     ]
 
 
+def pair_jobs(
+    pairs: Sequence[tuple[Prompt, Prompt]],
+    text: ModelText,
+    welcome: Welcome,
+    *,
+    limit: int | None,
+    asked: Pooling,
+    instruction: str | None,
+) -> list[PoolJob]:
+    """A cross-encoder's, of what it reads together. Raises InvalidRequest."""
+    template = conversation_template(welcome)
+    if template is None:
+        if pooling_model(welcome).template is None:
+            refuse_instruction(instruction)
+        return [
+            job_of(
+                text_input(
+                    text_of(query),
+                    text_of(document),
+                    text.tokenizer,
+                    welcome,
+                    limit=limit,
+                    instruction=instruction,
+                ),
+                asked,
+                Terms(),
+            )
+            for query, document in pairs
+        ]
+    refuse_cut(limit)
+    jobs = []
+    for query, document in pairs:
+        opening, between = template.opening(instruction), template.document
+        content: str | list[dict[str, Any]]
+        if isinstance(query, str) and isinstance(document, str):
+            # Nothing stands between them; in a chat, texts without a picture are lines.
+            content = f"{opening}{query}{between}{document}"
+        else:
+            content = [_said(opening), _part(query), _said(between), _part(document)]
+        jobs.append(conversation_job(content, template.system, text, welcome, asked))
+    return jobs
+
+
+def alone_jobs(
+    prompts: Sequence[Prompt],
+    text: ModelText,
+    welcome: Welcome,
+    *,
+    limit: int | None,
+    instruction: str | None,
+) -> list[PoolJob] | None:
+    """For vectors of a decoder that sees: each prompt as a conversation, if any of them is more
+    than a text, or there is an instruction. None where they are prompts like others. Raises
+    InvalidRequest."""
+    sees = welcome.media is not None and not welcome.media.alone
+    if not sees or (instruction is None and all(isinstance(each, str) for each in prompts)):
+        refuse_instruction(instruction)
+        return None
+    refuse_cut(limit)
+    asked = Pooling("embed")
+    return [
+        conversation_job([_part(each)], instruction or "", text, welcome, asked) for each in prompts
+    ]
+
+
+def conversation_job(
+    content: str | list[dict[str, Any]],
+    system: str,
+    text: ModelText,
+    welcome: Welcome,
+    asked: Pooling,
+) -> PoolJob:
+    """A user's message, behind a system message unless that is empty, in the model's own format,
+    with the answer opened. Raises InvalidRequest."""
+    messages: list[Any] = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": content})
+    return _job_of_prompt(
+        library_chat(messages, text, add_generation_prompt=True), welcome, asked, Terms()
+    )
+
+
+def refuse_instruction(instruction: str | None) -> None:
+    """Raises InvalidRequest for one, where the model's scores have none."""
+    if instruction is not None:
+        raise InvalidRequest(
+            "this model's scores have no instruction; Qwen3-Reranker and models that see have one",
+            param="instruction",
+            code="unsupported_value",
+        )
+
+
+def _said(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _part(prompt: Prompt) -> dict[str, Any]:
+    """What `scored_inputs` found, as a part of a chat."""
+    if isinstance(prompt, str):
+        return _said(prompt)
+    ((kind, given),) = cast("dict[str, Any]", prompt)["multi_modal_data"].items()
+    return {"type": kind, kind: given}
+
+
 def _media_job(
     prompt: Any,
     text: ModelText,
@@ -154,7 +258,12 @@ def _media_job(
     if welcome.media is None or welcome.media.alone:
         return _picture_job(prompt, welcome, asked, terms)
     refuse_cut(limit)
-    found = library_prompt(prompt, text)
+    return _job_of_prompt(library_prompt(prompt, text), welcome, asked, terms)
+
+
+def _job_of_prompt(found: LibraryPrompt, welcome: Welcome, asked: Pooling, terms: Terms) -> PoolJob:
+    if found.finish is None:
+        check_input(found.prompt_token_ids, welcome)
 
     def finish(items: PreparedItems) -> PoolInput:
         if found.finish is None:

@@ -35,14 +35,26 @@ class DenseLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PairTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """What surrounds a query and a document in the prompt of a generative cross-encoder."""
+    """What surrounds a query and a document in the prompt of a generative cross-encoder.
+
+    instruction: what makes a document a good one, unless a request says so itself.  system: not
+    empty where the model's own template makes the prompt, of this system message and a user's with
+    all the rest, which may hold pictures; the answer is opened behind them."""
 
     before: str
-    between: str
-    behind: str
+    instruction: str
+    query: str
+    document: str
+    behind: str = ""
+    system: str = ""
 
-    def filled(self, query: str, document: str) -> str:
-        return f"{self.before}{query}{self.between}{document}{self.behind}"
+    def opening(self, instruction: str | None = None) -> str:
+        """What stands in front of the query. instruction: None: the model's own."""
+        own = self.instruction if instruction is None else instruction
+        return f"{self.before}{own}{self.query}"
+
+    def filled(self, query: str, document: str, instruction: str | None = None) -> str:
+        return f"{self.opening(instruction)}{query}{self.document}{document}{self.behind}"
 
 
 class TextPadding(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -118,9 +117,10 @@ def read_hub_folder(
 
 
 def _pooled(config: ModelConfig, pooling: PoolingConfig) -> ModelConfig:
-    """Without what vectors aren't made of: sounds, and pictures too where the inputs are pairs of
-    texts, or a text's tokens have vectors of their own."""
-    if pooling.labels or pooling.late is not None or pooling.template is not None:
+    """Without what vectors aren't made of: sounds, and pictures too where the inputs are texts or
+    pairs of texts, or a text's tokens have vectors of their own."""
+    chats = pooling.template is not None and pooling.template.system
+    if pooling.late is not None or (pooling.labels and not chats):
         config = msgspec.structs.replace(config, vision=None)
     return msgspec.structs.replace(config, audio=None)
 
@@ -285,31 +285,44 @@ def head_checkpoint(stated: Fields, weights: WeightFiles) -> Checkpoint:
 
 # Decoders that say by one token whether a document answers a query: their scores as a label.
 #
-# Source: the model card of Qwen3-Reranker, which has the prompt and the two answers; the key
-# `classifier_from_token` is what vLLM reads.
+# Source: the model cards of Qwen3-Reranker and Qwen3-VL-Reranker, which have the prompt and the two
+# answers; the key `classifier_from_token` is what vLLM reads.
 
 ANSWERS = "classifier_from_token"
-_QWEN3 = re.compile(r"qwen3-reranker", re.IGNORECASE)
-_QWEN3_TEMPLATE = PairTemplate(
-    before=(
-        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "
-        'and the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
-        "<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that "
-        "answer the query\n<Query>: "
-    ),
-    between="\n<Document>: ",
+_JUDGE = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".'
+)
+QWEN3 = PairTemplate(
+    before=f"<|im_start|>system\n{_JUDGE}<|im_end|>\n<|im_start|>user\n<Instruct>: ",
+    instruction="Given a web search query, retrieve relevant passages that answer the query",
+    query="\n<Query>: ",
+    document="\n<Document>: ",
     behind="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
 )
+QWEN3_VL = PairTemplate(
+    system=_JUDGE,
+    before="<Instruct>: ",
+    instruction="Given a search query, retrieve relevant candidates that answer the query.",
+    query="<Query>:",
+    document="\n<Document>:",
+)
+_RERANKERS = {
+    "Qwen3ForCausalLM": ("qwen3-reranker", QWEN3),
+    "Qwen3VLForConditionalGeneration": ("qwen3-vl-reranker", QWEN3_VL),
+}
+"""By class in config.json: what the name of a folder with such a reranker has in it, and its
+prompt."""
 
 
 def read_reranker(
     path: Path, stated: Fields, tokenizer_json: bytes, size: int
 ) -> PoolingConfig | None:
-    """None for another model. Qwen3-Reranker's own files don't say what they are: a folder, or a
+    """None for another model. The files of Qwen's rerankers don't say what they are: a folder, or a
     repository in the hub's cache, that is called so counts. Raises UnsupportedModel for answers
     that aren't two tokens."""
-    original = _is_qwen3(path, stated)
-    if ANSWERS not in stated and not original:
+    template = reranker_template(path, stated)
+    if ANSWERS not in stated and template is None:
         return None
     named = stated.listed(ANSWERS, str) if ANSWERS in stated else ["no", "yes"]
     if len(named) != 2:
@@ -320,7 +333,6 @@ def read_reranker(
             raise UnsupportedModel(
                 f"{stated.where}: {ANSWERS}: the tokenizer has no token {token!r}"
             )
-    qwen3 = original or stated.flag("is_original_qwen3_reranker", False)
     return PoolingConfig(
         mode="last",
         normalize=False,
@@ -328,17 +340,21 @@ def read_reranker(
         labels=(named[1],),
         activation="sigmoid",
         answers=(vocabulary[named[0]], vocabulary[named[1]]),
-        template=_QWEN3_TEMPLATE if qwen3 else None,
+        template=template,
     )
 
 
-def _is_qwen3(path: Path, stated: Fields) -> bool:
+def reranker_template(path: Path, stated: Fields) -> PairTemplate | None:
+    """The prompt of one of Qwen's rerankers, which is one by its folder's name or by its
+    config; None for another model."""
     classes = stated.values.get("architectures")
-    if not isinstance(classes, list) or "Qwen3ForCausalLM" not in classes:
-        return False
+    own = [each for each in classes if each in _RERANKERS] if isinstance(classes, list) else []
+    name, template = _RERANKERS[own[0]] if own else ("", QWEN3)
+    if stated.flag("is_original_qwen3_reranker", False):
+        return template
     # In the hub's cache a repository's files lie in snapshots/REVISION.
     named = path.parent.parent if path.parent.name == "snapshots" else path
-    return _QWEN3.search(named.name) is not None
+    return template if own and name in named.name.lower() else None
 
 
 def _vocabulary(tokenizer_json: bytes) -> dict[str, int]:
