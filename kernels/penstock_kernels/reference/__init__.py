@@ -25,6 +25,7 @@ from penstock_kernels.reference.activations import (
 )
 from penstock_kernels.reference.attention import AttentionPlan, paged_attention, plan_attention
 from penstock_kernels.reference.choosing import choose_tokens
+from penstock_kernels.reference.compressed import SeenRows, attention_over, entries_of
 from penstock_kernels.reference.encoder import layer_norm
 from penstock_kernels.reference.kv_cache import (
     Int8Rows,
@@ -46,6 +47,7 @@ from penstock_kernels.reference.recurrent import (
 from penstock_kernels.reference.rms_norm import rms_norm, row_mean
 from penstock_kernels.reference.rope import (
     apply_rope,
+    apply_rope_last,
     inverse_frequencies,
     linear_scaled,
     llama3_scaled,
@@ -70,10 +72,14 @@ __all__ = [
     "LastNumbers",
     "RowAdjustments",
     "SamplingCuts",
+    "SeenRows",
     "adjust_row",
     "apply_rope",
+    "apply_rope_last",
+    "attention_over",
     "causal_conv",
     "choose_tokens",
+    "entries_of",
     "gated_activation",
     "gated_delta",
     "gelu_mul",

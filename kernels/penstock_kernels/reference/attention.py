@@ -129,8 +129,8 @@ def plan_attention(
     `group`: query heads per KV head.
     `firsts`: for each sequence the first token that a query of it sees, before which no block is
     read; None: the first of all.
-    `last_seen`: [queries] the last position that each query sees, below its sequence's length and
-    not before its own; None: its own.
+    `last_seen`: [queries] the last position that each query sees, below its sequence's length; -1:
+    it sees none; None: its own.
     """
     begins = [0] * len(block_tables) if firsts is None else firsts
     slots = np.concatenate(_slots_by_split(block_tables, seq_lens, begins, block_size, zero_slot))
@@ -147,7 +147,7 @@ def plan_attention(
     positions = (seq_lens - query_lens)[seq][:, None] + within
     rows = first_row[:, None] + within
     last_keys = positions if last_seen is None else last_seen[rows]
-    splits = last_keys.max(1) // KEY_SPLIT + 1
+    splits = np.maximum(last_keys.max(1), 0) // KEY_SPLIT + 1
     order = np.argsort(-splits, kind="stable")
     groups = []
     for part in _by_pairs(order, splits):
@@ -261,9 +261,9 @@ def paged_attention(
         hidden = group.hidden(window, chunk)
         if chosen is not None:
             hidden = hidden | group.left_out(chosen)
-        partials = _partials(tiles, key_cache, value_cache, group, hidden, soft_cap)
-        result = _combine(*partials, group, _sinks_by_row(sinks, tiles))
-        flat = _rows_of(result, group, query.shape[1])
+        found = partials(tiles, key_cache, value_cache, group, hidden, soft_cap)
+        result = _combine(*found, group, _sinks_by_row(sinks, tiles))
+        flat = rows_of(result, query.shape[1])
         out[group.out_rows] = flat[group.out_places, :, :size].to(query.dtype)
     return out
 
@@ -279,14 +279,14 @@ def query_tiles(query: Tensor, group: TileGroup, kv_heads: int, scale: float) ->
     return tiles.permute(2, 0, 1, 3, 4).reshape(kv_heads, count, -1, dim)
 
 
-def _rows_of(result: Tensor, group: TileGroup, heads: int) -> Tensor:
+def rows_of(result: Tensor, heads: int) -> Tensor:
     """The inverse of query_tiles: [tiles * tile_queries, heads, padded head_dim]."""
     kv_heads, count, _, dim = result.shape
     split = result.view(kv_heads, count, -1, heads // kv_heads, dim)
     return split.permute(1, 2, 0, 3, 4).reshape(-1, heads, dim)
 
 
-def _partials(
+def partials(
     tiles: Tensor,
     key_cache: KVRows,
     value_cache: KVRows,
@@ -355,6 +355,19 @@ def _combine(
 ) -> Tensor:
     """Combines the partials of each tile, split by split, and the sinks last. Returns [kv_heads,
     tiles, rows, dim]."""
+    top, total, mixed = folded(maxima, sums, values, group)
+    if sinks is not None:
+        both = torch.maximum(top, sinks)
+        keep = torch.exp(top - both)
+        total, mixed = total * keep + torch.exp(sinks - both), mixed * keep[..., None]
+    return mixed / total[..., None]
+
+
+def folded(
+    maxima: Tensor, sums: Tensor, values: Tensor, group: TileGroup
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Combines the partials of each tile, split by split. Returns rows' maxima and sums, [kv_heads,
+    tiles, rows], and their weighted values, [.., dim]. May overwrite the partials."""
     tiles = group.split_tiles[0]
     top, total, mixed = maxima[:, :tiles], sums[:, :tiles], values[:, :tiles]
     start = tiles
@@ -367,8 +380,4 @@ def _combine(
         mixed[:, :count] = mixed[:, :count] * keep[..., None] + values[:, part] * add[..., None]
         top[:, :count] = both
         start += count
-    if sinks is not None:
-        both = torch.maximum(top, sinks)
-        keep = torch.exp(top - both)
-        total, mixed = total * keep + torch.exp(sinks - both), mixed * keep[..., None]
-    return mixed / total[..., None]
+    return top, total, mixed

@@ -93,3 +93,13 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.float().chunk(2, dim=-1)
     cos, sin = cos[:, None, :], sin[:, None, :]
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
+
+
+def apply_rope_last(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates the last `dims` numbers of a head, of which neighbours are a pair. Arguments and
+    result are apply_rope's; with `sin` negated, it turns back."""
+    plain, turning = x.split((x.shape[-1] - 2 * cos.shape[-1], 2 * cos.shape[-1]), -1)
+    first, second = turning.float().unflatten(-1, (-1, 2)).unbind(-1)
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    turned = torch.stack((first * cos - second * sin, second * cos + first * sin), -1)
+    return torch.cat((plain, turned.flatten(-2).to(x.dtype)), -1)

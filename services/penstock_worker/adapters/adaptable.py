@@ -10,7 +10,13 @@ from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import FeedForwardSpec, LayerSpec
 
 _WHOLE_MODEL = frozenset(
-    {mechanism.STREAMS, mechanism.CROSS_ATTENTION, mechanism.EXPERTS_BESIDE, mechanism.SHARED_KV}
+    {
+        mechanism.STREAMS,
+        mechanism.HYPER_CONNECTIONS,
+        mechanism.CROSS_ATTENTION,
+        mechanism.EXPERTS_BESIDE,
+        mechanism.SHARED_KV,
+    }
 )
 """Mechanisms that bind a layer's products to others."""
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import ONE_GROUP, KVGroup, KVLayout, layers_that_read, one_group
-from penstock.model.layer_spec import IndexSpec, KVHeadsSpec
-from penstock.model.mechanisms import OWN_HEADS
+from penstock.model.layer_spec import CompressedSpec, IndexSpec, KVHeadsSpec
+from penstock.model.mechanisms import COMPRESSED, OWN_HEADS
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class CacheShape:
     """A value is the last so many numbers of its key, and isn't stored again; None: it is."""
     index: IndexSpec | None = None
     """The index whose keys, one for each token, are stored besides; None: there is none."""
+    compressed: tuple[CompressedSpec, ...] = ()
+    """What each layer stores besides for entries that stand for several tokens; empty: nothing."""
     groups: tuple[KVGroup, ...] = ONE_GROUP
     """Groups of layers, each with a block table of its own."""
     places: tuple[tuple[int, int], ...] | None = None
@@ -65,6 +67,12 @@ class CacheShape:
         if layout is None:
             layout = one_group(config.num_layers, layers_that_read(config))
         own = layers or range(config.num_layers)
+        rules = [config.layer(number).attention for number in range(config.num_layers)]
+        compressed = tuple(rule.compressed for rule in rules if rule.compressed is not None)
+        if dtype == torch.int8 and compressed:
+            raise StartupError(
+                f"kv_cache_dtype is int8, which is not served for {COMPRESSED}; auto is"
+            )
         heads = tuple(map(config.kv_heads, range(config.num_layers)))
         if dtype == torch.int8 and len(set(heads)) > 1:
             raise StartupError(
@@ -77,8 +85,9 @@ class CacheShape:
             head_dim=heads[0].size,
             block_size=block_size,
             dtype=dtype,
-            value_in_key=None if config.latent is None else config.latent.rank,
+            value_in_key=config.value_in_key,
             index=config.index,
+            compressed=compressed,
             groups=layout.groups,
             places=layout.places(own),
             query_heads=frozenset(
@@ -255,6 +264,60 @@ class ChoosingAttention(StepAttention, Protocol):
         """Rotates the rows' queries and keys, stores keys in the layer's cache, and chooses for
         each row the `most` tokens that it reads, which holds until the next choice (see
         penstock_kernels.reference.choosing). A row's choice depends on its sequence alone."""
+
+
+@dataclass(frozen=True)
+class EntryParts:
+    """What entries are made of."""
+
+    rows: Tensor
+    """[entries, tokens, numbers]: what each token has given."""
+    there: Tensor
+    """[entries, tokens] bool: which tokens there are."""
+    firsts: Tensor
+    """[entries] int64: position of the first token that an entry stands for."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Entries of a layer, and their keys in its index."""
+
+    entries: Tensor
+    """[entries, head_dim], rotated."""
+    keys: Tensor | None = None
+    """[entries, size], rotated; None: the layer has no index."""
+
+
+class CompressedAttention(Protocol):
+    """Attention to tokens and entries (see CompressedSpec) for one step's batch."""
+
+    def give(self, layer: int, rows: Tensor) -> EntryParts:
+        """Stores what the step's tokens give to entries, [rows, numbers]. Returns the parts of all
+        entries whose last token is among them, as they are stored."""
+
+    def store(self, layer: int, entries: Entries) -> None:
+        """Stores these entries, in the order in which `give` has returned their parts."""
+
+    def choose(self, layer: int, query: Tensor, weights: Tensor, index: IndexSpec) -> Tensor:
+        """Returns which entries each row reads, [rows, entries] bool, as choose_tokens does (see
+        penstock_kernels.reference.choosing). `query` is [rows, heads, size], rotated, `weights`
+        [rows, heads]."""
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, rule: ScoreRule, chosen: Tensor | None
+    ) -> Tensor:
+        """Stores keys of the step's tokens, [rows, 1, head_dim], and attends to what each row sees
+        of tokens and entries; of these, if given, to those that are `chosen`. `query` is [rows,
+        heads, head_dim]; both are rotated. Returns [rows, heads, head_dim], in which padding rows
+        are zero. Bits depend on a row's sequence alone, as StepAttention's do."""
+
+
+@runtime_checkable
+class CompressingAttention(StepAttention, Protocol):
+    """Attention of a model whose layers see entries."""
+
+    def compressed(self) -> CompressedAttention:
+        """Raises ValueError if the cache has no entries."""
 
 
 class AttentionBackend(Protocol):

@@ -14,6 +14,7 @@ from torch import Tensor
 from penstock.model.kv_layout import FULL, KVGroup
 from penstock.model.layer_spec import IndexSpec, KVHeadsSpec
 from penstock_kernels import reference as ops
+from penstock_worker.attention.compressed import CompressedCache, CompressedStep
 from penstock_worker.attention.encoded import DividedStep, Division
 from penstock_worker.attention.interface import (
     PLAIN_RULE,
@@ -56,6 +57,7 @@ class ReferenceAttention:
         own = shape.num_layers if shape.index is not None else 0
         self.index = [self._layer(of_index=shape.index) for _ in range(own)]
         self.values = [self._values(keys) for keys in self.keys]
+        self._compressed = CompressedCache(shape, num_blocks) if shape.compressed else None
 
     def _values(self, keys: ops.KVRows) -> ops.KVRows:
         own = self.shape.value_in_key
@@ -90,7 +92,8 @@ class ReferenceAttention:
         of_token = parts * shape.num_kv_heads * per_head
         if shape.index is not None:
             of_token += shape.index.size * shape.dtype.itemsize + scale
-        return shape.num_layers * of_token * shape.block_size
+        more = CompressedCache.block_bytes(shape) if shape.compressed else 0
+        return shape.num_layers * of_token * shape.block_size + more
 
     def kv_blocks(self) -> list[np.ndarray]:
         blocks = self.zero_slot // self.shape.block_size
@@ -111,7 +114,8 @@ class ReferenceAttention:
             return [part.reshape(blocks, -1).numpy() for part in wide]
         # The slots of a block are contiguous within each head.
         heads = [head[: self.zero_slot].view(torch.uint8) for part in parts for head in part]
-        return [head.reshape(blocks, -1).numpy() for head in heads]
+        more = [] if self._compressed is None else self._compressed.kv_blocks()
+        return [head.reshape(blocks, -1).numpy() for head in heads] + more
 
     def of_layer(self, layer: int) -> tuple[ops.KVRows, ops.KVRows]:
         """Returns the keys and values of a layer, each [kv_heads, slots, head_dim]."""
@@ -123,14 +127,20 @@ class ReferenceAttention:
         return _by_head(keys, heads), _by_head(values, heads)
 
     def plan(self, layout: BatchLayout) -> ReferenceStep:
-        groups = zip(self.shape.groups, layout.tables, strict=True)
-        index = None
+        tables = zip(self.shape.groups, layout.tables, strict=True)
+        groups = [self._plan(layout, *each) for each in tables]
+        index = compressed = None
         if self.shape.index is not None:
             index = self._laid_out(layout, FULL, layout.block_tables, self.shape.index.heads)
         causal = None
         if layout.last_seen is not None:
             causal = partial(self.plan, replace(layout, last_seen=None))
-        return ReferenceStep(self, [self._plan(layout, *each) for each in groups], index, causal)
+        if self._compressed is not None:
+            slots, plans = groups[0]
+            compressed = self._compressed.plan(
+                layout, self.keys, slots, plans[self.shape.num_heads]
+            )
+        return ReferenceStep(self, groups, index, causal, compressed)
 
     def _plan(
         self, layout: BatchLayout, group: KVGroup, tables: Sequence[np.ndarray]
@@ -190,6 +200,7 @@ class ReferenceStep:
         groups: list[tuple[Tensor, dict[int, ops.AttentionPlan]]],
         index: ops.AttentionPlan | None = None,
         causal: Callable[[], ReferenceStep] | None = None,
+        compressed: CompressedStep | None = None,
     ) -> None:
         """`causal` makes the step in which no token sees one behind itself; None: it is so.
         `groups` has for each KV group [tokens] int64, where the step's keys and values are
@@ -200,6 +211,7 @@ class ReferenceStep:
         self._index = index
         self._chosen: Tensor | None = None
         self._causal = None if causal is None else cache(causal)
+        self._compressed = compressed
 
     def attend(
         self,
@@ -237,6 +249,11 @@ class ReferenceStep:
             sinks=rule.sinks,
             chosen=self._chosen if rule.chosen else None,
         )
+
+    def compressed(self) -> CompressedStep:
+        if self._compressed is None:
+            raise ValueError("the cache has no entries that stand for several tokens")
+        return self._compressed
 
     def choose(self, layer: int, rows: IndexRows, rotation: Rotation, most: int) -> None:
         """Chooses the tokens that the rows read, as ChoosingAttention describes."""

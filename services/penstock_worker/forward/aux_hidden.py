@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.errors import StartupError
 from penstock.families.eagle3 import default_aux_layers
 from penstock.model.config import HeadConfig, ModelConfig
+from penstock.model.mechanisms import HYPER_CONNECTIONS
 from penstock.prepare import load_manifest
 from penstock.protocol.to_worker import Setup
 from penstock_worker.models.aux_hidden import AuxHidden
@@ -16,6 +17,11 @@ def aux_hidden_for(config: ModelConfig, setup: Setup) -> AuxHidden | None:
     said = setup.speculation
     if said is None or said.method not in ("eagle3", "mtp"):
         return None
+    if config.hyper_connections is not None:
+        raise StartupError(
+            f"speculative_config: a head of method {said.method} reads one residual, and the model"
+            f" has {HYPER_CONNECTIONS}; method suffix is allowed with every model"
+        )
     if said.method == "mtp":
         return AuxHidden((config.num_layers,))
     head = load_manifest(said.model).config

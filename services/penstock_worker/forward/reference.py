@@ -15,12 +15,17 @@ from penstock.model.mechanisms import (
     BESIDE_ATTENTION,
     CHANNEL_DECAY,
     CHOSEN_TOKENS,
+    COMPRESSED,
+    EXPERTS_BY_TOKEN,
     HEAD_GATE,
+    HYPER_CONNECTIONS,
+    LIMITED_GATE,
     LIMITED_INNER,
     MAMBA1,
     OVERSHOOTING,
     QUERY_HEADS,
     SHARED_CHOICE,
+    SQRT_SOFTPLUS,
     UNNORMED_MAMBA2,
 )
 from penstock.model.media_facts import alignment_heads
@@ -66,10 +71,15 @@ MECHANISMS = COMMON | {
     CHOSEN_TOKENS,
     HEAD_GATE,
     LIMITED_INNER,
+    COMPRESSED,
+    EXPERTS_BY_TOKEN,
+    HYPER_CONNECTIONS,
+    LIMITED_GATE,
     MAMBA1,
     OVERSHOOTING,
     QUERY_HEADS,
     SHARED_CHOICE,
+    SQRT_SOFTPLUS,
     UNNORMED_MAMBA2,
 }
 """What this backend has beyond Llama's layers."""

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from penstock.model.layer_spec import LayerSpec, StreamsSpec
 from penstock_worker.layers.attention import CROSS_NORM, CrossAttention, CrossLayer, SelfAttention
+from penstock_worker.layers.compressed_attention import CompressedSelfAttention
 from penstock_worker.layers.feed_forward import FeedForward, MixtureOfExperts
+from penstock_worker.layers.hyper_connections import HyperLayer
 from penstock_worker.layers.latent_attention import LatentAttention
 from penstock_worker.layers.parts import NO_NORM, LayerExperts, Norm, Parts, Recurrence, RMSNorm
 from penstock_worker.layers.per_layer_inputs import Layer, LayerInput
@@ -80,7 +82,9 @@ class AttentionBeside:
         return self.attention(hidden, step) + self.recurrence(hidden, step)
 
 
-AttentionLike = SelfAttention | LatentAttention | Recurrence | AttentionBeside
+AttentionLike = (
+    SelfAttention | LatentAttention | CompressedSelfAttention | Recurrence | AttentionBeside
+)
 AnyFeedForward = FeedForward | MixtureOfExperts | ExpertsBeside
 
 
@@ -204,6 +208,10 @@ def load_layer(parts: Parts, layer: int) -> Layer:
     if streams is not None:
         around = [norms.named(name) for name in NORMS]
         return load_streams_layer(parts, layer, streams, attention, feed_forward, around)
+    hyper = parts.config.hyper_connections
+    if hyper is not None and not isinstance(feed_forward, ExpertsBeside):
+        both = (norms.named(ATTENTION_NORM), norms.named(FEED_FORWARD_NORM))
+        return HyperLayer.load(parts, layer, hyper, both, attention, feed_forward)
     beside = isinstance(feed_forward, ExpertsBeside)
     return DecoderLayer(
         norms.first(),
@@ -252,6 +260,8 @@ def _load_attention(parts: Parts, layer: int, spec: LayerSpec) -> AttentionLike:
         if not spec.attends_beside:
             return recurrence
         return AttentionBeside(SelfAttention.load(parts, layer), recurrence)
+    if spec.attention.compressed is not None:
+        return CompressedSelfAttention.load(parts, layer)
     kind = SelfAttention if spec.attention.latent is None else LatentAttention
     return kind.load(parts, layer)
 

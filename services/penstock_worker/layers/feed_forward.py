@@ -8,11 +8,15 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from penstock.errors import UnsupportedModel
 from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec
+from penstock_kernels.reference import softplus
 from penstock_worker.adapters.rows import RowAdapters
 from penstock_worker.layers.parts import LayerExperts, Ops, Parts
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.quantisation.interface import Product
+from penstock_worker.weights.names import TOKEN_EXPERTS
+from penstock_worker.weights.placing import NOWHERE
 
 
 class FeedForward:
@@ -29,6 +33,8 @@ class FeedForward:
         spec, inner = self._spec, self.up(hidden)
         if spec.sparsity:
             inner = self._ops.sparse_gate(inner, spec.sparsity)
+        if spec.gate_limit is not None:
+            inner = limited(inner, spec.gate_limit)
         activated = self._ops.activate(inner, spec.activation, gated=spec.gated, limit=spec.limit)
         return self.down(activated)
 
@@ -59,6 +65,13 @@ class FeedForward:
         return FeedForward.sized(parts, spec, prefix, config.inner(layer))
 
 
+def limited(gate_up: Tensor, limit: float) -> Tensor:
+    """Bounds the gate from above, and up from both sides. `gate_up`: [rows, 2 * size], the gate
+    first."""
+    gate, up = gate_up.chunk(2, -1)
+    return torch.cat((gate.clamp(max=limit), up.clamp(-limit, limit)), -1)
+
+
 # A mixture of experts: each token has the feed-forward networks that a router chooses for it.
 #
 # Source: Shazeer et al., "Outrageously large neural networks", 2017; the router with groups and
@@ -82,17 +95,21 @@ class Router:
         self._correction = correction
         self._scales = scales
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, chosen: Tensor | None = None) -> Tensor:
         """Returns each expert's weight for each row, [rows, experts] float32; 0 if it isn't
-        chosen."""
+        chosen. `chosen`: [rows, active] int64, where it is known; None: those with the highest
+        scores are."""
         spec, raw = self._spec, self._scores(hidden).float()
         if spec.router == "softmax":
             raw = raw - raw.amax(-1, keepdim=True)
             scores = raw.exp()
             scores = scores / scores.sum(-1, keepdim=True)
+        elif spec.router == "sqrt_softplus":
+            scores = softplus(raw).sqrt()
         else:
             scores = 1.0 / (1.0 + torch.exp(-raw))
-        chosen = self._chosen(scores)
+        if chosen is None:
+            chosen = self._chosen(scores)
         weights = scores.gather(1, chosen)
         if spec.normalised:
             weights = weights / (weights.sum(-1, keepdim=True) + spec.sum_floor)
@@ -141,8 +158,10 @@ class RoutedExperts:
         self._experts = experts
         self._weighs_input = weighs_input
 
-    def __call__(self, hidden: Tensor, routed: Tensor | None = None) -> Tensor:
-        weights = self._router(hidden if routed is None else routed)
+    def __call__(
+        self, hidden: Tensor, routed: Tensor | None = None, chosen: Tensor | None = None
+    ) -> Tensor:
+        weights = self._router(hidden if routed is None else routed, chosen)
         out = torch.zeros(hidden.shape, dtype=torch.float32)
         for number, expert in enumerate(self._experts):
             rows = weights[:, number].nonzero()[:, 0]
@@ -187,9 +206,11 @@ class LatentExperts:
         self._down = down
         self._up = up
 
-    def __call__(self, hidden: Tensor, routed: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, hidden: Tensor, routed: Tensor | None = None, chosen: Tensor | None = None
+    ) -> Tensor:
         # Each rank projects its part of the sum: without a bias, these add up.
-        found = self._experts(self._down(hidden), hidden if routed is None else routed)
+        found = self._experts(self._down(hidden), hidden if routed is None else routed, chosen)
         return self._up(found.to(hidden.dtype)).float()
 
     @staticmethod
@@ -212,17 +233,26 @@ class MixtureOfExperts:
         shared: FeedForward | None,
         shared_gate: Product | None,
         ranks: Ranks = ALONE,
+        by_token: Tensor | None = None,
     ) -> None:
         """`shared`: the expert that every row has. `shared_gate` maps [rows, hidden] to the logit
         of its weight, [rows, 1]. Each of `ranks` has a part of every expert's inner dimension, so
-        that a row's sum over experts is a part of its sum over ranks."""
+        that a row's sum over experts is a part of its sum over ranks. `by_token`: [vocab, active]
+        int64, the experts of each token id; None: the router chooses."""
         self._routed = routed
         self._shared = shared
         self._shared_gate = shared_gate
         self._ranks = ranks
+        self._by_token = by_token
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        out = self._routed(hidden)
+    def __call__(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """`tokens`: ids of the rows' tokens, [rows] int64, where these choose."""
+        chosen = None
+        if self._by_token is not None:
+            if tokens is None:
+                raise TypeError("these experts are chosen by tokens' ids")
+            chosen = self._by_token[tokens]
+        out = self._routed(hidden, chosen=chosen)
         if self._shared is not None:
             out += self._shared_part(self._shared, hidden)
         return self._ranks.sum(out).to(hidden.dtype)
@@ -243,6 +273,7 @@ class MixtureOfExperts:
             routed,
             *_shared(parts, feed_forward, spec, prefix),
             ranks=parts.ranks,
+            by_token=load_by_token(parts, spec, prefix) if spec.by_token else None,
         )
 
 
@@ -260,6 +291,24 @@ def load_router(parts: Parts, spec: ExpertsSpec, prefix: str) -> tuple[Product, 
     names = [(f"{prefix}.router", spec.count)]
     scores = parts.product(names, parts.config.hidden_size, bias=spec.router_bias)
     return scores, correction
+
+
+def load_by_token(parts: Parts, spec: ExpertsSpec, prefix: str) -> Tensor:
+    """Returns the experts of each token id, [vocab, active] int64. Raises UnsupportedModel for ones
+    that there aren't, or that a token has twice."""
+    name, rows = f"{prefix}.{TOKEN_EXPERTS}", parts.config.vocab_size
+    table = parts.weights.take_table(name, (rows, spec.active))
+    if table.device == NOWHERE:
+        return table
+    ordered = table.sort(-1).values
+    if bool(((table < 0) | (table >= spec.count)).any()):
+        raise UnsupportedModel(
+            f"tensor {name} has numbers of experts from {int(table.min())} to {int(table.max())};"
+            f" 0 to {spec.count - 1} are allowed"
+        )
+    if bool((ordered[:, 1:] == ordered[:, :-1]).any()):
+        raise UnsupportedModel(f"tensor {name} has a token with the same expert twice")
+    return table
 
 
 def expert_scales(parts: Parts, spec: ExpertsSpec, prefix: str) -> Tensor | None:

@@ -120,11 +120,21 @@ NO_NORM: Norm = NoNorm()
 class LayerExperts(Protocol):
     """A layer's router and the experts that it chooses from."""
 
-    def __call__(self, hidden: Tensor, routed: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, hidden: Tensor, routed: Tensor | None = None, chosen: Tensor | None = None
+    ) -> Tensor:
         """Maps [rows, hidden], or rows as wide as its experts read, to each row's weighted sum over
         its experts, added in the order of their numbers: rows as wide, float32. Of tensor-parallel
         ranks, each has a part of every expert's inner dimension, and returns a part of the sum.
-        `routed`: the router's input, where it is another one."""
+        `routed`: the router's input, where it is another one. `chosen`: each row's experts, [rows,
+        active] int64; None: the router chooses."""
+
+
+class LayerAttention(Protocol):
+    """A layer's attention, or what stands in its place."""
+
+    def __call__(self, hidden: Tensor, step: Step) -> Tensor:
+        """Maps [rows, hidden] to [rows, hidden], and writes to the KV cache."""
 
 
 class Recurrence(Protocol):

@@ -58,3 +58,5 @@ class Step:
     """[rows, layers, size], of a model whose layers have inputs of their own."""
     media: RowMedia | None = None
     """What stands in the place of some of the tokens."""
+    tokens: Tensor | None = None
+    """Ids of the rows' tokens, [rows] int64; None: no layer asks for them."""

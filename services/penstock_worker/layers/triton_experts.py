@@ -142,19 +142,23 @@ class TritonExperts:
         self._weighs_input = weighs_input
         self._added = added or AddedToExperts(None, None)
 
-    def __call__(self, hidden: Tensor, routed: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, hidden: Tensor, routed: Tensor | None = None, chosen: Tensor | None = None
+    ) -> Tensor:
+        if chosen is not None:
+            raise TypeError("these experts are chosen by their router alone")
         rule = self._rule
         scores = self._scores(hidden if routed is None else routed)
-        chosen, weights = route(scores, rule, self._correction)
+        found, weights = route(scores, rule, self._correction)
         if self._scales is not None:
-            weights *= self._scales[chosen]
+            weights *= self._scales[found]
         tiles = expert_tiles(
-            chosen.numel(),
+            found.numel(),
             rule.count,
             batch_invariant=self._batch_invariant,
             packed=self._packed,
         )
-        placed = place_rows(chosen, rule.count, tiles.rows)
+        placed = place_rows(found, rule.count, tiles.rows)
         if self._weighs_input:
             hidden = (hidden.float()[:, None] * weights[:, :, None]).to(hidden.dtype).flatten(0, 1)
             weights = torch.ones_like(weights)

@@ -19,6 +19,7 @@ from penstock_worker.attention.encoded import NOTHING_ENCODED, EncodedAttention
 from penstock_worker.attention.interface import StepAttention
 from penstock_worker.layers.attention import CrossLayer
 from penstock_worker.layers.decoder_layer import load_layer
+from penstock_worker.layers.hyper_connections import HyperEnds
 from penstock_worker.layers.parts import NO_NORM, DecoderOps, Norm, Parts
 from penstock_worker.layers.per_layer_inputs import PerLayerInputs, finished
 from penstock_worker.layers.recurrent.interface import NO_STATES, StepStates
@@ -109,7 +110,12 @@ class DecoderModel:
         # Models with either of these are in one stage.
         own, streams = config.per_layer_inputs, config.streams
         self._inputs = None if own is None else PerLayerInputs.load(parts, own)
-        self._streams = None if streams is None else Streams.load(parts, streams)
+        hyper = config.hyper_connections
+        self._streams: Streams | HyperEnds | None = None
+        if streams is not None:
+            self._streams = Streams.load(parts, streams)
+        elif hyper is not None:
+            self._streams = HyperEnds.load(parts, hyper)
         if tied:
             weights.ignore(HEAD)
         if place.last:
@@ -178,7 +184,7 @@ class DecoderModel:
             inputs = self._inputs(tokens, residual)
         if self._streams is not None:
             residual = self._streams.begin(residual)
-        step = Step(rotations, attention, states, encoded, inputs, media)
+        step = Step(rotations, attention, states, encoded, inputs, media, tokens)
         kept: dict[int, Tensor] = {}
         for number, layer in enumerate(self.layers):
             self._keep_aux(number, kept, residual, update)

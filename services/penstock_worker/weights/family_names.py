@@ -98,6 +98,8 @@ def by_our_names(
 def _parts(
     name: _Name, stored: StoredTensor, names: TensorNames, config: ModelConfig
 ) -> Iterator[tuple[str, StoredTensor]]:
+    if f"{name.module}{name.kind}" in names.modules:
+        name = name._replace(module=f"{name.module}{name.kind}", kind="")
     module, layer = name.module, _layer(name, config)
     if layer.recurrent is not None and module in names.in_recurrent:
         yield name.of(names.in_recurrent[module], ""), stored

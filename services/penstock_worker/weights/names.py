@@ -31,6 +31,9 @@ INDEX_QUERY, INDEX_KEY = "index_query", "index_key"
 INDEX_KEY_NORM, INDEX_WEIGHTS = "index_key_norm", "index_weights"
 """Modules of an index of tokens, within a layer's attention."""
 
+TOKEN_EXPERTS = "router.by_token"
+"""A table of the experts of each token id, within a layer's mixture of experts."""
+
 _GGUF_TOP = {
     "token_embd": "embed_tokens",
     "output_norm": "norm",

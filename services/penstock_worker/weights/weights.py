@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,6 +47,8 @@ def rows_of(piece: Tensor | KeptMatrix) -> int:
     return piece.shape[0] if isinstance(piece, Tensor) else piece.outputs
 
 
+_INTEGERS = {"I64": "<i8", "I32": "<i4"}
+"""Types of whole numbers, and what numpy calls them."""
 _MOST_NAMES = 8
 """Most names that an error lists."""
 
@@ -125,6 +128,19 @@ class Weights:
         """Takes what take_matrix does, for matrices of a mixture of experts. Their kernels leave
         activations unquantised."""
         return self.take_matrix(parts)
+
+    def take_table(self, name: str, shape: Sequence[int]) -> Tensor:
+        """Returns a tensor of whole numbers, int64."""
+        stored = self.of_any_type(name, tuple(shape))
+        if stored.format not in _INTEGERS:
+            raise UnsupportedModel(
+                f"tensor {stored.name} is stored as {stored.format}; {', '.join(_INTEGERS)} are"
+                " allowed in a table of numbers"
+            )
+        if self.device == NOWHERE:
+            return torch.empty(tuple(shape), dtype=torch.int64, device=NOWHERE)
+        found = stored.content.view(_INTEGERS[stored.format]).astype(np.int64)
+        return torch.from_numpy(found).view(tuple(shape)).to(self.device)
 
     def _part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
         if self._cut is None:

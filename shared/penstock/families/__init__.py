@@ -6,6 +6,7 @@ from penstock.families.clip import CLIP, SIGLIP
 from penstock.families.cohere import COHERE, COHERE2
 from penstock.families.decilm import DECILM
 from penstock.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from penstock.families.deepseek_v4 import DEEPSEEK_V4
 from penstock.families.deepseek_v32 import DEEPSEEK_V32, GLM_MOE_DSA
 from penstock.families.dots1 import DOTS1
 from penstock.families.ernie4_5_moe import ERNIE4_5_MOE
@@ -93,6 +94,7 @@ FAMILIES: dict[str, Family] = {
         GLM4_MOE_LITE,
         DEEPSEEK_V32,
         GLM_MOE_DSA,
+        DEEPSEEK_V4,
         COHERE,
         COHERE2,
         NEMOTRON,

@@ -53,7 +53,7 @@ def _hub_glm(fields: Fields) -> ModelConfig:
 
 def _index(fields: Fields, *, heads: int) -> IndexSpec:
     """heads: where config.json doesn't say it."""
-    return _checked(
+    return checked_index(
         fields.where,
         fields.integer("index_n_heads", heads),
         fields.integer("index_head_dim", 128),
@@ -61,7 +61,9 @@ def _index(fields: Fields, *, heads: int) -> IndexSpec:
     )
 
 
-def _checked(where: str, heads: int, size: int, most: int) -> IndexSpec:
+def checked_index(where: str, heads: int, size: int, most: int) -> IndexSpec:
+    """Returns an index of so many heads of so many numbers, which chooses so many tokens or
+    entries. Raises UnsupportedModel."""
     if not 0 < min(heads, size) <= max(heads, size) <= MAX_SIZE:
         raise UnsupportedModel(
             f"{where}: an index has {heads} heads of {size} numbers; 1 to {MAX_SIZE} are allowed"
@@ -124,7 +126,7 @@ def _gguf_glm(model: GGUFMetadata) -> ModelConfig:
     """GLM-5 in a GGUF file. A layer without the tensors of an index shares a choice."""
     keys = model.keys
     found = gguf_model(model)
-    index = _checked(
+    index = checked_index(
         keys.where,
         keys.integer("attention.indexer.head_count"),
         keys.integer("attention.indexer.key_length"),

@@ -128,7 +128,8 @@ class TensorNames:
     """How a family's files call a layer's modules, and which of them hold several of ours."""
 
     modules: Mapping[str, str] = field(default_factory=dict)
-    """The file's name of a module -> ours, where they differ. `*` stands for an expert's number."""
+    """The file's name of a module -> ours, where they differ. `*` stands for an expert's number. A
+    name with `.weight` or `.bias` is that of a tensor, and so is ours."""
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The file's name of a module -> ours, in the order of their rows."""
     stacked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from penstock.model.audio_spec import AudioSpec
 from penstock.model.layer_spec import (
     AttentionSpec,
     CrossAttentionSpec,
+    HyperConnectionsSpec,
     IndexSpec,
     KVHeadsSpec,
     LatentSpec,
@@ -60,6 +61,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     per_layer_inputs: PerLayerInputsSpec | None = None
     streams: StreamsSpec | None = None
     """The parallel residual streams; None for one ordinary residual."""
+    hyper_connections: HyperConnectionsSpec | None = None
+    """The residuals that each layer mixes; None for one ordinary residual."""
     vision: VisionSpec | None = None
     """The vision tower and its projector; None for a model that takes no pictures."""
     audio: AudioSpec | None = None
@@ -89,6 +92,13 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     def latent(self) -> LatentSpec | None:
         """What all layers' keys and values are made of; None: they are stored by themselves."""
         return self.layers[0].attention.latent
+
+    @property
+    def value_in_key(self) -> int | None:
+        """A value is the last so many numbers of its key; None: it is stored by itself."""
+        if self.layers[0].attention.compressed is not None:
+            return self.head_dim
+        return None if self.latent is None else self.latent.rank
 
     @property
     def index(self) -> IndexSpec | None:

@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec
+from penstock.model.layer_spec import AttentionSpec, CompressedSpec
 from penstock.model.recurrent_spec import result_numbers, state_numbers
 
 MAX_GROUPS = 32
@@ -259,6 +259,35 @@ def kv_numbers(config: ModelConfig, keys: int) -> int:
     return keys + values + (0 if config.index is None else config.index.size)
 
 
+def entries_of_block(rate: int, block_size: int) -> int:
+    """How many entries, of so many tokens each, a block has room for: those whose last tokens it
+    may have."""
+    if not rate:
+        return 0
+    if block_size % rate == 0:
+        return block_size // rate
+    return 1 if rate % block_size == 0 else block_size
+
+
+def compressed_numbers(spec: CompressedSpec, head: int, block_size: int) -> int:
+    """Numbers of a block in a layer with compressed attention, whose heads have so many: keys, what
+    entries are made of, entries, and keys of the index."""
+    entry = head + (0 if spec.index is None else spec.index.size)
+    made_of = 2 * spec.series * entry if spec.rate else 0
+    return block_size * (head + made_of) + entries_of_block(spec.rate, block_size) * entry
+
+
+def block_numbers(config: ModelConfig, layers: int, block_size: int) -> int:
+    """Numbers of a block with room for so many layers, of a model of which a rank has all."""
+    found = 0
+    for number in range(config.num_layers):
+        spec = config.layer(number).attention.compressed
+        if spec is None:
+            return layers * block_size * kv_numbers(config, widest_layer(config))
+        found += compressed_numbers(spec, config.head_dim, block_size)
+    return found
+
+
 def kv_groups(
     config: ModelConfig, number_bytes: int, max_model_len: int, block_size: int
 ) -> tuple[KVGroup, ...]:
@@ -266,7 +295,7 @@ def kv_groups(
     number_bytes: of a number in the KV cache. Raises UnsupportedModel."""
     layout = kv_layout(config, max_model_len)
     layers = layout.page_layers(range(config.num_layers))
-    size = block_size * layers * kv_numbers(config, widest_layer(config)) * number_bytes
+    size = block_numbers(config, layers, block_size) * number_bytes
     return with_states(layout.groups, state_bytes(config), block_bytes=size, block_size=block_size)
 
 
@@ -287,7 +316,10 @@ def state_group(
 
 
 def _group_of(spec: AttentionSpec, max_model_len: int) -> KVGroup:
-    """A window that no sequence outgrows is none."""
+    """A window that no sequence outgrows is none. Compressed attention has all in one group: what
+    entries are made of lies in blocks with them, and they are never forgotten."""
+    if spec.compressed is not None:
+        return FULL
     window, chunk = spec.window, spec.chunk
     return KVGroup(
         window=None if window is None or window >= max_model_len else window,

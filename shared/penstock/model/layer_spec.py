@@ -126,6 +126,40 @@ class IndexSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Epsilon of the layer norm of keys."""
 
 
+class CompressedSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention to the last tokens, and to entries that stand for several tokens each (DeepSeek-AI,
+    "DeepSeek-V4", 2026). A token's one key is its value, too, and is made of the hidden state; so
+    are the numbers that an entry is made of: for each of its tokens, values and the logits of the
+    softmax over tokens that weighs them, number by number. A token sees an entry once it has come
+    to its last token, whatever the window is. The last numbers of a head rotate, in adjacent pairs,
+    and what the heads give is turned back. Sizes are element counts."""
+
+    rate: int = 0
+    """Tokens that an entry stands for; 0: the layer has no entries."""
+    overlaps: bool = False
+    """Whether an entry is also made of the tokens of the one before it, which have further numbers
+    for it."""
+    index: IndexSpec | None = None
+    """What chooses the entries that are read: `most` of them. Its keys are made of tokens as
+    entries are. None: all that are seen are read."""
+    query_rank: int
+    """Size of the vector that queries are made of."""
+    groups: int
+    """Groups of heads, each of which has a product of its own into `group_rank` numbers, of which
+    the output is made."""
+    group_rank: int
+
+    @property
+    def series(self) -> int:
+        """How many values and logits a token has for each number of an entry."""
+        return 2 if self.overlaps else 1
+
+    @property
+    def reach(self) -> int:
+        """Tokens that an entry is made of."""
+        return self.series * self.rate
+
+
 class KVHeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Key and value heads of a layer."""
 
@@ -158,6 +192,9 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     layers it has the same sizes, and so it has in none or in all."""
     query_heads: int | None = None
     """The layer's own number of query heads; None for that of ModelConfig."""
+    compressed: CompressedSpec | None = None
+    """Keys and values are of a few tokens and of entries that stand for more. All layers have it,
+    or none. ModelConfig has its one KV head."""
     kv_heads: KVHeadsSpec | None = None
     """The layer's own KV heads; None for those of ModelConfig."""
     value_norm: bool = False
@@ -200,9 +237,12 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Size of the vector that a token's experts read and whose sum they write: one matrix makes it
     of the hidden state, another one leads back (NVIDIA, "Nemotron 3", 2025). The router and the
     shared expert don't take part. 0: experts read the hidden state."""
-    router: Literal["softmax", "sigmoid"] = "softmax"
+    router: Literal["softmax", "sigmoid", "sqrt_softplus"] = "softmax"
     """What makes scores of its products. Normalised, softmax over all experts is that over the
     chosen ones."""
+    by_token: bool = False
+    """Whether a table says which experts a token's id has (Roller et al., "Hash layers for large
+    sparse models", 2021): scores only weigh them. Only where `hyper_connections` are."""
     normalised: bool = True
     """Whether the chosen experts' weights are divided by their sum."""
     sum_floor: float = SUM_FLOOR
@@ -255,6 +295,9 @@ class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):
     sparsity: float = 0.0
     """Share of the gate's numbers that become 0, those that are lowest, if they are normally
     distributed (Gemma 3n); the others lose what the limit is. 0: all are kept."""
+    gate_limit: float | None = None
+    """What the gate is at most before its activation, and up as well, which is at least minus that
+    (DeepSeek-V4). None: there are no such bounds."""
     experts: ExpertsSpec | None = None
 
 
@@ -341,3 +384,16 @@ class StreamsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it has learned factors before a layer's own input is added to the others."""
     rank: int
     """Rank of the path beside attention."""
+
+
+class HyperConnectionsSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Several residuals, all of which each half of a layer reads and writes (Zhu et al.,
+    "Hyper-connections", 2024): it reads a weighted sum, and a matrix of which rows and columns sum
+    to 1 mixes them before its result is added with weights of its own (Xie et al.,
+    "Manifold-constrained hyper-connections", 2026). All of these are made of the residuals."""
+
+    count: int
+    rounds: int
+    """How many times columns are divided by their sums, rows between (Sinkhorn and Knopp, 1967)."""
+    eps: float
+    """Is added to these sums, and to weights of what is read."""

@@ -24,6 +24,7 @@ SCORE_SCALE = "an attention scale of its own"
 LATENT = "attention over latents (MLA)"
 CHOSEN_TOKENS = "an index that chooses the tokens that attention reads"
 SHARED_CHOICE = "layers that read the tokens that another one has chosen"
+COMPRESSED = "attention to entries that stand for several tokens"
 SINKS = "attention sinks"
 OUTPUT_GATE = "a gate of the attention's output"
 HEAD_GATE = "a gate of each head's output"
@@ -40,6 +41,7 @@ QUICK_GELU = "gelu by a sigmoid"
 RELU2 = "squared relu"
 CLAMPED_SWIGLU = "a clamped swiglu"
 LIMITED_INNER = "bounds of a feed-forward's gate and of what it weighs"
+LIMITED_GATE = "bounds of a feed-forward's gate before its activation"
 UNGATED = "a feed-forward without a gate"
 OUTPUT_BIAS = "a bias of the attention's output"
 FEED_FORWARD_BIAS = "biases of the feed-forward"
@@ -48,6 +50,8 @@ EMBEDDING_MULTIPLIER = "an embedding multiplier"
 LOGITS_RULE = "a multiplier, cap or bias of logits"
 EXPERTS = "a mixture of experts"
 LATENT_EXPERTS = "experts over latents"
+SQRT_SOFTPLUS = "scores of experts by the root of a softplus"
+EXPERTS_BY_TOKEN = "experts that a token's id chooses"
 EXPERTS_FLOOR = "a floor of the sum of experts' weights"
 SHARED_EXPERT_GATE = "a gate of the shared expert"
 WEIGHED_INPUTS = "experts whose inputs are weighed"
@@ -75,6 +79,7 @@ EXPERTS_BESIDE = "experts beside a feed-forward"
 OUTPUT_SCALE = "a factor of a layer's output"
 PER_LAYER_INPUTS = "an input of each layer's own"
 STREAMS = "several residuals (AltUp)"
+HYPER_CONNECTIONS = "several residuals (hyper-connections)"
 VISION = "a tower that sees"
 WHOLE_SPANS = "pictures whose rows see one another"
 WINDOWED_SPANS = "pictures whose rows see one another in layers with a window alone"
@@ -129,6 +134,8 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield PER_LAYER_INPUTS
     if config.streams is not None:
         yield STREAMS
+    if config.hyper_connections is not None:
+        yield HYPER_CONNECTIONS
     if config.vision is not None:
         yield VISION
         if config.vision.spans_whole:
@@ -190,6 +197,7 @@ def _of_attention(spec: AttentionSpec) -> Iterator[str]:
         LATENT: spec.latent is not None,
         CHOSEN_TOKENS: spec.index is not None,
         SHARED_CHOICE: spec.index is not None and spec.index.shared,
+        COMPRESSED: spec.compressed is not None,
         SINKS: spec.sinks,
         OUTPUT_GATE: spec.output_gate,
         HEAD_GATE: spec.head_gate,
@@ -211,6 +219,8 @@ def _of_feed_forward(spec: FeedForwardSpec) -> Iterator[str]:
         yield _ACTIVATIONS[spec.activation]
     if not spec.gated:
         yield UNGATED
+    if spec.gate_limit is not None:
+        yield LIMITED_GATE
     if spec.bias:
         yield FEED_FORWARD_BIAS
     if spec.limit is not None or (spec.experts is not None and spec.experts.limit is not None):
@@ -219,6 +229,10 @@ def _of_feed_forward(spec: FeedForwardSpec) -> Iterator[str]:
         yield EXPERTS
         if spec.experts.normalised and spec.experts.sum_floor != SUM_FLOOR:
             yield EXPERTS_FLOOR
+        if spec.experts.router == "sqrt_softplus":
+            yield SQRT_SOFTPLUS
+        if spec.experts.by_token:
+            yield EXPERTS_BY_TOKEN
         if spec.experts.latent:
             yield LATENT_EXPERTS
         if spec.experts.shared_gate:

@@ -11,9 +11,11 @@ from penstock.model.config import (
     TransformersConfig,
 )
 from penstock.model.mechanisms import (
+    COMPRESSED,
     CROSS_ATTENTION,
     EXPERTS_BESIDE,
     HEAD_GATE,
+    HYPER_CONNECTIONS,
     MAMBA1,
     OUTPUT_GATE,
     OWN_HEADS,
@@ -38,10 +40,11 @@ WHOLE = frozenset(
         MAMBA1,
         HEAD_GATE,
         QUERY_HEADS,
+        COMPRESSED,
     }
 )
 """What tensor-parallel ranks can't share."""
-ONE_STAGE = frozenset({SHARED_KV, PER_LAYER_INPUTS, STREAMS, CROSS_ATTENTION})
+ONE_STAGE = frozenset({SHARED_KV, PER_LAYER_INPUTS, STREAMS, HYPER_CONNECTIONS, CROSS_ATTENTION})
 """What binds all layers to one rank."""
 TILE = 16
 """Outputs that the CPU kernels compute together."""

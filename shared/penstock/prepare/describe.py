@@ -15,13 +15,13 @@ from penstock.formats.gguf import GGUFFile
 from penstock.formats.safetensors_file import SafetensorsFile
 from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
 from penstock.model.kv_layout import (
+    block_numbers,
     blocks_needed,
     kv_groups,
     kv_layout,
     kv_numbers,
     layers_that_read,
     state_bytes,
-    widest_layer,
 )
 from penstock.parsing.registry import chosen
 
@@ -125,6 +125,8 @@ def kv_bytes_per_token(config: ModelConfig | EncoderConfig, dtype: str) -> int:
         if number not in reads and config.layer(number).attends
     ]
     numbers = sum(kv_numbers(config, heads.count * heads.size) for heads in own)
+    if config.layers[0].attention.compressed is not None:
+        numbers = -(-block_numbers(config, config.num_layers, BLOCK_SIZE) // BLOCK_SIZE)
     return numbers * kv_number_bytes(dtype)
 
 
@@ -137,8 +139,7 @@ def kv_bytes(config: ModelConfig | EncoderConfig, dtype: str) -> int:
         kv_groups(config, number_bytes, longest, BLOCK_SIZE), longest, BLOCK_SIZE
     )
     layers = kv_layout(config, longest).page_layers(range(config.num_layers))
-    numbers = kv_numbers(config, widest_layer(config))
-    return blocks * BLOCK_SIZE * layers * numbers * number_bytes
+    return blocks * block_numbers(config, layers, BLOCK_SIZE) * number_bytes
 
 
 def kv_number_bytes(dtype: str) -> int:

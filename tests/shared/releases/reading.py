@@ -39,14 +39,8 @@ NOT_SERVED = {
     "copy/phi3small",
     "copy/phimoe",
     "copy/qwen_7b",
-    "deepseek-ai/DeepSeek-V4-Flash",
-    "deepseek-ai/DeepSeek-V4-Pro",
     "moonshotai/Kimi-K3",
-    "nvidia/DeepSeek-V4-Flash-NVFP4",
-    "nvidia/DeepSeek-V4-Pro-NVFP4",
     "nvidia/MiniMax-M3-NVFP4",
-    "sgl-project/DeepSeek-V4-Flash-FP8",
-    "sgl-project/DeepSeek-V4-Pro-FP8",
 }
 """Releases of architectures that no family describes."""
 READ = sorted(RELEASES.keys() - NOT_SERVED)

@@ -38,6 +38,8 @@ from tests.shared.releases.reading import (
 DECODERS = [name for name in KNOWN if isinstance(our_reading(name), ModelConfig)]
 TIED = "tie_word_embeddings"
 KINDS = {"full_attention", "sliding_attention"}
+PAIR = ("main", "compress")
+"""What DeepSeek V4's two rotations are called."""
 
 
 @pytest.mark.parametrize("name", sorted(NOT_SERVED))
@@ -92,9 +94,12 @@ def test_rotations_are_transformers(name: str) -> None:
         pytest.skip("nothing rotates")
     if config.architecture == "minimax_m2":
         pytest.skip("transformers' class doesn't read rotary_dim, as the makers' code does")
-    for kind in [kind for kind in stated if kind in KINDS and kind in text.layer_types] or [None]:
-        number = text.layer_types.index(kind) if kind else 0
-        rope = config.layer(number).attention.rope if kind else 0
+    by_layer = [kind for kind in stated if kind in KINDS and kind in text.layer_types]
+    for kind in by_layer or [name for name in PAIR if name in stated] or [None]:
+        number = text.layer_types.index(kind) if by_layer else 0
+        rope = config.layer(number).attention.rope if by_layer else 0
+        if kind in PAIR:
+            rope = PAIR.index(kind)
         assert rope is not None
         mine = Rotary.load(config.ropes[rope], Weights({}, torch.float32), 64)
         dims = config.latent.rotating if config.latent else config.kv_heads(number).size
@@ -269,6 +274,18 @@ def test_a_class_without_an_ending_may_generate(tmp_path: Path) -> None:
         assert (pooling is None) == generates
 
 
+def test_a_makers_own_name_of_the_model_type() -> None:
+    """And without what is transformers' default."""
+    short = our_reading("sgl-project/DeepSeek-V4-Flash-FP8")
+    for name in ("deepseek-ai/DeepSeek-V4-Flash", "nvidia/DeepSeek-V4-Flash-NVFP4"):
+        assert our_reading(name) == short
+    assert isinstance(short, ModelConfig)
+    specs = [short.layer(number).attention.compressed for number in range(43)]
+    assert [spec.rate for spec in specs if spec] == [0, 0, *(4, 128) * 20, 4]
+    experts = [short.layer(number).feed_forward.experts for number in range(43)]
+    assert [each.by_token for each in experts if each] == [True] * 3 + [False] * 40
+
+
 def test_layers_that_a_search_has_thinned_out() -> None:
     config = our_reading(NEMOTRON)
     assert isinstance(config, ModelConfig)
@@ -312,6 +329,9 @@ OTHERS = {
     "mirror/Orpheus-3B-bitsandbytes": "bitsandbytes nf4",
     "mistralai/Devstral-2-123B-Instruct-2512": "fp8",
     "openai/gpt-oss-20b": "mxfp4",
+    "deepseek-ai/DeepSeek-V4-Flash": "fp8 fp8/mxfp4",
+    "nvidia/DeepSeek-V4-Flash-NVFP4": "fp8 fp8/nvfp4",
+    "sgl-project/DeepSeek-V4-Flash-FP8": "fp8",
 }
 """Releases that others quantised."""
 

@@ -50,7 +50,9 @@ ON_DEVICE = (
 )
 """Cases that the CUDA kernels compute in Triton's interpreter, which is slow. Those that run
 without --long (at 0, 2, 5, 10, 13, 18 and 23) have most of the mechanisms."""
-ON_ONE_RANK = tuple(case for case in CASES if case.startswith(("gemma4", "gemma3n", "mimo-v2")))
+ON_ONE_RANK = tuple(
+    case for case in CASES if case.startswith(("gemma4", "gemma3n", "mimo-v2", "deepseek-v4"))
+)
 """Cases whose layers ranks can't share."""
 BITS_ON_DEVICE = (
     "deepseek-v3",

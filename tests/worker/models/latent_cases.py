@@ -1,4 +1,5 @@
-"""Settings of tiny models of families whose keys and values are made of latents."""
+"""Settings of tiny models of families whose keys and values are made of latents, or whose tokens
+see entries that stand for several."""
 
 from __future__ import annotations
 
@@ -27,6 +28,32 @@ INDEX = {
     "pad_token_id": None,  # its embedding is zero, and so are all its scores
 }
 
+
+V4_KINDS = [
+    "sliding_attention",
+    "compressed_sparse_attention",
+    "heavily_compressed_attention",
+    "compressed_sparse_attention",
+]
+DEEPSEEK_V4 = {
+    "num_attention_heads": 6,
+    "head_dim": 32,
+    "qk_rope_head_dim": 8,
+    "q_lora_rank": 28,
+    "o_groups": 2,
+    "o_lora_rank": 20,
+    "index_n_heads": 24,  # as INDEX has it
+    "index_head_dim": 16,
+    "index_topk": 9,
+    "sliding_window": 21,
+    "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 32},
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "intermediate_size": 24,  # of experts: this class has one name for both
+    "moe_intermediate_size": 24,
+    "swiglu_limit": 1.5,
+    "hc_sinkhorn_iters": 4,
+}
 
 LATENT: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek-v2-lite": (
@@ -120,6 +147,30 @@ LATENT: dict[str, tuple[str, dict[str, Any]]] = {
             "n_routed_experts": 8,
             "first_k_dense_replace": 1,
             "indexer_types": ["full", "shared", "full"],
+        },
+    ),
+    "deepseek-v4": (
+        "DeepseekV4",
+        DEEPSEEK_V4
+        | {
+            "num_hidden_layers": 4,
+            "layer_types": V4_KINDS,
+            "mlp_layer_types": ["hash_moe", "moe", "hash_moe", "moe"],
+            "rope_parameters": YARN,
+        },
+    ),
+    "deepseek-v4-unlike-blocks": (
+        "DeepseekV4",
+        DEEPSEEK_V4
+        | {
+            "layer_types": V4_KINDS[1:],
+            "compress_rates": {
+                "compressed_sparse_attention": 5,
+                "heavily_compressed_attention": 24,
+            },
+            "num_attention_heads": 4,
+            "hc_mult": 3,
+            "index_topk": 30,
         },
     ),
 }

@@ -44,6 +44,12 @@ def make_theirs(family: str, settings: dict[str, Any]) -> Any:
                 buffer.normal_(0, 0.1)
             elif name.endswith("layer_scalar"):
                 buffer.uniform_(0.8, 1.2)
+            elif name.endswith("tid2eid"):
+                buffer.copy_(
+                    torch.rand(len(buffer), config.n_routed_experts).argsort(-1)[
+                        :, : buffer.shape[1]
+                    ]
+                )
     return model
 
 

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 
 from penstock.formats.safetensors_file import SafetensorsTensor
@@ -19,6 +20,7 @@ from penstock_worker.quantisation.checkpoints.gptq import (
 from penstock_worker.quantisation.checkpoints.matrix import LevelMatrix, shifted
 from penstock_worker.quantisation.checkpoints.module import (
     FLOATS,
+    POWERS,
     CheckpointFormat,
     Module,
     float32,
@@ -257,7 +259,7 @@ INT8_WEIGHTS = CheckpointFormat("int8", _int8_applies, _read_int8)
 #
 # `weight_packed` (Model Optimizer: `weight`) uint8 [outputs, inputs / 2], two numbers of type e2m1
 # in a byte, the first in its low bits; `weight_scale` uint8 [outputs, inputs / 32], powers of two
-# (e8m0).
+# (e8m0). In DeepSeek-V4's experts these are `weight` int8 and `scale` e8m0.
 #
 # Twice a number is a whole one, so these are signed levels with half the scale: no rounding.
 
@@ -370,8 +372,10 @@ class MXFP4Matrix(E2M1Pairs):
 def _read_mxfp4(module: Module, scheme: WeightScheme) -> MXFP4Matrix | None:
     if scheme.group_size != _MXFP4_GROUP or not scheme.symmetric:
         return None
-    packed = module.matrix(next(each for each in E2M1_WEIGHTS if each in module.parts), ("U8",))
+    name = next(each for each in E2M1_WEIGHTS if each in module.parts)
+    packed = module.matrix(name, ("U8", "I8"))
     outputs, inputs = packed.shape[0], 2 * packed.shape[1]
+    scale = "scale" if "scale" in module.parts else "weight_scale"
     return MXFP4Matrix(
         module.name,
         outputs,
@@ -380,12 +384,15 @@ def _read_mxfp4(module: Module, scheme: WeightScheme) -> MXFP4Matrix | None:
         bits=8,
         group=_MXFP4_GROUP,
         order=None,
-        packed=packed,
-        stored_scales=module.take("weight_scale", ("U8",), (outputs, -(-inputs // _MXFP4_GROUP))),
+        packed=msgspec.structs.replace(packed, dtype="U8"),
+        stored_scales=module.take(scale, POWERS, (outputs, -(-inputs // _MXFP4_GROUP))),
     )
 
 
 def _mxfp4_applies(module: Module) -> bool:
+    own = {part: tensor.dtype for part, tensor in module.parts.items()}
+    if own.get("weight") == "I8" and own.get("scale") == "F8_E8M0":
+        return True
     if not any(module.parts[each].dtype == "U8" for each in E2M1_WEIGHTS if each in module.parts):
         return False
     scale = module.parts.get("weight_scale")

@@ -1,10 +1,10 @@
 """FP8 weights: e4m3 without infinities (Micikevicius et al., "FP8 formats", 2022).
 
-`weight` [outputs, inputs], and its scales as `weight_scale`, or `weight_scale_inv` (which is a
-factor too, in spite of its name): one for all, [outputs, 1], or [rows of blocks, columns of
-blocks], which Model Optimizer stores as [rows, 1, columns, 1]. weight = scale * number, rounded
-once, to float32. Where activations are quantised too, their scales are their own, so an
-`input_scale` isn't needed.
+`weight` [outputs, inputs], and its scales as `weight_scale`, `scale` (DeepSeek-V4), or
+`weight_scale_inv` (which is a factor too, in spite of its name): one for all, [outputs, 1], or
+[rows of blocks, columns of blocks], which Model Optimizer stores as [rows, 1, columns, 1]. weight =
+scale * number, rounded once, to float32. Where activations are quantised too, their scales are
+their own, so an `input_scale` isn't needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock_worker.quantisation.checkpoints.module import (
     float32,
 )
 
-_SCALES = ("weight_scale_inv", "weight_scale")
+_SCALES = ("weight_scale_inv", "scale", "weight_scale")
 _SCALE_TYPES = (*FLOATS, *POWERS)
 E4M3 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
 """The numbers that bytes stand for, float32; 127 and 255 are not numbers."""
@@ -105,7 +105,7 @@ class FP8Matrix(CheckpointMatrix):
 def _read(module: Module, scheme: WeightScheme) -> FP8Matrix | None:
     weight = module.matrix("weight", ("F8_E4M3",))
     outputs, inputs = weight.shape
-    name = next((each for each in _SCALES if each in module.parts), _SCALES[1])
+    name = next((each for each in _SCALES if each in module.parts), _SCALES[-1])
     scales = module.take(name, _SCALE_TYPES)
     for unused in ("input_scale", "activation_scale", "input_scale_ub"):
         module.find(unused, FLOATS)

@@ -64,6 +64,8 @@ def read_quantisation(config: Fields, beside: Fields | None = None) -> Quantised
         )
     if method == "modelopt":
         return read_modelopt(settings, beside and beside.section("quantization"))
+    if method == "fp8":
+        return read_fp8(settings, config.text("expert_dtype", "fp8"))
     return METHODS[method](settings)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
+from penstock.prepare.quantised import modelopt
 from penstock.prepare.quantised.settings import (
     AUTO_ROUND,
     MAX_LISTED,
@@ -39,16 +40,28 @@ _FP8_KEYS = {
 _FBGEMM = {*_FP8_SKIPPED, "activation_scale_ub", "quant_method"}
 
 
-def read_fp8(settings: Fields) -> QuantisedCheckpoint:
-    """Raises UnsupportedModel for another type than e4m3, which has 8 bits."""
-    check_known(settings, _FP8_KEYS)
+FP4 = WeightScheme(storage="mxfp4", bits=4, group_size=32)
+"""Experts of releases whose config.json says `expert_dtype` fp4 (DeepSeek-V4)."""
+
+
+def read_fp8(settings: Fields, experts: str = "fp8") -> QuantisedCheckpoint:
+    """Reads FP8 of everything but experts, which may have 4 bits: as Model Optimizer says it among
+    these settings, or where it doesn't, `experts` does. Raises UnsupportedModel for another type
+    than e4m3, which has 8 bits."""
+    again = "quant_algo" in settings
+    check_known(settings, _FP8_KEYS | modelopt.KNOWN if again else _FP8_KEYS)
+    one_of(settings, "expert_dtype", experts, ("fp8", "fp4"))
     one_of(settings, "fmt", settings.text("fmt", "e4m3"), ("e4m3", "float8_e4m3fn"))
     one_of(settings, "scale_fmt", settings.text("scale_fmt", "float"), ("float", "ue8m0"))
     one_of(settings, "bits", settings.integer("bits", 8), (8,))
     block = block_of(settings, "weight_block_size")
-    scheme = WeightScheme(storage="fp8", bits=8, block=block, float8_inputs=True)
+    schemes = [WeightScheme(storage="fp8", bits=8, block=block, float8_inputs=True)]
+    if again:  # What it lists as unquantised is what it has left as it was: FP8.
+        schemes += modelopt.schemes_of(settings)
+    elif experts == "fp4":
+        schemes.append(FP4)
     return QuantisedCheckpoint(
-        method="fp8", schemes=(scheme,), unquantised=modules(settings, *_FP8_SKIPPED)
+        method="fp8", schemes=tuple(schemes), unquantised=modules(settings, *_FP8_SKIPPED)
     )
 
 

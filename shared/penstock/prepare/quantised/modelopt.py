@@ -42,39 +42,46 @@ isn't served: its modules have a part of low rank."""
 _GROUPS = {"int4": (32, 64, 128, 256), "nvfp4": (16, 32)}
 """Sizes that groups may have, by the levels; else they are those of the scheme."""
 _SKIPPED = ("exclude_modules", "ignore")
-_KNOWN = {
-    *_SKIPPED,
-    "config_groups",  # The same once more, in the words of compressed-tensors.
-    "group_size",
-    "has_zero_point",
-    "kv_cache_quant_algo",
-    "kv_cache_scheme",
-    "moe_quant_algo",
-    "pre_quant_scale",  # Which modules have one is seen from their tensors.
-    "producer",
-    "quant_algo",
-    "quant_method",
-    "quantized_layers",
-}
+KNOWN = frozenset(
+    {
+        *_SKIPPED,
+        "config_groups",  # The same once more, in the words of compressed-tensors.
+        "group_size",
+        "has_zero_point",
+        "kv_cache_quant_algo",
+        "kv_cache_scheme",
+        "moe_quant_algo",
+        "pre_quant_scale",  # Which modules have one is seen from their tensors.
+        "producer",
+        "quant_algo",
+        "quant_method",
+        "quantized_layers",
+    }
+)
 
 
 def read_modelopt(settings: Fields, beside: Fields | None = None) -> QuantisedCheckpoint:
     """`beside`: what stands in hf_quant_config.json, which may alone say how large groups are.
     Raises UnsupportedModel for other weights than those of SCHEMES, and for groups of another
     size."""
-    check_known(settings, _KNOWN)
+    check_known(settings, KNOWN)
     if beside is not None and "group_size" in beside:
         settings = settings.completed(group_size=beside.integer("group_size"))
+    return QuantisedCheckpoint(
+        method="modelopt",
+        schemes=schemes_of(settings),
+        unquantised=modules(settings, *_SKIPPED),
+    )
+
+
+def schemes_of(settings: Fields) -> tuple[WeightScheme, ...]:
+    """Reads the kinds of weights. Raises UnsupportedModel."""
     algorithm = settings.text("quant_algo")
     parts = _layers(settings) if algorithm.upper() == MIXED else [settings]
     for part in parts:
         if part.flag("has_zero_point", False):
             raise UnsupportedModel(f"{part.where}: weights with zero points are not served")
-    return QuantisedCheckpoint(
-        method="modelopt",
-        schemes=tuple(dict.fromkeys(map(_scheme, parts))),
-        unquantised=modules(settings, *_SKIPPED),
-    )
+    return tuple(dict.fromkeys(map(_scheme, parts)))
 
 
 def _layers(settings: Fields) -> list[Fields]:
