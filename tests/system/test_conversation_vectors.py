@@ -144,9 +144,14 @@ def reranker(model: Seeing) -> Path:
     return folder
 
 
+FILES = 20_000
+"""Bytes of the media that a request may hold at a time."""
+
+
 @pytest.fixture(scope="module")
 def judge(reranker: Path) -> Iterator[Server]:
-    with Server(str(reranker), "--max-num-batched-tokens", "48") as running:
+    settings = ("--max-num-batched-tokens", "48", "--max-media-request-bytes", str(FILES))
+    with Server(str(reranker), *settings) as running:
         yield running
 
 
@@ -272,6 +277,17 @@ def test_documents_with_pictures_are_ranked(judge: Server, model: Seeing) -> Non
         assert [each["index"] for each in found] == sorted(got, key=lambda n: (-got[n], n))
     texts = {each["index"]: each["document"]["text"] for each in found}
     assert texts == {0: "a text", 1: "", 2: "abc", 3: "ab\nc", 4: "another text"}
+
+
+def test_more_pictures_than_a_request_may_hold(judge: Server) -> None:
+    """A pair's are held while it is computed."""
+    documents = [{"image": url(picture(40, 30, number))} for number in range(9)]
+    assert sum(len(each["image"]) * 3 // 4 for each in documents) > FILES
+    found = ranks(judge, query={"image": url(OTHER)}, documents=documents)
+    (alone,) = ranks(judge, query={"image": url(OTHER)}, documents=documents[4:5])
+    got = {each["index"]: each["relevance_score"] for each in found}
+    assert len(set(got.values())) == 9
+    assert got[4] == alone["relevance_score"]
 
 
 def test_an_instruction_of_ones_own_and_scores(judge: Server, model: Seeing) -> None:

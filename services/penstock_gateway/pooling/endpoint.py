@@ -6,7 +6,8 @@ import asyncio
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from penstock.client.pool_request import PoolResult
 
 Fields = TypeVar("Fields", bound=PoolFields)
+Maker = Callable[[MediaLease], Awaitable[PoolInput]]
+"""Makes an input, whose media the lease holds."""
 
 
 class Call:
@@ -103,10 +106,11 @@ class Call:
         messages: list[PoolMessage],
         *,
         add_generation_prompt: bool | None,
-        add_special: bool | None,
+        add_special: bool | None = None,
+        lease: MediaLease | None = None,
     ) -> PoolInput:
-        """A conversation in the model's own format, with its media. Raises InvalidRequest, and what
-        preparing media raises."""
+        """A conversation in the model's own format, with its media. lease: holds them, in place of
+        the request's. Raises InvalidRequest, and what preparing media raises."""
         refuse_cut(self.limit)
         made = await chat_prompt(
             self.engine,
@@ -114,7 +118,7 @@ class Call:
             add_generation_prompt=bool(add_generation_prompt),
             add_special_tokens=add_special,
             variables={},
-            with_media=ChatMedia(self._desk, self._lease, self._changes),
+            with_media=ChatMedia(self._desk, lease or self._lease, self._changes),
         )
         check_input(made.prompt_token_ids, self.engine.welcome)
         return PoolInput(made.prompt_token_ids, media=made.media)
@@ -174,36 +178,56 @@ class Call:
         return await off_the_loop(all_of_them, sum(len(one) + len(two) for one, two in pairs))
 
     async def pool(self, inputs: list[PoolInput], asked: Pooling) -> list[PoolResult]:
-        """One result for each input, in order. What one fails with ends the others.
+        """One result for each input, in order. What one fails with ends the others."""
+        if len(inputs) == 1:
+            self._number += 1
+            return [await self._pooled(self._name, inputs[0], asked)]
+        return await self._together(
+            [partial(self._pooled, given=given, asked=asked) for given in inputs]
+        )
 
-        No more are under way at once than keep the steps full, so that a long list finds room.
-        """
+    async def pool_made(self, makers: Sequence[Maker], asked: Pooling) -> list[PoolResult]:
+        """As `pool`, of inputs that are made when there is room for each, and whose media are held
+        so long alone: a hundred documents have more media together than a request may hold. Raises
+        what a maker raises, too."""
+
+        async def one(name: str, make: Maker) -> PoolResult:
+            with self._desk.lease(self._terms.tenant, self._terms.deadline) as lease:
+                return await self._pooled(name, await make(lease), asked)
+
+        return await self._together([partial(one, make=make) for make in makers])
+
+    async def _together(
+        self, works: Sequence[Callable[[str], Awaitable[PoolResult]]]
+    ) -> list[PoolResult]:
+        """Results of all, in order, each under a name of its own. No more are under way at once
+        than keep the steps full, so that a long list finds room."""
         limits = self.engine.welcome.limits
         window = asyncio.Semaphore(
             max(1, min(limits.max_waiting_requests, 2 * limits.max_num_seqs))
         )
 
-        async def one(number: int, given: PoolInput) -> PoolResult:
+        async def one(number: int, work: Callable[[str], Awaitable[PoolResult]]) -> PoolResult:
             async with window:
-                name = self._name if len(inputs) == 1 else f"{self._name}-{number}"
-                result = await self._client.pool(
-                    given.prompt_token_ids,
-                    given.asked(asked),
-                    name=name,
-                    terms=self._terms,
-                    media=given.media,
-                )
-                return given.result(result)
+                return await work(f"{self._name}-{number}")
 
-        first, self._number = self._number, self._number + len(inputs)
-        if len(inputs) == 1:
-            return [await one(first, inputs[0])]
+        first, self._number = self._number, self._number + len(works)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(first + i, each)) for i, each in enumerate(inputs)]
+                tasks = [group.create_task(one(first + i, work)) for i, work in enumerate(works)]
         except* Exception as failures:
             raise _first(failures) from None
         return [task.result() for task in tasks]
+
+    async def _pooled(self, name: str, given: PoolInput, asked: Pooling) -> PoolResult:
+        result = await self._client.pool(
+            given.prompt_token_ids,
+            given.asked(asked),
+            name=name,
+            terms=self._terms,
+            media=given.media,
+        )
+        return given.result(result)
 
 
 def _first(failures: BaseExceptionGroup[Any]) -> BaseException:

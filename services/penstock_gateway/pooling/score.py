@@ -22,6 +22,7 @@ from penstock.client.pooling_inputs import (
     scores_pairs,
 )
 from penstock.errors import InvalidRequest
+from penstock.media.desk import MediaLease
 from penstock.protocol.common import Pooling
 from penstock_gateway.generate.chunked_reply import paced
 from penstock_gateway.http.operations import OperationRoute, posting
@@ -102,8 +103,8 @@ class Rerank(PoolEndpoint[RerankRequest]):
         query = [scored_of(request.query, "query")]
         documents = scored_inputs("documents", request.documents)
         pairs = [(0, index) for index in range(len(documents))]
-        asked = ScoreOptions(request.use_activation, request.instruction)
-        found, results = await scores(call, query, documents, pairs, asked)
+        options = ScoreOptions(request.use_activation, request.instruction)
+        found, results = await scores(call, query, documents, pairs, options)
         order = sorted(range(len(found)), key=lambda index: (-found[index], index))
         shown = request.return_documents is not False
         ranked = [
@@ -139,7 +140,7 @@ async def scores(
     first: Sequence[Scored],
     second: Sequence[Scored],
     pairs: list[tuple[int, int]],
-    asked: ScoreOptions,
+    options: ScoreOptions,
 ) -> tuple[list[float], list[PoolResult]]:
     """A score for each pair (indexes into first and second), and the results that it cost.
 
@@ -147,14 +148,12 @@ async def scores(
     of which is made once: by their cosine, or by late interaction.
     """
     if scores_pairs(call.engine.welcome):
-        inputs = await _pairs(call, [(first[one], second[two]) for one, two in pairs], asked)
-        results = await call.pool(inputs, Pooling("classify", activate=asked.activate))
+        results = await _of_pairs(call, [(first[one], second[two]) for one, two in pairs], options)
         return [result.values()[0] for result in results], results
     if compares_tokens(call.engine.welcome):
-        _refuse_instruction(asked)
+        _refuse_instruction(options)
         return await _late_scores(call, first, second, pairs)
-    inputs = await _embedded(call, [*first, *second], asked)
-    results = await call.pool(inputs, Pooling("embed"))
+    results = await _of_each(call, [*first, *second], options)
     found = []
     async with paced(sum(result.size for result in results) // NUMBERS_PER_TOKEN) as pace:
         for one, two in pairs:
@@ -163,57 +162,66 @@ async def scores(
     return found, results
 
 
-async def _pairs(
-    call: Call, pairs: Sequence[tuple[Scored, Scored]], asked: ScoreOptions
-) -> list[PoolInput]:
-    """Pairs as a cross-encoder reads them. Raises InvalidRequest, and what preparing media
+async def _of_pairs(
+    call: Call, pairs: Sequence[tuple[Scored, Scored]], options: ScoreOptions
+) -> list[PoolResult]:
+    """What a cross-encoder makes of pairs. Raises InvalidRequest, and what preparing media
     raises."""
+    asked = Pooling("classify", activate=options.activate)
     template = conversation_template(call.engine.welcome)
     if template is not None:
-        return [
-            await _read_chat(call, conversation(*pair, template, asked.instruction), pair)
-            for pair in pairs
-        ]
+        chats = [conversation(*pair, template, options.instruction) for pair in pairs]
+        return await _of_chats(call, list(zip(chats, pairs, strict=True)), asked)
     if pooling_model(call.engine.welcome).template is None:
-        _refuse_instruction(asked)
+        _refuse_instruction(options)
     texts = [(query.text(), document.text()) for query, document in pairs]
-    return await call.read_pairs(texts, asked.instruction)
+    return await call.pool(await call.read_pairs(texts, options.instruction), asked)
 
 
-async def _embedded(call: Call, given: Sequence[Scored], asked: ScoreOptions) -> list[PoolInput]:
-    """Inputs that are compared by their vectors. Of a decoder that sees, all are conversations in
+async def _of_each(call: Call, given: Sequence[Scored], options: ScoreOptions) -> list[PoolResult]:
+    """Vectors of inputs that are compared by them. Of a decoder that sees, all are conversations in
     its own format if any of them is more than a bare text, or there is an instruction: so texts are
-    comparable with pictures. Raises as `_pairs`."""
-    media = call.engine.welcome.media
+    comparable with pictures. Raises as `_of_pairs`."""
+    media, asked = call.engine.welcome.media, Pooling("embed")
     sees = media is not None and not media.alone
-    if sees and (asked.instruction is not None or not all(each.plain for each in given)):
-        return [
-            await _read_chat(call, message_of(each, asked.instruction), [each]) for each in given
-        ]
-    _refuse_instruction(asked)
-    return await call.read_each([each.alone() for each in given])
+    if sees and (options.instruction is not None or not all(each.plain for each in given)):
+        chats = [(message_of(each, options.instruction), (each,)) for each in given]
+        return await _of_chats(call, chats, asked)
+    _refuse_instruction(options)
+    return await call.pool(await call.read_each([each.alone() for each in given]), asked)
 
 
-async def _read_chat(call: Call, messages: list[PoolMessage], given: Sequence[Scored]) -> PoolInput:
-    """A conversation that was made of inputs, its answer opened. Raises InvalidRequest that names
-    those, as no client knows the conversation, and what preparing media raises."""
-    for each in given:
+async def _of_chats(
+    call: Call,
+    chats: Sequence[tuple[list[PoolMessage], Sequence[Scored]]],
+    asked: Pooling,
+) -> list[PoolResult]:
+    """What is made of conversations, each beside the inputs that it was made of. Raises
+    InvalidRequest that names those, as no client knows the conversations, and what preparing media
+    raises."""
+    for each in {id(one): one for _, given in chats for one in given}.values():
         each.check()
-    try:
-        return await call.read_chat(messages, add_generation_prompt=True, add_special=None)
-    except InvalidRequest as error:
-        if error.param not in ("input", "prompt") and not (error.param or "").startswith(
-            "messages"
-        ):
-            raise
-        named = " and ".join(each.where for each in given)
-        raise type(error)(
-            f"{named}, as a conversation: {error.message}", param=given[-1].where, code=error.code
-        ) from None
+
+    async def made(
+        messages: list[PoolMessage], given: Sequence[Scored], lease: MediaLease
+    ) -> PoolInput:
+        try:
+            return await call.read_chat(messages, add_generation_prompt=True, lease=lease)
+        except InvalidRequest as error:
+            if (error.param or "").partition("[")[0] not in ("messages", "input", "prompt"):
+                raise
+            named = " and ".join(each.where for each in given)
+            raise type(error)(
+                f"{named}, as a conversation: {error.message}",
+                param=given[-1].where,
+                code=error.code,
+            ) from None
+
+    return await call.pool_made([partial(made, *chat) for chat in chats], asked)
 
 
-def _refuse_instruction(asked: ScoreOptions) -> None:
-    if asked.instruction is not None:
+def _refuse_instruction(options: ScoreOptions) -> None:
+    if options.instruction is not None:
         raise InvalidRequest(
             "this model's scores have no instruction; Qwen3-Reranker and models that see have one",
             param="instruction",
@@ -315,8 +323,8 @@ class ScoreEndpoint(PoolEndpoint[ScoreRequest]):
         second = inputs_of(request, "text_2", "documents")
         pairs = pair_up(len(first), len(second))
         check_count("text_2", len(pairs))
-        asked = ScoreOptions(request.use_activation, request.instruction)
-        found, results = await scores(call, first, second, pairs, asked)
+        options = ScoreOptions(request.use_activation, request.instruction)
+        found, results = await scores(call, first, second, pairs, options)
         data = [Score(index, score) for index, score in enumerate(found)]
         return ScoreReply(call.id, call.created, call.model, data, usage_of(results))
 
