@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import UnsupportedModel
-from penstock.families.audio import lifted
+from penstock.families.qwen3_asr import lifted
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import (
     AudioSpec,

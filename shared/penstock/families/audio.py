@@ -2,12 +2,11 @@
 
 Qwen2-Audio has Whisper's encoder, the mean of each two of its vectors, a product, and Qwen 2 (Chu
 et al., "Qwen2-Audio technical report", 2024). Voxtral has Whisper's encoder, two products of each
-four of its vectors, and Llama (Mistral AI, "Voxtral", 2025). Qwen3-ASR has an encoder of blocks
-(see BlockTowerSpec), and Qwen 3 (Qwen team, "Qwen3-ASR technical report", 2026).
+four of its vectors, and Llama (Mistral AI, "Voxtral", 2025).
 
 Gemma 4 E2B and E4B have a conformer, a product of each of its vectors, and Gemma 4; they see, too
 (transformers' Gemma4AudioConfig). Gemma 3n is in `gemma3n_audio.py`, Granite Speech in
-`granite_speech.py`.
+`granite_speech.py`, Qwen3-ASR in `qwen3_asr.py`.
 
 The decoder after a tower is one of penstock.families.FAMILIES. (Whisper's, which attends to what
 its encoder makes of a sound, is one itself.)
@@ -21,41 +20,29 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
-from penstock.families.family import TEXT, TextHalf
+from penstock.families.family import TextHalf
 from penstock.families.gemma3n_audio import GEMMA3N_AUDIO
 from penstock.families.gemma4 import GEMMA4
 from penstock.families.granite_speech import GRANITE_SPEECH
-from penstock.families.hearing import MAX_BINS, AudioFamily
+from penstock.families.hearing import MAX_BINS, OF_TRAINING, AudioFamily
 from penstock.families.llama import LLAMA
 from penstock.families.qwen2 import QWEN2
-from penstock.families.qwen3 import QWEN3
+from penstock.families.qwen3_asr import QWEN3_ASR
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import (
     AudioSpec,
     AudioTowerSpec,
-    BlockTowerSpec,
     ConformerSpec,
     LinearProjector,
-    NarrowProjector,
     NormedProjector,
     StackProjector,
-    halved,
 )
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
 
 MAX_POSITIONS = 65_536
 """Most rows of a table of positions."""
-OF_TRAINING = (
-    "activation_dropout",
-    "dropout",
-    "encoder_layerdrop",
-    "init_std",
-    "layerdrop",
-    "num_hidden_layers",  # also means encoder_layers where both are there
-    "vocab_size",
-)
 
 
 @dataclass(frozen=True)
@@ -269,122 +256,6 @@ GEMMA4_AUDIO = AudioFamily(
 )
 
 
-QWEN3_ASR_TEXT_DEFAULTS: dict[str, object] = {
-    "vocab_size": 151_936,
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 65_536,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True,
-}
-QWEN3_ASR_TOWER_DEFAULTS: dict[str, object] = {
-    "d_model": 1024,
-    "encoder_ffn_dim": 4096,
-    "encoder_layers": 24,
-    "encoder_attention_heads": 16,
-    "num_mel_bins": 128,
-    "downsample_hidden_size": 480,
-    "n_window": 50,
-    "n_window_infer": 800,
-    "output_dim": 3584,
-    "max_position_embeddings": 13,
-}
-"""The tower's defaults in transformers' Qwen3ASREncoderConfig; the decoder's are those of
-Qwen3ASRConfig."""
-HALF_BLOCK = 50
-"""Windows: transformers counts 13 vectors for each block, whatever n_window says."""
-MAX_SEEN = 65_536
-"""Most blocks that see one another."""
-OF_OMNI = ("conv_chunksize", "max_source_positions")
-"""Settings of the encoder's code in Qwen3-Omni, which change nothing here; the first says how many
-blocks are convolved at a time."""
-
-
-def _read_qwen3_asr(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec:
-    if "classify_num" in fields:
-        raise UnsupportedModel(
-            f"{fields.where}: a model that says when words are spoken (classify_num) is not "
-            "served; those that transcribe are"
-        )
-    section = section.completed(**QWEN3_ASR_TOWER_DEFAULTS)
-    hidden = bounded(section, "d_model", MAX_WIDTH)
-    hub.only(section, scale_embedding=False)
-    act = hub.activation(section, "gelu", "silu", key="activation_function", default="gelu")
-    hub.only(section, n_window=HALF_BLOCK)
-    block = 2 * HALF_BLOCK
-    seen, rest = divmod(bounded(section, "n_window_infer", MAX_SEEN * block), block)
-    if rest or not seen:
-        raise section.wrong("n_window_infer", f"a multiple of {block}, twice n_window,")
-    if hidden % 2:
-        raise section.wrong("d_model", "an even number")
-    if section.integer("max_position_embeddings") < halved(block):
-        raise section.wrong("max_position_embeddings", f"{halved(block)} at least")
-    if section.integer("output_dim") != text.hidden_size:
-        raise section.wrong("output_dim", f"{text.hidden_size}, the decoder's hidden size,")
-    tower = BlockTowerSpec(
-        hidden_size=hidden,
-        intermediate_size=bounded(section, "encoder_ffn_dim", MAX_WIDTH),
-        num_layers=layer_count(section, "encoder_layers"),
-        num_heads=heads(section, "encoder_attention_heads", hidden),
-        mel_bins=bounded(section, "num_mel_bins", MAX_BINS),
-        channels=bounded(section, "downsample_hidden_size", MAX_WIDTH),
-        block=block,
-        seen=seen,
-        norm=NormSpec(kind="layer", eps=1e-5, bias=True),
-        activation=act,
-    )
-    section.ignore(*OF_TRAINING, *OF_OMNI)
-    return AudioSpec(tower=tower, projector=NarrowProjector(activation=act))
-
-
-QWEN3_ASR = AudioFamily(
-    "qwen3_asr",
-    ("Qwen3ASRForConditionalGeneration",),
-    "Qwen3-ASR",
-    {
-        name: TextHalf(QWEN3, QWEN3_ASR_TEXT_DEFAULTS)
-        for name in ("qwen3", "qwen3_asr_text")  # the second one in the makers' own files
-    },
-    _read_qwen3_asr,
-    usual="qwen3",
-    harmless=frozenset(
-        {
-            "audio_end_token_id",
-            "audio_start_token_id",
-            "audio_token_id",
-            "support_languages",  # read with the transcription
-            "timestamp_token_id",  # of the model that aligns texts, as the next
-            "token_classification_bias",
-            "user_token_id",
-        }
-    ),
-)
-THINKER = "thinker_config"
-OF_TIME = ("mrope_section", "mrope_interleaved", "interleaved")
-
-
-def lifted(fields: Fields) -> Fields:
-    """config.json of Qwen3-ASR in its makers' form as transformers has it: what is said under
-    `thinker_config` stands at the top. Positions of a sound are the same number thrice there, as a
-    text's, so that it doesn't matter which pairs turn by which.
-
-    Returns `fields` themselves of other models."""
-    names = fields.listed("architectures", str) if "architectures" in fields else []
-    if THINKER not in fields or not any(name in QWEN3_ASR.hub_classes for name in names):
-        return fields
-    inner = fields.section(THINKER)
-    text = dict(inner.section(TEXT).values)
-    rope = text.get("rope_scaling")
-    if isinstance(rope, dict):
-        text["rope_scaling"] = {key: rope[key] for key in rope if key not in OF_TIME}
-    above = {key: value for key, value in fields.values.items() if key != THINKER}
-    return Fields({**inner.values, TEXT: text, **above}, fields.where)
-
-
 AUDIO_FAMILIES: dict[str, AudioFamily] = {
     each.name: each
     for each in (
@@ -402,4 +273,4 @@ AUDIO_CLASSES: dict[str, AudioFamily] = {
 }
 """Families by the class that a hub folder's config.json names."""
 
-__all__ = ["AUDIO_CLASSES", "AUDIO_FAMILIES", "AudioFamily", "lifted"]
+__all__ = ["AUDIO_CLASSES", "AUDIO_FAMILIES", "AudioFamily"]

@@ -13,6 +13,16 @@ from penstock.model.config import ModelConfig
 
 MAX_BINS = 1024
 """Most bands of a spectrogram."""
+OF_TRAINING = (
+    "activation_dropout",
+    "dropout",
+    "encoder_layerdrop",
+    "init_std",
+    "layerdrop",
+    "num_hidden_layers",  # also means encoder_layers where both are there
+    "vocab_size",
+)
+"""Settings of Whisper's encoder, and of others in its form, that change nothing here."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import msgspec
 
 from penstock.config.settings import ModelImpl
 from penstock.errors import ModelNotFound, UnsupportedModel
-from penstock.families.audio import lifted
 from penstock.families.eagle3 import is_eagle3, read_eagle3
+from penstock.families.qwen3_asr import lifted
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.small_file import read_json
