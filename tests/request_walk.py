@@ -2,10 +2,11 @@
 
 A system runs in this process, over real sockets, a thread for each of its three parts: the
 gateway's application with its engine client, the engine core's loop, and a worker with the default
-model. One request warms everything up; the next one is watched with `sys.setprofile`. A module
-counts once a function of it is entered. What runs when a module is imported doesn't count, and
-neither does code that dataclasses generate. Other processes, such as the one that renders chat
-templates, aren't seen.
+model. One request warms everything up; the next ones are watched with `sys.setprofile`, and of each
+part the one counts that entered the fewest modules: in the others' turns something else was due,
+such as a status. A module counts once a function of it is entered. What runs when a module is
+imported doesn't count, and neither does code that dataclasses generate. Other processes, such as
+the one that renders chat templates, aren't seen.
 
 - gateway: in the request's own context, from the ASGI call until its Submit is on the socket.
 - engine core: from the turn that takes the Submit until the first Plan with it is on the socket.
@@ -55,8 +56,12 @@ PATIENCE = 120.0
 """Seconds in which each part must have started, or ended."""
 MODEL = "smollm2-135m"
 BOOT = b"walkwalk"
-QUESTIONS = ("What is a penstock?", "Where does the water of a mill go?")
-"""The first one only warms everything up."""
+WARMING = "What is a penstock?"
+QUESTIONS = (
+    "Where does the water of a mill go?",
+    "Who turns the wheel of a mill?",
+    "What does a miller do in winter?",
+)
 
 asked: ContextVar[bool] = ContextVar("asked", default=False)
 """Whether what runs was begun by the request that is watched."""
@@ -67,6 +72,8 @@ class Walk:
 
     def __init__(self, seen: Callable[[], bool] = lambda: True) -> None:
         self.entered: defaultdict[str, set[str]] = defaultdict(set)
+        self.fewest: dict[str, set[str]] = {}
+        """Of all the times that it was open, the one with the fewest modules."""
         self.wanted = False
         """Whether the part may begin."""
         self._seen = seen
@@ -77,6 +84,8 @@ class Walk:
         self._open = True
 
     def end(self) -> None:
+        if self._open and not 0 < len(self.fewest) <= len(self.entered):
+            self.fewest = dict(self.entered)
         self._open = self.wanted = False
 
     @property
@@ -104,11 +113,11 @@ def walks() -> dict[str, dict[str, set[str]]]:
         with _engine(engine, prepare(MODEL), ends), _worker(worker, ends["workers"]):
             asyncio.run(_ask(gateway, (engine, worker), ends["frontends"]))
     found = {"gateway": gateway, "engine core": engine, "worker": worker}
-    return {part: dict(walk.entered) for part, walk in found.items()}
+    return {part: walk.fewest for part, walk in found.items()}
 
 
 async def _ask(gateway: Walk, others: tuple[Walk, ...], endpoint: str) -> None:
-    """Asks both questions of a gateway in this thread."""
+    """Asks all questions of a gateway in this thread."""
     client = EngineClient(endpoint, name="walk")
     app = create_app(client, GatewayConfig())
     await client.start()
@@ -129,12 +138,12 @@ async def _ask(gateway: Walk, others: tuple[Walk, ...], endpoint: str) -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             while (await http.get("/health/ready")).status_code != 200:
                 await asyncio.sleep(0.01)
+            (await http.post("/v1/chat/completions", json=_body(WARMING))).raise_for_status()
+            asked.set(True)
             for question in QUESTIONS:
-                if question is QUESTIONS[-1]:
-                    asked.set(True)
-                    gateway.begin()
-                    for walk in others:
-                        walk.wanted = True
+                gateway.begin()
+                for walk in others:
+                    walk.wanted = True
                 answer = await http.post("/v1/chat/completions", json=_body(question))
                 answer.raise_for_status()
     finally:
