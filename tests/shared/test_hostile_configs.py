@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UnsupportedModel
-from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import mechanisms
-from penstock.prepare.hub_config import read_config
+from tests.shared.releases.reading import READ, RELEASES, ours
 from tests.shared.test_real_configs import CONFIGS, USUAL
 
 pytestmark = pytest.mark.timeout(120)
@@ -35,14 +35,18 @@ def _places(value: Any, place: Place = ()) -> Iterator[Place]:
         yield from _places(value[0], (*place, 0))
 
 
-PLACES = [(model, place) for model in CONFIGS for place in _places(CONFIGS[model])]
+MODELS: dict[str, dict[str, Any]] = {
+    **{name: RELEASES[name]["config"] for name in READ},
+    **{name: USUAL | config for name, config in CONFIGS.items()},
+}
+PLACES = [(model, place) for model in MODELS for place in _places(MODELS[model])]
 
 
 @settings(deadline=5000, max_examples=400)
 @given(st.sampled_from(PLACES), st.sampled_from([*NUMBERS, *OTHERS, ...]))
 def test_an_absurd_setting_is_read_or_refused_by_name(chosen: tuple[str, Place], said: Any) -> None:
     model, place = chosen
-    config = copy.deepcopy(USUAL | CONFIGS[model])
+    config = copy.deepcopy(MODELS[model])
     inner: Any = config
     for key in place[:-1]:
         inner = inner[key]
@@ -52,7 +56,16 @@ def test_an_absurd_setting_is_read_or_refused_by_name(chosen: tuple[str, Place],
         inner[place[-1]] = said
     refused = None
     try:
-        mechanisms(read_config(Fields(config, "config.json")))
+        read = ours(config)
+        if isinstance(read, ModelConfig):
+            mechanisms(read)
     except UnsupportedModel as error:
         refused = error
     assert refused is None or "config.json" in str(refused)
+
+
+@pytest.mark.parametrize("count", [2**31, 10**30])
+def test_no_list_is_made_of_layers_that_no_model_has(count: int) -> None:
+    config = RELEASES["nvidia/GLM-5.1-NVFP4"]["config"] | {"num_hidden_layers": count}
+    with pytest.raises(UnsupportedModel, match=f"num_layers is {count}; 1 to"):
+        ours(config)

@@ -76,7 +76,7 @@ def dense_layers(fields: Fields, default: int) -> int:
         return dense
     kinds = fields.listed(key, str)
     dense = next((at for at, kind in enumerate(kinds) if kind != "dense"), len(kinds))
-    layers = fields.integer("num_hidden_layers")
+    layers = bounds.layer_count(fields, "num_hidden_layers")
     if kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
         raise fields.wrong(key, "a list of 'dense', then of 'sparse',")
     return dense
