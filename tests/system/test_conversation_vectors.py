@@ -322,24 +322,64 @@ def test_vectors_of_pictures_and_texts_are_compared(server: Server, model: Seein
     assert abs(told["relevance_score"] - vectors[0] @ vectors[1]) < CLOSE
 
 
+LONG = "x" * (1 << 20)
+PARTS = {"content": [{"type": "sculpture"}]}
+EMPTY = {"content": [{"type": "text", "text": ""}]}
+
+
 @pytest.mark.parametrize(
-    ("documents", "named"),
+    ("body", "param", "said"),
     [
-        ([{}], "documents[0] is empty; a text, an image, or content"),
-        (
-            ["a", {"text": "a", "content": [{"type": "text", "text": "b"}]}],
-            "documents[1] has content",
-        ),
-        ([{"content": [{"type": "sculpture"}]}], "documents[0][0] is a part of type"),
-        (["a", {"image": "nonsense"}], "documents[1]"),
-        ({"content": []}, "documents has 0 entries"),
-        ([{"text": "abc " * 400}], "documents[0], as a conversation: "),
+        ({"documents": [{}]}, "documents[0]", "is empty; a text, an image, or content"),
+        ({"documents": ["a", EMPTY]}, "documents[1]", "is empty"),
+        ({"documents": EMPTY}, "documents.content[0]", "is empty"),
+        ({"documents": ["a", {"text": "a", **EMPTY}]}, "documents[1]", "has content"),
+        ({"documents": [PARTS]}, "documents[0].content[0]", "is a part of type"),
+        ({"documents": PARTS}, "documents.content[0]", "is a part of type"),
+        ({"documents": ["a", {"image": "nonsense"}]}, "documents[1].image", ": the picture has an"),
+        ({"documents": {"image": "http://a/b"}}, "documents.image", ": the picture has a URL"),
+        ({"documents": {"content": []}}, "documents", "has 0 entries"),
+        ({"documents": [{"content": [said("a")] * 2049}]}, "documents[0].content", "has 2049"),
+        ({"documents": ["a", {"text": "abc " * 400}]}, "documents[1]", "at most 512"),
+        ({"query": {"image": "nonsense"}}, "query.image", ": the picture has an"),
+        ({"query": {"content": [part(ONE)] * 17}}, "query.content[16]", "at most 16"),
+        ({"truncate_prompt_tokens": 8}, "truncate_prompt_tokens", "in the format of a chat, can't"),
+        ({"query": LONG, "documents": ["a"] * 600}, "documents[0]", "at most 32768"),
     ],
 )
-def test_a_document_that_is_none_is_named(judge: Server, documents: Any, named: str) -> None:
-    status, answer = judge.post("/v1/rerank", {"query": "abc", "documents": documents})
+def test_what_is_wrong_is_named_as_the_body_has_it(
+    judge: Server, body: dict[str, Any], param: str, said: str
+) -> None:
+    gateway = Path(f"/proc/{judge.children()['penstock: gateway 0']}/status")
+    before = highest_memory(gateway)
+    status, answer = judge.post("/v1/rerank", {"query": "abc", "documents": ["a"], **body})
     assert status == 400, answer
-    assert named in answer["error"]["message"]
+    error = answer["error"]
+    assert error["param"] == param
+    assert param in error["message"]
+    assert said in error["message"]
+    assert "messages[" not in error["message"]
+    assert "truncate_prompt_tokens cuts" not in error["message"]
+    # A conversation for each pair at once would be 600 MB of them.
+    assert highest_memory(gateway) - before < 300 << 20
+
+
+def highest_memory(status: Path) -> int:
+    """Bytes that the process has had at most."""
+    found = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return int(found.split()[1]) << 10
+
+
+def test_a_picture_in_base64_alone_or_with_a_text_in_its_part(judge: Server) -> None:
+    """As Jina's API takes it; and a part is what its type says."""
+    bare = url(ONE).partition(",")[2]
+    both = {"content": [{**part(ONE), "text": "ab"}]}
+    found = ranks(judge, query="abc", documents=[{"image": bare}, {"image": url(ONE)}, both])
+    assert len({each["relevance_score"] for each in found}) == 1
+    assert [each["document"]["text"] for each in found] == [""] * 3
+    status, answer = judge.post("/score", {"text_1": "abc", "text_2": {"image": bare}})
+    assert status == 200, answer
+    assert [each["score"] for each in answer["data"]] == [found[0]["relevance_score"]]
 
 
 def test_the_library_scores_pictures(reranker: Path, model: Seeing) -> None:

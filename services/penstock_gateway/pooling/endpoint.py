@@ -120,7 +120,7 @@ class Call:
             variables={},
             with_media=ChatMedia(self._desk, lease or self._lease, self._changes),
         )
-        check_input(made.prompt_token_ids, self.engine.welcome)
+        check_input(made.prompt_token_ids, self.engine.welcome, cut=False)
         return PoolInput(made.prompt_token_ids, media=made.media)
 
     async def read_each(self, given: Sequence[str | MediaSource]) -> list[PoolInput]:

@@ -60,12 +60,16 @@ def read_parts(
         texts.append(content)
         return
     for place, part in enumerate(content):
-        at = f"{where}[{place}]"
-        kind = kind_of(part, at)
-        if kind is not None:
-            pictures.append(media_source(part, kind, at))
-        else:
-            texts.append(_text(part, at))
+        read_part(part, f"{where}[{place}]", texts, pictures)
+
+
+def read_part(part: PoolPart, where: str, texts: list[str], pictures: list[MediaSource]) -> None:
+    """As read_parts, of one."""
+    kind = kind_of(part, where)
+    if kind is not None:
+        pictures.append(media_source(part, kind, where))
+    else:
+        texts.append(_text(part, where))
 
 
 def _text(part: PoolPart, where: str) -> str:

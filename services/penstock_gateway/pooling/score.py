@@ -4,7 +4,7 @@ the formats of Jina's and Cohere's APIs."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -37,11 +37,10 @@ from penstock_gateway.pooling.fields import (
     Whole,
     check_count,
 )
-from penstock_gateway.pooling.messages import PoolMessage
 from penstock_gateway.pooling.scored import (
     Document,
     Scored,
-    ScoredParts,
+    ScoredChat,
     conversation,
     message_of,
     scored_inputs,
@@ -53,6 +52,9 @@ from penstock_gateway.service import Service
 PRODUCTS = 1000
 """Multiply-adds that take as long as a character of a text that is tokenised, about."""
 
+CHATS_AT_ONCE = 16
+"""Conversations of one request that are texts at a time, and not token ids yet."""
+
 
 class RerankRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """query: a text, or of a model that sees an object as documents have them.  documents: texts,
@@ -61,7 +63,7 @@ class RerankRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields
     instruction: as in score."""
 
     query: str | Document
-    documents: list[str | Document] | ScoredParts
+    documents: Document | list[str | Document]
     top_n: Whole = None
     return_documents: Flag = None
     use_activation: Flag = None
@@ -170,8 +172,9 @@ async def _of_pairs(
     asked = Pooling("classify", activate=options.activate)
     template = conversation_template(call.engine.welcome)
     if template is not None:
-        chats = [conversation(*pair, template, options.instruction) for pair in pairs]
-        return await _of_chats(call, list(zip(chats, pairs, strict=True)), asked)
+        chats = [partial(conversation, *pair, template, options.instruction) for pair in pairs]
+        given = {id(each): each for pair in pairs for each in pair}
+        return await _of_chats(call, given.values(), chats, asked)
     if pooling_model(call.engine.welcome).template is None:
         _refuse_instruction(options)
     texts = [(query.text(), document.text()) for query, document in pairs]
@@ -185,39 +188,35 @@ async def _of_each(call: Call, given: Sequence[Scored], options: ScoreOptions) -
     media, asked = call.engine.welcome.media, Pooling("embed")
     sees = media is not None and not media.alone
     if sees and (options.instruction is not None or not all(each.plain for each in given)):
-        chats = [(message_of(each, options.instruction), (each,)) for each in given]
-        return await _of_chats(call, chats, asked)
+        chats = [partial(message_of, each, options.instruction) for each in given]
+        return await _of_chats(call, given, chats, asked)
     _refuse_instruction(options)
     return await call.pool(await call.read_each([each.alone() for each in given]), asked)
 
 
 async def _of_chats(
     call: Call,
-    chats: Sequence[tuple[list[PoolMessage], Sequence[Scored]]],
+    given: Iterable[Scored],
+    chats: Sequence[Callable[[], ScoredChat]],
     asked: Pooling,
 ) -> list[PoolResult]:
-    """What is made of conversations, each beside the inputs that it was made of. Raises
-    InvalidRequest that names those, as no client knows the conversations, and what preparing media
-    raises."""
-    for each in {id(one): one for _, given in chats for one in given}.values():
+    """What is made of conversations with the inputs. Few are written at a time: all together have
+    the query as often as there are documents. Raises InvalidRequest that names an input, and what
+    preparing media raises."""
+    for each in given:
         each.check()
+    few = asyncio.Semaphore(CHATS_AT_ONCE)
 
-    async def made(
-        messages: list[PoolMessage], given: Sequence[Scored], lease: MediaLease
-    ) -> PoolInput:
-        try:
-            return await call.read_chat(messages, add_generation_prompt=True, lease=lease)
-        except InvalidRequest as error:
-            if (error.param or "").partition("[")[0] not in ("messages", "input", "prompt"):
-                raise
-            named = " and ".join(each.where for each in given)
-            raise type(error)(
-                f"{named}, as a conversation: {error.message}",
-                param=given[-1].where,
-                code=error.code,
-            ) from None
+    async def made(write: Callable[[], ScoredChat], lease: MediaLease) -> PoolInput:
+        async with few:
+            await asyncio.sleep(0)  # If one before it was refused, this one has been cancelled.
+            chat = write()
+            try:
+                return await call.read_chat(chat.messages, add_generation_prompt=True, lease=lease)
+            except InvalidRequest as error:
+                raise chat.in_the_bodys_terms(error) from None
 
-    return await call.pool_made([partial(made, *chat) for chat in chats], asked)
+    return await call.pool_made([partial(made, chat) for chat in chats], asked)
 
 
 def _refuse_instruction(options: ScoreOptions) -> None:
@@ -283,13 +282,13 @@ def grouped(
         yield group
 
 
-Inputs = str | list[str | Document] | ScoredParts | None
+Inputs = str | Document | list[str | Document] | None
 
 
 class ScoreRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """text_1 and text_2, or queries and documents: one input meets many, or each its own. Each is a
-    text, or of a model that sees an object with a text, an image, or `content`; of an object in
-    place of a list, each part of the content is an input.
+    text, or of a model that sees an object with a text, an image, or `content`; of an object with
+    `content` in place of a list, each part is an input.
     use_activation: false gives a cross-encoder's own number.  instruction: what makes a document a
     good one, in place of the model's own."""
 

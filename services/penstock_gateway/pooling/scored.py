@@ -3,8 +3,9 @@ APIs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -13,29 +14,29 @@ from penstock.media.sources import MediaSource
 from penstock.media.words import WORDS
 from penstock.model.pooling_config import PairTemplate
 from penstock_gateway.pooling.fields import check_count
-from penstock_gateway.pooling.messages import PoolMessage, PoolPart, one_of, read_parts
+from penstock_gateway.pooling.messages import TEXTS, PoolMessage, PoolPart, one_of, read_part
+
+SCHEME = 64
+"""Characters of a URL that its scheme ends in."""
+_PART = re.compile(r"messages\[(\d+)\]\.content\[(\d+)\]")
+_OF_A_CHAT = ("messages", "input", "prompt")
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A text, a picture (a URL or a data: URI), both, or parts as chats have them."""
+    """A text, a picture (a URL, a data: URI or base64), both, or parts as chats have them."""
 
     text: str | None = None
     image: str | None = None
     content: list[PoolPart] | None = None
 
 
-class ScoredParts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Each part is an input by itself, as vLLM's scores have it."""
-
-    content: list[PoolPart]
-
-
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """One input. where: what the body calls it.  plain: whether it is a bare text."""
+    """One input. where: what the body calls it.  parts: by what the body calls each, in order.
+    plain: whether it is a bare text."""
 
     where: str
-    parts: list[PoolPart]
+    parts: dict[str, PoolPart]
     plain: bool = False
 
     def text(self) -> str:
@@ -60,13 +61,41 @@ class Scored:
 
     def label(self) -> str:
         """Its texts; empty where it has none."""
-        return "\n".join(part.text for part in self.parts if part.text)
+        return "\n".join(text for part in self.parts.values() if (text := _said(part)))
 
     def _read(self) -> tuple[list[str], list[MediaSource]]:
         texts: list[str] = []
         pictures: list[MediaSource] = []
-        read_parts(self.parts, self.where, texts, pictures)
+        for place, part in self.parts.items():
+            read_part(part, place, texts, pictures)
         return texts, pictures
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredChat:
+    """What a model is shown of `given`. places: what the body calls each part of the last
+    message; empty for what isn't the body's."""
+
+    messages: list[PoolMessage]
+    given: Sequence[Scored]
+    places: Sequence[str] = field(default=())
+
+    def in_the_bodys_terms(self, error: InvalidRequest) -> InvalidRequest:
+        """The error of a conversation that no client knows, by the names of its inputs."""
+        param = error.param or ""
+        found = _PART.match(param)
+        if found is not None and int(found[1]) == len(self.messages) - 1:
+            place = self.places[int(found[2])]
+            message = error.message.replace(found[0], place, 1)
+            return type(error)(message, param=f"{place}{param[found.end() :]}", code=error.code)
+        if param.partition("[")[0] not in _OF_A_CHAT:
+            return error
+        named = " and ".join(each.where for each in self.given)
+        return type(error)(
+            f"{named}, as a conversation: {error.message}",
+            param=self.given[-1].where,
+            code=error.code,
+        )
 
 
 def text_part(text: str) -> PoolPart:
@@ -74,60 +103,90 @@ def text_part(text: str) -> PoolPart:
 
 
 def scored_of(given: str | Document, where: str) -> Scored:
-    """One input. Raises InvalidRequest for one that is empty."""
+    """One input. Raises InvalidRequest for one that is empty, or has too many parts."""
     if isinstance(given, str):
-        given = Document(text=given)
-    parts = []
-    if given.content is not None and (given.text, given.image) != (None, None):
-        raise InvalidRequest(
-            f"{where} has content beside text or image; its parts are all there is", param=where
-        )
+        return _filled(where, {where: text_part(given)}, plain=True)
+    _check_content(given, where)
+    parts = {}
     if given.image is not None:
-        parts.append(PoolPart(type="image_url", image_url=given.image))
+        url = _url(given.image)
+        parts[f"{where}.image"] = PoolPart(type="image_url", image_url=url)
     if given.text:
-        parts.append(text_part(given.text))
-    parts += given.content or []
-    if not parts:
-        raise InvalidRequest(
-            f"{where} is empty; a text, an image, or content with parts is needed", param=where
-        )
-    return Scored(where, parts, plain=given.image is None and given.content is None)
+        parts[f"{where}.text"] = text_part(given.text)
+    parts |= _by_place(where, given.content or [])
+    return _filled(where, parts, plain=given.image is None and given.content is None)
 
 
-def scored_inputs(name: str, given: str | Sequence[str | Document] | ScoredParts) -> list[Scored]:
-    """One input or many. Raises InvalidRequest for none, too many, and an empty one."""
-    if isinstance(given, ScoredParts):
+def scored_inputs(name: str, given: str | Document | Sequence[str | Document]) -> list[Scored]:
+    """One input or many; of an object with content each part is one, as vLLM's scores have it.
+    Raises InvalidRequest for none, too many, and an empty one."""
+    if isinstance(given, Document) and given.content is not None:
+        _check_content(given, name)
         found = [
-            Scored(f"{name}.content[{place}]", [part]) for place, part in enumerate(given.content)
+            _filled(place, {place: part}) for place, part in _by_place(name, given.content).items()
         ]
-    elif isinstance(given, str):
-        found = [scored_of(given, f"{name}[0]")]
+    elif isinstance(given, (str, Document)):
+        found = [scored_of(given, name)]
     else:
         found = [scored_of(each, f"{name}[{place}]") for place, each in enumerate(given)]
     check_count(name, len(found))
     return found
 
 
+def _check_content(given: Document, where: str) -> None:
+    if given.content is not None and (given.text, given.image) != (None, None):
+        raise InvalidRequest(
+            f"{where} has content beside text or image; its parts are all there is", param=where
+        )
+
+
+def _url(image: str) -> str:
+    """Jina's API takes base64 by itself, too, which has no colon."""
+    return image if ":" in image[:SCHEME] else f"data:;base64,{image}"
+
+
+def _by_place(where: str, content: list[PoolPart]) -> dict[str, PoolPart]:
+    return {f"{where}.content[{place}]": part for place, part in enumerate(content)}
+
+
+def _said(part: PoolPart) -> str | None:
+    """What a text says; None for media, which may have a text that says nothing."""
+    return part.text if part.type in TEXTS else None
+
+
+def _filled(where: str, parts: dict[str, PoolPart], *, plain: bool = False) -> Scored:
+    """Raises InvalidRequest for an input without anything in it, or of too many parts: each is
+    read again for each pair."""
+    if all(_said(part) == "" for part in parts.values()):
+        raise InvalidRequest(
+            f"{where} is empty; a text, an image, or content with parts is needed", param=where
+        )
+    check_count(f"{where}.content", len(parts))
+    return Scored(where, parts, plain)
+
+
 def conversation(
     query: Scored, document: Scored, template: PairTemplate, instruction: str | None
-) -> list[PoolMessage]:
+) -> ScoredChat:
     """A pair, for a model that reads both at once in its own format of a chat."""
     parts = [
         text_part(template.opening(instruction)),
-        *query.parts,
+        *query.parts.values(),
         text_part(template.document),
-        *document.parts,
+        *document.parts.values(),
     ]
-    texts = [part.text for part in parts if part.text is not None]
+    texts = [text for part in parts if (text := _said(part)) is not None]
     # Nothing stands between them; in a chat, texts without a picture are lines.
     content = "".join(texts) if len(texts) == len(parts) else parts
-    return [
+    messages = [
         PoolMessage(role="system", content=template.system),
         PoolMessage(role="user", content=content),
     ]
+    return ScoredChat(messages, (query, document), ("", *query.parts, "", *document.parts))
 
 
-def message_of(given: Scored, instruction: str | None) -> list[PoolMessage]:
+def message_of(given: Scored, instruction: str | None) -> ScoredChat:
     """An input by itself, in a format of a chat."""
     system = [] if instruction is None else [PoolMessage(role="system", content=instruction)]
-    return [*system, PoolMessage(role="user", content=given.parts)]
+    user = PoolMessage(role="user", content=list(given.parts.values()))
+    return ScoredChat([*system, user], (given,), tuple(given.parts))

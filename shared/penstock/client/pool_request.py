@@ -253,15 +253,16 @@ def check_task(task: PoolingTask | Literal["align"], welcome: Welcome) -> None:
         )
 
 
-def check_input(prompt_token_ids: list[int], welcome: Welcome) -> None:
-    """Raises InvalidRequest for an input that can't run: empty, too long, ids out of range."""
+def check_input(prompt_token_ids: list[int], welcome: Welcome, *, cut: bool = True) -> None:
+    """Raises InvalidRequest for an input that can't run: empty, too long, ids out of range.
+    cut: whether it could be."""
     limit, vocabulary = welcome.limits.max_model_len, welcome.limits.vocab_size
     if not prompt_token_ids:
         raise InvalidRequest("the input is empty; it must have at least one token", param="input")
     if len(prompt_token_ids) > limit:
         raise InvalidRequest(
-            f"the input has {len(prompt_token_ids)} tokens; this model takes at most {limit} "
-            "(truncate_prompt_tokens cuts what is longer)",
+            f"the input has {len(prompt_token_ids)} tokens; this model takes at most {limit}"
+            + (" (truncate_prompt_tokens cuts what is longer)" if cut else ""),
             param="input",
             code="context_length_exceeded",
         )

@@ -132,15 +132,18 @@ def picture_input(items: PreparedItems) -> PoolInput:
 def media_input(prompt: MediaPrompt, welcome: Welcome) -> PoolInput:
     """A prompt of text and media. Raises InvalidRequest for one that is too long."""
     ids, media = prompt
-    check_input(ids, welcome)
+    check_input(ids, welcome, cut=False)
     return PoolInput(ids, media=media)
 
 
 def refuse_cut(limit: int | None) -> None:
-    """Raises InvalidRequest where an input is to be cut that has media, which can't be."""
+    """Raises InvalidRequest where an input is to be cut that can't be: one with media, or in the
+    format of a chat."""
     if limit is not None:
         raise InvalidRequest(
-            "an input with media can't be truncated", param="truncate_prompt_tokens"
+            "truncate_prompt_tokens is given; an input with media, or in the format of a chat, "
+            "can't be truncated",
+            param="truncate_prompt_tokens",
         )
 
 

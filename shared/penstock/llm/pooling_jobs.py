@@ -263,7 +263,7 @@ def _media_job(
 
 def _job_of_prompt(found: LibraryPrompt, welcome: Welcome, asked: Pooling, terms: Terms) -> PoolJob:
     if found.finish is None:
-        check_input(found.prompt_token_ids, welcome)
+        check_input(found.prompt_token_ids, welcome, cut=False)
 
     def finish(items: PreparedItems) -> PoolInput:
         if found.finish is None:
