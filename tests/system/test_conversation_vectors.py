@@ -212,7 +212,7 @@ def test_what_can_not_be_followed_is_refused(server: Server) -> None:
 
 def test_the_library_embeds_prompts_with_pictures(model: Seeing) -> None:
     text = f"ab {MARK} abc {MARK}"
-    prompt = {"prompt": text, "multi_modal_data": {"image": [ONE, OTHER]}}
+    prompt: Any = {"prompt": text, "multi_modal_data": {"image": [ONE, OTHER]}}
     with LLM(str(model.folder), max_model_len=256, num_kv_blocks=64) as llm:
         outputs = llm.embed([prompt, "abc", prompt])
         (compared,) = llm.score("abc", {"content": [part(ONE)]})
