@@ -73,7 +73,7 @@ class Walk:
     def __init__(self, seen: Callable[[], bool] = lambda: True) -> None:
         self.entered: defaultdict[str, set[str]] = defaultdict(set)
         self.fewest: dict[str, set[str]] = {}
-        """Of all the times that it was open, the one with the fewest modules."""
+        """The functions of the time with the fewest modules, of all that it was open."""
         self.wanted = False
         """Whether the part may begin."""
         self._seen = seen

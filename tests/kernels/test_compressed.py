@@ -22,7 +22,7 @@ KEYS, ENTRIES, SINKS = made(1, LENGTH, SIZE), made(2, LENGTH // RATE, SIZE), mad
 
 
 def attended(query: Tensor, sinks: Tensor | None, chosen: Tensor | None = None) -> Tensor:
-    """Of the last rows of one sequence, whose blocks are scattered; entries lie backwards."""
+    """Attends for the last rows of a sequence; its blocks are scattered, entries lie backwards."""
     tokens, entries = torch.zeros(1, SLOTS, SIZE), torch.zeros(1, len(ENTRIES) + 1, SIZE)
     places = torch.from_numpy(TABLE.repeat(BLOCK) * BLOCK + np.tile(np.arange(BLOCK), len(TABLE)))
     reference.write_rows(KEYS[:, None], tokens, places[:LENGTH])

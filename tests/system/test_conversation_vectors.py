@@ -135,7 +135,7 @@ def server(model: Seeing) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def reranker(model: Seeing) -> Path:
-    """The same weights in a folder that is called as Qwen's reranker is."""
+    """Copies the model into a folder that is called as Qwen's reranker is."""
     folder = model.folder.parent / "Qwen3-VL-Reranker-tiny"
     shutil.copytree(model.folder, folder, ignore=shutil.ignore_patterns("modules.json", "1_*"))
     file = folder / "config.json"

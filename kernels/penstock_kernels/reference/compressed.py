@@ -33,7 +33,7 @@ class SeenRows:
     plan: AttentionPlan
     window: int | None = None
     chosen: Tensor | None = None
-    """As paged_attention has both."""
+    """`window` and `chosen` hide keys as those of paged_attention do."""
 
 
 def attention_over(

@@ -187,7 +187,7 @@ class Call:
         )
 
     async def pool_made(self, makers: Sequence[Maker], asked: Pooling) -> list[PoolResult]:
-        """As `pool`, of inputs that are made when there is room for each, and whose media are held
+        """Makes inputs when there is room for each, and pools them as `pool` does. Media are held
         so long alone: a hundred documents have more media together than a request may hold. Raises
         what a maker raises, too."""
 

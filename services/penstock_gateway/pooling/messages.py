@@ -64,7 +64,7 @@ def read_parts(
 
 
 def read_part(part: PoolPart, where: str, texts: list[str], pictures: list[MediaSource]) -> None:
-    """As read_parts, of one."""
+    """Does what read_parts does, with one part."""
     kind = kind_of(part, where)
     if kind is not None:
         pictures.append(media_source(part, kind, where))

@@ -19,6 +19,7 @@ from penstock.client.pooling_inputs import (
     conversation_template,
     cosine,
     pair_up,
+    refuse_instruction,
     scores_pairs,
 )
 from penstock.errors import InvalidRequest
@@ -153,7 +154,7 @@ async def scores(
         results = await _of_pairs(call, [(first[one], second[two]) for one, two in pairs], options)
         return [result.values()[0] for result in results], results
     if compares_tokens(call.engine.welcome):
-        _refuse_instruction(options)
+        refuse_instruction(options.instruction)
         return await _late_scores(call, first, second, pairs)
     results = await _of_each(call, [*first, *second], options)
     found = []
@@ -176,7 +177,7 @@ async def _of_pairs(
         given = {id(each): each for pair in pairs for each in pair}
         return await _of_chats(call, given.values(), chats, asked)
     if pooling_model(call.engine.welcome).template is None:
-        _refuse_instruction(options)
+        refuse_instruction(options.instruction)
     texts = [(query.text(), document.text()) for query, document in pairs]
     return await call.pool(await call.read_pairs(texts, options.instruction), asked)
 
@@ -190,7 +191,7 @@ async def _of_each(call: Call, given: Sequence[Scored], options: ScoreOptions) -
     if sees and (options.instruction is not None or not all(each.plain for each in given)):
         chats = [partial(message_of, each, options.instruction) for each in given]
         return await _of_chats(call, given, chats, asked)
-    _refuse_instruction(options)
+    refuse_instruction(options.instruction)
     return await call.pool(await call.read_each([each.alone() for each in given]), asked)
 
 
@@ -217,15 +218,6 @@ async def _of_chats(
                 raise chat.in_the_bodys_terms(error) from None
 
     return await call.pool_made([partial(made, chat) for chat in chats], asked)
-
-
-def _refuse_instruction(options: ScoreOptions) -> None:
-    if options.instruction is not None:
-        raise InvalidRequest(
-            "this model's scores have no instruction; Qwen3-Reranker and models that see have one",
-            param="instruction",
-            code="unsupported_value",
-        )
 
 
 async def _late_scores(

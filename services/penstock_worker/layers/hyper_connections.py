@@ -35,7 +35,7 @@ class Maps:
     sizes: tuple[int, ...]
     """Logits of each part."""
     eps: float
-    """Of the norm."""
+    """Epsilon of the norm."""
 
     def __call__(self, residuals: Tensor) -> tuple[Tensor, ...]:
         """Maps [rows, count, hidden] to each part's logits, [rows, size] float32."""

@@ -186,6 +186,16 @@ def conversation_template(welcome: Welcome) -> PairTemplate | None:
     return template if template is not None and template.system else None
 
 
+def refuse_instruction(instruction: str | None) -> None:
+    """Raises InvalidRequest for one, where the model's scores have none."""
+    if instruction is not None:
+        raise InvalidRequest(
+            "this model's scores have no instruction; Qwen3-Reranker and models that see have one",
+            param="instruction",
+            code="unsupported_value",
+        )
+
+
 def cosine(one: list[float], other: list[float]) -> float:
     """Cosine of the angle between two vectors; 0 where one is 0."""
     lengths = math.sqrt(math.fsum(x * x for x in one) * math.fsum(x * x for x in other))

@@ -17,6 +17,7 @@ from penstock.client.pooling_inputs import (
     cosine,
     limit_of,
     pair_up,
+    refuse_instruction,
     scores_pairs,
 )
 from penstock.errors import InvalidRequest, PenstockError
@@ -29,7 +30,6 @@ from penstock.llm.pooling_jobs import (
     jobs_for,
     pair_jobs,
     pooled,
-    refuse_instruction,
     run_job,
     scored_inputs,
     welcome_of,

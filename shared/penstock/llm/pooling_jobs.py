@@ -19,6 +19,7 @@ from penstock.client.pooling_inputs import (
     media_input,
     picture_input,
     refuse_cut,
+    refuse_instruction,
     text_input,
 )
 from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded
@@ -222,16 +223,6 @@ def conversation_job(
     return _job_of_prompt(
         library_chat(messages, text, add_generation_prompt=True), welcome, asked, Terms()
     )
-
-
-def refuse_instruction(instruction: str | None) -> None:
-    """Raises InvalidRequest for one, where the model's scores have none."""
-    if instruction is not None:
-        raise InvalidRequest(
-            "this model's scores have no instruction; Qwen3-Reranker and models that see have one",
-            param="instruction",
-            code="unsupported_value",
-        )
 
 
 def _said(text: str) -> dict[str, Any]:

@@ -127,7 +127,7 @@ class ConformerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="conformer"):
     """Epsilon of the convolutions' norms if these are over all channels and bands of a window and
     of those before it; None: over a place's channels."""
     every: int = 1
-    """Of so many of the last layer's vectors, the first is given."""
+    """The first of so many of the last layer's vectors is given."""
 
     @property
     def head_dim(self) -> int:
@@ -218,7 +218,7 @@ class EmbedderProjector(msgspec.Struct, frozen=True, kw_only=True, tag="embedder
 
     @property
     def rows(self) -> int:
-        """Of every sound."""
+        """How many rows every sound has."""
         return self.vectors + 1
 
 

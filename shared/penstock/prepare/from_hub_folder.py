@@ -311,8 +311,8 @@ _RERANKERS = {
     "Qwen3ForCausalLM": ("qwen3-reranker", QWEN3),
     "Qwen3VLForConditionalGeneration": ("qwen3-vl-reranker", QWEN3_VL),
 }
-"""By class in config.json: what the name of a folder with such a reranker has in it, and its
-prompt."""
+"""What the name of a folder with such a reranker has in it, and its prompt, by the class in
+config.json."""
 
 
 def read_reranker(

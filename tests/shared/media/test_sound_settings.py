@@ -141,7 +141,7 @@ TOKENS = {"audio_token_id": "<|audio|>", "boa_token_id": "<|audio>", "eoa_token_
 
 
 def of_gemma(folder: Path, said: dict[str, Any]) -> Any:
-    """Of a model whose towers' vocabularies begin with the tokens of sounds."""
+    """Reads the settings of a model whose towers' vocabularies begin with the tokens of sounds."""
     words = tokenizer()
     ids = {key: words.token_to_id(text) for key, text in TOKENS.items()}
     first = min(ids.values())

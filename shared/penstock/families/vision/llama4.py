@@ -32,7 +32,7 @@ from penstock.model.tower_spec import LearnedPositions, RotaryPositions, TowerSp
 EPS = 1e-5
 """Epsilon of all norms of the tower, whatever config.json says."""
 THETA = 10_000.0
-"""Of the rotation, where nothing says it."""
+"""Base of the rotation, where nothing says it."""
 MAX_FACTOR = 64
 TEXT_DEFAULTS: dict[str, object] = {
     "vocab_size": 202_048,
