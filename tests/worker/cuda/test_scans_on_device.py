@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock.model.recurrent_spec import result_numbers, state_numbers
+from penstock.model.recurrent_spec import Mamba1Spec, result_numbers, state_numbers
 from penstock.protocol.to_worker import SlotWork
 from penstock_kernels.triton.recurrent.states import LayerStates
 from penstock_worker.layers.triton_ops import DeviceScan, scan_of
@@ -20,7 +20,12 @@ from tests.worker.models.test_recurrent_mixers import SPECS, features_of, mixer_
 pytestmark = pytest.mark.timeout(240)
 
 TOKENS = 10
-EACH = pytest.mark.parametrize("name", [name for name in SPECS if name != "of one token"])
+ON_DEVICE = [
+    name
+    for name, spec in SPECS.items()
+    if name != "of one token" and not isinstance(spec, Mamba1Spec)  # which `triton` refuses
+]
+EACH = pytest.mark.parametrize("name", ON_DEVICE)
 
 
 def layer_of(name: str) -> OneLayer:
