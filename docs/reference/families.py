@@ -76,6 +76,7 @@ TOWERS_FROM_MEMORY = {
     "lfm2_vl",
     "llava_next",
     "paddleocr_vl",
+    "phi4_multimodal",
     "qianfan_ocr",
     "qwen3_asr",
 }

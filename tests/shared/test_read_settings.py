@@ -238,7 +238,8 @@ def asked_of(fields: Fields, towered: TowerFamily) -> tuple[frozenset[str], froz
     """What our reader asks of config.json beside its sections, and of the tower's."""
     tower = fields.section(towered.SECTION)
     text = read_config(Fields(fields.values, fields.where), language_model_only=True)
-    towered.text_half(fields)
+    half, section = towered.text_half(fields)
+    half.family.read_hub(section)  # its settings may stand beside the tower's section
     inner = {key: Fields(tower.values[key], key) for key in within(tower.values)}
     plain = tower.section
     # Sections within are ones that note what is asked of them, too.

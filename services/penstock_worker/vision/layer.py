@@ -272,14 +272,22 @@ class TowerLayer:
         return attention_work(lengths, self._spec.hidden_size)
 
     def pieces(
-        self, hidden: Tensor, lengths: list[int], angles: tuple[Tensor, Tensor] | None = None
+        self,
+        hidden: Tensor,
+        lengths: list[int],
+        angles: tuple[Tensor, Tensor] | None = None,
+        seen: Tensor | None = None,
     ) -> Pieces[Tensor]:
         """lengths: of the parts whose rows see one another; rows beyond are padding. angles:
-        cosines and sines by which queries and keys rotate; None: they don't."""
+        cosines and sines by which queries and keys rotate; None: they don't. seen: bool, [parts,
+        length] of parts that are equally long: which rows the others see; None: all."""
         threads = self._threads
         inputs = (hidden, *(angles or ()))
         three = yield from threads.mapped(self._queries, *inputs, each=self._qkv.size)
-        mixed = yield from self._seen(three, lengths)
+        if seen is None:
+            mixed = yield from self._seen(three, lengths)
+        else:
+            mixed = yield from self._seen_in_part(three, lengths, seen)
         rows = (hidden, mixed.flatten(1))
         return (yield from threads.mapped(self._behind, *rows, each=self._behind_work))
 
@@ -287,6 +295,18 @@ class TowerLayer:
         """What attention finds, [rows, heads, head size], of queries, keys and values."""
         query, key, value = three.unbind(1)
         return (yield from self._threads.attended(query, key, value, lengths, self._form.scale))
+
+    def _seen_in_part(self, three: Tensor, lengths: list[int], seen: Tensor) -> Pieces[Tensor]:
+        """Does what `_seen` does where some rows aren't seen."""
+        found = []
+        for part, own in zip(three.split(lengths), seen.to(three.device), strict=True):
+            query, key, value = part.unbind(1)
+            mask = None if own.all() else own.expand(len(own), -1)
+            within, scale = [len(own)], self._form.scale
+            found.append(
+                (yield from self._threads.attended(query, key, value, within, scale, mask))
+            )
+        return torch.cat(found)
 
     def _queries(self, hidden: Tensor, *angles: Tensor) -> Tensor:
         """Queries, keys and values: [rows, 3, heads, head size]."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.media import geometry
+from penstock.media import geometry, sheets
 from penstock.model.document_spec import DocumentProjector, PageProjector
 from penstock.model.projector_spec import (
     AdapterProjector,
@@ -24,6 +24,7 @@ from penstock.model.projector_spec import (
     MergerProjector,
     MLPProjector,
     ProbeProjector,
+    SheetProjector,
     ShuffleProjector,
     SquareMLPProjector,
     SquarePoolProjector,
@@ -64,6 +65,10 @@ class Picture:
     form: tuple[int, int] = (1, 1)
     """Rows and columns of tiles, of a tower that needs them."""
 
+    shown: tuple[tuple[int, int], ...] = ()
+    """Rows and columns of patches of each tile that others see, which begin at the top left; empty:
+    all are seen."""
+
     behind: Picture | None = None
     """Further tiles, of another size: the whole of a picture that was cut, or what was cut of
     it."""
@@ -83,6 +88,8 @@ def read_picture(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture
     """Raises UnfitPicture for other tensors than the tower takes."""
     if isinstance(spec.projector, MergerProjector):
         return _of_patches(tensors, spec, spec.projector.side)
+    if isinstance(spec.projector, SheetProjector):
+        return _of_sheet(tensors, spec)
     if isinstance(spec.projector, AnyresProjector):
         return _of_any_size(tensors, spec, spec.projector)
     positions = spec.tower.positions
@@ -154,6 +161,35 @@ def _of_any_size(
     return picture
 
 
+def _of_sheet(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
+    """The whole of a sheet and its tiles."""
+    pixels, size, grid = _only(tensors, PIXELS, SIZE, TILES)
+    plain = _of_pixels({PIXELS: pixels}, spec)
+    for name, each in ((SIZE, size), (TILES, grid)):
+        if each.shape != (2,) or each.dtype != np.int32 or not 1 <= each.min() <= MAX_SIDE:
+            raise UnfitPicture(f"{name} is {each.dtype} of shape {each.shape}; 2 int32 are needed")
+    tile, (rows, columns) = plain.rows * spec.tower.patch, grid.tolist()
+    missing = grid.astype(np.int64) * tile - size
+    if plain.tiles != 1 + rows * columns or missing.min() < 0 or missing.max() >= tile:
+        raise UnfitPicture(
+            f"a picture of {size[1]} x {size[0]} pixels on {rows} x {columns} tiles of {tile} has "
+            f"{plain.tiles} with the whole"
+        )
+    seen = sheet_of(size.tolist(), (rows, columns), spec)
+    side = plain.rows
+    shown = [
+        (min(side, seen[0] - row * side), min(side, seen[1] - column * side))
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    return replace(plain, form=(rows, columns), shown=((side, side), *shown))
+
+
+def sheet_of(size: tuple[int, int], form: tuple[int, int], spec: VisionSpec) -> tuple[int, int]:
+    """Rows and columns of patches on a sheet that others see."""
+    return sheets.shown(size, form, spec.image_size or 1, spec.tower.patch)
+
+
 def rows_of(picture: Picture, spec: VisionSpec) -> int:
     """How many embeddings the picture becomes."""
     if picture.behind is not None:
@@ -182,6 +218,13 @@ def _rows_of_part(picture: Picture, spec: VisionSpec) -> int:
         case DocumentProjector():
             table = projector.table_of(projector.vectors_of(picture.rows, picture.columns))
             return picture.tiles * projector.queries[table]
+        case SheetProjector():
+            last = picture.shown[-1]
+            seen = tuple(
+                (count - 1) * picture.rows + own
+                for count, own in zip(picture.form, last, strict=True)
+            )
+            return sheets.rows_of((seen[0], seen[1]), picture.rows, projector.factor)
         case PageProjector():
             return projector.rows_of(picture.rows, picture.columns, picture.form)
         case _:

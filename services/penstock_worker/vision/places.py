@@ -35,6 +35,8 @@ class PatchLayout:
     table: tuple[Tensor, Tensor] | None = None
     """Which rows of a stretched table each of a tile's patches has, as they came, [patches, n]
     int64, and how much of each, float32. n is 4, or 16 of a table that is stretched cubically."""
+    seen: Tensor | None = None
+    """[tiles, rows of a tile] bool: which of them others attend to; None: all."""
 
     def ordered(self, x: Tensor) -> Tensor:
         """Puts [patches, ...] in order."""
@@ -62,17 +64,28 @@ def lay_out(picture: Picture, spec: VisionSpec) -> PatchLayout:
             angles = _beside_class(angles, picture.tiles)
         if tower.rotary.table:
             table = _around(picture, tower.rotary, side)
-    layout = PatchLayout([each] * picture.tiles, windows, None, order, table)
+    seen = _seen(picture) if picture.shown else None
+    layout = PatchLayout([each] * picture.tiles, windows, None, order, table, seen)
     if angles is None:
         return layout
     turned = (layout.ordered(angles[0]), layout.ordered(angles[1]))
     return replace(layout, angles=turned)
 
 
+def _seen(picture: Picture) -> Tensor:
+    """PatchLayout.seen of a picture whose tiles differ in what they show."""
+    forms = torch.tensor(picture.shown)
+    high = torch.arange(picture.rows) < forms[:, :1]
+    wide = torch.arange(picture.columns) < forms[:, 1:]
+    return (high[:, :, None] & wide[:, None]).flatten(1)
+
+
 def table_rows(picture: Picture, positions: LearnedPositions) -> Tensor:
-    """Which row of the table each patch of a tile has, without the class token's: [patches]
-    int64."""
+    """Which row of the table each patch of a tile has, without the class token's: [patches] int64,
+    or [tiles, patches] where tiles differ in which of them are seen."""
     side = positions.side
+    if picture.shown:
+        return torch.stack([_shown_rows(picture, form, side) for form in picture.shown])
     if positions.fractional:
         exact = positions.of_parts
         row, column = (_shares(n, side, exact=exact) for n in (picture.rows, picture.columns))
@@ -82,6 +95,16 @@ def table_rows(picture: Picture, positions: LearnedPositions) -> Tensor:
             f"a picture has {picture.rows} x {picture.columns} patches; {side} x {side} are needed"
         )
     return torch.arange(side * side)
+
+
+def _shown_rows(picture: Picture, form: tuple[int, int], side: int) -> Tensor:
+    """Those of a tile of whose patches so many rows and columns are seen, as if there were no
+    others, which have the first row."""
+    high, wide = form
+    found = torch.zeros(picture.rows, picture.columns, dtype=torch.int64)
+    row, column = (_shares(count, side, exact=False) for count in form)
+    found[:high, :wide] = row[:, None] * side + column[None, :]
+    return found.flatten()
 
 
 def stretched(table: Tensor, positions: LearnedPositions, form: tuple[int, int]) -> Tensor:

@@ -20,6 +20,7 @@ from penstock.model.projector_spec import (
     MLPProjector,
     PoolProjector,
     ProbeProjector,
+    SheetProjector,
     ShuffleProjector,
     SquareMLPProjector,
     SquarePoolProjector,
@@ -33,6 +34,7 @@ from penstock_worker.vision.layer import TowerNorm, TowerProduct
 from penstock_worker.vision.pages import Pages
 from penstock_worker.vision.picture import Picture, anyres_of, in_lines, in_squares, pooled_side
 from penstock_worker.vision.rows import ONE_THREAD, RowThreads
+from penstock_worker.vision.sheets import Sheets
 from penstock_worker.vision.window_queries import Windows
 from penstock_worker.weights.weights import Weights
 
@@ -309,6 +311,8 @@ def load_projector(
             return ClassVector(projector, weights, inputs, outputs)
         case ProbeProjector():
             return ProbeVector(spec.tower, weights)
+        case SheetProjector():
+            return Sheets(projector, weights, inputs, outputs)
         case DocumentProjector():
             return Documents(spec.tower, projector, weights, outputs, threads)
         case PageProjector():

@@ -23,6 +23,8 @@ from penstock_worker.vision.picture import Picture, UnfitPicture, grid_of, read_
 from penstock_worker.vision.places import lay_out, table_rows
 from penstock_worker.vision.projector import load_deepstack, load_projector
 from penstock_worker.vision.rows import RowThreads
+from penstock_worker.vision.sheets import TOWER as SHEET_TOWER
+from penstock_worker.vision.sheets import of_sheet
 from penstock_worker.vision.tower import Tower
 from penstock_worker.weights.opening import open_tower_weights
 from penstock_worker.weights.placing import CPU
@@ -181,7 +183,7 @@ class VisionModel:
 
 _TOWER = re.compile(
     r"^(?:model\.)?"
-    r"(?:vision_tower\.vision_model|vision_tower|vision_model|vision_encoder|visual\.vision_model|visual)\."
+    rf"(?:{SHEET_TOWER}|vision_tower\.vision_model|vision_tower|vision_model|vision_encoder|visual\.vision_model|visual)\."
 )
 _PROJECTOR = re.compile(
     r"^(?:model\.)?(?:multi_modal_projector|vision_projection|mlp_AR|mlp1|mm_projector|projector|connector|merger|embed_vision)\."
@@ -331,6 +333,8 @@ def from_hub(name: str) -> str | None:
         return None
     if (document := of_document(name)) is not None:
         return document
+    if (sheet := of_sheet(name)) is not None:
+        return sheet
     if _TOWER.match(name):
         return _in_tower(_TOWER.sub("", name))
     if _PROJECTOR.match(name):

@@ -122,7 +122,7 @@ class Tower:
             within = lengths
             if layout.windows and spec.windows is not None and number not in spec.windows.whole:
                 within = layout.windows
-            hidden = yield from layer.pieces(hidden, within, angles)
+            hidden = yield from layer.pieces(hidden, within, angles, layout.seen)
             yield from after(number, hidden)
             if self._merging is not None and number == self._merging.behind:
                 hidden = yield from self._merging.pieces(hidden, picture)
@@ -155,7 +155,7 @@ class Tower:
 
     def _places(self, picture: Picture, layout: PatchLayout) -> Tensor | None:
         """Returns the position embeddings that are added to the patches of each tile, [patches,
-        hidden]; None without such."""
+        hidden], or [tiles, patches, hidden] where they differ; None without such."""
         positions, table = self._spec.positions, self._table
         if table is None:
             return None

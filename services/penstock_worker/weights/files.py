@@ -21,7 +21,7 @@ from penstock_worker.quantisation.checkpoints.gather import gathered
 from penstock_worker.quantisation.checkpoints.nvfp4 import NVFP4Blocks
 from penstock_worker.weights.cache_scales import cache_scale
 from penstock_worker.weights.family_names import by_our_names
-from penstock_worker.weights.names import from_gguf, from_hub, unwrapped
+from penstock_worker.weights.names import base_names, from_gguf, from_hub, unwrapped
 from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
 
 # The tensors of a GGUF file, in our naming.
@@ -135,9 +135,13 @@ def _tensors(files: tuple[str, ...]) -> dict[str, SafetensorsTensor]:
     """Returns the files' tensors by their names, without what the model was wrapped in when it was
     saved."""
     found: dict[str, SafetensorsTensor] = {}
-    for path in files:
-        for tensor in SafetensorsFile(path).tensors.values():
-            name = unwrapped(tensor.name)
+    parts = {path: SafetensorsFile(path).tensors.values() for path in files}
+    own = base_names([tensor.name for part in parts.values() for tensor in part])
+    for path, part in parts.items():
+        for tensor in part:
+            if tensor.name not in own:
+                continue
+            name = unwrapped(own[tensor.name])
             if name in found and not same_content(found[name], tensor):
                 raise UnsupportedModel(
                     f"the tensor {name} is there twice with different values, once in {path}"

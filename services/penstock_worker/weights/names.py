@@ -6,6 +6,7 @@ It is that of Hugging Face, without the leading `model.`: `layers.3.self_attn.q_
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from penstock.errors import UnsupportedModel
 
@@ -26,6 +27,11 @@ _ADAPTED = re.compile(
     r"\.(?:lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector|base_layer|original_module"
     r"|modules_to_save)\."
 )
+
+_BESIDE_PHI4 = re.compile(r"(?:^|\.)embed_tokens_extend\.")
+"""What Phi-4-multimodal sees and hears with."""
+_PHI4_ADAPTERS = re.compile(r"\.lora_[AB]\.(?:vision|speech)\.weight$")
+_BASE = re.compile(r"\.base_layer(?=\.weight$)")
 
 INDEX_QUERY, INDEX_KEY = "index_query", "index_key"
 INDEX_KEY_NORM, INDEX_WEIGHTS = "index_key_norm", "index_weights"
@@ -162,6 +168,7 @@ _TEXT_HALF = re.compile(
 _OTHER_HALVES = re.compile(
     r"^(?:model\.)?(?:vision_tower|vision_model|vision_encoder|visual|vision_embedder"
     r"|multi_modal_projector|vision_projection|vit_large_projector|mlp_AR|mlp1|mm_projector|projector|connector|merger|layerwise_projectors|spatial_projectors|audio_tower|embed_vision|embed_audio"
+    r"|embed_tokens_extend"
     r"|sam_model|qwen2_model|mtp(?:_\w+)?)\.|^(?:model\.)?(?:image_newline|view_sep[ae]rator)$"
     r"|^encoder\.(?:input_linear|out|out_mid|layers\.\d+\.(?:ff1|ff2|attn|conv|post_norm))\."
 )
@@ -189,6 +196,15 @@ def unwrapped(name: str) -> str:
             "(in PEFT, merge_and_unload), or serve the model with --enable-lora"
         )
     return name.removeprefix("model.") if name.startswith("model.model.") else name
+
+
+def base_names(names: Collection[str]) -> dict[str, str]:
+    """The names of those tensors that are a model's own, as they are without adapters: the makers'
+    checkpoint of Phi-4-multimodal has two adapters beside its weights, by their names, which are in
+    files of their own too. Of any other checkpoint all tensors are."""
+    if not any(map(_BESIDE_PHI4.search, names)):
+        return {name: name for name in names}
+    return {name: _BASE.sub("", name) for name in names if not _PHI4_ADAPTERS.search(name)}
 
 
 def from_hub(name: str) -> str | None:

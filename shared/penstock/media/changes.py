@@ -20,6 +20,7 @@ from penstock.model.image_facts import (
     PooledImages,
     RowImages,
     ScannedImages,
+    SheetImages,
     SlicedImages,
     TiledImages,
 )
@@ -47,6 +48,7 @@ _CHANGES: dict[type, dict[str, str]] = {
     RowImages: {"longest_edge": "longest_edge"},
     SlicedImages: {"slice_mode": "split", "max_slice_nums": "most"},
     PooledImages: {"max_soft_tokens": "most"},
+    SheetImages: {"dynamic_hd": "most"},
     ScannedImages: {
         "do_pan_and_scan": "scan",
         "pan_and_scan_max_num_crops": "most",
@@ -259,6 +261,8 @@ def _check(image: Preparation, where: str) -> None:
         raise InvalidRequest(f"{where}: max_patches must be 1 to {MAX_TILES}", param=where)
     if isinstance(image, SlicedImages) and not 1 <= image.most <= MAX_TILES:
         raise InvalidRequest(f"{where}: max_slice_nums must be 1 to {MAX_TILES}", param=_WHERE)
+    if isinstance(image, SheetImages) and not 1 <= image.most <= MAX_TILES:
+        raise InvalidRequest(f"{where}: dynamic_hd must be 1 to {MAX_TILES}", param=_WHERE)
     if isinstance(image, PooledImages) and image.most not in SOFT_TOKENS:
         raise InvalidRequest(
             f"{where}: max_soft_tokens must be one of {', '.join(map(str, SOFT_TOKENS))}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isqrt, prod
 from typing import NamedTuple
 
-from penstock.media import geometry, slices
+from penstock.media import geometry, sheets, slices
 from penstock.media.geometry import (
     Size,
     best_canvas,
@@ -31,6 +31,7 @@ from penstock.model.image_facts import (
     PooledImages,
     RowImages,
     ScannedImages,
+    SheetImages,
     SlicedImages,
     TiledImages,
 )
@@ -122,6 +123,8 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
             rows, columns = document_grid(preparation, _size(shape))
             count = document_rows(preparation, rows, columns)
             return _Runs((ItemRun("", count),), grid=(rows, columns))
+        case SheetImages():
+            return _Runs((ItemRun("", sheets.embeddings(preparation, _size(shape))),))
         case AnyresImages():
             return _Runs((ItemRun("", _rows_of_anyres(preparation, _size(shape))),))
 

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from penstock.media import sheets
 from penstock.model.image_facts import (
     AnyresImages,
     DocumentImages,
     NaflexImages,
     PatchImages,
     Pixels,
+    SheetImages,
     SlicedImages,
 )
 from penstock.model.media_facts import Preparation
@@ -31,7 +33,8 @@ SHAPES = "shapes"
 2], rows and columns of patches of each tile or slice; the whole's come last or first. Its pixels
 are patches, uint8 [patches, patch, patch, 3]."""
 GRID = "grid"
-"""Name of an array of a DocumentImages in lines: int32 [2], rows and columns of tiles."""
+"""Name of an array of a DocumentImages in lines, and of a SheetImages: int32 [2], rows and columns
+of tiles."""
 PARTED = (NaflexImages, SlicedImages, DocumentImages)
 FRAMES = "frames"
 """Name of a prepared video's array: uint8 [frames, height, width, 3]."""
@@ -44,7 +47,8 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
     * patch], with grid_thw int32 [3], (1, height, width) in patches; for pictures in parts
     [patches, 3 * patch * patch], where colours come first, with spatial_shapes int32
     [parts, 2]; for an AnyresImages with image_size int32 [2], (height, width) of the picture
-    itself.
+    itself; for a SheetImages with image_size, that of the picture on its sheet, and tile_grid int32
+    [2], rows and columns of tiles, of which the whole is the first.
     arrays: of the prepared item, see `penstock.media.prepared`.  Raises ValueError for what no
     preparation yields.
     """
@@ -57,6 +61,8 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
             raise ValueError("a prepared picture in tiles has a size of two int32")
         values = np.stack([_numbers(tile, image.pixels) for tile in pixels])
         return {"pixel_values": values, "image_size": size}
+    if isinstance(image, SheetImages):
+        return _on_sheet(image, pixels, arrays.get(GRID))
     if isinstance(image, PARTED):
         parts = _of_parts(image, pixels, arrays.get(SHAPES))
         if isinstance(image, DocumentImages) and image.lines:
@@ -98,6 +104,26 @@ def _of_parts(
     high = _numbers(pixels.reshape(1, -1, image.patch, 3)[0], image.pixels)
     patches = high.reshape(3, len(pixels), image.patch, image.patch).transpose(1, 0, 2, 3)
     return {"pixel_values": patches.reshape(len(pixels), -1), "spatial_shapes": shapes}
+
+
+def _on_sheet(
+    image: SheetImages, pixels: np.ndarray, grid: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    if grid is None or grid.dtype != np.int32 or grid.shape != (2,) or len(pixels) != 1:
+        raise ValueError("a prepared picture on a sheet is one, and has a grid of two int32")
+    rows, columns = (int(count) for count in grid)
+    missing = [count * image.tile - has for count, has in zip(grid, pixels.shape[1:3], strict=True)]
+    if min(rows, columns) < 1 or rows * columns > image.most or min(missing) < 0:
+        raise ValueError(
+            f"a prepared picture's sheet has 1 to {image.most} tiles, and is as large as it"
+        )
+    below, right = missing
+    sheet = np.pad(pixels[0], ((0, below), (0, right), (0, 0)), constant_values=sheets.WHITE)
+    return {
+        "pixel_values": sheets.tiles_of(_numbers(sheet, image.pixels), image.tile),
+        "image_size": np.array(pixels.shape[1:3], np.int32),
+        "tile_grid": grid,
+    }
 
 
 def _bytes(array: np.ndarray | None, what: str, first: str) -> np.ndarray:

@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 from PIL import Image
 
-from penstock.media import geometry, slices
+from penstock.media import geometry, sheets, slices
 from penstock.media.geometry import (
     Size,
     best_canvas,
@@ -46,6 +46,7 @@ from penstock.model.image_facts import (
     PooledImages,
     RowImages,
     ScannedImages,
+    SheetImages,
     SlicedImages,
     TiledImages,
 )
@@ -83,6 +84,10 @@ def prepare(image: ImagePreparation, picture: Image.Image) -> dict[str, np.ndarr
             return _sliced(image, picture)
         case DocumentImages():
             return _document(image, picture)
+        case SheetImages():
+            shown = _resized(picture, sheets.inner(image, _size(picture)), image.pixels)
+            form = np.array(sheets.grid(image, _size(picture)), np.int32)
+            return {PIXELS: shown[None], GRID: form}
         case AnyresImages():
             size = _size(picture)
             return {PIXELS: _anyres(image, picture), SIZE: np.array(size, np.int32)}

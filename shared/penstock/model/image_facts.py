@@ -281,6 +281,21 @@ class PooledImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
         return self.patch * self.merge
 
 
+class SheetImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="phi4mm"):
+    """Phi-4-multimodal's: a picture lies, in its proportions, at the top left of a white sheet of
+    square tiles, and is followed by the whole sheet as one tile.
+
+    tile: side, pixels.  patch: side, pixels.  merge: patches, each way, that become one embedding.
+    most: tiles of a sheet.
+    """
+
+    pixels: Pixels
+    tile: int
+    patch: int
+    merge: int = 2
+    most: int = 36
+
+
 ImagePreparation = (
     FixedImages
     | ScannedImages
@@ -294,4 +309,5 @@ ImagePreparation = (
     | SlicedImages
     | PooledImages
     | DocumentImages
+    | SheetImages
 )

@@ -144,6 +144,16 @@ class SquarePoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="square
     it is divided."""
 
 
+class SheetProjector(msgspec.Struct, frozen=True, kw_only=True, tag="sheet"):
+    """Two products with biases, with gelu between them, of the means of squares of factor x factor
+    patches. Those of a sheet's tiles are lines of one picture, as far as it isn't all white, each
+    ended by a learned vector; behind another one stand the lines of the whole sheet, which is the
+    first tile. White patches aren't seen by others (Phi-4-multimodal: Microsoft, "Phi-4-mini
+    technical report", 2025)."""
+
+    factor: int = 2
+
+
 class ClassProjector(msgspec.Struct, frozen=True, kw_only=True, tag="class"):
     """One row for each tile: a norm of the class token's vector, and a product without a bias
     (Radford et al., "CLIP", 2021)."""
@@ -172,4 +182,5 @@ Projector = (
     | ProbeProjector
     | DocumentProjector
     | PageProjector
+    | SheetProjector
 )

@@ -21,6 +21,7 @@ from penstock.model.projector_spec import (
     PoolProjector,
     ProbeProjector,
     Projector,
+    SheetProjector,
     ShuffleProjector,
     SquareMLPProjector,
     SquarePoolProjector,
@@ -248,6 +249,7 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
                 | SquareMLPProjector()
                 | AdapterProjector()
                 | SquarePoolProjector()
+                | SheetProjector()
             ):
                 return (projector.factor * self.tower.merged) ** 2
             case MergerProjector():

@@ -32,6 +32,7 @@ from penstock.prepare.image_processor import (
 from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR, VIDEO_PREPROCESSOR
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.patch_readers import gemma4, kimi_k25, of_kimi, paddleocr_vl, qwen2_vl
+from penstock.prepare.phi4_readers import phi4_pictures
 from penstock.prepare.picture_readers import (
     deepseek_ocr,
     deepseek_ocr2,
@@ -267,6 +268,8 @@ READERS: dict[str, Reader] = {
     "Llama4ForConditionalGeneration": llama4,
     "MiniCPMV4_6ForConditionalGeneration": minicpmv4_6,
     "Mistral3ForConditionalGeneration": pixtral,
+    "Phi4MultimodalForCausalLM": phi4_pictures,
+    "Phi4MMForCausalLM": phi4_pictures,
     "LightOnOcrForConditionalGeneration": lighton_ocr,
     "LightOnOCRForConditionalGeneration": lighton_ocr,
     "LlavaOnevisionForConditionalGeneration": onevision,

@@ -22,10 +22,18 @@ class MediaTokens:
     def named(self, *keys: str) -> tuple[str, int]:
         """(text, id) of the token whose id the first of the keys has that is there."""
         key = next((key for key in keys if key in self._config), keys[0])
-        token = self._config.integer(key)
+        return self._text_of(self._config, key, self._config.integer(key))
+
+    def within(self, section: str, key: str, default: int) -> tuple[str, int]:
+        """(text, id) of the token whose id a section of config.json has. default: where it doesn't
+        say."""
+        fields = self._config.section(section)
+        return self._text_of(fields, key, fields.integer(key, default))
+
+    def _text_of(self, fields: Fields, key: str, token: int) -> tuple[str, int]:
         if token not in self._texts:
             raise UnsupportedModel(
-                f"{self._config.where}: {key} is {token}, which is no special token of "
+                f"{fields.where}: {key} is {token}, which is no special token of "
                 "tokenizer.json; media have no place in a prompt then"
             )
         return self._texts[token], token

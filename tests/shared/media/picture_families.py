@@ -45,6 +45,7 @@ from tests.shared.media.processors import (
     lighton_ocr,
     minicpmv,
     paddleocr_vl,
+    phi4_multimodal,
     pixtral,
     qianfan_ocr,
     smolvlm,
@@ -324,6 +325,18 @@ FAMILIES: dict[str, Family] = {
         },
         paddleocr_vl,
         "<|vision_start|><|image_pad|><|vision_end|>",
+    ),
+    "phi4_multimodal": Family(
+        "Phi4MultimodalForCausalLM",
+        lambda ids: {
+            "vision_config": {
+                "patch_size": 2,
+                "image_size": 64,
+                "image_token_id": ids["<|image|>"],
+            },
+        },
+        phi4_multimodal,
+        "<|image|>",
     ),
     "deepseek_ocr2": Family(
         "DeepseekOcr2ForConditionalGeneration",

@@ -43,12 +43,14 @@ from penstock.model.image_facts import (
     PooledImages,
     RowImages,
     ScannedImages,
+    SheetImages,
     SlicedImages,
     TiledImages,
 )
 from penstock.model.image_facts import Pixels as P
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
+from tests.shared.media.phi4_pictures import Phi4Pictures
 from tests.shared.media.without_torchvision import KimiPictures
 
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
@@ -268,6 +270,14 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
     "minicpmv4_6 without slices": (
         MiniCPMV4_6ImageProcessorPil(patch_size=4, scale_resolution=40, slice_mode=False),
         SlicedImages(pixels=pixels(3, HALF), patch=4, scale=40, split=False),
+    ),
+    "phi4_multimodal": (
+        Phi4Pictures(tile=28, patch=7, most=36),
+        SheetImages(pixels=pixels(2, HALF), tile=28, patch=7),
+    ),
+    "phi4_multimodal of few tiles": (
+        Phi4Pictures(tile=48, patch=12, most=5),
+        SheetImages(pixels=pixels(2, HALF), tile=48, patch=12, most=5),
     ),
     "pixtral": (
         PixtralImageProcessorPil(size={"longest_edge": 100}, patch_size={"height": 8, "width": 8}),

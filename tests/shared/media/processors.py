@@ -22,12 +22,14 @@ from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import (
     PaddleOCRVLImageProcessorPil,
 )
 from transformers.models.paddleocr_vl.processing_paddleocr_vl import PaddleOCRVLProcessor
+from transformers.models.phi4_multimodal.processing_phi4_multimodal import Phi4MultimodalProcessor
 from transformers.models.pixtral import image_processing_pil_pixtral
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qianfan_ocr.processing_qianfan_ocr import QianfanOCRProcessor
 from transformers.models.smolvlm import processing_smolvlm
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
+from tests.shared.media.phi4_pictures import Phi4Pictures
 from tests.shared.media.without_torchvision import KimiPictures
 
 
@@ -137,6 +139,15 @@ def kimi_k25(fast: PreTrainedTokenizerFast) -> Any:
         size={"max_height": 9, "max_width": 9}, patch_size=8, max_patches=40, resample=3
     )
     return unchecked(Kimi_K25Processor)(pictures, fast, None)
+
+
+def phi4_multimodal(fast: PreTrainedTokenizerFast) -> Any:
+    """With 32 patches in a row of a tile, whatever their size: its count of embeddings is made for
+    so many."""
+    for kind in ("image", "audio"):
+        setattr(fast, f"{kind}_token", f"<|{kind}|>")
+        setattr(fast, f"{kind}_token_id", fast.convert_tokens_to_ids(f"<|{kind}|>"))
+    return unchecked(Phi4MultimodalProcessor)(Phi4Pictures(64, 2, 12), None, fast)
 
 
 def minicpmv(fast: PreTrainedTokenizerFast) -> Any:

@@ -17,7 +17,7 @@ from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.prompt import ids_with_runs, with_rows, with_runs
 from penstock.media.resize import prepare
-from penstock.model.image_facts import ImagePreparation
+from penstock.model.image_facts import ImagePreparation, SheetImages
 from penstock.model.media_facts import MediaFacts
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
@@ -53,10 +53,11 @@ def test_ids_pixels_and_spans(name: str, tmp_path: Path) -> None:
     assert facts is not None
     own = facts.kinds["image"]
     image_preparation = own.preparation
+    least = 20 if isinstance(image_preparation, SheetImages) else 1  # longer ones are refused
     for number, text in enumerate(TEXTS):
         prompt = text.replace("{}", family.mark)
         sizes = [(17 + 40 * i, 90 - 25 * number + i) for i in range(text.count("{}"))]
-        images = [picture(max(width, 1), max(height, 1)) for width, height in sizes]
+        images = [picture(max(width, least), max(height, least)) for width, height in sizes]
         theirs = processor(text=[prompt], images=images, return_tensors="np")
         layouts = [layout(facts, "image", (image.height, image.width)) for image in images]
         run_ids = tokenizer.encode(with_runs(prompt, facts, layouts))
@@ -111,6 +112,11 @@ def check_spans(ids: list[int], spans: Any, facts: MediaFacts, rows: list[int]) 
 
 
 def check_pixels(ours: list[dict[str, np.ndarray]], theirs: Any) -> None:
+    if "image_pixel_values" in theirs:  # Phi-4-multimodal's: see test_pixels.py
+        for one, each in zip(ours, theirs["image_pixel_values"], strict=True):
+            mine = one["pixel_values"]
+            assert np.abs(mine - each[: len(mine)]).max() < 1e-5
+        return
     values = theirs["pixel_values"]
     if values.ndim in (4, 5) and "image_grid_thw" in theirs:
         values = values.reshape(-1, *values.shape[-3:])

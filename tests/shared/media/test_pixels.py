@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from penstock.media.geometry import BadShape
 from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.resize import prepare
+from penstock.media.sheets import shown
 from penstock.model.image_facts import (
     AnyresImages,
     DocumentImages,
     NaflexImages,
     PatchImages,
     PooledImages,
+    SheetImages,
     SlicedImages,
 )
 from penstock.model.media_facts import KindFacts, MediaFacts
@@ -40,6 +44,9 @@ def pictures(count: int) -> Iterator[Image.Image]:
 def test_pixels_are_those_of_transformers(case: str) -> None:
     processor, preparation = CASES[case]
     for picture in pictures(part(40, 1 / 4)):
+        if isinstance(preparation, SheetImages):
+            check_sheet(processor, preparation, picture)
+            continue
         theirs = processor(picture, return_tensors="np")
         try:
             ours = inputs(preparation, prepare(preparation, picture))
@@ -73,6 +80,33 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
         assert np.array_equal(ours["pixel_values"], values.astype(np.float32)), picture.size
         if "image_grid_thw" in theirs:
             assert np.array_equal(ours["grid_thw"], np.ravel(theirs["image_grid_thw"]))
+
+
+def check_sheet(processor: Any, image: SheetImages, picture: Image.Image) -> None:
+    """Their whole is made smaller in another order of sums. Pictures that are too long are refused
+    there too; what isn't all white is what their mask says."""
+    own = KindFacts(preparation=image, placeholder="<image>", token="<image>", token_id=1)
+    try:
+        ours = inputs(image, prepare(image, picture))
+    except BadShape:
+        with pytest.raises(ValueError, match="extreme"):
+            processor(picture)
+        return
+    theirs = processor(picture)
+    pixels, mask = theirs["image_pixel_values"][0], theirs["image_attention_mask"][0]
+    rows, columns = ours["tile_grid"].tolist()
+    assert theirs["image_sizes"].tolist() == [[rows * image.tile, columns * image.tile]]
+    found = torch.from_numpy(ours["pixel_values"])
+    assert (found[0] - pixels[0]).abs().max() < 1e-5
+    assert (found[1:] - pixels[1:]).abs().max() < 1e-6
+    seen = shown(ours["image_size"].tolist(), (rows, columns), image.tile, image.patch)
+    side = image.tile // image.patch
+    whole = mask[1:].unflatten(0, (rows, columns)).transpose(1, 2).flatten(2, 3).flatten(0, 1)
+    assert (int(whole[:, 0].sum()), int(whole[0].sum())) == seen
+    # Their counts of the whole's are constants, for 32 patches in a row.
+    counted = theirs["num_img_tokens"][0] - 256 - 16 + side // 2 * (side // 2 + 1)
+    laid = layout(MediaFacts(kinds={"image": own}), "image", (picture.height, picture.width))
+    assert laid.rows == counted
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from penstock.model.image_facts import (
     Pixels,
     PooledImages,
     RowImages,
+    SheetImages,
     SlicedImages,
 )
 from tests.worker.vision.case import (
@@ -28,6 +29,7 @@ from tests.worker.vision.case import (
     Case,
 )
 from tests.worker.vision.patch_cases import DELTA
+from tests.worker.vision.sheet_models import HEARS, make_sheets
 
 PIXTRAL: dict[str, Any] = SEES | {
     "class": "PixtralVisionConfig",
@@ -264,6 +266,23 @@ NEWER: dict[str, Case] = {
             "tie_word_embeddings": True,
         },
         ANYRES,
+    ),
+    "phi4-multimodal": Case(
+        "Phi4Multimodal",
+        WIDE
+        | {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 100.0,
+                "partial_rotary_factor": 0.75,
+            },
+            "vision_config": SEES
+            | {"image_size": 16, "patch_size": 4, "crop_size": 16, "image_token_id": PLACEHOLDER},
+            "audio_config": HEARS,
+        },
+        SheetImages(pixels=msgspec.structs.replace(COLOURS, resample=2), tile=16, patch=4),
+        make_sheets,
+        "Phi4MultimodalForCausalLM",
     ),
     "qianfan-ocr": Case(
         "QianfanOCR",

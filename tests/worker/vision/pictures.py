@@ -28,12 +28,14 @@ from penstock.model.image_facts import (
     PatchImages,
     PooledImages,
     RowImages,
+    SheetImages,
     SlicedImages,
 )
 from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.protocol.common import Media, MediaItem
 from tests.worker.driver import Job
 from tests.worker.media_prompts import media_prompt
+from tests.worker.vision.sheet_models import of_sheets
 from tests.worker.vision.vision_cases import PLACEHOLDER, TEXT
 
 WORDS = TEXT["vocab_size"] - 10
@@ -81,7 +83,7 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
             shape = (1, size * side, (size + 2) * side)
             rows, grid = size * (size + 2), ()
             spans = (size + 2,) * size if preparation.row_end else (rows,)
-        case NaflexImages() | SlicedImages() | DocumentImages():
+        case NaflexImages() | SlicedImages() | DocumentImages() | SheetImages():
             return _in_parts(preparation, size, random_)
         case AnyresImages():
             seen = 10 * size + 3, 30
@@ -101,7 +103,7 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
 
 
 def _in_parts(
-    preparation: NaflexImages | SlicedImages | DocumentImages,
+    preparation: NaflexImages | SlicedImages | DocumentImages | SheetImages,
     size: int,
     random_: np.random.Generator,
 ) -> Prepared:
@@ -208,6 +210,8 @@ def as_given(model: Any, patches: torch.Tensor, grids: Sequence[torch.Tensor]) -
 def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
     """Pictures of different sizes as a processor of transformers gives them: filled up with zeros,
     to be cut off."""
+    if model.config.model_type == "phi4_multimodal":
+        return of_sheets(model, [each.inputs for each in shown])
     if "spatial_shapes" in shown[0].inputs:
         if model.config.model_type == "deepseek_ocr2":
             return _pages_of(shown, model.config.vision_config.sam_config.patch_size)

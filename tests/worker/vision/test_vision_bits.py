@@ -36,6 +36,7 @@ QUICK = (
     "qianfan-ocr",
     "deepseek-ocr",
     "deepseek-ocr2",
+    "phi4-multimodal",
 )
 ATTENDING = tuple(case for case in QUICK if case not in ("lfm2-vl", "qwen3.5", "minicpm-v"))
 """Those without states of recurrent layers, which a prefix in KV blocks doesn't have."""

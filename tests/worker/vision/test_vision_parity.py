@@ -21,6 +21,7 @@ from tests.worker.vision.pictures import (
     text_of,
     theirs_of,
 )
+from tests.worker.vision.sheet_models import rows_of_sheets
 from tests.worker.vision.vision_cases import CASES, both
 
 pytestmark = pytest.mark.slow
@@ -49,6 +50,8 @@ def test_encodings_equal_transformers(case: str) -> None:
                     features = rows_of_parts(theirs, **given)
                 else:
                     features = torch.cat(theirs.model.get_image_features(**given).pooler_output)
+            elif "tile_grid" in shown.inputs:
+                features = rows_of_sheets(theirs, shown.item.rows, pixels_of(theirs, [shown]))
             elif hasattr(theirs.config, "scale_factor"):
                 features = theirs.model.get_image_features(pixels[None]).pooler_output.flatten(0, 1)
             elif hasattr(theirs, "vision_model"):

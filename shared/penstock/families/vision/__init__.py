@@ -19,6 +19,7 @@ from penstock.families.vision.llava import LLAVA, LLAVA_ONEVISION
 from penstock.families.vision.llava_next import LLAVA_NEXT
 from penstock.families.vision.minicpmv4_6 import MINICPMV4_6
 from penstock.families.vision.paddleocr_vl import PADDLEOCR_VL
+from penstock.families.vision.phi4_multimodal import PHI4_MULTIMODAL
 from penstock.families.vision.pixtral import MISTRAL3
 from penstock.families.vision.qianfan_ocr import QIANFAN_OCR
 from penstock.families.vision.qwen3_5 import QWEN3_5_VISION
@@ -52,6 +53,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         GLM_OCR,
         DEEPSEEK_OCR,
         DEEPSEEK_OCR2,
+        PHI4_MULTIMODAL,
     )
 }
 

@@ -1,0 +1,120 @@
+"""Phi-4-multimodal's sheets: a picture, in its proportions, at the top left of a white sheet of
+square tiles, which is followed by the whole sheet as one tile.
+
+The rules are those of transformers' image processor, down to how they round. Sizes are (height,
+width), pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from penstock.media.geometry import BadShape, Size
+from penstock.model.image_facts import SheetImages
+
+SMALLEST = 10
+"""Pixels that a side of the picture has on its sheet at least."""
+WHITE = 255
+CUBIC = -0.75
+"""The slope of the cubic convolution's kernel at 1, as in torch (Keys, "Cubic convolution
+interpolation for digital image processing", 1981)."""
+
+
+def grid(image: SheetImages, size: Size) -> tuple[int, int]:
+    """(rows, columns) of tiles."""
+    height, width = size
+    rows, columns = math.ceil(height / image.tile), math.ceil(width / image.tile)
+    if rows * columns <= image.most:
+        return rows, columns
+    return _nearest(width / height, width * height, image.tile, image.most)
+
+
+def _nearest(ratio: float, area: int, tile: int, most: int) -> tuple[int, int]:
+    """The form whose width by height is nearest to `ratio`; of several, a larger one if the picture
+    fills more than half of it."""
+    best, nearest = (1, 1), math.inf
+    for rows, columns in _forms(most):
+        away = abs(ratio - columns / rows)
+        if away < nearest or (away == nearest and area > 0.5 * tile * tile * rows * columns):
+            best, nearest = (rows, columns), away
+    return best
+
+
+@lru_cache
+def _forms(most: int) -> tuple[tuple[int, int], ...]:
+    """(rows, columns), by how many tiles they have."""
+    found = [(n // columns, columns) for n in range(1, most + 1) for columns in range(1, n + 1)]
+    forms = {(rows, columns) for rows, columns in found if rows * columns <= most}
+    return tuple(sorted(forms, key=lambda form: (math.prod(form), form)))
+
+
+def inner(image: SheetImages, size: Size) -> Size:
+    """The picture's size on its sheet. Raises BadShape."""
+    (height, width), (rows, columns) = size, grid(image, size)
+    high, wide = rows * image.tile, columns * image.tile
+    by_width, by_height = wide / width, high / height
+    if by_width < by_height:
+        found = int(height * by_width), wide
+    else:
+        found = high, int(width * by_height)
+    if min(found) < SMALLEST:
+        raise BadShape(
+            f"it is {width} × {height}; where its longer side fills {max(rows, columns)} tiles, "
+            f"its shorter one has less than {SMALLEST} pixels"
+        )
+    return found
+
+
+def shown(size: Size, form: tuple[int, int], tile: int, patch: int) -> tuple[int, int]:
+    """Rows and columns of patches that aren't all white. size: the picture's on its sheet.  form:
+    rows and columns of tiles."""
+    rows, columns = (
+        count * (tile // patch) - (count * tile - has) // patch
+        for count, has in zip(form, size, strict=True)
+    )
+    return rows, columns
+
+
+def embeddings(image: SheetImages, size: Size) -> int:
+    """Embeddings of a picture. Raises BadShape."""
+    form = grid(image, size)
+    seen = shown(inner(image, size), form, image.tile, image.patch)
+    return rows_of(seen, image.tile // image.patch, image.merge)
+
+
+def rows_of(seen: tuple[int, int], side: int, merge: int) -> int:
+    """Embeddings of a sheet on which so many rows and columns of patches are seen: those of lines,
+    each of which a vector ends, one between the sheet and the whole, and the whole's. side: patches
+    in a row of a tile."""
+    rows, columns = (-(-count // merge) for count in seen)
+    whole = side // merge
+    return rows * (columns + 1) + 1 + whole * (whole + 1)
+
+
+def tiles_of(sheet: np.ndarray, tile: int) -> np.ndarray:
+    """The whole of a sheet, [3, height, width] float32, as one tile, then its tiles by rows:
+    [tiles, 3, tile, tile]. The whole is made smaller by cubic convolution of single pixels."""
+    channels, height, width = sheet.shape
+    rows, columns = height // tile, width // tile
+    apart = sheet.reshape(channels, rows, tile, columns, tile).transpose(1, 3, 0, 2, 4)
+    whole = _every(_every(sheet, columns, 2), rows, 1)
+    return np.concatenate([whole[None], apart.reshape(-1, channels, tile, tile)])
+
+
+def _every(values: np.ndarray, step: int, axis: int) -> np.ndarray:
+    """One number for each so many along an axis: what lies in their middle. That is one of an odd
+    number; of an even one a weighted mean of the four around it."""
+    if step == 1:
+        return values
+    count, middle = values.shape[axis], step // 2
+    if step % 2:
+        return values.take(range(middle, count, step), axis)
+    far, near = np.float32(CUBIC / 8), np.float32(0.5 - CUBIC / 8)
+    places = np.arange(middle - 1, count, step)
+    taps = (np.clip(places + offset, 0, count - 1) for offset in (-1, 0, 1, 2))
+    first, second, third, fourth = (values.take(tap, axis) for tap in taps)
+    found: np.ndarray = first * far + second * near + third * near + fourth * far
+    return found
