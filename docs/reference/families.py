@@ -170,7 +170,7 @@ def _hearing() -> str:
         "and Granite Speech also [transcribe](../guides/transcription.md); Qwen3-ASR's GGUF files "
         "are not read.\n\n"
     )
-    cases = [f"{case.family}{TOWER_CLASS}" for case in HEARD.values()]
+    cases = [case.stands_for or f"{case.family}{TOWER_CLASS}" for case in HEARD.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in AUDIO_FAMILIES.values())
 
 

@@ -11,12 +11,15 @@ from torch import Tensor
 from penstock.errors import UnsupportedModel
 from penstock.model.audio_spec import (
     AudioSpec,
-    AudioTowerSpec,
+    BiasedConformerSpec,
     BlockConformerSpec,
     BlockTowerSpec,
     ConformerSpec,
+    SoundTowerSpec,
+    TwofoldProjector,
 )
 from penstock.model.config import ModelConfig
+from penstock_worker.media.biased_conformer import BiasedConformer
 from penstock_worker.media.block_conformer import BlockConformer
 from penstock_worker.media.block_tower import BlockTower
 from penstock_worker.media.conformer import ConformerTower
@@ -29,6 +32,8 @@ from penstock_worker.weights.weights import Weights
 
 MEL = "mel"
 """The name of a prepared sound's tensor: float32 [chunks, bins, windows]."""
+BESIDE = "beside_pictures"
+"""The name of another one that a sound may have for a TwofoldProjector: int32 [1], 1."""
 
 
 class UnfitSound(UnfitItem):
@@ -47,13 +52,19 @@ class AudioModel:
         self.spec: AudioSpec = config.audio
         self._tower = load_sound_tower(self.spec.tower, weights, RowThreads(threads))
         self._projector = load_sound_projector(self.spec, weights, config.hidden_size)
+        self._beside = self._projector
+        if isinstance(self.spec.projector, TwofoldProjector):
+            self._beside = load_sound_projector(
+                self.spec, weights, config.hidden_size, at="projector.beside"
+            )
         self._divisible = weights.device.type == "cpu"
         weights.finish()
 
     def read(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the spectrogram that an item's tensors hold, [chunks, bins, windows]. Raises
         UnfitSound."""
-        if set(tensors) != {MEL}:
+        twofold = isinstance(self.spec.projector, TwofoldProjector)
+        if set(tensors) != {MEL} and not (twofold and set(tensors) == {MEL, BESIDE}):
             raise UnfitSound(
                 f"a prepared sound has {MEL}, and not {', '.join(sorted(tensors)) or 'nothing'}"
             )
@@ -95,18 +106,18 @@ class AudioModel:
         """`encode` with pauses."""
         mel = torch.from_numpy(self.read(tensors).copy())
         vectors = yield from self._tower.pieces(mel, layer_done)
-        rows = self._projector(vectors)
+        rows = (self._beside if BESIDE in tensors else self._projector)(vectors)
         if self.spec.row_multiplier != 1.0:
             rows = rows * self.spec.row_multiplier
         return rows.contiguous()
 
 
 def load_sound_tower(
-    spec: AudioTowerSpec | BlockTowerSpec | ConformerSpec | BlockConformerSpec,
-    weights: Weights,
-    threads: RowThreads,
-) -> AudioTower | BlockTower | ConformerTower | BlockConformer:
+    spec: SoundTowerSpec, weights: Weights, threads: RowThreads
+) -> AudioTower | BlockTower | ConformerTower | BlockConformer | BiasedConformer:
     """Raises UnsupportedModel for weights that don't fit."""
+    if isinstance(spec, BiasedConformerSpec):
+        return BiasedConformer(spec, weights, threads)
     if isinstance(spec, BlockConformerSpec):
         return BlockConformer(spec, weights, threads)
     if isinstance(spec, BlockTowerSpec):

@@ -6,6 +6,7 @@ import re
 from functools import partial
 
 from penstock.formats.gguf import GGUFFile
+from penstock_worker.media.biased_conformer import of_biased_conformer
 from penstock_worker.media.block_conformer import of_block_conformer
 from penstock_worker.media.embedder import of_embedder
 from penstock_worker.vision.mmproj_names import IN_LAYER
@@ -54,7 +55,7 @@ def from_hub(name: str) -> str | None:
     name stays as it is, without its prefix."""
     if _QUERIES.match(name):
         return name.removeprefix("model.")
-    if (found := of_embedder(name)) is not None:
+    if (found := of_embedder(name) or of_biased_conformer(name)) is not None:
         return found
     if _PROJECTOR.match(name):
         return _known(_PROJECTOR.sub("", name), _OF_PROJECTOR)

@@ -16,6 +16,7 @@ from penstock.model.audio_spec import (
     NormedProjector,
     QueryProjector,
     StackProjector,
+    TwofoldProjector,
 )
 from penstock_kernels import reference
 from penstock_worker.media.block_conformer import WindowQueries
@@ -55,6 +56,15 @@ class _Narrow(SoundProjector):
         return self._second(inner)
 
 
+class _Twofold(SoundProjector):
+    def __init__(self, weights: Weights, at: str, inputs: int, outputs: int) -> None:
+        self._first = TowerProduct.load(weights, [(f"{at}.1", outputs)], inputs)
+        self._second = TowerProduct.load(weights, [(f"{at}.2", outputs)], outputs)
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        return self._second(reference.plain_activation(self._first(vectors), "gelu"))
+
+
 class _Normed(SoundProjector):
     def __init__(self, spec: NormedProjector, weights: Weights, inputs: int, outputs: int) -> None:
         self._product = TowerProduct.load(weights, [("projector", outputs)], inputs, bias=False)
@@ -80,9 +90,10 @@ class _Stack(SoundProjector):
 
 
 def load_sound_projector(
-    spec: AudioSpec, weights: Weights, outputs: int
+    spec: AudioSpec, weights: Weights, outputs: int, *, at: str = "projector"
 ) -> SoundProjector | WindowQueries | Embedder:
-    """`outputs` is the decoder's hidden size. Raises UnsupportedModel for weights that don't
+    """`outputs` is the decoder's hidden size. `at`: what the names of a TwofoldProjector's tensors
+    begin with. Raises UnsupportedModel for weights that don't
     fit."""
     tower = spec.tower
     inputs = tower.given_size if isinstance(tower, ConformerSpec) else tower.hidden_size
@@ -91,6 +102,8 @@ def load_sound_projector(
             return _Linear(weights, inputs, outputs)
         case StackProjector():
             return _Stack(spec.projector, weights, inputs, outputs)
+        case TwofoldProjector():
+            return _Twofold(weights, at, inputs, outputs)
         case NarrowProjector():
             return _Narrow(spec.projector, weights, inputs, outputs)
         case NormedProjector():

@@ -6,7 +6,7 @@ four of its vectors, and Llama (Mistral AI, "Voxtral", 2025).
 
 Gemma 4 E2B and E4B have a conformer, a product of each of its vectors, and Gemma 4; they see, too
 (transformers' Gemma4AudioConfig). Gemma 3n is in `gemma3n_audio.py`, Granite Speech in
-`granite_speech.py`, Qwen3-ASR in `qwen3_asr.py`.
+`granite_speech.py`, Qwen3-ASR in `qwen3_asr.py`, Phi-4-multimodal in `phi4_multimodal_audio.py`.
 
 The decoder after a tower is one of penstock.families.FAMILIES. (Whisper's, which attends to what
 its encoder makes of a sound, is one itself.)
@@ -26,6 +26,7 @@ from penstock.families.gemma4 import GEMMA4
 from penstock.families.granite_speech import GRANITE_SPEECH
 from penstock.families.hearing import MAX_BINS, OF_TRAINING, AudioFamily
 from penstock.families.llama import LLAMA
+from penstock.families.phi4_multimodal_audio import PHI4_MULTIMODAL_AUDIO
 from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen3_asr import QWEN3_ASR
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
@@ -265,6 +266,7 @@ AUDIO_FAMILIES: dict[str, AudioFamily] = {
         GEMMA3N_AUDIO,
         GEMMA4_AUDIO,
         GRANITE_SPEECH,
+        PHI4_MULTIMODAL_AUDIO,
     )
 }
 

@@ -26,6 +26,7 @@ from penstock.model.sound_facts import (
     BlockMel,
     EmphasisedMel,
     FrameMel,
+    HammingMel,
     LogMel,
     PairedMel,
     SoundPreparation,
@@ -122,7 +123,7 @@ def prepare_item(task: Prepare) -> PreparedArrays:
     """Raises Unfit, MemoryError, and whatever decoders raise for damaged input."""
     try:
         match task.preparation:
-            case LogMel() | BlockMel() | FrameMel() | EmphasisedMel() | PairedMel():
+            case LogMel() | BlockMel() | FrameMel() | EmphasisedMel() | PairedMel() | HammingMel():
                 return _sound(task, task.preparation, whole=False)
             case Spectrogram():
                 return _sound(task, task.preparation.mel, whole=True)
@@ -165,8 +166,13 @@ def _video(task: Prepare, video: VideoPreparation) -> PreparedArrays:
 
 def _sound(task: Prepare, mel: SoundPreparation, *, whole: bool) -> PreparedArrays:
     # Imported here: a server of pictures needs no decoders of sounds.
-    from penstock.media.log_mel import LOG_MEL, block_log_mel, log_mel, whole_log_mel
-    from penstock.media.magnitudes import emphasised_mel, magnitude_mel, paired_mel
+    from penstock.media.log_mel import BESIDE, LOG_MEL, block_log_mel, log_mel, whole_log_mel
+    from penstock.media.magnitudes import (
+        emphasised_mel,
+        hamming_mel,
+        magnitude_mel,
+        paired_mel,
+    )
     from penstock.media.sound import BadSound, raw_sound
     from penstock.media.soundtrack import open_any
 
@@ -186,11 +192,16 @@ def _sound(task: Prepare, mel: SoundPreparation, *, whole: bool) -> PreparedArra
         spectrogram = emphasised_mel(mel, samples)
     elif isinstance(mel, PairedMel):
         spectrogram = paired_mel(mel, samples)
+    elif isinstance(mel, HammingMel):
+        spectrogram = hamming_mel(mel, samples)
     else:
         spectrogram = whole_log_mel(mel, samples) if whole else log_mel(mel, samples)
     if not np.isfinite(spectrogram).all():
         raise Unfit("holds samples that are too large")
-    return PreparedArrays({LOG_MEL: spectrogram}, (len(samples),))
+    arrays = {LOG_MEL: spectrogram}
+    if isinstance(mel, HammingMel) and mel.beside_pictures:
+        arrays[BESIDE] = np.ones(1, np.int32)
+    return PreparedArrays(arrays, (len(samples),))
 
 
 def _document(task: Prepare, wanted: DocumentText) -> PreparedArrays:

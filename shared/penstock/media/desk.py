@@ -38,7 +38,7 @@ from penstock.media.items import (
 )
 from penstock.media.layout import ItemLayout, layout
 from penstock.media.pool import MediaPool, Unpreparable
-from penstock.media.sound_layout import BadLength
+from penstock.media.sound_layout import BadLength, beside_others
 from penstock.media.sources import MediaSource, SourceReader, off_the_loop
 from penstock.media.wire import AnyItem, ItemBounds, Prepare, ProcessBounds
 from penstock.media.words import TOO_MANY, WORDS, SourceKind
@@ -245,12 +245,9 @@ class MediaDesk:
         self.check_count(facts, sources)
         if facts is None or not sources:
             return None
-        facts = facts_with(
-            with_frames(facts, self._frames),
-            self._changes,
-            changes or {},
-            {source.medium for source in sources},
-        )
+        brought = {source.medium for source in sources}
+        facts = facts_with(with_frames(facts, self._frames), self._changes, changes or {}, brought)
+        facts = beside_others(facts, brought)
         preparations = [facts.kinds[source.medium].preparation for source in sources]
         items = await self._in_time(preparations, sources, lease)
         return PreparedItems(facts, tuple(items), _layouts(facts, items, sources))

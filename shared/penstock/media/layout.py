@@ -36,7 +36,14 @@ from penstock.model.image_facts import (
     TiledImages,
 )
 from penstock.model.media_facts import MediaFacts, MediaKind, Preparation
-from penstock.model.sound_facts import BlockMel, EmphasisedMel, FrameMel, LogMel, PairedMel
+from penstock.model.sound_facts import (
+    BlockMel,
+    EmphasisedMel,
+    FrameMel,
+    HammingMel,
+    LogMel,
+    PairedMel,
+)
 from penstock.model.video_facts import FixedFrames, VideoFrames
 
 
@@ -85,7 +92,7 @@ def layout(facts: MediaFacts, kind: MediaKind, shape: tuple[int, ...]) -> ItemLa
 
 def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
     match preparation:
-        case LogMel() | FrameMel() | EmphasisedMel() | PairedMel():
+        case LogMel() | FrameMel() | EmphasisedMel() | PairedMel() | HammingMel():
             return _Runs((ItemRun("", sound_rows(preparation, *shape)),))
         case BlockMel():
             return _Runs((ItemRun("", preparation.rows(*shape)),))

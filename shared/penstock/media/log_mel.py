@@ -16,6 +16,9 @@ from penstock.model.sound_facts import BlockMel, LogMel
 
 LOG_MEL = "mel"
 """Name of a prepared sound's array: float32 [chunks, bins, frames]."""
+BESIDE = "beside_pictures"
+"""Name of an array that says that a sound's prompt has pictures too, where that matters: int32 [1],
+1."""
 HIGHEST = 8000.0
 """Hz, of the last band."""
 FLOOR = 1e-10

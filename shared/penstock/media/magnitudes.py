@@ -1,8 +1,8 @@
-"""A sound's magnitudes, or powers, in bands of HTK's mel scale, as Gemma 3n, Gemma 4 and Granite
-Speech read it.
+"""A sound's magnitudes, or powers, in bands of HTK's mel scale, as Gemma 3n, Gemma 4, Granite
+Speech and Phi-4-multimodal read it.
 
-Sources: transformers' Gemma3nAudioFeatureExtractor, Gemma4AudioFeatureExtractor and
-GraniteSpeechFeatureExtractor, which have the same numbers.
+Sources: transformers' Gemma3nAudioFeatureExtractor, Gemma4AudioFeatureExtractor,
+GraniteSpeechFeatureExtractor and Phi4MultimodalFeatureExtractor, which have the same numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.media.log_mel import FLOOR, HIGHEST, RANGE
 from penstock.media.sound_layout import check_shortest, emphasised_windows, windows_of
-from penstock.model.sound_facts import EmphasisedMel, FrameMel, PairedMel
+from penstock.model.sound_facts import EmphasisedMel, FrameMel, HammingMel, PairedMel
 
 _BLOCK = 3000
 """Windows that are transformed at a time: bounds the memory of a long sound."""
@@ -75,6 +75,47 @@ def paired_mel(mel: PairedMel, samples: np.ndarray) -> np.ndarray:
         out[:, begin : begin + len(logs)] = logs.T
     kept = np.maximum(out, out.max() - RANGE) / 4.0 + 1.0
     return np.ascontiguousarray(kept[None, :, : mel.frames(len(samples))], np.float32)
+
+
+SIXTEEN_BITS = 32_768
+"""What samples are multiplied by: the makers' code has them as integers."""
+
+
+def hamming_mel(mel: HammingMel, samples: np.ndarray) -> np.ndarray:
+    """float32 [1, bins, windows] of float32 samples at the model's rate; a window's first sample is
+    less a share of itself. Raises BadLength."""
+    check_shortest(mel, len(samples))
+    count = mel.frames(len(samples))
+    whole = samples.astype(np.float32, copy=False)
+    windows = np.lib.stride_tricks.sliding_window_view(whole, mel.frame)[:: mel.hop][:count]
+    shape = 0.54 - 0.46 * np.cos(2 * np.pi * np.arange(mel.frame) / (mel.frame - 1))
+    bands = _mel_bands(mel).astype(np.float32)
+    out = np.empty((1, mel.bins, count), np.float32)
+    for begin in range(0, count, _BLOCK):
+        part = windows[begin : begin + _BLOCK]
+        before = np.concatenate((part[:, :1], part[:, :-1]), axis=1)
+        emphasised = (part - np.float32(mel.emphasis) * before) * np.float32(SIXTEEN_BITS)
+        spectrum = np.fft.rfft(emphasised * shape, n=mel.n_fft).astype(np.complex64)
+        logs = np.log(np.maximum(np.abs(spectrum) ** 2 @ bands, np.float32(1.0)))
+        out[0, :, begin : begin + len(logs)] = logs.T
+    return out
+
+
+@functools.lru_cache(4)
+def _mel_bands(mel: HammingMel) -> np.ndarray:
+    """float64 [frequencies, bins]: triangles of equal width, and of straight sides, on the mel
+    scale, each of height 1."""
+
+    def of_mel(hertz: np.ndarray) -> np.ndarray:
+        return np.asarray(1127.0 * np.log(1.0 + hertz / 700.0))
+
+    low, high = of_mel(np.array([mel.lowest, mel.highest]))
+    corners = np.linspace(low, high, mel.bins + 2)
+    width = mel.sampling_rate / (mel.n_fft // 2 * 2)
+    distance = corners[None, :] - of_mel(width * np.arange(1 + mel.n_fft // 2))[:, None]
+    widths = np.diff(corners)
+    rising, falling = -distance[:, :-2] / widths[:-1], distance[:, 2:] / widths[1:]
+    return np.maximum(0.0, np.minimum(rising, falling))
 
 
 @functools.lru_cache(4)

@@ -6,8 +6,13 @@ windows each, the second of which goes two windows at a time.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import msgspec
+
 from penstock.model.audio_spec import rows_of
-from penstock.model.sound_facts import EmphasisedMel, FrameMel, LogMel, PairedMel
+from penstock.model.media_facts import MediaFacts, MediaKind
+from penstock.model.sound_facts import EmphasisedMel, FrameMel, HammingMel, LogMel, PairedMel
 
 MIN_RATE, MAX_RATE = 1_000, 384_000
 """Hz, of what is read."""
@@ -70,7 +75,18 @@ def _check_longest(mel: FrameMel | EmphasisedMel, samples: int) -> None:
         )
 
 
-def check_shortest(mel: PairedMel | EmphasisedMel, samples: int) -> None:
+def beside_others(facts: MediaFacts, brought: Collection[MediaKind]) -> MediaFacts:
+    """The facts of a prompt with media of these kinds, of a model that encodes sounds otherwise
+    where there are pictures, too."""
+    own = facts.kinds.get("audio")
+    if own is None or not isinstance(own.preparation, HammingMel) or "image" not in brought:
+        return facts
+    beside = msgspec.structs.replace(own.preparation, beside_pictures=True)
+    changed = msgspec.structs.replace(own, preparation=beside)
+    return msgspec.structs.replace(facts, kinds={**facts.kinds, "audio": changed})
+
+
+def check_shortest(mel: PairedMel | EmphasisedMel | HammingMel, samples: int) -> None:
     """Raises BadLength."""
     if samples < mel.least:
         raise BadLength(
@@ -79,14 +95,17 @@ def check_shortest(mel: PairedMel | EmphasisedMel, samples: int) -> None:
         )
 
 
-def sound_rows(mel: LogMel | FrameMel | EmphasisedMel | PairedMel, samples: int) -> int:
+AnyMel = LogMel | FrameMel | EmphasisedMel | PairedMel | HammingMel
+
+
+def sound_rows(mel: AnyMel, samples: int) -> int:
     """Embeddings of a sound of so many samples, at the model's rate. Raises BadLength."""
     if isinstance(mel, FrameMel):
         return rows_of(windows_of(mel, samples))
     if isinstance(mel, EmphasisedMel):
         emphasised_windows(mel, samples)
         return mel.rows
-    if isinstance(mel, PairedMel):
+    if isinstance(mel, (PairedMel, HammingMel)):
         check_shortest(mel, samples)
         return mel.rows(samples)
     chunks = chunks_of(mel, samples)

@@ -177,6 +177,53 @@ class BlockConformerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="block_c
     """What the head in the middle tells apart."""
 
 
+class BiasedConformerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="biased_conformer"):
+    """Phi-4-multimodal's encoder, a conformer (Gulati et al., "Conformer", 2020): convolutions of
+    three windows and three bands, each of which halves both, the first over all inputs, the others
+    over each by itself with a product behind; layers of a feed-forward, attention, a convolution
+    over a vector and those before it, and another feed-forward, each behind a norm; half of what
+    feed-forwards give is added. Vectors of a block attend to one another, and a table says what is
+    added to a score for each distance and head."""
+
+    hidden_size: int
+    intermediate_size: int
+    """Inner dimension of a feed-forward."""
+    num_layers: int
+    num_heads: int
+    mel_bins: int
+    channels: int
+    """Outputs of each convolution that halves."""
+    halvings: int
+    """How many of these there are."""
+    distances: int
+    """Vectors before a vector that the table tells apart, and behind it; those further away are as
+    the furthest."""
+    symmetric: bool = False
+    """Whether the table has one row for both directions."""
+    reach: int
+    """Vectors that the convolution of a layer reads, the last of which is its own."""
+    block: int = 500
+    """Vectors that attend to one another. Zeros fill up the last of several blocks."""
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @property
+    def table(self) -> int:
+        """Rows of the table of distances."""
+        return self.distances if self.symmetric else 2 * self.distances
+
+    @property
+    def reduced(self) -> int:
+        """Windows that become a vector."""
+        return 1 << self.halvings
+
+    def vectors(self, frames: int) -> int:
+        """Vectors of so many windows."""
+        return -(-frames // self.reduced)
+
+
 class LinearProjector(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):
     """A product with a bias (Chu et al., "Qwen2-Audio technical report", 2024)."""
 
@@ -194,6 +241,11 @@ class NarrowProjector(msgspec.Struct, frozen=True, kw_only=True, tag="narrow"):
     (Qwen3-ASR)."""
 
     activation: Literal["silu", "gelu", "gelu_tanh", "relu2"] = "gelu"
+
+
+class TwofoldProjector(msgspec.Struct, frozen=True, kw_only=True, tag="twofold"):
+    """Two products with biases, with gelu between them, which have other weights for sounds in
+    prompts with pictures (Phi-4-multimodal)."""
 
 
 class NormedProjector(msgspec.Struct, frozen=True, kw_only=True, tag="normed"):
@@ -243,12 +295,17 @@ class QueryProjector(msgspec.Struct, frozen=True, kw_only=True, tag="queries"):
         return -(-vectors // self.window) * self.queries
 
 
+SoundTowerSpec = (
+    AudioTowerSpec | BlockTowerSpec | ConformerSpec | BlockConformerSpec | BiasedConformerSpec
+)
+
+
 class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a model hears with. tower: makes vectors of a sound.  projector: makes rows of these,
     which stand in the place of a prompt's placeholders; None: the vectors are the rows, as where a
     decoder attends to them."""
 
-    tower: AudioTowerSpec | BlockTowerSpec | ConformerSpec | BlockConformerSpec
+    tower: SoundTowerSpec
     projector: (
         LinearProjector
         | StackProjector
@@ -256,6 +313,7 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
         | NormedProjector
         | EmbedderProjector
         | QueryProjector
+        | TwofoldProjector
         | None
     )
     cut: bool = False
@@ -270,6 +328,8 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
             return 8
         if isinstance(self.tower, ConformerSpec):
             return REDUCED * self.tower.every
+        if isinstance(self.tower, BiasedConformerSpec):
+            return self.tower.reduced
         if isinstance(self.projector, QueryProjector):
             return -(-2 * self.projector.window // self.projector.queries)
         stacked = self.projector.factor if isinstance(self.projector, StackProjector) else 1
@@ -280,7 +340,7 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a sound may have so many chunks of so many windows each."""
         if isinstance(self.tower, ConformerSpec) and isinstance(self.projector, EmbedderProjector):
             return chunks == 1 and self.tower.vectors(frames) <= self.projector.vectors
-        if isinstance(self.tower, (BlockTowerSpec, ConformerSpec)):
+        if isinstance(self.tower, (BlockTowerSpec, ConformerSpec, BiasedConformerSpec)):
             return chunks == 1
         if isinstance(self.tower, BlockConformerSpec):
             return chunks == 1 and not frames % 2
@@ -292,7 +352,7 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
         """What `takes` takes, for people."""
         if isinstance(self.projector, EmbedderProjector):
             return f"one chunk that becomes {self.projector.vectors} vectors at most is needed"
-        if isinstance(self.tower, (BlockTowerSpec, ConformerSpec)):
+        if isinstance(self.tower, (BlockTowerSpec, ConformerSpec, BiasedConformerSpec)):
             return "one chunk is needed"
         if isinstance(self.tower, BlockConformerSpec):
             return "one chunk of pairs of windows is needed"
@@ -304,7 +364,7 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
             return chunks * self.tower.vectors(frames)
         if isinstance(self.projector, EmbedderProjector):
             return chunks * self.projector.rows
-        if isinstance(self.tower, ConformerSpec):
+        if isinstance(self.tower, (ConformerSpec, BiasedConformerSpec)):
             return chunks * self.tower.vectors(frames)
         if isinstance(self.projector, QueryProjector):
             return chunks * self.projector.rows(frames // 2)

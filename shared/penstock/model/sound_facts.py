@@ -154,6 +154,41 @@ class PairedMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
         return -(-self.frames(samples) // (2 * self.window)) * self.queries
 
 
+class HammingMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="hamming_mel"):
+    """Phi-4-multimodal's: the logarithms of powers in bands of the mel scale, of Hamming windows
+    that lie in the sound as a whole, in which each sample is less a share of the one before it.
+
+    sampling_rate: Hz.  bins: bands.  lowest, highest: Hz, of all bands together.  frame: samples of
+    a window.  hop: from one window to the next, samples.  n_fft: samples up to which a window is
+    filled with zeros.  emphasis: the share.  reduced: windows of which an embedding is made.
+    """
+
+    sampling_rate: int
+    bins: int
+    lowest: float
+    highest: float
+    frame: int
+    hop: int
+    n_fft: int
+    emphasis: float
+    reduced: int
+    beside_pictures: bool = False
+    """Whether the sound's prompt has pictures, too, with which it is encoded otherwise."""
+
+    @property
+    def least(self) -> int:
+        """Samples that a sound has at least."""
+        return self.frame
+
+    def frames(self, samples: int) -> int:
+        """Windows of a sound of so many samples."""
+        return (samples - self.frame) // self.hop + 1
+
+    def rows(self, samples: int) -> int:
+        """Embeddings of a sound of so many samples."""
+        return -(-self.frames(samples) // self.reduced)
+
+
 class Spectrogram(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="spectrogram"):
     """Preparation of a whole recording as `mel` has it: filled up with silence to one chunk, but
     not cut into several. It is no model's: who transcribes cuts windows out of the result."""
@@ -161,4 +196,4 @@ class Spectrogram(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     mel: LogMel
 
 
-SoundPreparation = LogMel | BlockMel | FrameMel | EmphasisedMel | PairedMel
+SoundPreparation = LogMel | BlockMel | FrameMel | EmphasisedMel | PairedMel | HammingMel

@@ -16,6 +16,7 @@ from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.model.audio_spec import (
     AudioSpec,
+    BiasedConformerSpec,
     BlockConformerSpec,
     ConformerSpec,
     EmbedderProjector,
@@ -32,7 +33,7 @@ from penstock.prepare.image_processor import (
 from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR, VIDEO_PREPROCESSOR
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.patch_readers import gemma4, kimi_k25, of_kimi, paddleocr_vl, qwen2_vl
-from penstock.prepare.phi4_readers import phi4_pictures
+from penstock.prepare.phi4_readers import PHI4, phi4_pictures, phi4_sounds
 from penstock.prepare.picture_readers import (
     deepseek_ocr,
     deepseek_ocr2,
@@ -89,6 +90,9 @@ def read_media(
         if kind == (GEMMA3N if own else GEMMA4):
             read = gemma3n_sounds if own else gemma4_sounds
             kinds["audio"] = read(values, where, audio, tokens)
+    elif audio is not None and isinstance(audio.tower, BiasedConformerSpec):
+        if kind in PHI4:
+            kinds["audio"] = phi4_sounds(values, where, audio, tokens)
     elif audio is not None and isinstance(audio.tower, BlockConformerSpec):
         if kind == GRANITE:
             kinds["audio"] = granite_sounds(values, where, audio, tokens)

@@ -1,26 +1,49 @@
-"""How pictures are prepared for Phi-4-multimodal, by transformers' files and the makers', which
-have one file of settings for both kinds of media."""
+"""How pictures and sounds are prepared for Phi-4-multimodal, by transformers' files and the
+makers', which have one file of settings for both."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
 from penstock.families import hub_reading as hub
 from penstock.formats.fields import Fields
+from penstock.model.audio_spec import AudioSpec
 from penstock.model.image_facts import SheetImages
 from penstock.model.media_facts import KindFacts
+from penstock.model.sound_facts import HammingMel
 from penstock.prepare.image_processor import ImageSettings, pixels_of
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.picture_readers import MAX_TILES
+from penstock.prepare.sound_readers import MAX_FRAME, MAX_RATE, of_pictures
+from penstock.prepare.sounds import check_known
 
-IMAGE_TOKEN = 200_010
-"""The id of the token that stands for pictures, where config.json doesn't say."""
+IMAGE_TOKEN, AUDIO_TOKEN = 200_010, 200_011
+"""Ids of the tokens that stand for pictures and for sounds, where config.json doesn't say."""
+PHI4 = ("Phi4MultimodalFeatureExtractor", "Phi4MMAudioFeatureExtractor")
+"""Classes of feature extractors: transformers' and the makers'."""
+_DEFAULTS: dict[str, Any] = {
+    "feature_size": 80,
+    "sampling_rate": 16_000,
+    "hop_length": 160,
+    "n_fft": 512,
+    "win_length": 400,
+    "preemphasis": 0.97,
+    "mel_min_frequency": 0.0,
+    "mel_max_frequency": 7690.0,
+}
+"""transformers' extractor's, which are constants of the makers' code."""
 OF_SOUNDS = (
+    *_DEFAULTS,
     "audio_compression_rate",
     "audio_downsample_rate",
     "audio_feat_stride",
     "compression_rate",
     "feat_stride",
+    "padding_side",
+    "padding_value",
+    "return_attention_mask",
 )
 """Settings of sounds in a file about both."""
 BILINEAR, BICUBIC = 2, 3
@@ -43,3 +66,58 @@ def phi4_pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) 
     image = SheetImages(pixels=pixels, tile=tile, patch=patch, most=most)
     token, token_id = tokens.within("vision_config", "image_token_id", IMAGE_TOKEN)
     return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
+_HARMLESS = (
+    "audio_processor_type",
+    "auto_map",
+    "dynamic_hd",  # of pictures
+    "feature_extractor_type",
+    "image_processor_type",
+    "mel_filters",  # follow from the other settings
+    "padding_side",
+    "patch_size",
+    "processor_class",
+    "return_attention_mask",
+)
+
+
+def phi4_sounds(
+    values: dict[str, Any], where: str, audio: AudioSpec, tokens: MediaTokens
+) -> KindFacts:
+    """values: of the feature extractor, in the makers' folder with the settings of pictures among
+    them. Raises UnsupportedModel."""
+    stated = {key: value for key, value in values.items() if value is not None}
+    settings, reduced = Fields({**_DEFAULTS, **stated}, where), audio.row_frames
+    hub.only(settings, audio_compression_rate=reduced, compression_rate=reduced, padding_value=0.0)
+    hub.only(settings, audio_downsample_rate=1, audio_feat_stride=1, feat_stride=1)
+    rate, frame = settings.integer("sampling_rate"), settings.integer("win_length")
+    n_fft, hop = settings.integer("n_fft"), settings.integer("hop_length")
+    if not 2 <= frame <= n_fft <= MAX_FRAME or n_fft % 2 or not 1 <= hop <= MAX_FRAME:
+        raise settings.wrong("n_fft", f"an even number up to {MAX_FRAME}, no less than win_length,")
+    lowest = settings.number("mel_min_frequency")
+    highest = settings.number("mel_max_frequency")
+    if not 1 <= rate <= MAX_RATE or not 0 <= lowest < highest <= rate / 2:
+        raise settings.wrong(
+            "mel_max_frequency", "more than mel_min_frequency, and half of sampling_rate at most,"
+        )
+    emphasis = settings.number("preemphasis")
+    if not 0 <= emphasis <= 1:
+        raise settings.wrong("preemphasis", "a share, 0 to 1")
+    bins = settings.integer("feature_size")
+    if bins != audio.tower.mel_bins:
+        raise settings.wrong("feature_size", f"{audio.tower.mel_bins}, what the tower hears,")
+    check_known(settings, (*_HARMLESS, *of_pictures(values)))
+    mel = HammingMel(
+        sampling_rate=rate,
+        bins=bins,
+        lowest=lowest,
+        highest=highest,
+        frame=frame,
+        hop=hop,
+        n_fft=n_fft,
+        emphasis=emphasis,
+        reduced=reduced,
+    )
+    token, token_id = tokens.within("audio_config", "audio_token_id", AUDIO_TOKEN)
+    return KindFacts(preparation=mel, placeholder=token, token=token, token_id=token_id)

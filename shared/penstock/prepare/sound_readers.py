@@ -128,7 +128,7 @@ def gemma3n_sounds(
             "hop_length_ms",
             f"one by which {mel.seconds} s become {projector.vectors} vectors at most,",
         )
-    check_known(settings, (*_HARMLESS, *_FOLLOWING, *_of_pictures(values)))
+    check_known(settings, (*_HARMLESS, *_FOLLOWING, *of_pictures(values)))
     token, token_id = tokens.named("audio_token_id")
     before, _ = tokens.named("boa_token_id")
     return KindFacts(
@@ -141,7 +141,7 @@ def gemma3n_sounds(
     )
 
 
-def _of_pictures(values: dict[str, Any]) -> tuple[str, ...]:
+def of_pictures(values: dict[str, Any]) -> tuple[str, ...]:
     """Settings of pictures in a file that is about both."""
     if "image_processor_type" not in values:
         return ()

@@ -12,9 +12,16 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
-from penstock.model.sound_facts import BlockMel, EmphasisedMel, FrameMel, LogMel, PairedMel
+from penstock.model.sound_facts import (
+    BlockMel,
+    EmphasisedMel,
+    FrameMel,
+    HammingMel,
+    LogMel,
+    PairedMel,
+)
 from tests.shared.media.sounds import RATE
-from tests.worker.audio import gemma3n_hearing
+from tests.worker.audio import gemma3n_hearing, phi4_hearing
 from tests.worker.vision.newer_cases import GEMMA4, GEMMA4_TOKENS
 from tests.worker.vision.vision_cases import PLACEHOLDER, TEXT
 
@@ -27,7 +34,9 @@ class HearingCase:
 
     family: str
     settings: dict[str, Any]
-    mel: LogMel | BlockMel | FrameMel | EmphasisedMel | PairedMel
+    mel: LogMel | BlockMel | FrameMel | EmphasisedMel | PairedMel | HammingMel
+    stands_for: str = ""
+    """The class that config.json names; empty: `family` with the usual end."""
 
     @property
     def extractor(self) -> Any:
@@ -150,6 +159,9 @@ CASES: dict[str, HearingCase] = {
         MAGNITUDES,
     ),
     "gemma3n": HearingCase("Gemma3n", gemma3n_hearing.SETTINGS, gemma3n_hearing.MEL),
+    "phi4-multimodal": HearingCase(
+        "Phi4Multimodal", phi4_hearing.SETTINGS, phi4_hearing.MEL, "Phi4MultimodalForCausalLM"
+    ),
     "granite-speech": granite_speech({}, {}),
     "granite-speech-odd": granite_speech(
         {"num_layers": 2, "dim_head": 8, "conv_kernel_size": 6, "conv_expansion_factor": 1},

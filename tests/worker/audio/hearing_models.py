@@ -20,11 +20,11 @@ from torch.nn import functional
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
 from penstock.media.log_mel import LOG_MEL, block_log_mel, log_mel
-from penstock.media.magnitudes import emphasised_mel, magnitude_mel, paired_mel
+from penstock.media.magnitudes import emphasised_mel, hamming_mel, magnitude_mel, paired_mel
 from penstock.media.prepared import write
 from penstock.media.sound_layout import sound_rows
 from penstock.model.config import ModelConfig, WeightFiles
-from penstock.model.sound_facts import BlockMel, EmphasisedMel, FrameMel, PairedMel
+from penstock.model.sound_facts import BlockMel, EmphasisedMel, FrameMel, HammingMel, PairedMel
 from penstock.prepare.hub_config import read_config
 from penstock.protocol.common import Media, MediaItem
 from penstock_worker.attention.interface import CacheShape
@@ -41,7 +41,7 @@ from penstock_worker.sampler import choose
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.weights.opening import open_weights
 from tests.shared.media.sounds import RATE, sound
-from tests.worker.audio import gemma3n_hearing
+from tests.worker.audio import gemma3n_hearing, phi4_hearing
 from tests.worker.audio.hearing_cases import BINS, CASES
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Job
@@ -68,7 +68,9 @@ def make_theirs(case: str) -> Any:
     config = CASES[case].config()
     # Gemma 4's conformer takes a mask of floats for one of truth values.
     config._attn_implementation = "sdpa" if CASES[case].family == "Gemma4" else "eager"
-    made = getattr(transformers, f"{CASES[case].family}ForConditionalGeneration")
+    made = getattr(transformers, f"{CASES[case].family}ForConditionalGeneration", None)
+    if CASES[case].family == "Phi4Multimodal":
+        made = phi4_hearing.make
     if CASES[case].family == "Gemma3n":
         made = gemma3n_hearing.make
     model: Any = made(config).eval()
@@ -143,6 +145,8 @@ def heard(case: str, seconds: float, seed: int) -> Heard:
         mel = emphasised_mel(preparation, samples)
     elif isinstance(preparation, PairedMel):
         mel = paired_mel(preparation, samples)
+    elif isinstance(preparation, HammingMel):
+        mel = hamming_mel(preparation, samples)
     elif isinstance(preparation, BlockMel):
         mel = block_log_mel(preparation, samples)
     else:
@@ -177,6 +181,8 @@ def their_features(case: str, sounds: Sequence[Heard]) -> dict[str, Any]:
     preparation = CASES[case].mel
     if isinstance(preparation, PairedMel):
         return _of_pairs(sounds)
+    if isinstance(preparation, HammingMel):
+        return {"input_features": [phi4_hearing.features_of(each.samples) for each in sounds]}
     extractor = CASES[case].extractor
     if isinstance(preparation, BlockMel):
         return _of_blocks(extractor, sounds)
@@ -235,6 +241,9 @@ def theirs_of(
     given = torch.tensor([tokens + list(more)])
     if CASES[case].family == "Gemma3n":
         return gemma3n_hearing.logits_of(model, given[0].tolist(), also.get("input_features", []))
+    if CASES[case].family == "Phi4Multimodal":
+        with torch.inference_mode():
+            return phi4_hearing.logits_of(model, given, also.get("input_features", []))
     if CASES[case].family == "GraniteSpeech":
         return _theirs_by_rows(model, given, also.get("input_features", []))
     with torch.inference_mode():

@@ -10,7 +10,7 @@ import torch
 
 from penstock_worker.media.hearing import MEL, UnfitSound
 from penstock_worker.media.pieces import DividedEncoding
-from tests.worker.audio import gemma3n_hearing
+from tests.worker.audio import gemma3n_hearing, phi4_hearing
 from tests.worker.audio.hearing_cases import CASES
 from tests.worker.audio.hearing_models import (
     Heard,
@@ -34,6 +34,7 @@ LENGTHS = {
     "gemma4": (0.045, 0.31, 1.0),
     "gemma4-unclipped": (0.05, 0.3, 0.9),
     "gemma3n": (0.045, 0.31, 1.0),
+    "phi4-multimodal": (0.045, 0.31, 1.0),
     "granite-speech": (0.045, 0.31, 1.0),
     "granite-speech-odd": (0.02, 0.31, 1.0),
     "qwen2-audio": (0.045, 0.31, 1.0),
@@ -66,6 +67,8 @@ def test_encodings_equal_transformers(case: str) -> None:
                 true = seen.pooler_output[seen.attention_mask]
             elif case == "gemma3n":
                 true = gemma3n_hearing.rows_of(theirs, given["input_features"][0])
+            elif case == "phi4-multimodal":
+                true = phi4_hearing.rows_of(theirs, given["input_features"][0])
             elif case.startswith("granite-speech"):
                 true = theirs.get_audio_features(given["input_features"][0]).pooler_output[0]
                 true = true * theirs.config.text_config.embedding_multiplier

@@ -1,6 +1,6 @@
 """Phi-4-multimodal's decoder and its sight: a SigLIP tower over a sheet's tiles, the layer before
 its last, lines of means of squares of patches, and Phi-3's decoder. What it hears with is in
-`phi4_multimodal_audio.py`.
+`families/phi4_multimodal_audio.py`.
 
 The makers' own config.json says less than transformers': the tower's sizes are constants of their
 code. Their checkpoint has two adapters of the decoder's among its weights, for pictures and for
@@ -63,8 +63,11 @@ ADAPTERS = ("vision_lora", "speech_lora")
 BESIDE = ("audio_config", "audio_processor", "embd_layer", "img_processor", "vision_config")
 """What config.json says beside the decoder's settings, and among them."""
 
+HALVES = dict.fromkeys(("phi4_multimodal", "phi4mm"), TextHalf(PHI3, TEXT_DEFAULTS))
+HARMLESS = frozenset((*BESIDE, *ADAPTERS))
 
-def _flat(fields: Fields) -> Fields:
+
+def flat_decoder(fields: Fields) -> Fields:
     """config.json has no section about the decoder."""
     if any(key in fields for key in ADAPTERS):
         log.info(
@@ -100,10 +103,10 @@ PHI4_MULTIMODAL = VisionFamily(
     "phi4_multimodal",
     CLASSES,
     "Phi-4-multimodal",
-    {"phi4_multimodal": TextHalf(PHI3, TEXT_DEFAULTS), "phi4mm": TextHalf(PHI3, TEXT_DEFAULTS)},
+    HALVES,
     _read,
     usual="phi4_multimodal",
-    flat=_flat,
-    harmless=frozenset((*BESIDE, *ADAPTERS)),
-    ignored=(*BESIDE, *ADAPTERS, "image_token_id"),
+    flat=flat_decoder,
+    harmless=HARMLESS,
+    ignored=tuple(HARMLESS),
 )
