@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from tests import rotation
 from tests.kernels.cpu import sanitize
+from tests.rotated_cases import EACH
+from tests.rotated_files import CLIENTS, WHOLE
 
 ROOT = Path(__file__).parents[1]
 
@@ -16,12 +18,19 @@ class Item(NamedTuple):
     nodeid: str
 
 
-FILES = [*itertools.chain(*rotation.WHOLE), *rotation.EACH]
-ITEMS = [
-    Item(f"{file}::test_{n}")
-    for file in [*FILES, "tests/engine/test_walk.py", "tests/system/test_recovery.py"]
-    for n in range(5)
-]
+NAMED = [*itertools.chain(*WHOLE), *EACH]
+"""Files, folders, and single tests: FILE::TEST."""
+ALWAYS = ("tests/engine/test_walk.py", "tests/system/test_chaos.py")
+
+
+def cases_of(name: str) -> list[Item]:
+    """As many as there are turns."""
+    form = "{}[{}]" if "::" in name else "{}::test_{}"
+    return [Item(form.format(name, number)) for number in range(rotation.TURNS)]
+
+
+CASES = {name: cases_of(name) for name in (*NAMED, *ALWAYS)}
+ITEMS = [*itertools.chain(*CASES.values())]
 
 
 def run_by(sample: int) -> set[Item]:
@@ -38,14 +47,21 @@ def test_a_turn_has_about_its_share_and_what_takes_none() -> None:
     for turn in range(rotation.TURNS):
         found = run_by(turn)
         assert len(found) < len(ITEMS) / 3
-        for file in ("tests/engine/test_walk.py", "tests/system/test_recovery.py"):
-            assert sum(item.nodeid.startswith(file) for item in found) == 5
-        for file in rotation.EACH:
-            assert sum(item.nodeid.startswith(f"{file}::") for item in found) == 1
-        for number, files in enumerate(rotation.WHOLE):
+        for name in ALWAYS:
+            assert found.issuperset(CASES[name])
+        for name in EACH:
+            assert len(found.intersection(CASES[name])) == 1
+        for number, files in enumerate(WHOLE):
             for file in files:
-                run = sum(item.nodeid.startswith(file) for item in found)
-                assert run == (5 if number == turn else 0)
+                run = found.intersection(CASES[file])
+                assert run == (set(CASES[file]) if number == turn else set())
+
+
+def test_a_case_keeps_its_turn_whatever_other_tests_there_are() -> None:
+    alone = CASES[EACH[-1]]
+    for turn in range(rotation.TURNS):
+        left = set(alone).difference(rotation.others_turns(alone, turn))
+        assert left == run_by(turn).intersection(alone)
 
 
 def test_the_same_number_runs_the_same() -> None:
@@ -53,8 +69,8 @@ def test_the_same_number_runs_the_same() -> None:
 
 
 def test_clients_and_sanitizers_have_turns_of_their_own() -> None:
-    clients = sorted((ROOT / rotation.CLIENTS).glob("test_*.py"))
-    named = [file for files in rotation.WHOLE for file in files]
+    clients = sorted((ROOT / CLIENTS).glob("test_*.py"))
+    named = [file for files in WHOLE for file in files]
     assert all(str(file.relative_to(ROOT)) in named for file in clients)
     for first in (0, 14_503):
         turns = range(first, first + rotation.TURNS)
@@ -64,8 +80,14 @@ def test_clients_and_sanitizers_have_turns_of_their_own() -> None:
 
 
 def test_what_is_named_there_exists_and_is_named_once() -> None:
-    assert [file for file in FILES if not (ROOT / file).exists()] == []
-    assert len(FILES) == len(set(FILES))
+    for name in NAMED:
+        file, _, test = name.partition("::")
+        assert (ROOT / file).exists(), name
+        assert not test or f"def {test}(" in (ROOT / file).read_text(), name
+        others = [other for other in NAMED if name.startswith(other) and other != name]
+        folders = [other for other in others if other.endswith("/")]
+        assert others == (folders if name not in EACH else []), name
+    assert len(NAMED) == len(set(NAMED))
 
 
 def test_commits_are_counted() -> None:

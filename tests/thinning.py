@@ -99,6 +99,8 @@ def part(count: int, share: float) -> int:
 
 
 LONGEST = (
+    "tests/kernels/cpu/test_arm.py",
+    "tests/kernels/triton/test_compile.py",
     "tests/system/test_ranks.py",
     "tests/system/test_docs.py",
     "tests/system/test_chaos.py",
