@@ -146,9 +146,10 @@ class StepBuilder:
         *,
         wants_proposed: bool = True,
         saves: list[Save] | None = None,
+        rests: bool = False,
     ) -> tuple[Plan, StepInFlight]:
         """The plan to send, and what is kept of it. Moves the progress of each of its sequences.
-        media: what it encodes.  wants_proposed, saves: see Plan."""
+        media: what it encodes.  wants_proposed, saves, rests: see Plan."""
         work: list[SlotWork] = []
         items: list[tuple[Sequence, int, bool]] = []
         tokens = decodes = 0
@@ -180,6 +181,7 @@ class StepBuilder:
             self.extra_steps,
             self.ends,
             self.least_proposed,
+            rests,
         )
         step = StepInFlight(
             number,

@@ -65,6 +65,10 @@ class Drafter:
             return True
         return any(sequence.request.claimed for sequence, *_ in builder.items.values())
 
+    def rests(self, builder: StepBuilder) -> bool:
+        """Whether a draft model or head had better not follow the step's sequences. See Plan."""
+        return self._state.draft_policy.upkeep.rests(len(builder.items))
+
     def _most(self, sequence: Sequence, end: int, proposed: int) -> int:
         """Drafts that a sequence may have if its tokens up to `end` are computed: the one that is
         sampled, and all of them, still have to be within its bounds."""

@@ -83,8 +83,9 @@ class MultiStep:
 
     def _most(self, decodes: int) -> int:
         """Extra steps by how long each takes; 0: unknown."""
-        seconds = self._state.draft_policy.seconds(decodes)
-        return min(MOST, int(SECONDS / seconds) - 1) if seconds > 0.0 else 0
+        policy = self._state.draft_policy
+        seconds, most = policy.seconds(decodes), LEAST if policy.looking else MOST
+        return min(most, int(SECONDS / seconds) - 1) if seconds > 0.0 else 0
 
 
 def _may_go_on(sequence: Sequence) -> bool:

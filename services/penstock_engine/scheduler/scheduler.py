@@ -95,6 +95,7 @@ class Scheduler:
             self.state.media.take(),
             wants_proposed=bool(builder.drafts) or self._drafter.wants_proposed(builder),
             saves=self.state.cache.take_saves(),
+            rests=self._drafter.rests(builder),
         )
         self.state.released = []
         self.state.in_flight.append(step)

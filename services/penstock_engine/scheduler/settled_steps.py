@@ -84,6 +84,7 @@ class StepLessons:
         if not step.tokens or (step.media.encodes and not result.encode_seconds):
             return  # It encoded, and the worker doesn't know its parts.
         passes = step.passes(result)
+        upkeep = result.upkeep_seconds / passes
         seconds = max(result.compute_seconds - result.encode_seconds, 0.0) / passes
         drafted = kept = 0
         tokens = step.tokens
@@ -102,10 +103,18 @@ class StepLessons:
                 self._drafts.waited(wait, early=_ended_for_proposals(step, result, passes))
             if step.extra_steps or not self._after_extra_steps:
                 seconds += wait / passes
+            seconds = max(seconds - upkeep, 0.1 * seconds)
         self._after_extra_steps = step.extra_steps > 0
         alone = not step.extra_steps
         self._drafts.settled(
-            step.size(), drafted, kept, seconds, each=each, passes=passes, alone=alone
+            step.size(),
+            drafted,
+            kept,
+            seconds,
+            each=each,
+            passes=passes,
+            alone=alone,
+            upkeep=upkeep,
         )
 
     def sampled(self, step: StepInFlight, sequence: Sequence, outcome: SlotResult) -> None:

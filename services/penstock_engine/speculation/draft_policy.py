@@ -7,7 +7,9 @@ import math
 from typing import NamedTuple
 
 from penstock_engine.speculation.history import ByKind, SequenceDrafts
+from penstock_engine.speculation.looks import Looks
 from penstock_engine.speculation.step_seconds import Slower, StepSeconds, TimedStep
+from penstock_engine.speculation.upkeep import Upkeep
 
 MAX_DRAFTS = 64
 """Most drafts of a sequence in a step, whatever a worker proposes."""
@@ -41,13 +43,6 @@ TRIALS, MOST_TRIALS = 0.003, 1.0
 """Share of all steps that may be given up to learn what others cost: those without drafts while
 drafts pay; and again as many for those with more or fewer than seem best. And how many of these at
 a time."""
-
-LEAST_BETWEEN_LOOKS, MOST_BETWEEN_LOOKS = 4, 512
-"""Numbers of steps with drafts between two without any that are to show what these take."""
-
-VAGUE, VAGUE_LOOKS = 3.0, 16
-"""Where drafts gain less than so many standard errors, there are never more steps with drafts
-between these."""
 
 FEW, WIDER = 8, 1.25
 """Drafts that a step may have however much more it computes than any before; and how many times as
@@ -113,8 +108,8 @@ class DraftPolicy:
         self._trials = FIRST_CREDIT
         """What may be given up for drafts that may not pay, and for more or fewer than seem
         best."""
-        self._between_looks = LEAST_BETWEEN_LOOKS
-        self._since_look = 0  # steps with drafts since one without that was for learning
+        self._looks = Looks()
+        self.upkeep = Upkeep()
         self._without = 0  # steps since the last with drafts
         self._paying: dict[int, bool] = {}
         """What `_may_pay` has found lately, by the number of decodes."""
@@ -155,24 +150,29 @@ class DraftPolicy:
         each: float,
         passes: int = 1,
         alone: bool = True,
+        upkeep: float = 0.0,
     ) -> None:
         """A step was settled, with so many drafts, of which some were right. seconds: of a pass,
         since the step before; each: seconds of a further token of prefill, as far as known; alone:
-        it was planned for a single pass."""
+        it was planned for a single pass; upkeep: further seconds of a pass, in which a head kept up
+        with sequences that it drafted nothing for."""
         self._each = each
+        self._looks.settled(drafted)
         if seconds <= 0.0:
             return
         self._without = 0 if drafted else self._without + passes
         if self._without % GLANCE < passes:
             self._paying.clear()
-        credit = self._credit + SHARE * passes
+        gain, decodes = 0.0, max(size.decodes, 1)
         if drafted:
-            decodes = max(size.decodes, 1)
             longer = math.exp(self._seconds.slower(decodes, drafted, each).log)
             # Between shares of this step and of one without drafts: luck weighs less in the former,
             # and what is lost in the latter.
-            credit += (1.0 + kept / decodes - longer) / math.sqrt(longer)
-        self._credit = min(MOST_CREDIT, credit)
+            gain = (1.0 + kept / decodes - longer) / math.sqrt(longer)
+        self._credit = min(MOST_CREDIT, self._credit + SHARE * passes + gain)
+        if not size.prefill:
+            base = self.seconds(decodes)
+            self.upkeep.settled(decodes, gain, upkeep * passes / base if base else 0.0, passes)
         self._trials = min(MOST_TRIALS, self._trials + TRIALS * passes)
         if not size.prefill:
             self._seconds.observe(TimedStep(size.decodes, drafted, alone), seconds, each)
@@ -182,6 +182,11 @@ class DraftPolicy:
     def seconds(self, decodes: int) -> float:
         """What a step of so many decodes takes, from the one before; 0.0: none was seen."""
         return self._seconds.of(decodes, self._each)
+
+    @property
+    def looking(self) -> bool:
+        """Whether steps are to have no drafts for now, to show what they take without."""
+        return self._looks.going_on
 
     def wants_proposed(self, decodes: int) -> bool:
         """Whether the worker is to look up what it could propose after a step of so many decodes.
@@ -194,19 +199,19 @@ class DraftPolicy:
         """Drafts for each offer. left: that the step has room for."""
         chosen = self._chosen(offers, size, left)
         if any(chosen):
-            self._since_look += 1
+            self._looks.drafted(size.decodes)
             self._holds, self._ended_early = 0, False
         return chosen
 
     def _chosen(self, offers: list[Offer], size: StepSize, left: int) -> list[int]:
         none = [0] * len(offers)
-        if self._credit < 0.0 or not self._may_pay(size.decodes):
+        if self._credit < 0.0 or self.looking or not self._may_pay(size.decodes):
             return none
         left = min(left, self._most(size.decodes))
         found = self._found(offers, size, left, self._toll(size) if self._without else 0.0)
         number = found.best
         if number:
-            if self._look_due(found):
+            if self._looks.due(size.decodes, found.gain, found.error):
                 return none
         elif self._credit < RESERVE:
             return none
@@ -214,24 +219,11 @@ class DraftPolicy:
             self._trials -= found.loss
             number = found.trial
         if not number:
-            return self._attempt(offers, left)
+            return self._attempt(offers, size, left)
         counts = [0] * len(offers)
         for _, _, offer in found.drafts[:number]:
             counts[offer] += 1
         return counts
-
-    def _look_due(self, found: Judgement) -> bool:
-        """Whether a step is to have no drafts, to show what it takes: at first often, as steps may
-        have been slow for another reason, and while what they gain may be nothing; then as often as
-        a small share of all allows."""
-        often = min(self._between_looks, -math.expm1(-found.gain) / TRIALS)
-        if found.gain < VAGUE * found.error:
-            often = min(often, VAGUE_LOOKS)
-        if self._since_look < often:
-            return False
-        self._since_look = 0
-        self._between_looks = min(2 * self._between_looks, MOST_BETWEEN_LOOKS)
-        return True
 
     def least_proposed(self, sequences: list[SequenceDrafts], size: StepSize, left: int) -> int:
         """Drafts that could be proposed, for all these together, so that some would be chosen; 0:
@@ -242,7 +234,7 @@ class DraftPolicy:
         if self._hold:
             self._hold -= 1
             return 0
-        if self._credit < 0.0 or not sequences or not self._may_pay(size.decodes):
+        if self._credit < 0.0 or self.looking or not sequences or not self._may_pay(size.decodes):
             return 0
         left = min(left, self._most(size.decodes))
         # The step ends early, so that there is one more for all to wait for.
@@ -298,11 +290,13 @@ class DraftPolicy:
         found.sort()
         return found
 
-    def _attempt(self, offers: list[Offer], left: int) -> list[int]:
+    def _attempt(self, offers: list[Offer], size: StepSize, left: int) -> list[int]:
         """A few drafts of one sequence that nothing is known of lately."""
         counts = [0] * len(offers)
         due = next((at for at, offer in enumerate(offers) if offer.drafts.may_try), None)
-        if due is not None and self._credit >= RESERVE:
+        if due is None or self._credit < RESERVE:
+            return counts
+        if not self._looks.due(size.decodes, 0.0, 1.0):
             counts[due] = min(ATTEMPT, offers[due].most, left)
         return counts
 

@@ -170,7 +170,7 @@ def _load_generator(
         kv_groups=recipe.kv_groups,
         encoder_rows=rows,
         aligns=can_align(forward, prepared),
-        goes_on=ranks.place.ranks == 1 and draft is None and recipe.states is None,
+        goes_on=ranks.place.ranks == 1 and recipe.states is None,
         **told_of(recipe.media),
     )
     log.info(

@@ -109,6 +109,8 @@ class HiddenNotes:
     def note(self, batch: Batch) -> None:
         """Keeps the hidden states of the pass that has just ended. If they can't be read, the step
         goes on without drafts; it fails if other ranks draft too."""
+        if not self.hidden.wants(batch):
+            return
         try:
             self.hidden.note(batch, self.head.hidden(self.aux_hidden.taken(len(batch.tokens))))
         except Exception:

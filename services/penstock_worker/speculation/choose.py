@@ -190,6 +190,9 @@ class ForcedTokens(Proposer):
         counted = self._counted.pop(slot, None)  # There may be no look before the next token.
         return self._other.first(slot) if counted is None else counted
 
+    def upkeep_seconds(self) -> float:
+        return self._other.upkeep_seconds()
+
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
         self._other.undo(scheduled)
 
@@ -216,7 +219,8 @@ class LookupFirst(Proposer):
         return proposed_otherwise(self._model, scheduled, self._lookup.propose(scheduled))
 
     def proposed(self, slot: int) -> int:
-        return self._model.proposed(slot)
+        # The model's are as many as are allowed, unless it rests.
+        return self._model.proposed(slot) or self._lookup.proposed(slot)
 
     def first(self, slot: int) -> int | None:
         return self._model.first(slot)
@@ -224,6 +228,9 @@ class LookupFirst(Proposer):
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
         self._lookup.undo(scheduled)
         self._model.undo(scheduled)
+
+    def upkeep_seconds(self) -> float:
+        return self._model.upkeep_seconds()
 
     def reset(self) -> None:
         self._lookup.reset()

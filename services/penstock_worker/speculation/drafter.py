@@ -8,6 +8,7 @@ checked like any other drafts.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -130,6 +131,11 @@ class Asked(Generic[AnyFollowed]):
         return self.stop - self.start
 
     @property
+    def rows(self) -> int:
+        """Rows that are computed."""
+        return self.stop - self.start + self.most
+
+    @property
     def reached(self) -> int:
         """Rows that stay computed now, from the first one on."""
         return self.stop
@@ -166,6 +172,10 @@ class PassDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
         self._limits = limits
         self._groups = groups
         self._followed: dict[int, AnyFollowed] = {}
+        self._resting = False
+        self._left: set[int] = set()
+        """Slots whose sequences are followed no more."""
+        self._upkeep = 0.0
 
     @abstractmethod
     def _begin(self, sampling: TokenSampling, computed: int, noted: int) -> AnyFollowed:
@@ -187,6 +197,8 @@ class PassDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
             self._rows.given(work.new_blocks)
         for number in plan.released:
             self._followed.pop(number, None)
+            self._left.discard(number)
+        self._resting = plan.rests
 
     def fetched(self, message: FetchKV) -> None:
         """Follows copies of blocks. Fetched blocks have none of the drafter's rows, which are
@@ -197,25 +209,37 @@ class PassDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
     def reset(self) -> None:
         """Forgets all sequences."""
         self._followed.clear()
+        self._left.clear()
         self._rows.clear()
 
     def proposed(self, slot: int) -> int:
         """Returns how many tokens can be proposed after the slot's."""
+        if slot in self._left:
+            return 0
         return min(self._limits.drafts, self._room(len(self._slots[slot].token_ids)))
 
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
         """Computes what is to be computed for these works. Returns drafts after each work's tokens,
         at most as many as it allows."""
         spare, asked = self._limits.catch_up, []
+        drafts: dict[int, list[int]] = {}
         for work, slot in zip(scheduled, self._slots.of(scheduled), strict=True):
+            if self._resting:
+                self._leave(work.slot)
+            if work.slot in self._left:
+                continue
             own = self._ask(work, slot, self._state(work, slot), spare)
             spare -= own.caught_up
             asked.append(own)
         computing = [own for own in asked if own.stop > own.start]
         try:
             if computing:
+                begun = time.perf_counter()
                 with torch.inference_mode():
                     self._draft(computing)
+                spent = time.perf_counter() - begun
+                vain = sum(own.rows for own in computing if not own.most)
+                self._upkeep += spent * vain / sum(own.rows for own in computing)
                 for own in computing:
                     own.succeed()
         except BaseException:
@@ -225,7 +249,18 @@ class PassDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
         finally:
             for own in asked:
                 self._note(own)
-        return [own.drafts for own in asked]
+                drafts[own.number] = own.drafts
+        return [drafts.get(work.slot, []) for work in scheduled]
+
+    def upkeep_seconds(self) -> float:
+        """Returns what is new of it."""
+        seconds, self._upkeep = self._upkeep, 0.0
+        return seconds
+
+    def _leave(self, number: int) -> None:
+        """Follows a slot's sequence no more. What was computed of it stays right."""
+        self._left.add(number)
+        self._followed.pop(number, None)
 
     def _note(self, asked: AnyAsked) -> None:
         state = asked.state

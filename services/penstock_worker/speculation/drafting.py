@@ -52,6 +52,11 @@ class Proposer:
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
         """Called when a launch has failed, before its works are launched once more."""
 
+    def upkeep_seconds(self) -> float:
+        """Returns how long `propose` has kept up with sequences that it drafted nothing for, since
+        this was called before."""
+        return 0.0
+
     def reset(self) -> None:
         """Forgets all sequences, because a new session with the engine core begins."""
 
@@ -101,6 +106,9 @@ class Drafting(StepFeature):
 
     def fetched(self, message: FetchKV) -> None:
         self.proposer.fetched(message)
+
+    def upkeep_seconds(self) -> float:
+        return self.proposer.upkeep_seconds()
 
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
         self.proposer.undo(scheduled)

@@ -34,6 +34,12 @@ class HiddenRows:
         self._like = like
         self._ahead = ahead
         self._held: dict[int, _Held] = {}
+        self.left: set[int] = set()
+        """Slots of which nothing is noted."""
+
+    def wants(self, batch: Batch) -> bool:
+        """Whether anything of a pass is noted."""
+        return not self.left.issuperset(batch.slots)
 
     def note(self, batch: Batch, hidden: Tensor) -> None:
         """Takes note of a pass over these rows, [rows, hidden], some of which may be drafts'. What
@@ -42,6 +48,8 @@ class HiddenRows:
         for number, start, count, end in zip(
             batch.slots, batch.starts.tolist(), batch.counts.tolist(), ends.tolist(), strict=True
         ):
+            if number in self.left:
+                continue
             own = slice(end - count, end)
             self._append(number, start, batch.tokens[own], hidden[own])
 
@@ -86,6 +94,7 @@ class HiddenRows:
 
     def clear(self) -> None:
         self._held.clear()
+        self.left.clear()
 
     @property
     def count(self) -> int:

@@ -121,6 +121,10 @@ class StepFeature:
     def keep(self, number: int, tokens: int) -> None:
         """It is known which of a slot's drafts were right: so many of its tokens stand."""
 
+    def upkeep_seconds(self) -> float:
+        """Returns the seconds of Result.upkeep_seconds since this was called before."""
+        return 0.0
+
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
         """Undoes what was done for works of a launch that has failed, before they are launched once
         more."""
@@ -145,6 +149,7 @@ class StepFeatures:
         self.extending = self._with("extend")
         self.keeping = self._with("keep")
         self.undoing = self._with("undo")
+        self.keeping_up = self._with("upkeep_seconds")
 
     def _with(self, hook: str) -> tuple[StepFeature, ...]:
         unused = getattr(StepFeature, hook)

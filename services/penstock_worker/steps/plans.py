@@ -60,13 +60,14 @@ def answer(
     seconds: float,
     encode_seconds: float = 0.0,
     idle_seconds: float = 0.0,
+    upkeep_seconds: float = 0.0,
 ) -> Result:
     """Returns the step's Result: one SlotResult for each work, in order.
 
     `outcomes`: results of the works that were computed, by slot; the other slots have failed.
     `slots`: of all works.
     `seconds`: duration of the computation; `encode_seconds`: of that, for media; for `idle_seconds`
-    see Result.
+    and `upkeep_seconds` see Result.
     """
     results = [
         outcomes.get(work.slot) or SlotResult(work.slot, error=slot.failed)
@@ -78,4 +79,5 @@ def answer(
         compute_seconds=seconds,
         encode_seconds=encode_seconds,
         idle_seconds=idle_seconds,
+        upkeep_seconds=upkeep_seconds,
     )

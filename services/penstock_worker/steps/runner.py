@@ -136,9 +136,16 @@ class StepRunner(Generic[Queued]):
         queued = self._launch(plan, start)
         known = self._multi_step.run(plan, queued, start, disturbed) if plan.extra_steps else None
         timeline.close()
-        slots = self._kind.slots.of(plan.work)
+        upkeep = sum(feature.upkeep_seconds() for feature in self.features.keeping_up)
         return BegunStep(
-            plan, slots, queued, timeline, self._collect, encode_seconds=seconds, known=known
+            plan,
+            self._kind.slots.of(plan.work),
+            queued,
+            timeline,
+            self._collect,
+            encode_seconds=seconds,
+            upkeep_seconds=upkeep,
+            known=known,
         )
 
     def _encode(self, plan: Plan) -> float:
@@ -224,7 +231,15 @@ class StepRunner(Generic[Queued]):
         outcomes = step.known or {}
         for queued in step.queued if step.known is None else ():
             outcomes |= self._kind.settle(queued, self._guard)
-        step.outcome = answer(step.plan, outcomes, step.slots, seconds, step.encode_seconds, idle)
+        step.outcome = answer(
+            step.plan,
+            outcomes,
+            step.slots,
+            seconds,
+            step.encode_seconds,
+            idle,
+            step.upkeep_seconds,
+        )
 
 
 class BegunStep(Generic[Queued]):
@@ -240,16 +255,19 @@ class BegunStep(Generic[Queued]):
         collect: Callable[[BegunStep[Queued]], None],
         *,
         encode_seconds: float = 0.0,
+        upkeep_seconds: float = 0.0,
         known: dict[int, SlotResult] | None = None,
     ) -> None:
         """`slots` are those of the plan's works, as they were when the step was started. `collect`
         settles this step and those before it, which sets their `outcome`. `encode_seconds` is how
-        long media were encoded. `known`: the results by slot, if the works are settled already."""
+        long media were encoded; for `upkeep_seconds` see Result.
+        `known`: the results by slot, if the works are settled already."""
         self.plan = plan
         self.slots = slots
         self.queued = queued
         self.timeline = timeline
         self.encode_seconds = encode_seconds
+        self.upkeep_seconds = upkeep_seconds
         self.known = known
         self.outcome: Result | None = None
         self._collect = collect

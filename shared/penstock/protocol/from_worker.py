@@ -118,6 +118,9 @@ class Result(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
     """The part of `compute_seconds` that encoded media."""
     idle_seconds: float = 0.0
     """Seconds between the end of the step before and this one's beginning, for whatever reason."""
+    upkeep_seconds: float = 0.0
+    """The part of `compute_seconds` in which a head or a draft model kept up with sequences that it
+    drafted nothing for; on a GPU, what that took the host."""
 
 
 class GrammarReady(msgspec.Struct, frozen=True, tag="grammar_ready"):

@@ -297,6 +297,9 @@ class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     least_proposed: int = 0
     """Number of drafts, for all slots together, that ends the extra steps when the worker could
     propose so many; 0 if drafts never end it."""
+    rests: bool = False
+    """Whether a draft model or head is to forget the sequences of this plan, and to follow none of
+    them any more: that takes time which its drafts don't save."""
 
 
 class SaveKV(msgspec.Struct, frozen=True, tag="save_kv"):

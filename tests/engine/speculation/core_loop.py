@@ -43,9 +43,17 @@ class CoreLoop:
     noise, so that a short run tells of the policy and not of its luck."""
 
     def __init__(
-        self, machine: Machine, chances: list[float], *, gathered: bool = True, seed: int = 0
+        self,
+        machine: Machine,
+        chances: list[float],
+        *,
+        gathered: bool = True,
+        told: bool = True,
+        seed: int = 0,
     ) -> None:
-        """chances: of each stream, that a draft is right after right ones."""
+        """chances: of each stream, that a draft is right after right ones. told: the worker says
+        what it would have guessed, which a head doesn't know before it has computed it."""
+        self._told = told
         self.machine, self.chances = machine, chances
         self.now = 0.0
         self.steps = self.drafted = 0
@@ -150,7 +158,7 @@ class CoreLoop:
         self.tokens += _tokens(chance, work.draft)
         self.drafted += work.draft
         self._held[slot] += 1 + kept
-        tells = not work.draft and self._looked.get(slot, False)
+        tells = self._told and not work.draft and self._looked.get(slot, False)
         self._looked[slot] = plan.wants_proposed
         return SlotResult(
             slot,

@@ -168,6 +168,28 @@ def test_a_step_without_decodes_is_no_exception() -> None:
     assert policy.wants_proposed(0)
 
 
+def test_a_head_rests_where_keeping_up_costs_more_than_its_drafts_save() -> None:
+    policy, size, paid = DraftPolicy(), StepSize(16, 0), 0.0
+    for number in range(4000):
+        upkeep = 0.0 if policy.upkeep.rests(16) else 0.2
+        paid += upkeep
+        policy.settled(size, 0, 0, 0.05, each=0.003, upkeep=upkeep * 0.05)
+        if number == 10:
+            assert policy.upkeep.rests(16)
+            assert not policy.upkeep.rests(1), "a batch of another size"
+    assert 2.0 < paid < 0.01 * 4000, "it is tried again now and then, and costs little"
+
+
+def test_a_head_whose_drafts_pay_does_not_rest() -> None:
+    policy = DraftPolicy()
+    for decodes in (1, 2, 3, 4, 5):
+        policy.settled(StepSize(decodes, 0), 0, 0, 0.02 + 0.002 * decodes, each=0.002)
+    for number in range(1000):
+        kept = (3, 0, 1, 2)[number % 4]
+        policy.settled(StepSize(1, 0), 3, kept, 0.03, each=0.002, upkeep=0.004)
+        assert not policy.upkeep.rests(1)
+
+
 def test_drafts_go_where_they_are_likeliest() -> None:
     policy, likely, unlikely = DraftPolicy(), SequenceDrafts(), SequenceDrafts()
     for rows in range(1, 12):

@@ -31,6 +31,8 @@ def quiet(draws: random.Random) -> Callable[[], float]:
 def bursts(draws: random.Random) -> Callable[[], float]:
     """Another process takes the processors now and then, and steps last 2 to 10 times as long."""
 
+    left, slow = 0, 1.0
+
     def pace() -> float:
         nonlocal left, slow
         if not left:
@@ -40,7 +42,6 @@ def bursts(draws: random.Random) -> Callable[[], float]:
         left -= 1
         return slow * draws.lognormvariate(0.0, 0.1)
 
-    left, slow = 0, 1.0
     return pace
 
 
@@ -79,6 +80,17 @@ def test_a_machine_that_is_busy_in_bursts_makes_drafts_no_loss(streams: int) -> 
         run = loop(name, streams, chance, bursts)
         run.run(500)
         assert run.run(500) > 0.98 * run.constant(0), (name, chance)
+
+
+@pytest.mark.parametrize("gathered", [True, False])
+@pytest.mark.parametrize("chance", [0.7, 0.9])
+def test_drafts_of_a_head_cost_many_streams_little(chance: float, gathered: bool) -> None:
+    """Each row costs as much as all that drafts save, and they cost something beside it. A head
+    tells nothing of what it doesn't draft: so attempts go on as long as they are right."""
+    machine = Machine(lambda rows: max(0.024, 0.0037 * rows), beside=0.003, noise=quiet)
+    run = CoreLoop(machine, [chance] * 16, gathered=gathered, told=False)
+    run.run(300)
+    assert run.run(300) > 0.98 * run.constant(0)
 
 
 @pytest.mark.parametrize("streams", [8, 16, 64])

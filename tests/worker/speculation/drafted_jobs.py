@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
-from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
+from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import Slots
+from penstock_worker.speculation.drafting import Proposer
 from tests.worker.driver import GREEDY, Job
 
 SEEDED = TokenSampling(9, temperature=1.2, top_p=0.95, top_k=40)
@@ -39,7 +40,7 @@ def jobs(scope: bytes = b"") -> list[Job]:
     return kinds
 
 
-class Oracle:
+class Oracle(Proposer):
     """Proposes the tokens that are to come, but for some that are wrong."""
 
     def __init__(self, slots: Slots, outputs: Sequence[Sequence[int]], wrong: float = 0.25) -> None:
@@ -49,26 +50,11 @@ class Oracle:
         self._wrong = wrong
         self._random = np.random.default_rng(0)
 
-    def take(self, plan: Plan) -> None:
-        """It knows everything before."""
-
-    def fetched(self, message: FetchKV) -> None:
-        """It has nothing in blocks."""
-
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
         return [self._of(work) for work in scheduled]
 
     def proposed(self, slot: int) -> int:
         return 4
-
-    def first(self, slot: int) -> int | None:
-        return None
-
-    def undo(self, scheduled: Sequence[SlotWork]) -> None:
-        """There is nothing to undo."""
-
-    def reset(self) -> None:
-        """There is nothing to forget."""
 
     def _of(self, work: SlotWork) -> list[int]:
         known = self._slots[work.slot].token_ids

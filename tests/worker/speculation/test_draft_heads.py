@@ -95,6 +95,8 @@ class Run:
         work: list[SlotWork],
         admitted: list[NewSequence] | None = None,
         released: tuple[int, ...] = (),
+        *,
+        rests: bool = False,
     ) -> list[list[int]]:
         """Returns what was drafted behind each work. admitted: with blocks of the first group."""
         self.step += 1
@@ -105,7 +107,7 @@ class Run:
             )
             for each in admitted or []
         ]
-        plan = Plan(self.step, 0, list(released), whole, work)
+        plan = Plan(self.step, 0, list(released), whole, work, rests=rests)
         self.slots.apply(plan)
         self.states.take(plan)
         self.proposer.take(plan)
@@ -263,6 +265,45 @@ def test_a_head_that_fails_in_every_step_holds_few_hidden_states(
     assert len(drafts) == 3
     # The last one may be read once more; layers that aren't chained are each a row behind another.
     assert waiting(run) == (1 if served.slow.chained else len(served.slow.layers))
+
+
+@pytest.mark.parametrize("served", [("Glm4Moe", "mtp", 3)], ids=["Glm4Moe"], indirect=True)
+def test_a_head_that_rests_follows_nobody_who_is_there_then(served: Served) -> None:
+    run = Run(served, "cpu")
+    tokens = torch.randint(VOCAB, (60,), generator=torch.Generator().manual_seed(7)).tolist()
+    run.plan([SlotWork(0, 0, 60)], [NewSequence(0, tokens, 60, 0, GREEDY, list(range(9)))])
+    run.compute([SlotWork(0, 0, 60)])
+    run.proposer.upkeep_seconds()
+    run.slots[0].append(3)
+    [drafts] = run.plan([SlotWork(0, 60, 1, draft=3)])
+    assert len(drafts) == 3
+    assert run.proposer.upkeep_seconds() == 0.0, "time that was spent on drafts"
+    work = [SlotWork(0, 60, 1)]
+    assert run.plan(work, rests=True) == [[]]
+    run.compute(work)
+    for end in range(61, 61 + 2 * PENDING):
+        run.slots[0].append(end % VOCAB)
+        work = [SlotWork(0, end, 1, draft=3)]
+        assert run.plan(work) == [[]]
+        run.compute(work)
+        assert not run.proposer.proposed(0)
+        assert not waiting(run)
+    assert run.proposer.upkeep_seconds() == 0.0
+    # Of the blocks that it has left, another sequence finds what was computed of them.
+    second = NewSequence(0, tokens[:50], 50, 0, GREEDY, [0, 1, 2, 3, 4, 5])
+    work = [SlotWork(0, 48, 2)]
+    assert run.plan(work, [second], released=(0,)) == [[]]
+    run.compute(work)
+    run.slots[0].append(tokens[50])
+    with torch.inference_mode():
+        wanted = drafts_of(served.slow, tokens[:51], served.slow.taken(tokens[:50]), 3)
+    assert run.plan([SlotWork(0, 50, 1, draft=3)]) == [wanted]
+    run.compute([SlotWork(0, 50, 1)])
+    for end in range(51, 52 + PENDING):
+        run.slots[0].append(tokens[end % 60])
+        run.plan([SlotWork(0, end, 1)])
+        run.compute([SlotWork(0, end, 1)])
+    assert run.proposer.upkeep_seconds() > 0.0
 
 
 def test_a_token_that_only_the_device_knew_was_the_sequences_own() -> None:
