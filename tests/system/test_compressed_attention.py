@@ -21,14 +21,17 @@ from tests.worker.models.test_parity_families import make_theirs
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("reference", marks=pytest.mark.long)])
 def test_served_as_any_other_and_through_a_killed_worker(
-    start_server: Callable[..., Server], tmp_path: Path
+    backend: str, start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     family, settings = CASES["deepseek-v4"]
     theirs = make_theirs(family, settings | {"vocab_size": 700, "eos_token_id": 2})
     write_hub_folder(tmp_path, config={})
     theirs.save_pretrained(tmp_path)
-    server = start_server(str(tmp_path), *FLAGS, "--num-kv-blocks", "20")
+    server = start_server(
+        str(tmp_path), *FLAGS, "--num-kv-blocks", "20", "--attention-backend", backend
+    )
     alone = ask(server)
     ids = byte_level_tokenizer().encode(PROMPT).ids
     with torch.inference_mode():

@@ -4,6 +4,7 @@ themselves."""
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -18,6 +19,12 @@ class RandomWeights(Weights):
 
     def __init__(self, dtype: torch.dtype = torch.float32, device: torch.device = CPU) -> None:
         super().__init__({}, dtype, device)
+
+    def take_table(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+        """Numbers of experts, of 8 of them, as all models here have that need such a table."""
+        random = np.random.default_rng(zlib.crc32(name.encode()))
+        rows = [random.permutation(8)[: shape[1]] for _ in range(shape[0])]
+        return torch.from_numpy(np.stack(rows))
 
     def stored(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         random = np.random.default_rng(zlib.crc32(name.encode()))

@@ -6,13 +6,14 @@ import ctypes
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
 from penstock_kernels.cpu.decoder_step import DecoderStep, StepArguments
 from penstock_kernels.cpu.library import load
-from penstock_kernels.cpu.memory import Scratch, spread, zeroed
-from penstock_kernels.cpu.operands import IndexShape
+from penstock_kernels.cpu.memory import LINE, Scratch, spread, zeroed
+from penstock_kernels.cpu.operands import EntriesShape, IndexShape
 from penstock_kernels.cpu.program import Exchange, Phase, PhaseKind, Program
 from penstock_kernels.cpu.structs import NUM_BUFFERS, PkExchange, PkPhase, PkProgram
 from penstock_kernels.cpu.thread_count import ThreadCount
@@ -60,6 +61,8 @@ class DecoderShape:
     """Numbers of a value, which is a latent; None: head_dim."""
     index: IndexShape | None = None
     """What chooses the keys that a token reads; None: it reads all."""
+    entries: EntriesShape | None = None
+    """What tokens see besides those of a window; None: nothing."""
 
     def obstacle(self) -> str | None:
         """Returns why the kernels can't run this shape, or None if they can."""
@@ -75,6 +78,8 @@ class DecoderShape:
             return f"{self.heads} query heads can't share {self.kv_heads} KV heads evenly"
         if self.heads // self.kv_heads > MAX_GROUP:
             return f"{self.heads // self.kv_heads} query heads share a KV head; at most {MAX_GROUP}"
+        if self.entries is not None and self.entries.index_size:
+            return self._index_obstacle(IndexShape(1, self.entries.index_size))
         return None if self.index is None else self._index_obstacle(self.index)
 
     @staticmethod
@@ -92,13 +97,17 @@ class DecoderShape:
         return sum(self.halves(cache)) * layers
 
     def halves(self, cache: str) -> tuple[int, int]:
-        """Returns the bytes of a KV block's keys, and of its values, in one layer. An index's keys
-        lie behind the values."""
+        """Returns the bytes of a KV block's keys, and of its values, in one layer. An index's keys,
+        or what belongs to entries, lie behind the values."""
         keys = _token_bytes(cache, self.kv_heads, self.head_dim)
         values = _token_bytes(cache, self.kv_heads, self.latent_dim or self.head_dim)
         if self.index is not None:
             values += _token_bytes(cache, 1, self.index.size)
-        return keys * self.block_size, values * self.block_size
+        more = 0
+        if self.entries is not None:
+            numbers = self.entries.numbers(self.block_size)
+            more = -(-numbers * CACHE_KINDS[cache].value_bytes // LINE) * LINE
+        return keys * self.block_size, values * self.block_size + more
 
 
 def halves_of(shapes: Sequence[DecoderShape], cache: str) -> tuple[int, int]:
@@ -106,6 +115,17 @@ def halves_of(shapes: Sequence[DecoderShape], cache: str) -> tuple[int, int]:
     a block has room for the largest in each of its layers."""
     keys, values = zip(*(shape.halves(cache) for shape in shapes), strict=True)
     return max(keys), max(values)
+
+
+def halves_of_layers(
+    shapes: Sequence[DecoderShape], layers: int, cache: str
+) -> list[tuple[int, int]]:
+    """Bytes of a block's keys, and of its values, in each of the cache's layers. Several layers of
+    a model may have one of these, as their blocks are different ones: so all have room for the
+    largest. But where layers have entries, there is a shape for each, in order."""
+    if any(shape.entries is not None for shape in shapes):
+        return [shape.halves(cache) for shape in shapes]
+    return [halves_of(shapes, cache)] * layers
 
 
 @dataclass
@@ -164,6 +184,7 @@ class Decoder:
                 self.block_size,
                 each.latent_dim,
                 each.index,
+                None if each.entries is None else each.entries.shape,
             )
             for each in self.program.attentions
         ]
@@ -179,10 +200,10 @@ class Decoder:
             layers, shapes = 1, [self.spare]
         if not layers:
             return []
-        keys, values = halves_of(shapes, self.cache)
+        halves = halves_of_layers(shapes, layers, self.cache)
         areas = [
             self._area(block, spread(number, 2 * layers))
-            for number, block in enumerate([keys, values] * layers)
+            for number, block in enumerate(chain.from_iterable(halves))
         ]
         return list(zip(areas[::2], areas[1::2], strict=True))
 

@@ -5,13 +5,23 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from penstock_kernels.cpu.matrix import PackedMatrix
-from penstock_kernels.cpu.structs import PkAttention, PkByHead, PkExperts, PkMatrix, PkNorm
+from penstock_kernels.cpu.structs import (
+    PkAttention,
+    PkByHead,
+    PkEntries,
+    PkExperts,
+    PkMatrix,
+    PkNorm,
+)
 
 _NORMS = {"rms": 1, "layer": 2}
+SCORINGS = {"softmax": 0, "sigmoid": 1, "sqrt_softplus": 2}
+"""Numbers of what makes scores of a router's products (PkScoring), by name."""
 _LANES = 16
 
 
@@ -83,6 +93,71 @@ class IndexShape:
 
 
 @dataclass(frozen=True)
+class EntriesShape:
+    """What a block has for entries that stand for several tokens each. Sizes are element counts."""
+
+    rate: int
+    """Tokens of an entry."""
+    series: int
+    """Values, and logits, that a token has for each number of an entry: 1 or 2."""
+    head_dim: int
+    """Size of an entry."""
+    index_size: int = 0
+    """Size of its key in the index; 0: there is no index."""
+
+    @property
+    def given(self) -> int:
+        """Numbers that a token gives to entries."""
+        return 2 * self.series * (self.head_dim + self.index_size)
+
+    def numbers(self, block_size: int) -> int:
+        """Numbers of a block: what its tokens give, and entries whose last tokens it has, with
+        their keys."""
+        entries = block_size if self.rate % block_size else 1
+        if block_size % self.rate == 0:
+            entries = block_size // self.rate
+        return block_size * self.given + entries * (self.head_dim + self.index_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CPUEntries:
+    """Entries that a layer's tokens see besides those of the window."""
+
+    shape: EntriesShape
+    bias: np.ndarray
+    """[rate, series * head_dim] float32: what is added to the logits of an entry's tokens."""
+    norm: NormWeights
+    """Norm of an entry, over its numbers."""
+    most: int | None = None
+    """A token reads so many at most, chosen by the index; None: all that it sees."""
+    index_heads: int = 0
+    index_bias: np.ndarray | None = None
+    """[rate, series * index_size] float32."""
+    index_norm: NormWeights | None = None
+
+    def struct(self) -> PkEntries:
+        """Raises ValueError for biases of another shape."""
+        shape = self.shape
+        return PkEntries(
+            rate=shape.rate,
+            series=shape.series,
+            most=self.most or 0,
+            index_heads=self.index_heads,
+            index_dim=shape.index_size,
+            bias=_address(self._checked(self.bias, shape.head_dim)),
+            index_bias=_address(self._checked(self.index_bias, shape.index_size)),
+            norm=self.norm.struct(),
+            index_norm=PkNorm() if self.index_norm is None else self.index_norm.struct(),
+        )
+
+    def _checked(self, bias: np.ndarray | None, size: int) -> np.ndarray | None:
+        shape = (self.shape.rate, self.shape.series * size)
+        if bias is not None and (bias.dtype != np.float32 or bias.shape != shape):
+            raise ValueError(f"biases are {bias.dtype} {bias.shape}; float32 {shape} are needed")
+        return bias
+
+
+@dataclass(frozen=True)
 class Attention:
     """Attention of a layer."""
 
@@ -111,6 +186,8 @@ class Attention:
     """The layer's own index."""
     sinks: np.ndarray | None = None
     """Logit of each head's attention sink, [heads] float32; None without sinks."""
+    entries: CPUEntries | None = None
+    """What a token sees besides the tokens of its window; None: nothing."""
     biases: DistanceBiases | None = None
     both_ways: bool = False
     """Whether a token sees those after it as well, in a window of as many."""
@@ -129,6 +206,11 @@ class Attention:
     @property
     def value_dim(self) -> int:
         return self.latent_dim or self.head_dim
+
+    @cached_property
+    def _entries(self) -> PkEntries:
+        """Lives as long as the attention does."""
+        return PkEntries() if self.entries is None else self.entries.struct()
 
     def struct(self, keys: np.ndarray, values: np.ndarray) -> PkAttention:
         """keys, values: the memory of that layer of the cache, [blocks, bytes] uint8."""
@@ -165,6 +247,7 @@ class Attention:
             biases=None if shifts is None else _address(shifts.values),
             biases_width=0 if shifts is None else shifts.values.shape[1],
             biases_middle=0 if shifts is None else shifts.middle,
+            entries=None if self.entries is None else ctypes.addressof(self._entries),
         )
 
 
@@ -179,8 +262,8 @@ class Experts:
     downs: tuple[PackedMatrix, ...]
     gates: tuple[PackedMatrix, ...] = ()
     """The gate matrix of each expert; empty for experts without a gate."""
-    sigmoid: bool = False
-    """Whether scores are a logistic function of the router's products; else softmax."""
+    scoring: str = "softmax"
+    """What makes scores of the router's products: softmax, sigmoid or sqrt_softplus."""
     normalised: bool = True
     weighs_input: bool = False
     """Whether a share is a factor of the expert's input, instead of its result."""
@@ -196,6 +279,9 @@ class Experts:
     nothing."""
     scales: np.ndarray | None = None
     """[experts] float32: factors of the chosen experts' shares."""
+    by_token: np.ndarray | None = None
+    """[tokens, active] int32, each below the number of experts and once in its row: the experts of
+    each token id. None: scores choose."""
 
     def struct(self) -> PkExperts:
         return PkExperts(
@@ -204,7 +290,7 @@ class Experts:
             groups=self.groups,
             active_groups=self.active_groups,
             group_best=self.group_best,
-            sigmoid=self.sigmoid,
+            scoring=SCORINGS[self.scoring],
             normalised=self.normalised,
             weighs_input=self.weighs_input,
             scale=self.scale,
@@ -214,6 +300,8 @@ class Experts:
             ups=_array(self.ups),
             downs=_array(self.downs),
             scales=_address(self.scales),
+            by_token=_address(self.by_token),
+            tokens=0 if self.by_token is None else len(self.by_token),
         )
 
 

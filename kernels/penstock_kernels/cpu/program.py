@@ -18,7 +18,7 @@ from penstock_kernels.cpu.low_rank import LowRankTargets
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.operands import Attention, ByHead, Experts, NormWeights
 from penstock_kernels.cpu.recurrent import Recurrent
-from penstock_kernels.cpu.streams import CPUStreams
+from penstock_kernels.cpu.streams import CPUMixing, CPUStreams
 from penstock_kernels.cpu.structs import (
     NUM_BUFFERS,
     PkAttention,
@@ -82,6 +82,13 @@ class PhaseKind(enum.IntEnum):
     PLACE_INDEX = 33
     INDEX = 34
     CHOOSE = 35
+    SPREAD = 36
+    MIX_LOGITS = 37
+    MIX_READ = 38
+    MIX_WRITE = 39
+    PLACE_ENTRIES = 40
+    MAKE_ENTRIES = 41
+    ATTEND_ENTRIES = 42
 
 
 ACTIVATIONS = {
@@ -138,16 +145,19 @@ class Phase:
     only_wanted: bool = False
     """Whether rows that nobody wants may be left out; of HEADS, their queries."""
     beside: Buffer = Buffer.RESIDUAL
-    """What GATE_BY and JOIN_PATH read as well."""
+    """What GATE_BY and JOIN_PATH read as well, and PLACE_ENTRIES rotates as well."""
     activation: str = "silu"
     scale: float = 1.0
     soft_cap: float | None = None
     limit: float | None = None
     """What the activation of GATE_UP and EXPERTS_UP gives at most; up lies within it, too."""
+    gate_limit: float | None = None
+    """What the gate is at most before its activation; up lies within it, too."""
     norm: NormWeights | None = None
     other_norm: NormWeights | None = None
     third_norm: NormWeights | None = None
     streams: CPUStreams | None = None
+    mixing: CPUMixing | None = None
     attention: Attention | None = None
     experts: Experts | None = None
     by_head: ByHead | None = None
@@ -194,6 +204,14 @@ class Phase:
                 yield Buffer.INNER, 0 if matrix is None else matrix.struct.outputs
             case PhaseKind.BEGIN_STREAMS if self.streams is not None:
                 yield Buffer.STREAMS, self.streams.whole
+            case PhaseKind.SPREAD if self.mixing is not None:
+                yield Buffer.STREAMS, self.mixing.whole
+            case PhaseKind.MIX_LOGITS if self.mixing is not None:
+                yield self.target, self.mixing.logits
+            case PhaseKind.MIX_READ:
+                yield self.target, self.width
+            case PhaseKind.ATTEND_ENTRIES if self.attention is not None:
+                yield Buffer.MIXED, self.attention.heads * self.attention.head_dim
 
     def _whole(self, own: int) -> int:
         """Returns the target's width; the phase computes `own` columns of it."""
@@ -207,11 +225,14 @@ class Phase:
         struct.scale = self.scale
         struct.soft_cap = self.soft_cap or 0.0
         struct.limit = self.limit or 0.0
+        struct.gate_limit = self.gate_limit or 0.0
         for name in ("norm", "other_norm", "third_norm"):
             norm: NormWeights | None = getattr(self, name)
             setattr(struct, name, PkNorm() if norm is None else norm.struct())
         if self.streams is not None:
             struct.streams = ctypes.pointer(self.streams.struct())
+        if self.mixing is not None:
+            struct.mixing = ctypes.pointer(self.mixing.struct())
         if self.attention is not None:
             struct.attention = ctypes.pointer(attentions[self.attention.layer])
         if self.experts is not None:

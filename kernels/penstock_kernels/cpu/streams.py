@@ -1,4 +1,4 @@
-"""Several residuals, of which the layers compute one, for the C++ library."""
+"""Several residuals, of which the layers compute one or which they mix, for the C++ library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock_kernels.cpu.structs import PkStreams
+from penstock_kernels.cpu.structs import PkMixing, PkStreams
 
 UNIT = 32
 """CPUStreams lie side by side in a row, apart by their width rounded up to a multiple of this."""
@@ -51,6 +51,47 @@ class CPUStreams:
             prediction=_checked(self.prediction, square * self.count),
             correction=_checked(self.correction, square),
             output_scale=_checked(self.output_scale, self.stride),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CPUMixing:
+    """How one half of a layer reads several residuals and takes up what it gives; or with `rounds`
+    0, how they are read behind the last layer."""
+
+    count: int
+    width: int
+    """Numbers of each."""
+    rounds: int
+    """How often columns of the matrix that mixes them are normalised."""
+    eps: float
+    norm_eps: float
+    product: np.ndarray
+    """[logits, count * width] float32; so are the others below."""
+    base: np.ndarray
+    """[logits]."""
+    scales: np.ndarray
+    """[3], or [1] with `rounds` 0: a factor of each part of the logits."""
+
+    @property
+    def logits(self) -> int:
+        return self.count * (2 + self.count) if self.rounds else self.count
+
+    @property
+    def whole(self) -> int:
+        """Numbers of all residuals, and of the weights behind them."""
+        return self.count * (self.width + 1 + self.count)
+
+    def struct(self) -> PkMixing:
+        """Raises ValueError for arrays of another shape."""
+        return PkMixing(
+            count=self.count,
+            rounds=self.rounds,
+            eps=self.eps,
+            norm_eps=self.norm_eps,
+            product=_checked(self.product, self.logits * self.count * self.width),
+            base=_checked(self.base, self.logits),
+            scales=_checked(self.scales, 3 if self.rounds else 1),
         )
 
 

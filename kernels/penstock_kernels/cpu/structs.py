@@ -57,6 +57,24 @@ class PkAttention(ctypes.Structure):
         ("biases", c_void_p),
         ("biases_width", c_int32),
         ("biases_middle", c_int32),
+        ("entries", c_void_p),
+    )
+
+
+class PkEntries(ctypes.Structure):
+    """Entries that stand for several tokens each."""
+
+    _fields_ = (
+        ("rate", c_int32),
+        ("series", c_int32),
+        ("most", c_int32),
+        ("index_heads", c_int32),
+        ("index_dim", c_int32),
+        ("reserved", c_int32),
+        ("bias", c_void_p),
+        ("index_bias", c_void_p),
+        ("norm", PkNorm),
+        ("index_norm", PkNorm),
     )
 
 
@@ -69,7 +87,7 @@ class PkExperts(ctypes.Structure):
         ("groups", c_int32),
         ("active_groups", c_int32),
         ("group_best", c_int32),
-        ("sigmoid", c_int32),
+        ("scoring", c_int32),
         ("normalised", c_int32),
         ("weighs_input", c_int32),
         ("scale", c_float),
@@ -78,6 +96,22 @@ class PkExperts(ctypes.Structure):
         ("gates", ctypes.POINTER(PkMatrix)),
         ("ups", ctypes.POINTER(PkMatrix)),
         ("downs", ctypes.POINTER(PkMatrix)),
+        ("scales", c_void_p),
+        ("by_token", c_void_p),
+        ("tokens", c_int64),
+    )
+
+
+class PkMixing(ctypes.Structure):
+    """Several residuals that both halves of each layer mix."""
+
+    _fields_ = (
+        ("count", c_int32),
+        ("rounds", c_int32),
+        ("eps", c_float),
+        ("norm_eps", c_float),
+        ("product", c_void_p),
+        ("base", c_void_p),
         ("scales", c_void_p),
     )
 
@@ -174,6 +208,7 @@ class PkPhase(ctypes.Structure):
         ("scale", c_float),
         ("soft_cap", c_float),
         ("limit", c_float),
+        ("gate_limit", c_float),
         ("norm", PkNorm),
         ("other_norm", PkNorm),
         ("third_norm", PkNorm),
@@ -182,6 +217,7 @@ class PkPhase(ctypes.Structure):
         ("by_head", ctypes.POINTER(PkByHead)),
         ("streams", ctypes.POINTER(PkStreams)),
         ("recurrent", ctypes.POINTER(PkRecurrent)),
+        ("mixing", ctypes.POINTER(PkMixing)),
         ("matrices", PkMatrix * 3),
     )
 

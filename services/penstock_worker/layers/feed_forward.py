@@ -17,6 +17,7 @@ from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.names import TOKEN_EXPERTS
 from penstock_worker.weights.placing import NOWHERE
+from penstock_worker.weights.weights import Weights
 
 
 class FeedForward:
@@ -273,7 +274,9 @@ class MixtureOfExperts:
             routed,
             *_shared(parts, feed_forward, spec, prefix),
             ranks=parts.ranks,
-            by_token=load_by_token(parts, spec, prefix) if spec.by_token else None,
+            by_token=load_by_token(parts.weights, parts.config.vocab_size, spec, prefix)
+            if spec.by_token
+            else None,
         )
 
 
@@ -293,11 +296,11 @@ def load_router(parts: Parts, spec: ExpertsSpec, prefix: str) -> tuple[Product, 
     return scores, correction
 
 
-def load_by_token(parts: Parts, spec: ExpertsSpec, prefix: str) -> Tensor:
+def load_by_token(weights: Weights, vocab: int, spec: ExpertsSpec, prefix: str) -> Tensor:
     """Returns the experts of each token id, [vocab, active] int64. Raises UnsupportedModel for ones
     that there aren't, or that a token has twice."""
-    name, rows = f"{prefix}.{TOKEN_EXPERTS}", parts.config.vocab_size
-    table = parts.weights.take_table(name, (rows, spec.active))
+    name = f"{prefix}.{TOKEN_EXPERTS}"
+    table = weights.take_table(name, (vocab, spec.active))
     if table.device == NOWHERE:
         return table
     ordered = table.sort(-1).values

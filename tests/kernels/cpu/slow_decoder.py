@@ -409,7 +409,10 @@ def _inner(
         return matrices["down"](gate / (1 + np.exp(-1.702 * gate)) * (np.clip(up, -7, 7) + 1))
     activate = ACTIVATIONS[spec.feed_forward.activation]
     if spec.feed_forward.gated:
-        gate, most = activate(matrices["gate"](x)), np.inf if limit is None else limit
+        gate, least = matrices["gate"](x), spec.feed_forward.gate_limit
+        if least is not None:
+            gate, up = np.minimum(gate, least), np.clip(up, -least, least)
+        gate, most = activate(gate), np.inf if limit is None else limit
         return matrices["down"](np.minimum(gate, most) * np.clip(up, -most, most))
     return matrices["down"](activate(up))
 
@@ -421,6 +424,8 @@ def _shares(layer: SlowLayer, raw: np.ndarray) -> np.ndarray:
     scores = 1 / (1 + np.exp(-raw))
     if said.router == "softmax":
         scores = np.exp(raw) / np.exp(raw).sum(-1, keepdims=True)
+    elif said.router == "sqrt_softplus":
+        scores = np.sqrt(np.log1p(np.exp(raw)))
     ranked = scores if layer.correction is None else scores + layer.correction
     shares = np.zeros_like(scores)
     for row, order in enumerate(ranked):

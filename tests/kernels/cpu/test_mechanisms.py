@@ -138,6 +138,13 @@ MODELS = {
     "a floor of the sum of shares": sizes(
         feed_forward(experts=experts(5, 2, router="sigmoid", sum_floor=0.5))
     ),
+    "gates limited before they are activated": sizes(feed_forward(gate_limit=0.6), LayerSpec()),
+    "experts scored by roots": sizes(
+        feed_forward(
+            gate_limit=0.8,
+            experts=experts(7, 3, router="sqrt_softplus", correction=True, shared_inner=100),
+        )
+    ),
     "capped logits": sizes(LayerSpec(), logits_soft_cap=2.0),
 }
 

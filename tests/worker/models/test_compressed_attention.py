@@ -3,7 +3,7 @@ what of their files is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -21,14 +21,10 @@ from penstock.prepare.hub_config import read_config
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.forward.aux_hidden import aux_hidden_for
-from penstock_worker.forward.interface import Batch
+from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.layers.feed_forward import load_by_token
-from penstock_worker.layers.parts import Parts
-from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.parallel.place import RankPlace
-from penstock_worker.parallel.shard import shard_of
 from penstock_worker.weights.names import TOKEN_EXPERTS
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
@@ -44,14 +40,6 @@ CASE, LENGTH, CHUNKS = "deepseek-v4", 150, (1, 2, 30, 3, 70, 40, 4)
 TOKENS = np.random.default_rng(3).integers(0, int(SIZES["vocab_size"]), LENGTH)
 
 
-class SomeWeights(RandomWeights):
-    """Random, with tables of experts that there are."""
-
-    def take_table(self, name: str, shape: Sequence[int]) -> torch.Tensor:
-        rows = [np.random.default_rng(row).permutation(8)[: shape[1]] for row in range(shape[0])]
-        return torch.from_numpy(np.stack(rows))
-
-
 @pytest.fixture(autouse=True)
 def inference() -> Iterator[None]:
     with torch.inference_mode():
@@ -59,13 +47,13 @@ def inference() -> Iterator[None]:
 
 
 def forward(config: ModelConfig, block: int = 16, blocks: int = 80) -> ReferenceForward:
-    model = DecoderModel(config, SomeWeights(), 256)
+    model = DecoderModel(config, RandomWeights(), 256)
     shape = CacheShape.of(config, block, torch.float32)
     return ReferenceForward(model, ReferenceAttention(shape, blocks))
 
 
 def computed(
-    of: ReferenceForward, table: np.ndarray, start: int, count: int, tokens: np.ndarray = TOKENS
+    of: Forward, table: np.ndarray, start: int, count: int, tokens: np.ndarray = TOKENS
 ) -> torch.Tensor:
     batch = Batch(tokens[start : start + count], [table], np.array([start]), np.array([count]))
     return of.logits(batch, np.arange(count))
@@ -184,9 +172,8 @@ def test_a_table_of_experts_that_there_are_not(row: list[int], said: str) -> Non
     name = f"layers.0.mlp.{TOKEN_EXPERTS}"
     stored = StoredTensor(name, table.shape, "I64", table.reshape(-1).view(np.uint8))
     weights = Weights({name: stored}, torch.float32)
-    parts = Parts(config, weights, REFERENCE, shard_of(config, RankPlace()))
     with pytest.raises(UnsupportedModel, match=said):
-        load_by_token(parts, spec, "layers.0.mlp")
+        load_by_token(weights, config.vocab_size, spec, "layers.0.mlp")
 
 
 @pytest.mark.parametrize(

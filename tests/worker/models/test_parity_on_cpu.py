@@ -33,8 +33,6 @@ REFUSED = dict.fromkeys(
     "not a multiple of 16",
 ) | {
     "deepseek-v3": "a latent has 40 numbers, not a multiple of 16",
-    "deepseek-v4": "attention to entries that stand for several tokens",
-    "deepseek-v4-unlike-blocks": "several residuals",
 }
 """Cases that the kernels can't run, and what they say."""
 

@@ -125,6 +125,13 @@ class Reach {
       first_[r] = first_key(a, position + r / group);
     }
   }
+  // Of keys that all rows see from the first one on. last(token): the last one that each token of the tile sees, or -1.
+  template <class Last> Reach(int rows, int group, const Last& last) {
+    for (int r = 0; r < rows; r++) {
+      last_[r] = last(r / group);
+      first_[r] = 0;
+    }
+  }
   int first(int row) const { return first_[row]; }
   int last(int row) const { return last_[row]; }
 

@@ -32,12 +32,36 @@ template <class Cache> void place_index(Thread& t, const PkPhase& p) {
   });
 }
 
-template <class Cache> class Index {
+// Keys of tokens: a token sees itself and those before it. weights: where in a row of the source the heads' weights begin.
+template <class Cache> class TokenKeys {
+ public:
+  using Cell = typename Cache::Cell;
+
+  TokenKeys(Thread& t, const PkAttention& a) : heads(a.index_heads), dim(a.index_dim), most(a.most), weights(a.index_dim), t_(t), a_(a) {}
+
+  const int heads, dim, most, weights;
+
+  int seen(int position) const { return position + 1; }
+  // Sets where the keys of `count` pages lie, of 16 keys each.
+  void find(int sequence, int first_page, int count, int, const Cell** keys) const {
+    const IndexPages<Cache> pages(t_, a_, sequence);
+    for (int p = 0; p < count; p++) {
+      keys[p] = pages.at(a_, first_page + p);
+      pk::prefetch(reinterpret_cast<const uint8_t*>(keys[p]), pages.cells * sizeof(Cell));
+    }
+  }
+
+ private:
+  Thread& t_;
+  const PkAttention& a_;
+};
+
+template <class Cache, class Keys> class Index {
  public:
   using Cell = typename Cache::Cell;
   using Query = typename Cache::Query;
 
-  Index(Thread& t, const PkPhase& p) : t_(t), p_(p), a_(*p.attention), width_(static_cast<size_t>(t.scratch.index_splits) * pk::KEY_SPLIT) {}
+  Index(Thread& t, const PkPhase& p) : t_(t), p_(p), keys_(t, *p.attention), width_(static_cast<size_t>(t.scratch.index_splits) * pk::KEY_SPLIT) {}
 
   void score() {
     const int splits = t_.scratch.index_splits;
@@ -62,28 +86,26 @@ template <class Cache> class Index {
  private:
   Thread& t_;
   const PkPhase& p_;
-  const PkAttention& a_;
+  const Keys keys_;
   const size_t width_;  // scores of a row
 
   // Scores of a split's keys for the tokens of a tile that choose.  scores: [tile.count][width_].
   void split(const QueryTile& tile, int split, float* scores) {
-    const int first = split * pk::KEY_SPLIT, last = tile.position + tile.count - 1;
-    if (last < a_.most || last < first) return;
-    const int num_pages = (tokens_through(last, first) + 15) / 16;
-    const IndexPages<Cache> pages(t_, a_, tile.sequence);
+    const int first = split * pk::KEY_SPLIT, seen = keys_.seen(tile.position + tile.count - 1);
+    if (seen <= keys_.most || seen <= first) return;
+    const int num_pages = (tokens_through(seen - 1, first) + 15) / 16;
     const Cell* keys[pk::KEY_SPLIT / 16];
-    for (int p = 0; p < num_pages; p++) {
-      keys[p] = pages.at(a_, first / 16 + p);
-      pk::prefetch(reinterpret_cast<const uint8_t*>(keys[p]), pages.cells * sizeof(Cell));
+    keys_.find(tile.sequence, first / 16, num_pages, seen, keys);
+    for (int r = 0; r < tile.count; r++) {
+      const int own = keys_.seen(tile.position + r);
+      if (own > keys_.most && own > first) row(tile.row + r, keys, num_pages, scores + r * width_ + first);
     }
-    for (int r = 0; r < tile.count; r++)
-      if (tile.position + r >= a_.most && tile.position + r >= first) row(tile.row + r, keys, num_pages, scores + r * width_ + first);
   }
 
   // out: [num_pages * 16] of a row.
   void row(int row, const Cell* const* keys, int num_pages, float* out) {
-    const int heads = a_.index_heads, dim = a_.index_dim;
-    const float *query = t_.row(p_.target, row), *weights = t_.row(p_.source, row) + dim;
+    const int heads = keys_.heads, dim = keys_.dim;
+    const float *query = t_.row(p_.target, row), *weights = t_.row(p_.source, row) + keys_.weights;
     Query* panel = reinterpret_cast<Query*>(t_.own.queries);
     for (int h = 0; h < heads; h++) Cache::put_query(panel + h * QUERY_STRIDE, query + h * dim, dim);
     typename Cache::Reader reader;
@@ -111,11 +133,11 @@ template <class Cache> class Index {
 
   // By the highest digits first: how many scores have each, of those that have the digits found so far.
   void choose(int row, const float* scores) {
-    const int seen = t_.position_of(row) + 1;
-    if (seen <= a_.most) return;
+    const int seen = keys_.seen(t_.position_of(row));
+    if (seen <= keys_.most) return;
     constexpr int DIGITS = 3, SHIFTS[DIGITS] = {21, 10, 0}, BITS[DIGITS] = {11, 11, 10};
     uint32_t least = 0;  // the lowest score that is chosen, as far as its digits are known
-    int left = a_.most;  // of the scores that have them
+    int left = keys_.most;  // of the scores that have them
     for (int digit = 0; digit < DIGITS; digit++) {
       const uint32_t mask = (1u << BITS[digit]) - 1, known = digit ? ~0u << SHIFTS[digit - 1] : 0;
       int32_t counts[1 << 11] = {};
@@ -128,7 +150,7 @@ template <class Cache> class Index {
       least |= value << SHIFTS[digit];
     }
     int32_t* out = t_.chosen(row);
-    for (int i = 0, found = 0; found < a_.most; i++) {
+    for (int i = 0, found = 0; found < keys_.most; i++) {
       const uint32_t order = order_of(scores[i]);
       if (order > least || (order == least && left-- > 0)) out[found++] = i;
     }

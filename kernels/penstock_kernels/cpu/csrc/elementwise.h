@@ -65,6 +65,15 @@ inline float logistic(float x) {
   return 1.0f / (1.0f + exponential(low > 80.0f ? 80.0f : low));
 }
 
+// ln(1 + e^x), by the series of the inverse hyperbolic tangent.
+inline float softplus(float x) {
+  const float size = x < 0.0f ? -x : x, bounded = size > 87.0f ? 87.0f : size;
+  const float y = exponential(-bounded), s = y / (2.0f + y), square = s * s;
+  float sum = 1.0f / 15.0f;
+  for (int n = 13; n > 0; n -= 2) sum = sum * square + 1.0f / static_cast<float>(n);
+  return (x > 0.0f ? x : 0.0f) + 2.0f * s * sum;
+}
+
 // Activations; x times zero carries what isn't finite over.
 __attribute__((always_inline)) inline V silu(V x) { return add(div(x, logistic_divisor(x)), mul(x, zero())); }
 
@@ -169,6 +178,16 @@ inline void rotate(float* head, const float* cosines, const float* sines, int di
     const float a = head[i], b = head[i + half];
     head[i] = a * cosines[i] - b * sines[i];
     head[i + half] = b * cosines[i] + a * sines[i];
+  }
+}
+
+// Rotates the last `turning` numbers of a head of `dim`, of which neighbours are a pair; or `back`.
+inline void rotate_last(float* head, int dim, const float* cosines, const float* sines, int turning, bool back = false) {
+  float* last = head + dim - turning;
+  for (int i = 0; i < turning / 2; i++) {
+    const float a = last[2 * i], b = last[2 * i + 1], sine = back ? -sines[i] : sines[i];
+    last[2 * i] = a * cosines[i] - b * sine;
+    last[2 * i + 1] = b * cosines[i] + a * sine;
   }
 }
 

@@ -37,28 +37,36 @@ inline void keep_best_groups(const PkExperts& e, float* ranked) {
     if (!open[i / size]) ranked[i] = NO_PEAK;
 }
 
-// A row's experts and their shares, from its scores, which become probabilities.
-inline void choose(const PkExperts& e, float* scores, int32_t* chosen, float* shares) {
-  float ranked[pk::MAX_EXPERTS], peak = NO_PEAK, total = 0.0f;
+// Makes probabilities of a row's products with the router, or what stands for them.
+inline void score(const PkExperts& e, float* scores) {
+  float peak = NO_PEAK, total = 0.0f;
   for (int i = 0; i < e.count; i++) peak = scores[i] > peak ? scores[i] : peak;
   for (int i = 0; i < e.count; i++) {
-    if (e.sigmoid) {
-      scores[i] = logistic(scores[i]);
-    } else {
-      total += scores[i] = exponential(scores[i] - peak);
-    }
+    if (e.scoring == PK_SIGMOID) scores[i] = logistic(scores[i]);
+    else if (e.scoring == PK_SQRT_SOFTPLUS) scores[i] = std::sqrt(softplus(scores[i]));
+    else total += scores[i] = exponential(scores[i] - peak);
   }
-  for (int i = 0; i < e.count; i++) {
-    if (!e.sigmoid) scores[i] /= total;
-    ranked[i] = e.correction ? scores[i] + e.correction[i] : scores[i];
-  }
+  for (int i = 0; e.scoring == PK_SOFTMAX && i < e.count; i++) scores[i] /= total;
+}
+
+// Which experts the highest scores choose.
+inline void take_best(const PkExperts& e, const float* scores, bool* taken) {
+  float ranked[pk::MAX_EXPERTS];
+  for (int i = 0; i < e.count; i++) ranked[i] = e.correction ? scores[i] + e.correction[i] : scores[i];
   if (e.groups > 1) keep_best_groups(e, ranked);
-  bool taken[pk::MAX_EXPERTS] = {};
   // Of scores that are no numbers, an expert may come out best again; the next that is free takes part.
   best_of(ranked, e.count, e.active, [&](int i) {
     while (taken[i]) i = (i + 1) % e.count;
     taken[i] = true;
   });
+}
+
+// A row's experts and their shares, from its scores, which become probabilities. given: [active], the experts; or null.
+inline void choose(const PkExperts& e, float* scores, const int32_t* given, int32_t* chosen, float* shares) {
+  bool taken[pk::MAX_EXPERTS] = {};
+  score(e, scores);
+  for (int k = 0; given && k < e.active; k++) taken[given[k]] = true;
+  if (!given) take_best(e, scores, taken);
   float sum = 0.0f;
   int n = 0;
   for (int i = 0; i < e.count; i++) {
@@ -103,7 +111,9 @@ inline void route(Thread& t, const PkPhase& p) {
   const Share mine = t.mine(t.num_rows());
   for (int i = mine.begin; i < mine.end; i++) {
     const int r = t.row_at(i);
-    choose(e, t.row(PK_SCORES, r), places.chosen + r * e.active, places.shares + r * e.active);
+    const int64_t token = t.batch.tokens[r];
+    const int32_t* given = e.by_token ? e.by_token + (token < e.tokens ? token : 0) * e.active : nullptr;
+    choose(e, t.row(PK_SCORES, r), given, places.chosen + r * e.active, places.shares + r * e.active);
   }
   t.wait();
   if (t.number == 0) give_places(t, e);

@@ -3,11 +3,13 @@
 #include <omp.h>
 
 #include "choosing.h"
+#include "compressed.h"
 #include "exchange.h"
 #include "experts.h"
 #include "heads.h"
 #include "latents.h"
 #include "layer_inputs.h"
+#include "mixing.h"
 #include "products.h"
 #include "rows.h"
 #include "scans.h"
@@ -50,8 +52,15 @@ template <class Cache> void run_phase(Thread& t, const PkPhase& p) {
     case PK_SCAN: return scan(t, p);
     case PK_TAKE_ROWS: return take_rows(t, p);
     case PK_PLACE_INDEX: return place_index<Cache>(t, p);
-    case PK_INDEX: return Index<Cache>(t, p).score();
-    case PK_CHOOSE: return Index<Cache>(t, p).choose();
+    case PK_INDEX: return with_keys<Cache>(t, p, [](auto index) { index.score(); });
+    case PK_CHOOSE: return with_keys<Cache>(t, p, [](auto index) { index.choose(); });
+    case PK_SPREAD: return spread(t, p);
+    case PK_MIX_LOGITS: return mix_logits(t, p);
+    case PK_MIX_READ: return mix_read(t, p);
+    case PK_MIX_WRITE: return mix_write(t, p);
+    case PK_PLACE_ENTRIES: return place_entries<Cache>(t, p);
+    case PK_MAKE_ENTRIES: return MakeEntries<Cache>(t, p).run();
+    case PK_ATTEND_ENTRIES: return AttendEntries<Cache>(t, p).run();
     case PK_LOWER: return p.experts ? lower_experts(t, p) : lower(t, p);
   }
 }

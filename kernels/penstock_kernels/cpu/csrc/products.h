@@ -56,6 +56,11 @@ inline void inner_unit(const Thread& t, const PkPhase& p, const PkMatrix* gate, 
   const auto value = [&](V g, V u) __attribute__((always_inline)) {
     if (p.activation == PK_CLAMPED_SWIGLU) return clamped_swiglu(g, u);
     if (!gate) return activate(p.activation, u);
+    if (p.gate_limit > 0.0f) {
+      const V bound = set1(-p.gate_limit);
+      g = at_most(g, bound);
+      u = within_bounds(u, bound);
+    }
     V active = activate(p.activation, g);
     if (p.limit > 0.0f) {
       const V bound = set1(-p.limit);

@@ -15,6 +15,7 @@ bool is(const PkMatrix& matrix, int outputs, int inputs) {
 
 bool activates(const PkPhase& p, bool gated) {
   if (p.limit != 0.0f && (!gated || !(p.limit > 0.0f) || p.activation == PK_CLAMPED_SWIGLU)) return false;
+  if (p.gate_limit != 0.0f && (!gated || !(p.gate_limit > 0.0f) || p.activation == PK_CLAMPED_SWIGLU)) return false;
   return p.activation == PK_CLAMPED_SWIGLU ? gated : p.activation >= PK_SILU && p.activation <= PK_QUICK_GELU;
 }
 
@@ -26,11 +27,22 @@ bool fits_index(const PkAttention& a) {
   return a.index_heads > 0 && a.index_heads <= pk::MAX_INDEX_HEADS && a.index_dim > 0 && a.index_dim % 16 == 0 && a.index_dim <= pk::MAX_HEAD_DIM && a.rotary_dims <= a.index_dim;
 }
 
+// Whether a token's one key is its value, which turns at its end, and the layer's entries fit that.
+bool fits_entries(const PkAttention& a) {
+  if (a.kv_heads != 1 || a.value_dim != a.head_dim || !a.rotary_dims || a.axes || a.most || a.chunk || a.both_ways || a.through || a.biases) return false;
+  const PkEntries* e = a.entries;
+  if (!e) return true;
+  if (e->rate < 1 || e->rate > pk::MAX_RATE || e->series < 1 || e->series > 2 || !e->bias || !e->norm.kind || !fits(e->norm)) return false;
+  if (!e->most) return !e->index_heads && !e->index_dim;
+  return e->most > 0 && e->index_heads > 0 && e->index_heads <= pk::MAX_INDEX_HEADS && e->index_dim > 0 && e->index_dim % 16 == 0 && e->index_dim <= pk::MAX_HEAD_DIM &&
+         a.rotary_dims <= e->index_dim && e->index_bias && e->index_norm.kind && fits(e->index_norm);
+}
+
 bool fits(const PkAttention* a) {
   return a && a->kv_heads > 0 && a->heads > 0 && a->heads % a->kv_heads == 0 && a->heads / a->kv_heads <= pk::MAX_GROUP &&
          a->head_dim > 0 && a->head_dim % 16 == 0 && a->head_dim <= pk::MAX_HEAD_DIM && a->value_dim > 0 && a->value_dim % 16 == 0 && a->value_dim <= pk::MAX_HEAD_DIM &&
          a->rotary_dims >= 0 && a->rotary_dims % 2 == 0 &&
-         a->rotary_dims <= a->head_dim && (!a->rotary_dims || (a->cosines && a->sines)) && a->window >= 0 && a->chunk >= 0 && a->through >= 0 && !(a->through && (a->window || a->chunk || a->both_ways)) && !(a->both_ways && (a->chunk || a->causal)) && a->keys && a->values && fits_index(*a);
+         a->rotary_dims <= a->head_dim && (!a->rotary_dims || (a->cosines && a->sines)) && a->window >= 0 && a->chunk >= 0 && a->through >= 0 && !(a->through && (a->window || a->chunk || a->both_ways)) && !(a->both_ways && (a->chunk || a->causal)) && a->keys && a->values && fits_index(*a) && (!a->entries || fits_entries(*a));
 }
 
 bool fits_axes(const PkAttention& a) {
@@ -42,7 +54,7 @@ bool fits_axes(const PkAttention& a) {
 bool fits(const PkExperts* e) {
   return e && e->count > 0 && e->count <= pk::MAX_EXPERTS && e->active > 0 && e->active <= pk::MAX_ACTIVE && e->active <= e->count &&
          e->groups > 0 && e->count % e->groups == 0 && e->active_groups > 0 && e->active_groups <= e->groups &&
-         e->group_best >= 1 && e->group_best <= 2 && e->active <= e->count / e->groups * e->active_groups && e->ups && e->downs;
+         e->scoring >= PK_SOFTMAX && e->scoring <= PK_SQRT_SOFTPLUS && (!e->by_token || e->tokens > 0) && e->group_best >= 1 && e->group_best <= 2 && e->active <= e->count / e->groups * e->active_groups && e->ups && e->downs;
 }
 
 bool fits(const PkRecurrent* l, const PkProgram& m) {
@@ -81,6 +93,7 @@ class Reader {
     if (!part(p)) return false;
     if (!(fits(p.norm) && fits(p.other_norm) && fits(p.third_norm)) || (p.attention && !(fits(p.attention) && fits_axes(*p.attention) && in_blocks(*p.attention))) || (p.experts && !fits(p.experts)) || (p.recurrent && !fits(p.recurrent, m_))) return false;
     if (p.streams && !streams(p)) return false;
+    if (p.mixing && !mixing(p)) return false;
     if (!low_rank(p)) return false;
     switch (p.kind) {
       case PK_EMBED: return floats(p.target) && (p.part || p.matrices[0].outputs >= m_.vocab) && is(p.matrices[0], p.matrices[0].outputs, width(p.target));
@@ -129,7 +142,14 @@ class Reader {
       case PK_BY_HEAD: return by_head(p);
       case PK_PLACE_INDEX: return p.norm.kind && index(p);
       case PK_INDEX: return index(p);
-      case PK_CHOOSE: return index(p) && chooses(p.attention->most);
+      case PK_CHOOSE: return index(p) && (p.attention->entries ? chooses(p.attention->entries->most, p.attention->entries->rate) : chooses(p.attention->most, 1));
+      case PK_SPREAD: return p.mixing && row_of(p.source, p.width);
+      case PK_MIX_LOGITS: return p.mixing && row_of(p.target, logits(*p.mixing));
+      case PK_MIX_READ: return p.mixing && p.source != p.target && row_of(p.source, logits(*p.mixing)) && row_of(p.target, p.width);
+      case PK_MIX_WRITE: return p.mixing && p.mixing->rounds && row_of(p.source, p.width);
+      case PK_PLACE_ENTRIES: return places_entries(p);
+      case PK_MAKE_ENTRIES: return p.attention && p.attention->entries;
+      case PK_ATTEND_ENTRIES: return attends_entries(p);
       case PK_EXCHANGE: return exchanged(p);
       case PK_LOWER: return lowered(p);
       default: return false;
@@ -142,7 +162,7 @@ class Reader {
   int placed_forms_[2] = {0, 0};               // of what ROUTE and EXPERTS_UP have left for places
   int lowered_ = -1, lowered_of_ = -1;         // targets of the last LOWER; with experts, its source
 
-  int chosen_ = 0;                             // keys of a token that the last CHOOSE has chosen; in all layers as many
+  int chosen_ = 0, chosen_rate_ = 1;           // keys of a token that the last CHOOSE has chosen; in all layers as many
   bool few_ = false;                           // whether rows that nobody wants have been left out
 
   int width(int buffer) const { return m_.widths[buffer]; }
@@ -177,7 +197,37 @@ class Reader {
       return page * a.kv_heads * (m_.block_size / 16);
     };
     const int64_t values = block(a.value_dim) + (a.index_dim ? block(a.index_dim) : 0);  // an index's keys have one head, as those of latents have
-    return a.key_block % 64 == 0 && a.value_block % 64 == 0 && a.key_block >= block(a.head_dim) && a.value_block >= values;
+    return a.key_block % 64 == 0 && a.value_block % 64 == 0 && a.key_block >= block(a.head_dim) && a.value_block >= values + of_entries(a);
+  }
+
+  // Bytes of a block beside keys and values.
+  int64_t of_entries(const PkAttention& a) const {
+    if (!a.entries) return 0;
+    const PkEntries& e = *a.entries;
+    const int64_t entries = pk::entries_of_block(e.rate, m_.block_size) * (int64_t{a.head_dim} + e.index_dim), given = int64_t{m_.block_size} * pk::given_numbers(e, a.head_dim);
+    return (m_.cache == PK_CACHE_F32 ? 4 : 2) * (given + entries);
+  }
+
+  bool places_entries(const PkPhase& p) const {
+    const PkAttention* a = p.attention;
+    if (!a || m_.cache == PK_CACHE_INT8 || !fits_entries(*a) || !p.norm.kind || !p.other_norm.kind || p.source != PK_KEYS || p.target != PK_QUERIES || !holds(PK_QUERIES, queries(p))) return false;
+    const PkEntries* e = a->entries;
+    if (!holds(PK_KEYS, a->head_dim + int64_t{e ? pk::given_numbers(*e, a->head_dim) : 0})) return false;
+    return !e || !e->most || (p.beside == PK_MIXED && holds(PK_MIXED, int64_t{e->index_heads} * e->index_dim));
+  }
+
+  bool attends_entries(const PkPhase& p) const {
+    const PkAttention* a = p.attention;
+    if (!a || m_.cache == PK_CACHE_INT8 || !fits_entries(*a) || p.source != PK_QUERIES || p.target != PK_MIXED || !holds(PK_QUERIES, queries(p)) || !holds(PK_MIXED, values(p))) return false;
+    return !a->entries || !a->entries->most || (a->entries->most == chosen_ && a->entries->rate == chosen_rate_);
+  }
+
+  static int logits(const PkMixing& m) { return m.rounds ? m.count * (2 + m.count) : m.count; }
+
+  bool mixing(const PkPhase& p) const {
+    const PkMixing& m = *p.mixing;
+    return m.count >= 1 && m.count <= pk::MAX_STREAMS && m.rounds >= 0 && m.product && m.base && m.scales && p.width > 0 &&
+           holds(PK_STREAMS, m.count * int64_t{p.width} + m.count + m.count * m.count);
   }
 
   bool streams(const PkPhase& p) const {
@@ -298,13 +348,18 @@ class Reader {
 
   bool index(const PkPhase& p) const {
     const PkAttention* a = p.attention;
+    if (a && a->entries) {
+      const PkEntries& e = *a->entries;
+      return e.most && p.source != p.target && row_of(p.source, e.index_heads) && row_of(p.target, e.index_heads * e.index_dim) && p.kind != PK_PLACE_INDEX;
+    }
     return a && a->index_heads > 0 && p.source != p.target && floats(p.source) && floats(p.target) && p.source != PK_STREAMS && p.target != PK_STREAMS &&
            holds(p.source, a->index_dim + static_cast<int64_t>(a->index_heads)) && holds(p.target, static_cast<int64_t>(a->index_heads) * a->index_dim);
   }
 
-  bool chooses(int most) {
-    if (chosen_ && most != chosen_) return false;
+  bool chooses(int most, int rate) {
+    if (chosen_ && (most != chosen_ || rate != chosen_rate_)) return false;
     chosen_ = most;
+    chosen_rate_ = rate;
     return true;
   }
 

@@ -126,16 +126,7 @@ inline void scale_row(float* x, int count, float by) {
 
 constexpr float LENGTH_EPS = 1e-6f;  // of the lengths that queries and keys are divided by
 
-// ln(1 + e^x), by the series of the inverse hyperbolic tangent.
-inline float softplus(float x) {
-  const float size = x < 0.0f ? -x : x, bounded = size > 87.0f ? 87.0f : size;
-  const float y = exponential(-bounded), s = y / (2.0f + y), square = s * s;
-  float sum = 1.0f / 15.0f;
-  for (int n = 13; n > 0; n -= 2) sum = sum * square + 1.0f / static_cast<float>(n);
-  return (x > 0.0f ? x : 0.0f) + 2.0f * s * sum;
-}
-
-// The same of vectors.
+// ln(1 + e^x) of vectors, by the series of elementwise.h.
 inline V softplus(V x) {
   // What may be no number comes second: AVX's maximum keeps it then.
   const V y = exponential(sub(zero(), max(x, sub(zero(), x)))), s = div(y, add(set1(2.0f), y)), square = mul(s, s);

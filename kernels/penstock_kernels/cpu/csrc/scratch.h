@@ -73,12 +73,15 @@ inline int parts_of(const PkProgram& m) { return m.two_parts ? 2 : 1; }
 
 inline int attention_rows(const PkAttention& a) { return pk::TILE_QUERIES * (a.heads / a.kv_heads); }
 
+inline int heads_of_index(const PkAttention& a) { return a.entries ? a.entries->index_heads : a.index_heads; }
+
 // The largest of a program's attentions, each number by itself.
 struct Limits {
   size_t rows = 0, head_dim = 0, value_dim = 0, kv_heads = 0, heads_and_partials = 0, by_head = 0, turning = 0;
   size_t experts = 0, active = 0, adapted = 1, expert_inner = 0, window = 0, state = 0;
   size_t gathered = 0;
   int most = 0;          // keys that a token reads, of layers that choose them; 0: none does
+  int rate = 1;          // tokens that such a key stands for
   bool in_order = false; // whether some layer reads all
 
   explicit Limits(const PkProgram& m) {
@@ -96,7 +99,8 @@ struct Limits {
         if (l->value_dim % 16) raise(state, static_cast<size_t>(l->key_dim) * pk::STATE_LANES);
       }
       if (const PkByHead* h = m.phases[i].by_head) raise(by_head, h->matrices[0].inputs);
-      if (m.phases[i].kind == PK_INDEX) raise(rows, m.phases[i].attention->index_heads);
+      if (m.phases[i].kind == PK_INDEX) raise(rows, heads_of_index(*m.phases[i].attention));
+      if (m.phases[i].kind == PK_ATTEND_ENTRIES) with_entries(*m.phases[i].attention);
       if (m.phases[i].kind != PK_ATTEND) continue;
       const PkAttention& a = *m.phases[i].attention;
       if (a.most) {
@@ -110,6 +114,19 @@ struct Limits {
       if (a.axes) raise(turning, a.rotary_dims);
       raise(heads_and_partials, static_cast<size_t>(a.kv_heads) * attention_rows(a) * partial_size(a.value_dim));
     }
+  }
+
+  void with_entries(const PkAttention& a) {
+    raise(rows, attention_rows(a));
+    raise(head_dim, a.head_dim);
+    raise(value_dim, a.value_dim);
+    if (!a.entries) return;
+    raise(head_dim, a.entries->index_dim);
+    raise(gathered, static_cast<size_t>(pk::KEY_SPLIT) * (a.head_dim + a.value_dim));
+    raise(gathered, static_cast<size_t>(pk::KEY_SPLIT) * a.entries->index_dim);
+    if (!a.entries->most) return;
+    most = a.entries->most;
+    rate = a.entries->rate;
   }
 
   static void raise(size_t& most, size_t to) { most = to > most ? to : most; }
@@ -170,9 +187,10 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
     longest = end > longest ? end : longest;
   }
   const auto splits_of = [](int keys) { return (keys + pk::KEY_SPLIT - 1) / pk::KEY_SPLIT; };
-  const bool chooses = most.most && longest > most.most;
+  const int keys = longest / most.rate;
+  const bool chooses = most.most && keys > most.most;
   s.max_splits = splits_of(chooses && !most.in_order ? most.most : longest);
-  s.index_splits = chooses ? splits_of(longest) : 0;
+  s.index_splits = chooses ? splits_of(keys) : 0;
   s.most = most.most;
   Activations::take(at, s.tiles, s.num_tiles);
   Activations::take(at, s.rows, b.rows);

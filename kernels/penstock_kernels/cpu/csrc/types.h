@@ -59,8 +59,10 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // has chosen; 0: all.  Of latents only.
 // index_heads, index_dim: of the index that chooses them (see PLACE_INDEX); 0: the layer has none of its own.  Its keys, one
 // for each token, lie behind the values of a KV block.
+// entries: what a token sees besides the tokens of its window; null: nothing.
 // biases: [heads, biases_width] or null; what the score of a key gets that lies d tokens behind the query is number
 // d + biases_middle of its head's.  A row has 16 numbers more than there are distances.
+struct PkEntries;
 struct PkAttention {
   int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, causal, group, through, most, index_heads, index_dim;
   float scale, soft_cap;
@@ -70,21 +72,55 @@ struct PkAttention {
   int64_t key_block, value_block;
   const float* biases;
   int32_t biases_width, biases_middle;
+  const PkEntries* entries;
 };
 
-// A mixture of experts. active: experts of a row, at most pk::MAX_ACTIVE.  sigmoid: what makes scores of
-// the router's products; else softmax.  normalised: the chosen scores are divided by their sum.
+// Entries that stand for several tokens each, in attention whose one key of a token is its value (see CompressedSpec in
+// penstock.model.layer_spec).  rate: tokens of an entry.  series: values and logits that a token has for each number of an
+// entry; the first of two are for the entry behind its own.  most: a token reads so many at most, chosen by an index;
+// 0: all that it sees.
+// Behind the values of a KV block lie, each as cells one behind another: what each token gives to entries, [values, then
+// logits, series * head_dim each; the same of index_dim for their keys in the index]; the entries whose last tokens are
+// the block's; and these keys.
+// bias, index_bias: [rate, series * head_dim or index_dim], are added to logits.  norm, index_norm: of what is made.
+struct PkEntries {
+  int32_t rate, series, most, index_heads, index_dim, reserved;
+  const float *bias, *index_bias;
+  PkNorm norm, index_norm;
+};
+
+// What makes scores of a router's products. SQRT_SOFTPLUS: the root of ln(1 + e^x).
+enum PkScoring : int32_t { PK_SOFTMAX = 0, PK_SIGMOID = 1, PK_SQRT_SOFTPLUS = 2 };
+
+// A mixture of experts. active: experts of a row, at most pk::MAX_ACTIVE.  scoring: a PkScoring.
+// normalised: the chosen scores are divided by their sum.
 // scale: of the chosen scores.  sum_floor: what is added to their sum.  Experts are chosen from the best
 // active_groups of `groups`, whose scores are the sums of their best group_best experts' (1 or 2).
 // correction: [count] or null; added for choosing.  gates, ups, downs: [count]; gates null without a gate.
 // scales: [count] or null; factors of the chosen scores.  weighs_input: an expert's input has the score as a
 // factor, instead of its result.
+// by_token: [tokens][active] or null; the experts of each token id (of one beyond these, the first one's), whatever their
+// scores are.
 struct PkExperts {
-  int32_t count, active, groups, active_groups, group_best, sigmoid, normalised, weighs_input;
+  int32_t count, active, groups, active_groups, group_best, scoring, normalised, weighs_input;
   float scale, sum_floor;
   const float* correction;
   const PkMatrix *gates, *ups, *downs;
   const float* scales;
+  const int32_t* by_token;
+  int64_t tokens;
+};
+
+// Several residuals that both halves of each layer mix (see HyperConnectionsSpec in penstock.model.layer_spec), side by
+// side in the rows of STREAMS, each of the phase's `width` numbers.  Behind them lie the weights by which each takes up
+// what the half gives, and the matrix [count][count] that mixes them.
+// product: [logits][count * width], base: [logits].  Logits are those of what is read, [count], then of these weights and
+// of the matrix; or with `rounds` 0, behind the last layer, the first alone.  scales: a factor of each of the three.
+// rounds: how often the matrix's columns are normalised.  eps: is added to sums, and to weights of what is read.
+struct PkMixing {
+  int32_t count, rounds;
+  float eps, norm_eps;
+  const float *product, *base, *scales;
 };
 
 // Several residuals, side by side in the rows of STREAMS, `stride` numbers apart, of which the layers compute
@@ -158,7 +194,7 @@ enum PkBuffer : int32_t {
 // GATE_UP: INNER = activation(matrices[0] times INPUT) * (matrices[1] times INPUT), in `forms`; where
 //   matrices[0] has no tiles, activation(matrices[1] times INPUT).  With `weighed`, a row is multiplied by
 //   the logistic function of its first number in SCORES.  With `limit`, that is the most that the activation gives, and
-//   what it is multiplied by is between -limit and limit.
+//   what it is multiplied by is between -limit and limit.  With `gate_limit`, the same holds before the activation.
 // ADD_NORM: target += norm of the source's `width` numbers, times scale.
 // LOGITS: matrices[0] times norm of the source, times scale, then capped; of the rows wanted.
 // ROUTE: chooses experts for each row by SCORES, the router's products, and gathers INPUT by experts.
@@ -178,6 +214,12 @@ enum PkBuffer : int32_t {
 //   above 0 of query times key.  Where threads share the splits of a row's keys; else CHOOSE does it.
 // CHOOSE: of the keys that a token sees, if they are more than `most`, those with the highest scores; of equal ones the
 //   first.  Holds for ATTEND until the next CHOOSE.
+//   With `entries` these are the keys: the target's queries are rotated already, and the source has the weights alone.
+// PLACE_ENTRIES: of attention to entries, or in such a model.  The source's rows are a token's key, which gets the norm,
+//   rotates in its last numbers, and goes to the cache, and behind it what the token gives to entries.  The target's
+//   queries get other_norm, head by head, and rotate; so do those of the index, `beside`, without a norm.
+// MAKE_ENTRIES: those whose last token is the step's.
+// ATTEND_ENTRIES: MIXED = attention of QUERIES, whose heads' results are turned back.
 // EXCHANGE: hands `width` columns of the source to the caller, who completes what other ranks have computed
 //   of them.  With attention, the source is what that attention has left, whose splits are folded first.
 //   With experts, the source is what EXPERTS_UP has left.  Of that and of INNER the floats are handed out,
@@ -209,6 +251,10 @@ enum PkBuffer : int32_t {
 // ADD_TO_OTHERS: the norm of the source is added to all STREAMS but the first.
 // END_STREAM: the source gets the root mean square of STREAMS' first, and is added to the target or (`adds` is
 //   0) to that; times scale, this becomes the target.
+// SPREAD: all of STREAMS' residuals (see PkMixing) become the source.
+// MIX_LOGITS: target = the products of the residuals with `product`.
+// MIX_READ: target = the residuals' weighed sum.  Of the source's logits, the weights and the matrix are made as well.
+// MIX_WRITE: the residuals are mixed, and the source is added to each.
 enum PkPhaseKind : int32_t {
   PK_EMBED = 0, PK_MAKE_INPUT = 1, PK_HEADS = 2, PK_PLACE = 3, PK_ATTEND = 4, PK_PRODUCT = 5, PK_GATE_UP = 6, PK_ADD_NORM = 7,
   PK_LOGITS = 8, PK_ROUTE = 9, PK_EXPERTS_UP = 10, PK_EXPERTS_DOWN = 11, PK_COMBINE = 12, PK_PLACE_LATENT = 13,
@@ -216,7 +262,8 @@ enum PkPhaseKind : int32_t {
   PK_INPUTS_OF_LAYERS = 20, PK_GATE_BY = 21, PK_CUT_GATE = 22, PK_BEGIN_STREAMS = 23, PK_PREDICT = 24,
   PK_JOIN_PATH = 25, PK_CORRECT = 26, PK_ADD_TO_OTHERS = 27, PK_END_STREAM = 28, PK_CONVOLVE = 29, PK_SCAN = 30,
   PK_TAKE_ROWS = 31, PK_LOWER = 32, PK_PLACE_INDEX = 33, PK_INDEX = 34, PK_CHOOSE = 35,
-  PK_PHASE_KINDS = 36
+  PK_SPREAD = 36, PK_MIX_LOGITS = 37, PK_MIX_READ = 38, PK_MIX_WRITE = 39, PK_PLACE_ENTRIES = 40, PK_MAKE_ENTRIES = 41,
+  PK_ATTEND_ENTRIES = 42, PK_PHASE_KINDS = 43
 };
 
 // waits: all threads wait for each other behind the phase (behind MAKE_INPUT they do by themselves, where they
@@ -230,13 +277,14 @@ enum PkPhaseKind : int32_t {
 struct PkPhase {
   int32_t kind, source, target, width, forms, waits, ends_layer, whole, adds, activation, weighed;
   int32_t part, first, first_key, key_width, beside, gates, low_rank, only_wanted;
-  float scale, soft_cap, limit;
+  float scale, soft_cap, limit, gate_limit;
   PkNorm norm, other_norm, third_norm;
   const PkAttention* attention;
   const PkExperts* experts;
   const PkByHead* by_head;
   const PkStreams* streams;
   const PkRecurrent* recurrent;
+  const PkMixing* mixing;
   PkMatrix matrices[3];
 };
 
@@ -380,7 +428,12 @@ constexpr int MAX_KERNEL = 64, MAX_KEY_DIM = 4096, MAX_STATE_HEADS = 4096;  // o
 constexpr int STATE_LANES = 32;  // values of a head whose state lies together
 constexpr int VOCAB_GROUP = 128; // logits that the sampler surveys together
 
+constexpr int MAX_RATE = 1 << 16;  // tokens of an entry
+
 constexpr int padded(int n, int unit) { return (n + unit - 1) / unit * unit; }
+// Numbers that a token gives to entries, and entries for which a block has room (see penstock.model.kv_layout).
+constexpr int given_numbers(const PkEntries& e, int head_dim) { return 2 * e.series * (head_dim + e.index_dim); }
+constexpr int entries_of_block(int rate, int block_size) { return block_size % rate == 0 ? block_size / rate : rate % block_size == 0 ? 1 : block_size; }
 // Floats of a row of a convolution's weights: sixteen can be read from any channel on.
 constexpr int conv_stride(int channels) { return padded(channels, 16) + 16; }
 

@@ -24,23 +24,24 @@ from penstock.model.mechanisms import (
     BESIDE_ATTENTION,
     CHANNEL_DECAY,
     CHOSEN_TOKENS,
+    COMPRESSED,
+    EXPERTS_BY_TOKEN,
     HEAD_GATE,
+    HYPER_CONNECTIONS,
+    LIMITED_GATE,
     LIMITED_INNER,
     MAMBA1,
     OVERSHOOTING,
     QUERY_HEADS,
     SHARED_CHOICE,
+    SQRT_SOFTPLUS,
     UNNORMED_MAMBA2,
 )
 from penstock.model.media_facts import alignment_heads
 from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba1Spec, Mamba2Spec
 from penstock.model.sharing import split_obstacle
 from penstock.protocol.to_worker import Setup
-from penstock_kernels.cpu.decoder import (
-    Decoder,
-    DecoderShape,
-    halves_of,
-)
+from penstock_kernels.cpu.decoder import Decoder, DecoderShape, halves_of_layers
 from penstock_kernels.cpu.library import bits, instruction_set
 from penstock_kernels.cpu.program import Program
 from penstock_kernels.cpu.recurrent import MAX_HEADS, MAX_KERNEL, MAX_KEY_DIM
@@ -50,6 +51,7 @@ from penstock_worker.forward.aux_hidden import aux_hidden_for
 from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.cpu.adapters import PackedAdapters
 from penstock_worker.forward.cpu.aux_hidden import CPUAuxHidden
+from penstock_worker.forward.cpu.compressed_weights import entries_shape
 from penstock_worker.forward.cpu.cross_layers import (
     KEY,
     QUERY,
@@ -60,6 +62,7 @@ from penstock_worker.forward.cpu.cross_layers import (
 )
 from penstock_worker.forward.cpu.dtypes import (
     cache_of,
+    check_cache,
     dtype_of,
     in_two_parts,
     kind_of,
@@ -72,13 +75,7 @@ from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, RankSplit
 from penstock_worker.forward.decoded_part import decoded_part, encoder_obstacle
-from penstock_worker.forward.interface import (
-    Batch,
-    Forward,
-    Recipe,
-    Unable,
-    require,
-)
+from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable, require
 from penstock_worker.forward.purpose import LOGITS, Purpose
 from penstock_worker.media.interface import BatchMedia
 from penstock_worker.media.loading import ModelMedia
@@ -92,12 +89,17 @@ MECHANISMS = COMMON | {
     BESIDE_ATTENTION,
     CHANNEL_DECAY,
     CHOSEN_TOKENS,
+    COMPRESSED,
+    EXPERTS_BY_TOKEN,
     HEAD_GATE,
+    HYPER_CONNECTIONS,
+    LIMITED_GATE,
     LIMITED_INNER,
     MAMBA1,
     OVERSHOOTING,
     QUERY_HEADS,
     SHARED_CHOICE,
+    SQRT_SOFTPLUS,
     UNNORMED_MAMBA2,
 }
 """What these kernels have beyond Llama's layers (see penstock.model.mechanisms)."""
@@ -118,7 +120,9 @@ def recipe(
     places = layout.places(shard.layers)
     dtype = dtype_of(setup, prepared.weights.dtype)
     cache = cache_of(setup.kv_cache_dtype, dtype)
-    block_bytes = sum(halves_of(shapes, cache)) * layout.page_layers(shard.layers)
+    check_cache(cache, config)
+    halves = halves_of_layers(shapes, layout.page_layers(shard.layers), cache)
+    block_bytes = sum(map(sum, halves))
     groups = groups_with_states(config, layout.groups, block_bytes, setup, ranks.place)
     states = program_states(config, groups, setup)
     media = ModelMedia(prepared, setup, ranks, TOWER_DTYPE, threads=threads)
@@ -217,8 +221,9 @@ def shown_heads(
 def shapes_of(
     config: ModelConfig, setup: Setup, place: RankPlace = ALONE.place
 ) -> list[DecoderShape]:
-    """Returns the shapes of the layers of a rank's part of the model, each once. Raises Unable if
-    the kernels can't run it, on all ranks alike."""
+    """Returns the shapes of the layers of a rank's part of the model, each once, or where they have
+    entries, those of all layers in order. Raises Unable if the kernels can't run it, on all ranks
+    alike."""
     require(MECHANISMS, config)
     shard = shard_of(config, place)
     obstacle = (
@@ -243,7 +248,11 @@ def _shapes(
     latent = None if config.latent is None else config.latent.rank
     index = index_shape(config.index)
     found = []
-    rules = (config.layer(number).attention for number in layers)
+    rules = [config.layer(number).attention for number in layers]
+    compressed = [rule.compressed for rule in rules if rule.compressed is not None]
+    if compressed:
+        plain = DecoderShape(heads, kv_heads, config.head_dim, setup.block_size)
+        return [replace(plain, entries=entries_shape(spec, config.head_dim)) for spec in compressed]
     for queries, own in {(rule.query_heads, rule.kv_heads) for rule in rules}:
         if own is None:
             count, size = queries or heads, config.head_dim

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from penstock.errors import StartupError
 from penstock.formats.float_types import FLOAT_DTYPES
+from penstock.model.config import ModelConfig
+from penstock.model.mechanisms import COMPRESSED, mechanisms
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import CACHE_KINDS
 from penstock_kernels.cpu.matrix import MatrixKind
@@ -70,3 +72,9 @@ def cache_of(requested: str, dtype: str) -> str:
             f"kv_cache_dtype is {requested!r}; allowed are auto, {', '.join(CACHE_KINDS)}"
         )
     return requested
+
+
+def check_cache(cache: str, config: ModelConfig) -> None:
+    """cache: cache_of's. Raises StartupError for one in which a model's keys can't be stored."""
+    if cache == "int8" and COMPRESSED in mechanisms(config):
+        raise StartupError(f"kv_cache_dtype is int8, which is not served for {COMPRESSED}; auto is")

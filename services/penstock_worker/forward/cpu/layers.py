@@ -172,6 +172,7 @@ class LayerPhases:
             matrices=(weights.gate, weights.up),
             activation=self.spec.feed_forward.activation,
             limit=self.spec.feed_forward.limit,
+            gate_limit=self.spec.feed_forward.gate_limit,
             forms=forms_of(weights.down),
         )
 
@@ -195,6 +196,7 @@ class LayerPhases:
             experts=self.experts,
             activation=self.spec.feed_forward.activation,
             limit=None if said is None else said.limit,
+            gate_limit=self.spec.feed_forward.gate_limit,
             forms=forms_of(*weights.downs),
         )
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import LayerSpec
+from penstock.model.layer_spec import HyperConnectionsSpec, LayerSpec
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.operands import NormWeights
-from penstock_kernels.cpu.streams import CPUStreams
+from penstock_kernels.cpu.streams import CPUMixing, CPUStreams
 from penstock_worker.forward.cpu.weights import (
     BesideNorms,
     CrossWeights,
@@ -154,6 +154,33 @@ class OptionalWeights:
             path_down=self._product(f"{path}.linear_left", spec.rank, hidden),
             path_up=self._product(f"{path}.linear_right", hidden, spec.rank),
             path_norm=self.norm(f"{path}.post_laurel_norm", hidden),
+        )
+
+    def mixing_ends(self) -> CPUMixing | None:
+        spec = self.config.hyper_connections
+        return None if spec is None else self._mixing("hc_head", spec, rounds=0)
+
+    def mixing_layer(self, at: str) -> tuple[CPUMixing, CPUMixing] | None:
+        spec = self.config.hyper_connections
+        if spec is None:
+            return None
+        first, second = (
+            self._mixing(f"{at}.{half}_hc", spec, rounds=spec.rounds) for half in ("attn", "ffn")
+        )
+        return first, second
+
+    def _mixing(self, prefix: str, spec: HyperConnectionsSpec, *, rounds: int) -> CPUMixing:
+        hidden, count = self.config.hidden_size, spec.count
+        logits = count * (2 + count) if rounds else count
+        return CPUMixing(
+            count=count,
+            width=hidden,
+            rounds=rounds,
+            eps=spec.eps,
+            norm_eps=self.config.norm.eps,
+            product=self._floats(f"{prefix}.fn", (logits, count * hidden)),
+            base=self.vector(f"{prefix}.base", logits),
+            scales=self.vector(f"{prefix}.scale", 3 if rounds else 1),
         )
 
     def _coefficients(self, at: str, count: int, active: int, *, scaled: bool) -> CPUStreams:

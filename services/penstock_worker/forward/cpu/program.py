@@ -14,6 +14,12 @@ from penstock_kernels.cpu.program import Phase, PhaseKind, Program, only_wanted
 from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
 from penstock_worker.forward.cpu.adapters import AdaptedPhases
 from penstock_worker.forward.cpu.aux_hidden import CPUAuxHidden
+from penstock_worker.forward.cpu.compressed_layers import (
+    CompressedLayerPhases,
+    MixingLayerPhases,
+    read_residuals,
+    spread,
+)
 from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases
 from penstock_worker.forward.cpu.latent_layers import LatentLayerPhases, index_shape
 from penstock_worker.forward.cpu.layer_kinds import (
@@ -168,6 +174,16 @@ def _streams_begun(model: _Model) -> Iterable[Phase]:
     return () if spec is None or weights is None else begun(model.config, spec, weights)
 
 
+def _residuals_spread(model: _Model) -> Iterable[Phase]:
+    mixing = model.weights.mixing
+    return () if mixing is None else spread(model.config, mixing)
+
+
+def _residuals_read(model: _Model) -> Iterable[Phase]:
+    mixing = model.weights.mixing
+    return () if mixing is None else read_residuals(model.config, mixing)
+
+
 def _aux_of_embeddings(model: _Model) -> Iterable[Phase]:
     return () if model.aux_hidden is None else model.aux_hidden.behind(0)
 
@@ -213,9 +229,11 @@ TO_LAST_LAYER: tuple[PhaseMaker, ...] = (
     _media_rows,
     _layer_inputs,
     _streams_begun,
+    _residuals_spread,
     _aux_of_embeddings,
     _layers,
     _streams_ended,
+    _residuals_read,
 )
 """A program in order, but for what is made of the last layer's rows."""
 
@@ -329,6 +347,7 @@ def _attention(
         most=None if rule.index is None else rule.index.most,
         index=index_shape(rule.index),
         sinks=weights.sinks,
+        entries=None if weights.compressed is None else weights.compressed.entries,
         causal=config.ignores_spans(rule),
     )
 
@@ -342,7 +361,7 @@ def _experts(spec: LayerSpec, weights: LayerWeights) -> Experts | None:
         ups=stored.ups,
         downs=stored.downs,
         gates=stored.gates,
-        sigmoid=said.router == "sigmoid",
+        scoring=said.router,
         normalised=said.normalised,
         scale=said.scale,
         sum_floor=said.sum_floor,
@@ -352,6 +371,7 @@ def _experts(spec: LayerSpec, weights: LayerWeights) -> Experts | None:
         group_best=said.group_best,
         correction=stored.correction,
         scales=stored.scales,
+        by_token=stored.by_token,
     )
 
 
@@ -359,6 +379,8 @@ LAYER_KINDS: tuple[tuple[Callable[[LayerWeights], bool], type[LayerPhases]], ...
     (lambda weights: weights.cross is not None, CrossLayerPhases),
     (lambda weights: weights.beside_embedding, HeadLayerPhases),
     (lambda weights: weights.streams is not None, StreamLayerPhases),
+    (lambda weights: weights.compressed is not None, CompressedLayerPhases),
+    (lambda weights: weights.mixing is not None, MixingLayerPhases),
     (lambda weights: weights.beside is not None, BesideLayerPhases),
     (lambda weights: weights.recurrent_output is not None, AttentionBesidePhases),
     (lambda weights: weights.recurrent is not None, RecurrentLayerPhases),

@@ -12,6 +12,8 @@ import torch
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
     AttentionSpec,
+    CompressedSpec,
+    ExpertsSpec,
     FeedForwardSpec,
     IndexSpec,
     KVHeadsSpec,
@@ -21,6 +23,7 @@ from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_kernels.cpu.operands import NormWeights
+from penstock_worker.forward.cpu.compressed_weights import CompressedReader
 from penstock_worker.forward.cpu.norms import NormReader
 from penstock_worker.forward.cpu.optional_weights import OptionalWeights
 from penstock_worker.forward.cpu.packing import QUANTISED, CPUPacking
@@ -35,6 +38,7 @@ from penstock_worker.forward.cpu.weights import (
     rotation_table,
 )
 from penstock_worker.layers.attention import HEAD_GATES, QUERIES_AND_GATES
+from penstock_worker.layers.feed_forward import load_by_token
 from penstock_worker.layers.latent_attention import per_head
 from penstock_worker.layers.recurrent.mixer_parts import NAME as RECURRENT
 from penstock_worker.layers.rotary import Rotary
@@ -99,7 +103,7 @@ class CPUWeights:
         if first and config.embedding_norm:
             embedding_norm = self._norms.norm("embedding_norm", config.hidden_size)
         layer_inputs = self._further.layer_inputs(self._embedding_kind(looked_up=True))
-        streams = self._further.stream_ends()
+        streams, mixing = self._further.stream_ends(), self._further.mixing_ends()
         table = self._further.positions() if first else None
         head = self._head(embedding) if last else None
         norm = self._norms.norm("norm", config.hidden_size) if last else None
@@ -114,6 +118,7 @@ class CPUWeights:
             rotations=[*map(rotation_table, rotaries, config.ropes)],
             layer_inputs=layer_inputs,
             streams=streams,
+            mixing=mixing,
             positions=table,
         )
 
@@ -158,6 +163,8 @@ class CPUWeights:
             found = LayerWeights()
         elif spec.attention.latent is not None:
             found = self._latent(spec.attention, spec.attention.latent, f"{at}.self_attn")
+        elif spec.attention.compressed is not None:
+            found = self._compressed(spec.attention, spec.attention.compressed, f"{at}.self_attn")
         else:
             found = self._attention(spec.attention, own, f"{at}.self_attn")
         if spec.halves != "mixer":
@@ -173,6 +180,7 @@ class CPUWeights:
             own_input=further.own_input(at),
             output_scale=further.output_scale(spec, at),
             streams=further.stream_layer(at),
+            mixing=further.mixing_layer(at),
             cross=further.cross(at),
         )
 
@@ -213,6 +221,13 @@ class CPUWeights:
         config = self.config
         reader = RecurrentReader(self._packing, self.kind, config.hidden_size, config.norm.eps, at)
         return reader.read(spec)
+
+    def _compressed(self, spec: AttentionSpec, own: CompressedSpec, at: str) -> LayerWeights:
+        reader = CompressedReader(self.config, self.kind, self._packing, self._norms.norm, at)
+        read = reader.read(own, self._further.plain_norm(self.config.head_dim))
+        if not spec.sinks:
+            return read
+        return replace(read, sinks=self._vector(f"{at}.sinks.weight", self.config.num_heads))
 
     def _latent(self, spec: AttentionSpec, latent: LatentSpec, prefix: str) -> LayerWeights:
         config, hidden, bias = self.config, self.config.hidden_size, spec.qkv_bias
@@ -329,9 +344,14 @@ class CPUWeights:
             scales=self._vector(f"{at}.router.scales.weight", said.count)
             if said.expert_scales
             else None,
+            by_token=self._by_token(said, at) if said.by_token else None,
             latent_down=matrix(f"{at}.latent_down", said.latent, hidden) if said.latent else None,
             latent_up=matrix(f"{at}.latent_up", hidden, said.latent) if said.latent else None,
         )
+
+    def _by_token(self, said: ExpertsSpec, at: str) -> np.ndarray:
+        table = load_by_token(self.weights, self.config.vocab_size, said, at)
+        return np.ascontiguousarray(table.numpy(), dtype=np.int32)
 
     def _vector(self, name: str, size: int) -> np.ndarray:
         return self._packing.vector(name, size)

@@ -9,9 +9,9 @@ import numpy as np
 
 from penstock.model.layer_spec import RopeSpec
 from penstock_kernels.cpu.matrix import PackedMatrix
-from penstock_kernels.cpu.operands import NormWeights, RotationTable
+from penstock_kernels.cpu.operands import CPUEntries, NormWeights, RotationTable
 from penstock_kernels.cpu.recurrent import Recurrent
-from penstock_kernels.cpu.streams import CPUStreams
+from penstock_kernels.cpu.streams import CPUMixing, CPUStreams
 from penstock_worker.layers.rotary import Rotary
 
 
@@ -30,6 +30,8 @@ class ExpertWeights:
     """A matrix with one output: the logit of the weight of the expert that every token has."""
     scales: np.ndarray | None = None
     """[experts] float32: factors of the chosen experts' shares."""
+    by_token: np.ndarray | None = None
+    """[vocab, active] int32: the experts of each token id; None: scores choose."""
     latent_down: PackedMatrix | None = None
     """Makes what experts read of the hidden state; `latent_up` leads back. None: they read the
     hidden state."""
@@ -66,6 +68,30 @@ class LatentWeights:
     """Norm of that vector."""
     index: IndexWeights | None = None
     """What chooses the tokens that attention reads, if the layer does so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressedWeights:
+    """Weights of attention whose tokens see entries that stand for several of them, besides those
+    that make queries, and the output of what groups of heads give."""
+
+    query_down: PackedMatrix
+    """Makes the vector that queries are made of."""
+    query_norm: NormWeights
+    """Norm of that vector."""
+    head_norm: NormWeights
+    """Norm of each head's query."""
+    key: PackedMatrix
+    key_norm: NormWeights
+    by_group: tuple[PackedMatrix, ...]
+    """Makes of what each group of heads gives what the output is made of."""
+    entries: CPUEntries | None = None
+    given: tuple[PackedMatrix, ...] = ()
+    """Make what a token gives to entries: values, logits, and both for the index."""
+    index_query: PackedMatrix | None = None
+    """Makes the index's queries of the vector that attention's are made of."""
+    index_weigher: PackedMatrix | None = None
+    """Makes the weights of the index's heads of the hidden state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +206,9 @@ class LayerWeights:
     """The value matrix. None with `key`: values are made of keys."""
     latent: LatentWeights | None = None
     """Weights of latent attention, in place of `key` and `value`."""
+    compressed: CompressedWeights | None = None
+    """Weights of attention to entries that stand for several tokens, in place of `key` and
+    `value`."""
     output_gate: PackedMatrix | None = None
     """Makes the gates of what attention gives: one for each number, or one for each head."""
     recurrent: RecurrentWeights | None = None
@@ -207,6 +236,8 @@ class LayerWeights:
     output_scale: float = 1.0
     streams: StreamLayerWeights | None = None
     """Weights of a model with several residuals."""
+    mixing: tuple[CPUMixing, CPUMixing] | None = None
+    """How both halves mix several residuals."""
     cross: CrossWeights | None = None
     """Attention to the encoder's output, in an encoder-decoder model."""
     beside_embedding: bool = False
@@ -234,6 +265,8 @@ class ModelWeights:
     embedding_norm: NormWeights | None = None
     layer_inputs: LayerInputsWeights | None = None
     streams: StreamEndsWeights | None = None
+    mixing: CPUMixing | None = None
+    """How several residuals are read behind the last layer."""
     positions: PackedMatrix | None = None
     """A row for each of a sequence's positions; None: embeddings say nothing of these."""
 
