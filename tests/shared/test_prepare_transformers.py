@@ -12,6 +12,8 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.families import HUB_CLASSES
+from penstock.families.audio import AUDIO_CLASSES
+from penstock.families.vision import VISION_CLASSES
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig, TransformersConfig
 from penstock.prepare import find_prepared, load_manifest, prepare
@@ -51,6 +53,12 @@ def test_sizes_of_an_older_naming(tmp_path: Path) -> None:
     assert (config.hidden_size, config.num_layers, config.max_position) == (24, 2, 128)
     assert (config.num_heads, config.num_kv_heads, config.head_dim) == (3, 3, 8)
     assert json.loads(config.settings) == GPT2
+
+
+@pytest.mark.parametrize("name", [*VISION_CLASSES, *AUDIO_CLASSES])
+def test_what_sees_or_hears_is_ours_whatever_its_class_is_called(name: str) -> None:
+    fields = Fields({"architectures": [name], "model_type": "any"}, "config.json")
+    assert not is_for_transformers(fields, "auto")
 
 
 @pytest.mark.parametrize(

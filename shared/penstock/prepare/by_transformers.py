@@ -13,9 +13,11 @@ from typing import Any
 from penstock.config.settings import ModelImpl
 from penstock.errors import UnsupportedModel
 from penstock.families import MODEL_NAMES
+from penstock.families.audio import AUDIO_CLASSES
 from penstock.families.bounds import MAX_EXPERTS, MAX_LAYERS, layer_count
 from penstock.families.eagle3 import is_eagle3
 from penstock.families.finding import family_of_class
+from penstock.families.vision import VISION_CLASSES
 from penstock.formats.fields import Fields
 from penstock.model.config import TransformersConfig
 from penstock.model.layer_spec import NormSpec
@@ -107,6 +109,8 @@ def _falls_to_transformers(fields: Fields) -> bool:
 
 
 def _known(name: str) -> bool:
+    if name in VISION_CLASSES or name in AUDIO_CLASSES:  # some are called like decoders
+        return True
     return any(map(family_of_class, (name, f"{_stem(name)}ForCausalLM")))
 
 
