@@ -46,7 +46,7 @@ class Upkeep:
             account.rest = max(0, account.rest - passes)
             return
         account.credit = min(MOST, account.credit + gain - cost + SHARE * passes)
-        if account.credit == MOST:
+        if gain > 0.0 and account.credit == MOST:
             account.next = LEAST_REST
         elif cost and account.credit < 0.0:
             account.rest, account.credit = account.next, FIRST
