@@ -40,6 +40,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServe
         "single": HubRepository({"a-F16.gguf": one.read_bytes()}),
         "several": HubRepository(two),
         "model": HubRepository(dict(others)),
+        "beside": HubRepository(
+            others | {f"vision-lora/{name}": content for name, content in peft.items()}
+        ),
     }
     with serving_hub(**repositories) as hub:
         ours = Hub(endpoint=hub.url, cache=tmp_path / "hub")
@@ -57,6 +60,17 @@ def test_the_adapters_files_come_and_no_others(server: HubServer, tmp_path: Path
     assert not server.requests
 
 
+@pytest.mark.parametrize("name", ["org/beside:vision-lora", "org/beside:vision-lora/"])
+def test_an_adapter_in_a_folder_of_its_model(server: HubServer, tmp_path: Path, name: str) -> None:
+    """As Phi-4-multimodal's are."""
+    found = prepare_adapter(name, max_rank=4, cache_dir=tmp_path)
+    assert found == prepare_adapter(tmp_path / "peft", max_rank=4, cache_dir=tmp_path)
+    assert not server.sent("optimizer.pt")
+    server.requests.clear()
+    assert prepare_adapter(name, max_rank=4, cache_dir=tmp_path) == found
+    assert not server.requests
+
+
 @pytest.mark.parametrize("name", ["org/single", "org/several:F16", "org/several:a-F16.gguf"])
 def test_a_gguf_file_is_found_by_its_name(server: HubServer, tmp_path: Path, name: str) -> None:
     found = prepare_adapter(name, max_rank=4, cache_dir=tmp_path)
@@ -70,6 +84,8 @@ def test_what_cannot_be_had_is_said(
     for name, why in (
         ("org/several", "a-F16.gguf, b-Q8_0.gguf"),
         ("org/model", "adapter_config.json and adapter_model.safetensors are needed"),
+        ("org/beside", "a folder within the repository"),
+        ("org/beside:speech-lora", "a folder within the repository"),
         ("org/nothing", "org/nothing"),
     ):
         with pytest.raises(InvalidRequest, match=why):

@@ -85,19 +85,22 @@ def fetch_adapter(name: HubName, report: Report, *, most: int, hub: Hub | None =
 def adapter_files(name: HubName, paths: Sequence[str]) -> tuple[str, ...]:
     """Returns those files of a repository that make the adapter. Raises ModelNotFound if it has
     none, or if the name doesn't say which."""
-    if name.choice is None and all(each in paths for each in FOLDER_FILES):
-        return FOLDER_FILES
+    folder = "" if name.choice is None else f"{name.choice.rstrip('/')}/"
+    own = tuple(f"{folder}{each}" for each in FOLDER_FILES)
+    if all(each in paths for each in own):
+        return own
     models = [each for each in group_gguf(sorted(paths)) if len(each.files) == 1]
     found = models if name.choice is None else matching(name.choice, models)
     if len(found) == 1:
         return found[0].files
     files = ", ".join(each.files[0] for each in models[:8]) or "none"
     raise ModelNotFound(
-        f"{name} names no adapter: {' and '.join(FOLDER_FILES)} are needed, or one .gguf file, "
-        f"named behind a colon where there are several; {name.repository} has of the latter: "
-        f"{files}"
+        f"{name} names no adapter: {' and '.join(FOLDER_FILES)} are needed, or one .gguf file; a "
+        "folder within the repository, and one of several files, is named behind a colon; "
+        f"{name.repository} has of the latter: {files}"
     )
 
 
 def _path(snapshot: Path, files: tuple[str, ...]) -> Path:
-    return snapshot if files == FOLDER_FILES else snapshot / files[0]
+    first = snapshot / files[0]
+    return first.parent if first.name in FOLDER_FILES else first

@@ -68,8 +68,8 @@ def prepare_adapter(
     """Copies an adapter, and reads the copy.
 
     source: a folder in PEFT's format, or a .gguf file; or, without `within`, the name of one on
-    the hub (owner/name, owner/name:FILE, owner/name@REVISION), which is downloaded if it isn't in
-    the hub's cache.  max_rank: the highest that is served.
+    the hub (owner/name, owner/name:FILE, owner/name:FOLDER, owner/name@REVISION), which is
+    downloaded if it isn't in the hub's cache.  max_rank: the highest that is served.
     within: the folder, without links in its path, below which all of its files must lie.
     shown: what messages call it; default: as `source`.  keep: digests of other adapters whose
     copies stay.
