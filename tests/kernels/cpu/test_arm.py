@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SAME_BITS = (
     "test_products or test_tiles or test_draws or largest or groups[3- or scans or "
-    "(test_steps and (experts or int8))"
+    "(test_steps and (experts or int8)) or test_mixed or (test_entries and unlike)"
 )
 """Tests of test_same_bits.py that run without --long: every kind of weights, of cache, and of
 scan."""

@@ -16,7 +16,10 @@ from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.slow_recurrent import SlowRecurrent
 from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source, source_of
 from tests.kernels.cpu.steps import Run, random_steps, random_tokens
+from tests.kernels.cpu.test_entries import CASES as ENTRIES
+from tests.kernels.cpu.test_entries import Model
 from tests.kernels.cpu.test_mechanisms import MODELS
+from tests.kernels.cpu.test_mixing import computed, mixing, program
 from tests.kernels.cpu.test_recurrent import SHAPES
 
 ODD = (0.0, -0.0, 1e-41, 3e38, np.nan, np.inf)
@@ -97,6 +100,20 @@ def test_draws(alike: list[str]) -> None:
 
     check(alike, lambda: drawn().view(np.uint32).astype(np.float32))
     check(alike, sampled)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_entries(alike: list[str], name: str) -> None:
+    model = Model(ENTRIES[name])
+    for cache in ("float32", "bfloat16"):
+        counts = [model.case.length - 5, 5]
+        check(alike, lambda cache=cache, counts=counts: model.computed(counts, cache=cache))
+
+
+def test_mixed_residuals(alike: list[str]) -> None:
+    of = program([mixing(4, 72, 4, 1), mixing(4, 72, 4, 2)], mixing(4, 72, 0, 3))
+    numbers = np.random.default_rng(1).standard_normal((33, 3 * 72)).astype(np.float32)
+    check(alike, lambda: computed(of, numbers, [33], 2))
 
 
 ROWS = (15, 16, 23, 24, 25, 31, 32, 33, 55, 64, 77)
