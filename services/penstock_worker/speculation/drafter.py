@@ -152,25 +152,14 @@ class Asked(Generic[AnyFollowed]):
 AnyAsked = TypeVar("AnyAsked", bound=Asked[Any])
 
 
-class PassDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
-    """A proposer that computes its drafts. May be called from several threads at once, with works
-    that have no slot in common, where its passes may."""
+class SamplingDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
+    """A proposer that computes logits of its drafts. May be called from several threads at once,
+    with works that have no slot in common, where its passes may."""
 
-    def __init__(
-        self,
-        sampler: QueuedSampler,
-        slots: Slots,
-        rows: DraftRows,
-        limits: DraftLimits,
-        groups: int = 1,
-    ) -> None:
-        """Passes have `groups` times as many blocks as `rows`: each of the drafter's KV groups has
-        all blocks of the first group's tables, one group after another."""
+    def __init__(self, sampler: QueuedSampler, slots: Slots, limits: DraftLimits) -> None:
         self._sampler = sampler
         self._slots = slots
-        self._rows = rows
         self._limits = limits
-        self._groups = groups
         self._followed: dict[int, AnyFollowed] = {}
         self._resting = False
         self._left: set[int] = set()
@@ -178,8 +167,8 @@ class PassDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
         self._upkeep = 0.0
 
     @abstractmethod
-    def _begin(self, sampling: TokenSampling, computed: int, noted: int) -> AnyFollowed:
-        """Returns what is known of a sequence that is met for the first time."""
+    def _state(self, work: SlotWork, slot: Slot) -> AnyFollowed:
+        """Returns what is known of the sequence in a slot."""
 
     @abstractmethod
     def _ask(self, work: SlotWork, slot: Slot, state: AnyFollowed, spare: int) -> AnyAsked:
@@ -190,27 +179,21 @@ class PassDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
         """Computes all rows that are asked for, and appends drafts to those that are drafted
         for."""
 
+    @abstractmethod
+    def _note(self, asked: AnyAsked) -> None:
+        """Takes note of what was computed for a work, if anything was."""
+
     def take(self, plan: Plan) -> None:
         """Takes note of a plan that was applied to the slots."""
-        self._rows.copied(plan.copies)
-        for work in plan.work:
-            self._rows.given(work.new_blocks)
         for number in plan.released:
             self._followed.pop(number, None)
             self._left.discard(number)
         self._resting = plan.rests
 
-    def fetched(self, message: FetchKV) -> None:
-        """Follows copies of blocks. Fetched blocks have none of the drafter's rows, which are
-        computed where they are wanted."""
-        self._rows.copied(message.copies)
-        self._rows.given(message.blocks)
-
     def reset(self) -> None:
         """Forgets all sequences."""
         self._followed.clear()
         self._left.clear()
-        self._rows.clear()
 
     def proposed(self, slot: int) -> int:
         """Returns how many tokens can be proposed after the slot's."""
@@ -262,37 +245,8 @@ class PassDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
         self._left.add(number)
         self._followed.pop(number, None)
 
-    def _note(self, asked: AnyAsked) -> None:
-        state = asked.state
-        first = min(asked.start, state.noted, state.computed)
-        state.computed = max(state.computed, asked.reached)
-        self._rows.note(asked.slot.blocks, first, asked.end, state.computed)
-        state.noted = asked.end
-
-    def _state(self, work: SlotWork, slot: Slot) -> AnyFollowed:
-        state = self._followed.get(work.slot)
-        if state is None:
-            found = self._rows.leading(slot.blocks, work.start)
-            state = self._begin(_without_logprobs(slot.sampling), found, work.start)
-            self._followed[work.slot] = state
-        return state
-
     def _room(self, end: int) -> int:
         return max(0, self._limits.positions - end)
-
-    def _batch(
-        self, asked: Sequence[AnyAsked], tokens: list[int], starts: np.ndarray, counts: np.ndarray
-    ) -> Batch:
-        """Returns the rows of each that begin at `starts`, [slots], `counts` of each. tokens: of
-        all rows."""
-        widths = -(-(starts + counts) // self._slots.bounds.block_size)
-        numbers = [own.number for own in asked]
-        tables = self._slots.tables.of(numbers, widths.tolist())
-        more = tuple(
-            [table + group * self._rows.blocks for table in tables]
-            for group in range(1, self._groups)
-        )
-        return Batch(np.array(tokens, dtype=np.int64), tables, starts, counts, more, numbers)
 
     def _sampled(self, drafting: list[AnyAsked], logits: Tensor) -> list[AnyAsked]:
         """Appends a draft to each of these, by its row of logits, and returns those that are to get
@@ -316,7 +270,76 @@ class PassDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
         return going_on
 
 
-def _without_logprobs(sampling: TokenSampling) -> TokenSampling:
+class PassDrafter(SamplingDrafter[AnyFollowed, AnyAsked]):
+    """One that has keys and values of its own."""
+
+    def __init__(
+        self,
+        sampler: QueuedSampler,
+        slots: Slots,
+        rows: DraftRows,
+        limits: DraftLimits,
+        groups: int = 1,
+    ) -> None:
+        """Passes have `groups` times as many blocks as `rows`: each of the drafter's KV groups has
+        all blocks of the first group's tables, one group after another."""
+        super().__init__(sampler, slots, limits)
+        self._rows = rows
+        self._groups = groups
+
+    @abstractmethod
+    def _begin(self, sampling: TokenSampling, computed: int, noted: int) -> AnyFollowed:
+        """Returns what is known of a sequence that is met for the first time."""
+
+    def take(self, plan: Plan) -> None:
+        """Takes note of a plan that was applied to the slots."""
+        self._rows.copied(plan.copies)
+        for work in plan.work:
+            self._rows.given(work.new_blocks)
+        super().take(plan)
+
+    def fetched(self, message: FetchKV) -> None:
+        """Follows copies of blocks. Fetched blocks have none of the drafter's rows, which are
+        computed where they are wanted."""
+        self._rows.copied(message.copies)
+        self._rows.given(message.blocks)
+
+    def reset(self) -> None:
+        """Forgets all sequences."""
+        super().reset()
+        self._rows.clear()
+
+    def _note(self, asked: AnyAsked) -> None:
+        state = asked.state
+        first = min(asked.start, state.noted, state.computed)
+        state.computed = max(state.computed, asked.reached)
+        self._rows.note(asked.slot.blocks, first, asked.end, state.computed)
+        state.noted = asked.end
+
+    def _state(self, work: SlotWork, slot: Slot) -> AnyFollowed:
+        state = self._followed.get(work.slot)
+        if state is None:
+            found = self._rows.leading(slot.blocks, work.start)
+            state = self._begin(without_logprobs(slot.sampling), found, work.start)
+            self._followed[work.slot] = state
+        return state
+
+    def _batch(
+        self, asked: Sequence[AnyAsked], tokens: list[int], starts: np.ndarray, counts: np.ndarray
+    ) -> Batch:
+        """Returns the rows of each that begin at `starts`, [slots], `counts` of each. tokens: of
+        all rows."""
+        widths = -(-(starts + counts) // self._slots.bounds.block_size)
+        numbers = [own.number for own in asked]
+        tables = self._slots.tables.of(numbers, widths.tolist())
+        more = tuple(
+            [table + group * self._rows.blocks for table in tables]
+            for group in range(1, self._groups)
+        )
+        return Batch(np.array(tokens, dtype=np.int64), tables, starts, counts, more, numbers)
+
+
+def without_logprobs(sampling: TokenSampling) -> TokenSampling:
     if sampling.logprobs is None:
         return sampling
     return msgspec.structs.replace(sampling, logprobs=None)
