@@ -81,11 +81,14 @@ def said(text: str) -> SpeculativeConfig:
 def test_heads_are_named_as_elsewhere() -> None:
     eagle = said('{"method": "eagle3", "model": "/heads/one", "num_speculative_tokens": 3}')
     assert (eagle.method, eagle.model, eagle.before) == ("eagle3", "/heads/one", ())
-    for name in ("deepseek_mtp", "qwen3_next_mtp", "qwen3_5_mtp"):
+    for name in ("deepseek_mtp", "qwen3_next_mtp", "qwen3_5_mtp", "gemma4_mtp"):
         assert said(f'{{"method": "{name}"}}') == said('{"method": "mtp"}')
+    assistant = said('{"method": "gemma4_mtp", "model": "hub/name"}')
+    assert assistant == said('{"method": "mtp", "model": "hub/name"}')
+    assert (assistant.method, assistant.model) == ("mtp", "hub/name")
     for text, words in (
         ('{"method": "eagle3"}', "method eagle3 needs a draft model"),
-        ('{"method": "mtp", "model": "x"}', "mtp is the model's own, with no separate model"),
+        ('{"method": "suffix", "model": "x"}', "suffix computes nothing and has no separate model"),
         ('{"method": "medusa"}', "method 'medusa' is not served"),
     ):
         with pytest.raises(InvalidRequest, match=words):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import ClassVar
@@ -116,6 +117,13 @@ class ReferenceAttention:
         heads = [head[: self.zero_slot].view(torch.uint8) for part in parts for head in part]
         more = [] if self._compressed is None else self._compressed.kv_blocks()
         return [head.reshape(blocks, -1).numpy() for head in heads] + more
+
+    def asked_by(self, heads: int) -> ReferenceAttention:
+        """Returns the same keys and values, for layers that have so many query heads."""
+        other = copy(self)
+        other.shape = replace(self.shape, num_heads=heads, query_heads=frozenset())
+        vars(other).pop("_sharing", None)
+        return other
 
     def of_layer(self, layer: int) -> tuple[ops.KVRows, ops.KVRows]:
         """Returns the keys and values of a layer, each [kv_heads, slots, head_dim]."""

@@ -10,10 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock_worker.forward.interface import Batch
+from penstock.errors import UnsupportedModel
+from penstock.model.config import HeadConfig
+from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.weights import Weights
 
+ID_GROUPS = "masked_embedding"
+"""Of what tensors' names begin with that say which groups an assistant's ids are in."""
 UNLIKELY = -1e30
 """The logit of an id that a head never drafts: finite, and below all others."""
 
@@ -106,6 +110,54 @@ class DeviceHeadRecipe(HeadRecipe):
     """How a layer of a head will be computed on a device with a queue."""
 
     build: Callable[[], DeviceHeadBuild]
+
+
+@dataclass(frozen=True)
+class AssistantRecipe:
+    """How a head that borrows keys and values will be computed."""
+
+    dtype: str  # For logs.
+    build: Callable[[], Callable[[Forward], HeadForward]]
+    """Reads the weights, and returns a function that makes the head for the served model's forward
+    pass. Its rows are those in front of a sequence's newest token, which is the batch's; it stores
+    nothing."""
+
+
+@dataclass(frozen=True)
+class LikelyIds:
+    """The ids that are drafted at all: those of the likeliest groups. They lie together as what
+    they mean does, so that products of few rows could do (transformers'
+    Gemma4AssistantMaskedEmbedder)."""
+
+    centroids: Tensor
+    """[groups, hidden] float32."""
+    ids: Tensor
+    """[groups, ids of each] int64."""
+    likeliest: int
+    """How many groups."""
+
+    @staticmethod
+    def take(weights: Weights, config: HeadConfig) -> LikelyIds | None:
+        """None: all ids are drafted. Raises UnsupportedModel."""
+        count, vocab = config.id_groups, config.vocab_size
+        if not count:
+            return None
+        shape = (count, config.hidden_size)
+        centroids = weights.take(f"{ID_GROUPS}.centroids.weight", shape, torch.float32)
+        ids = weights.take_table(f"{ID_GROUPS}.token_ordering", (vocab,))
+        if ids.min() < 0 or ids.max() >= vocab or len(ids.unique()) < vocab:
+            raise UnsupportedModel(
+                f"tensor {ID_GROUPS}.token_ordering names ids from {int(ids.min())} to"
+                f" {int(ids.max())}; each below {vocab} has to be there once"
+            )
+        return LikelyIds(centroids, ids.view(count, -1), config.likeliest_groups)
+
+    def only(self, logits: Tensor, normed: Tensor) -> Tensor:
+        """Maps logits, [rows, vocab], to those with all others UNLIKELY. `normed`: what they were
+        made of, [rows, hidden]."""
+        best = torch.topk(normed.float() @ self.centroids.T, self.likeliest).indices
+        ids = self.ids[best].flatten(1)
+        return torch.full_like(logits, UNLIKELY).scatter_(1, ids, logits.gather(1, ids))
 
 
 def in_served_vocabulary(logits: Tensor, ids: Tensor | None, count: int) -> Tensor:

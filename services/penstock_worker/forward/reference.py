@@ -107,6 +107,16 @@ class ReferenceForward(LayerByLayer):
         self._states = states
         self._adapters = adapters or RowAdapters()
 
+    @property
+    def model(self) -> DecoderModel:
+        """What computes the layers."""
+        return self._model
+
+    @property
+    def attention(self) -> AttentionBackend:
+        """What has their keys and values."""
+        return self._attention
+
     def count_layer(self) -> None:
         """Counts a layer that was computed beside the decoder's. Raises what `logits` raises."""
         self._count_layer()

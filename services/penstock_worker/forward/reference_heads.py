@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from penstock.model.config import HeadConfig, WeightFiles
+from penstock.model.config import HeadConfig, ModelConfig, WeightFiles
 from penstock.model.kv_layout import kv_layout
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import padded_rows
@@ -18,15 +18,20 @@ from penstock_worker.attention.interface import BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.heads import (
+    AssistantRecipe,
     HeadForward,
     HeadRecipe,
+    LikelyIds,
     OpenHead,
     in_served_vocabulary,
 )
-from penstock_worker.forward.interface import Batch
+from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.forward.layer_by_layer import LayerByLayer
+from penstock_worker.forward.reference import ReferenceForward
+from penstock_worker.models.assistant import AssistantModel, Borrowing
+from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.models.draft_head import DraftHeadModel
-from penstock_worker.weights.heads import SharedEnds
+from penstock_worker.weights.heads import SharedEnds, assistant_weights
 
 
 class ReferenceHead(LayerByLayer):
@@ -97,3 +102,80 @@ def head_recipe(
 
     name = str(dtype).removeprefix("torch.")
     return HeadRecipe(name, ReferenceAttention.block_bytes(shape), build)
+
+
+class ReferenceAssistant(LayerByLayer):
+    """Adapts an AssistantModel beside the served model to the interface `HeadForward`."""
+
+    def __init__(
+        self,
+        model: AssistantModel,
+        served: DecoderModel,
+        attention: ReferenceAttention,
+        ids: LikelyIds | None,
+    ) -> None:
+        """`attention`: over the served model's keys and values, by as many queries as the assistant
+        has."""
+        super().__init__()
+        self._model = model
+        self._served = served
+        self._attention = attention
+        self._ids = ids
+
+    def kv_blocks(self) -> list[np.ndarray]:
+        """None: it stores nothing."""
+        return []
+
+    @property
+    def like(self) -> Tensor:
+        return torch.empty(0, self._model.config.served_hidden, dtype=self._model.dtype)
+
+    def hidden(self, taken: Tensor) -> Tensor:
+        normed = self._served.norm(_padded(taken.to(self._served.dtype)))
+        return normed[: len(taken)].to(self._model.dtype)
+
+    def step(
+        self, batch: Batch, hidden: Tensor, rows: np.ndarray, onward: np.ndarray
+    ) -> tuple[Tensor, Tensor]:
+        model, count = self._model, len(batch.tokens)
+        padding = (0, padded_rows(count) - count)
+        layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables)
+        # The newest token's position is one further than that of the last token it sees.
+        newest = torch.from_numpy(np.pad(layout.positions + 1, padding))
+        embedded = self._served.embedded(torch.from_numpy(np.pad(batch.tokens, padding)), newest)
+        attention = Borrowing(self._attention.plan(layout), model.config)
+        found = model.normed(
+            embedded.to(model.dtype), _padded(hidden), newest, attention, self._count_layer
+        )
+        wanted = found[torch.from_numpy(rows)]
+        logits = model.logits(wanted)
+        if self._ids is not None:
+            logits = self._ids.only(logits, wanted)
+        return logits, model.onward(found[torch.from_numpy(onward)])
+
+
+def assistant_recipe(
+    config: HeadConfig, served: ModelConfig, files: WeightFiles, setup: Setup, threads: int
+) -> AssistantRecipe:
+    """`config`: as it is beside the served model. `files`, `setup`: the assistant's. Raises
+    StartupError for settings that can't be followed."""
+    dtype = compute_dtype(setup.dtype, files)
+
+    def build() -> Callable[[Forward], HeadForward]:
+        positions = min(setup.max_model_len, config.max_position)
+        weights = assistant_weights(files, config, dtype)
+        ids = LikelyIds.take(weights, config)
+        model = AssistantModel(config, weights, positions)
+
+        def beside_model(forward: Forward) -> HeadForward:
+            attention = getattr(forward, "attention", None)
+            if not isinstance(forward, ReferenceForward) or not isinstance(
+                attention, ReferenceAttention
+            ):
+                raise TypeError(f"no assistant borrows from a {type(forward).__name__}")
+            borrowed = attention.asked_by(config.num_heads)
+            return ReferenceAssistant(model, forward.model, borrowed, ids)
+
+        return beside_model
+
+    return AssistantRecipe(str(dtype).removeprefix("torch."), build)

@@ -176,7 +176,7 @@ class DecoderModel:
         received."""
         by_time = None if media is None else media.positions
         rotations = tuple(rotary.at(positions, by_time) for rotary in self.rotaries)
-        residual = self._embedded(tokens, positions) if before is None else before
+        residual = self.embedded(tokens, positions) if before is None else before
         if media is not None and before is None:
             media.put_into(residual)
         update, inputs = None, None
@@ -204,7 +204,9 @@ class DecoderModel:
         if self._aux_hidden is not None and layers in self._aux_hidden.behind:
             kept[layers] = residual.clone() if update is None else residual + update
 
-    def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
+    def embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Maps `tokens` at `positions`, each [rows] int64, to what the first layer gets of them,
+        [rows, hidden]. Of the first stage."""
         rows = self._embed(tokens)
         if self._multiplier is not None:
             rows = rows * self._multiplier

@@ -13,6 +13,7 @@ from msgspec.structs import replace as struct_replace
 
 from penstock.errors import StartupError
 from penstock.families.finding import served_family
+from penstock.families.gemma4 import GEMMA4
 from penstock.model.config import HeadConfig, ModelConfig, PreparedModel, WeightFiles
 from penstock.model.layer_spec import LayerSpec
 from penstock.prepare import load_manifest
@@ -206,6 +207,11 @@ def _described(prepared: PreparedModel, setup: Setup) -> _Described:
     """Raises StartupError, or ModelNotFound or UnsupportedModel."""
     said, served = setup.speculation, prepared.decoder
     if said is not None and said.method == "mtp":
+        if served.architecture == GEMMA4.name:
+            raise StartupError(
+                "speculative_config: what drafts for Gemma 4 with method mtp is an assistant, which"
+                " `model` has to name; method suffix is allowed with every model"
+            )
         files = OwnHeadFiles(prepared.weights, served)
         config = mtp_head(served, hidden_first=files.layout.hidden_first)
         # More drafts than tokens are asked for are never made.
@@ -214,10 +220,13 @@ def _described(prepared: PreparedModel, setup: Setup) -> _Described:
         return _Described(config, prepared.weights, [*opening])
     folder = "" if said is None else said.model
     head = load_manifest(folder)
-    if not isinstance(head.config, HeadConfig):
+    if not isinstance(head.config, HeadConfig) or head.config.borrows:
+        what, method = ("a model", "draft_model")
+        if isinstance(head.config, HeadConfig):
+            what, method = ("an assistant", "mtp")
         raise StartupError(
-            f"speculative_config: {head.name} is a model, and no head of EAGLE-3; with method"
-            " draft_model it may draft"
+            f"speculative_config: {head.name} is {what}, and no head of EAGLE-3; with method"
+            f" {method} it may draft"
         )
     own = head.config
     _check_sizes(own, served, head.name, prepared.name)

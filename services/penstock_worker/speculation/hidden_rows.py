@@ -81,6 +81,13 @@ class HiddenRows:
                 found[low - start : high - start] = held.rows[low - held.first : high - held.first]
         return found
 
+    def has(self, number: int, token_ids: Sequence[int], position: int) -> bool:
+        """Whether that of a position is held, of a slot with these tokens."""
+        held = self._held.get(number)
+        if held is None:
+            return False
+        return held.first <= position < held.first + self._right(held, token_ids, ())
+
     def forget(self, number: int, before: int | None = None) -> None:
         """Forgets those of positions below `before`; None: all of the slot's."""
         held = self._held.get(number)

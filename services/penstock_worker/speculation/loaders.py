@@ -21,6 +21,7 @@ from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceForward, DeviceRecipe, Forward, Recipe
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.sampler.interface import QueuedSampler
+from penstock_worker.speculation.assistant_loading import AssistantLoader
 from penstock_worker.speculation.beside import Beside
 from penstock_worker.speculation.draft_model import DraftModel
 from penstock_worker.speculation.drafter import DraftLimits, DraftRows
@@ -57,6 +58,8 @@ def draft_loader(
     method = None if setup.speculation is None else setup.speculation.method
     if method == "draft_model":
         return DraftLoader(prepared, served, setup, threads, ranks)
+    if setup.speculation is not None and method == "mtp" and setup.speculation.model:
+        return AssistantLoader(prepared, served, setup, threads, ranks)
     if method in ("eagle3", "mtp"):
         return HeadLoader(prepared, served, setup, threads, ranks)
     return None

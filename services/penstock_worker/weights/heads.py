@@ -153,6 +153,16 @@ def eagle3_weights(
     return Weights(by_our_names(own, TensorNames(), config), dtype, device)
 
 
+def assistant_weights(files: WeightFiles, config: HeadConfig, dtype: torch.dtype) -> Weights:
+    """Opens an assistant's own files: `pre_projection` in front of its layers, `post_projection`
+    behind their norm, and an output head that is its embedding."""
+    names = served_family(config.architecture).hub_names
+    found = safetensors_tensors(files.files, quantised=files.quantised)
+    weights = Weights(by_our_names(found, names, config), dtype)
+    weights.ignore(HEAD)
+    return weights
+
+
 def drafted_ids(weights: Weights, config: HeadConfig) -> torch.Tensor | None:
     """Takes the served model's ids of all of a head's own, [vocab] int64; None: they are the same.
     Raises UnsupportedModel."""

@@ -21,7 +21,7 @@ SERVED: tuple[DraftMethod, ...] = typing.get_args(DraftMethod)
 ALIASES: dict[str, DraftMethod] = dict.fromkeys(
     (
         *("deepseek_mtp", "glm4_moe_mtp", "glm4_moe_lite_mtp"),
-        *("mimo_mtp", "qwen3_next_mtp", "qwen3_5_mtp", "step3p5_mtp"),
+        *("mimo_mtp", "qwen3_next_mtp", "qwen3_5_mtp", "step3p5_mtp", "gemma4_mtp"),
     ),
     "mtp",
 )
@@ -105,9 +105,8 @@ def _check(config: SpeculativeConfig) -> None:
             f"prompt_lookup_min is {least} and prompt_lookup_max {most}; allowed are 1 to"
             f" {MAX_RUN}, the first not above the second"
         )
-    if config.model and config.method not in WITH_MODEL:
-        why = "computes nothing and has" if config.method in LOOKUPS else "is the model's own, with"
-        raise _refused(f"method {config.method} {why} no separate model")
+    if config.model and config.method in LOOKUPS:
+        raise _refused(f"method {config.method} computes nothing and has no separate model")
     if config.method in WITH_MODEL and not config.model:
         raise _refused(f"method {config.method} needs a draft model or head, as `model`")
     order = (*config.before, config.method)

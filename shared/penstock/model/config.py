@@ -154,8 +154,9 @@ class TransformersConfig(ModelConfig, frozen=True, kw_only=True, tag="transforme
 
 
 class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
-    """A layer that drafts for a model: it reads what that model's layers give, and is no model by
-    itself. `vocab_size` is that of its logits. Sizes are element counts."""
+    """What drafts for a model: it reads what that model's layers give, and is no model by itself.
+    One layer, or, where it `borrows`, any number. `vocab_size` is that of its logits. Sizes are
+    element counts."""
 
     served_vocab: int
     """Ids of the model that it drafts for, and rows of the embedding."""
@@ -180,6 +181,13 @@ class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
     chained: bool = True
     """Whether a further layer reads what the layer before it gives (DeepSeek-V3); else all read
     what the served model gives (MiMo-V2)."""
+    borrows: bool = False
+    """Whether its layers store nothing, and attend to keys and values of the served model's layers
+    (Gemma 4's assistant). Which ones is known beside that model: see AttentionSpec.reads."""
+    id_groups: int = 0
+    """Groups that a head that borrows has all ids in; 0: it has none."""
+    likeliest_groups: int = 0
+    """Of how many of them, the likeliest, ids are drafted."""
 
     @property
     def attention_inputs(self) -> int:
@@ -383,8 +391,9 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
                 f"{self.name} is an encoder ({self.family}), which gives no text"
             )
         if isinstance(self.config, HeadConfig):
+            method = "mtp" if self.config.borrows else "eagle3"
             raise UnsupportedModel(
                 f"{self.name} is a head, which drafts for a model: serve that one with "
-                '--speculative-config \'{"method": "eagle3", "model": …}\''
+                f'--speculative-config \'{{"method": "{method}", "model": …}}\''
             )
         return self.config

@@ -17,6 +17,7 @@ from penstock.families.audio import AUDIO_CLASSES
 from penstock.families.bounds import MAX_EXPERTS, MAX_LAYERS, layer_count
 from penstock.families.eagle3 import is_eagle3
 from penstock.families.finding import family_of_class
+from penstock.families.gemma4_assistant import is_assistant
 from penstock.families.vision import VISION_CLASSES
 from penstock.formats.fields import Fields
 from penstock.model.config import TransformersConfig
@@ -105,6 +106,7 @@ def _falls_to_transformers(fields: Fields) -> bool:
         and isinstance(fields.values.get("model_type"), str)
         and not is_encoder(fields)
         and not is_eagle3(fields)
+        and not is_assistant(fields)
     )
 
 

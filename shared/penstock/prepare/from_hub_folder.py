@@ -11,6 +11,7 @@ import msgspec
 from penstock.config.settings import ModelImpl
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.families.eagle3 import is_eagle3, read_eagle3
+from penstock.families.gemma4_assistant import is_assistant, read_assistant
 from penstock.families.qwen3_asr import lifted
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
@@ -81,7 +82,7 @@ def read_hub_folder(
             + ("; give one of its .gguf files itself" if any(path.glob("*.gguf")) else "")
         )
     stated = lifted(_read_json(path / CONFIG))
-    if is_eagle3(stated):
+    if is_eagle3(stated) or is_assistant(stated):
         files = find_safetensors(path)
         return head_checkpoint(stated, _weight_files(stated, files, check_shards(path, files)))
     config = _config(stated, model_impl, language_model_only=language_model_only)
@@ -265,7 +266,7 @@ NO_TOKENIZER = b"{}"
 def read_head(stated: Fields) -> HeadConfig:
     """Raises UnsupportedModel for a head that isn't served."""
     with odd_values_refused(stated.where):
-        config = read_eagle3(stated)
+        config = read_assistant(stated) if is_assistant(stated) else read_eagle3(stated)
     check_config(config, stated.where)
     return config
 

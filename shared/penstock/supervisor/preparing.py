@@ -10,7 +10,6 @@ import msgspec
 
 from penstock.config.settings import EngineConfig, LogSettings, ModelSettings
 from penstock.errors import StartupError
-from penstock.model.speculation import WITH_MODEL
 from penstock.prepare import find_prepared
 from penstock.supervisor.child import ChildSpec, ended_when_stopped, read_failure, start
 from penstock.supervisor.restarts import describe
@@ -81,7 +80,7 @@ async def with_draft_folder(config: EngineConfig, preparation: Preparation) -> E
     """Returns a configuration that names what drafts beside the model by its prepared folder, made
     if it isn't there. Raises StartupError or Stopped."""
     wanted = config.speculation.config
-    if wanted is None or wanted.method not in WITH_MODEL:
+    if wanted is None or not wanted.model:
         return config
     own = msgspec.structs.replace(
         config.model, model=wanted.model, language_model_only=False, mmproj=None

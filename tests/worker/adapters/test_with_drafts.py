@@ -13,6 +13,7 @@ import pytest
 
 from penstock.adapters import read_adapter
 from penstock.model.speculation import SpeculativeConfig
+from penstock.prepare import load_manifest
 from penstock.protocol.from_worker import AdapterReady
 from penstock.protocol.to_worker import Setup
 from penstock.protocol.worker_resources import LoadAdapter
@@ -21,8 +22,10 @@ from penstock_worker.loading.load import load
 from tests.adapter_folders import random_factors, write_peft
 from tests.worker.adapters.rig import factors_of
 from tests.worker.driver import GREEDY, Driver, Job
+from tests.worker.speculation.assistant_folders import assisted
 from tests.worker.speculation.draft_folders import SERVED, draft_setup, write_folder
 from tests.worker.speculation.drafted_jobs import PENALTIES, SEEDED
+from tests.worker.speculation.slow_heads import POSITIONS
 from tests.worker.speculation.test_exactness import same
 
 
@@ -96,3 +99,27 @@ def test_drafts_and_adapters(setup: Setup, adapters: dict[str, Path], backend: s
         found = run(drafting, adapters, draft=4, preempt_every=9)
         same(found, alone)
         assert sum(job.kept for job in found) > 0
+
+
+def test_an_assistant_and_adapters(tmp_path: Path) -> None:
+    """It reads what adapters have made of keys, values and hidden states."""
+    model = assisted("the last one stores", tmp_path, counts=True)
+    setup = msgspec.structs.replace(
+        draft_setup(model.folder, model.folder),
+        max_model_len=POSITIONS,
+        num_kv_blocks=240,
+        max_num_seqs=20,
+        max_loras=2,
+        max_lora_rank=16,
+        speculation=SpeculativeConfig(**model.said, num_speculative_tokens=4),
+    )
+    config = load_manifest(model.folder).decoder
+    factors = [factors_of(config, 8 << seed, seed, size=0.3) for seed in range(2)]
+    folders = [write_peft(tmp_path / str(seed), each) for seed, each in enumerate(factors)]
+    adapters = {read_adapter(folder)[0]: folder for folder in folders}
+    alone = run(msgspec.structs.replace(setup, speculation=None), adapters, num_blocks=240)
+    found = run(setup, adapters, num_blocks=240, draft=4, preempt_every=9)
+    same(found, alone)
+    ours, theirs, none = (job.logprobs for job in found[6:9])
+    assert ours != theirs != none != ours
+    assert sum(job.kept for job in found if job.adapter) > 0

@@ -204,7 +204,8 @@ def prepared_folder(hub: Path, folder: Path) -> Path:
     """Writes the prepared folder of a model or a head that has no tokenizer."""
     path = hub / "config.json"
     fields = Fields(json.loads(path.read_text()), str(path))
-    config: ModelConfig = read_head(fields) if "draft_vocab_size" in fields else read_config(fields)
+    drafts = "draft_vocab_size" in fields or "backbone_hidden_size" in fields
+    config: ModelConfig = read_head(fields) if drafts else read_config(fields)
     files = tuple(str(file) for file in find_safetensors(hub))
     manifest = PreparedModel(
         format_version=FORMAT_VERSION,

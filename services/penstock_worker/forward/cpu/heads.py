@@ -59,10 +59,10 @@ class JoinedEntry:
 
     def begin(self) -> Iterator[Phase]:
         yield Phase(kind=PhaseKind.EMBED, matrices=(self.embedding,))
-        yield _input(self.of_embedding, Buffer.RESIDUAL, self.width, self.embedding_norm)
+        yield input_of(self.of_embedding, Buffer.RESIDUAL, self.width, self.embedding_norm)
         yield product_into(self.of_embedding, Buffer.RESIDUAL)
-        yield _given(Buffer.MIXED, 0, self.width)
-        yield _input(self.of_hidden, Buffer.MIXED, self.width, self.hidden_norm)
+        yield given_into(Buffer.MIXED, 0, self.width)
+        yield input_of(self.of_hidden, Buffer.MIXED, self.width, self.hidden_norm)
         yield Phase(kind=PhaseKind.PRODUCT, source=Buffer.INPUT, matrices=(self.of_hidden,))
 
     def end(self) -> Iterator[Phase]:
@@ -77,8 +77,8 @@ class BesideEntry:
     width: int
 
     def begin(self) -> Iterator[Phase]:
-        yield _given(Buffer.RESIDUAL, 2 * self.width, self.width)
-        yield _given(Buffer.MIXED, 0, 2 * self.width)
+        yield given_into(Buffer.RESIDUAL, 2 * self.width, self.width)
+        yield given_into(Buffer.MIXED, 0, 2 * self.width)
 
     def end(self) -> Iterator[Phase]:
         yield from ()
@@ -113,14 +113,14 @@ def normed_embedding(embedding: PackedMatrix, norm: NormWeights, width: int) -> 
 
 
 def normed(norm: NormWeights, width: int) -> Iterator[Phase]:
-    yield _given(Buffer.RESIDUAL, 0, width)
+    yield given_into(Buffer.RESIDUAL, 0, width)
     yield rows_phase(width, norm)
 
 
 def multiplied(matrix: PackedMatrix) -> Iterator[Phase]:
     inputs, outputs = matrix.struct.inputs, matrix.struct.outputs
-    yield _given(Buffer.MIXED, 0, inputs)
-    yield _input(matrix, Buffer.MIXED, inputs)
+    yield given_into(Buffer.MIXED, 0, inputs)
+    yield input_of(matrix, Buffer.MIXED, inputs)
     yield product_into(matrix, Buffer.RESIDUAL)
     yield rows_phase(outputs)
 
@@ -131,11 +131,11 @@ def all_given(numbers: np.ndarray) -> GivenRows:
     return GivenRows(rows=np.arange(len(numbers), dtype=np.int32), numbers=numbers)
 
 
-def _given(target: Buffer, first: int, width: int) -> Phase:
+def given_into(target: Buffer, first: int, width: int) -> Phase:
     return Phase(kind=PhaseKind.TAKE_ROWS, target=target, first=first, width=width, adds=False)
 
 
-def _input(
+def input_of(
     reader: PackedMatrix, source: Buffer, width: int, norm: NormWeights | None = None
 ) -> Phase:
     """The phase that makes a product's input. All threads wait after it, as the product may write

@@ -11,7 +11,6 @@ import msgspec
 from penstock.config.model_list import ModelEntry, config_of
 from penstock.config.settings import ServeConfig
 from penstock.errors import PenstockError, StartupError
-from penstock.model.speculation import WITH_MODEL
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.prepare import load_manifest
 from penstock.supervisor.child import Child, ChildSpec
@@ -193,7 +192,7 @@ def within_memory(
     more."""
     weights, cache = weights_gib(folder), config.engine.cache
     drafting = config.engine.speculation.config
-    if drafting is not None and drafting.method in WITH_MODEL:
+    if drafting is not None and drafting.model:
         # By its prepared folder, see `with_draft_folder`.
         weights += weights_gib(Path(drafting.model))
     if entry.memory_gib is None:

@@ -1,0 +1,127 @@
+"""Gemma 4's assistant: a few layers that draft for a Gemma 4, whose keys and values they read.
+
+Source: transformers' Gemma4AssistantConfig and Gemma4AssistantForCausalLM.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.errors import UnsupportedModel
+from penstock.families.gemma4 import GEMMA4
+from penstock.formats.fields import Fields
+from penstock.model.config import HeadConfig, ModelConfig
+from penstock.model.layer_spec import KVHeadsSpec
+
+CLASS = "Gemma4AssistantForCausalLM"
+"""What `architectures` names in an assistant's config.json."""
+TEXT, SHARED = "text_config", "num_kv_shared_layers"
+OWN_INPUTS = ("hidden_size_per_layer_input", "vocab_size_per_layer_input")
+"""Of which the second says nothing where the first is 0."""
+REFUSED = ("enable_moe_block", "use_double_wide_mlp")
+"""What an assistant's layers never have."""
+HIDDEN, GROUPS, LIKELIEST = 1536, 2048, 32
+"""Hidden size of the model, groups of ids and how many of them are drafted from, where config.json
+doesn't say."""
+
+
+def is_assistant(fields: Fields) -> bool:
+    names = fields.values.get("architectures")
+    return isinstance(names, list) and CLASS in names
+
+
+def read_assistant(fields: Fields) -> HeadConfig:
+    """Raises UnsupportedModel for a variant that isn't served."""
+    text = fields.section(TEXT)
+    if text.text("model_type", "gemma4_text") != "gemma4_text":
+        raise text.wrong("model_type", "'gemma4_text'")
+    count = text.integer("num_hidden_layers")
+    if text.integer(SHARED, 0) not in (0, count):
+        raise text.wrong(SHARED, f"{count}, as many as there are layers,")
+    if text.integer(OWN_INPUTS[0], 256):
+        raise text.wrong(OWN_INPUTS[0], "0, as an assistant's layers have no inputs of their own,")
+    for key in REFUSED:
+        if text.flag(key, False):
+            raise text.wrong(key, "false")
+    if not fields.flag("tie_word_embeddings", True):
+        raise fields.wrong("tie_word_embeddings", "true")
+    decoder = GEMMA4.read_hub(text.without(SHARED, *OWN_INPUTS).replaced({OWN_INPUTS[0]: 0}))
+    said = {name: getattr(decoder, name) for name in ModelConfig.__struct_fields__}
+    groups, likeliest = _id_groups(fields, decoder.vocab_size)
+    return HeadConfig(
+        **said
+        | {
+            "layers": tuple(decoder.layer(number) for number in range(count)),
+            "tie_word_embeddings": True,
+            "embedding_multiplier": 1.0,
+            "logits_soft_cap": None,
+        },
+        served_vocab=decoder.vocab_size,
+        served_hidden=fields.integer("backbone_hidden_size", HIDDEN),
+        borrows=True,
+        id_groups=groups,
+        likeliest_groups=likeliest,
+    )
+
+
+def _id_groups(fields: Fields, vocab: int) -> tuple[int, int]:
+    """How many groups ids are in, and of how many of them ids are drafted; 0 and 0: of all ids."""
+    groups = fields.integer("num_centroids", GROUPS)
+    likeliest = fields.integer("centroid_intermediate_top_k", LIKELIEST)
+    if not fields.flag("use_ordered_embeddings", False):
+        return 0, 0
+    if groups < 1 or vocab % groups or not 1 <= likeliest <= groups:
+        raise UnsupportedModel(
+            f"{fields.where}: the likeliest {likeliest} of {groups} groups of {vocab} ids are"
+            " drafted from (num_centroids, centroid_intermediate_top_k); groups have to be of one"
+            " size, and as many as that"
+        )
+    return groups, likeliest
+
+
+def beside(head: HeadConfig, served: ModelConfig) -> HeadConfig:
+    """Returns an assistant whose layers say which of a model's layers they read: the last one of
+    their kind that stores keys and values. Raises UnsupportedModel for a model that it doesn't
+    fit."""
+    if served.architecture != GEMMA4.name:
+        raise UnsupportedModel(f"it drafts for Gemma 4; the model is a {served.architecture}")
+    sizes = (head.served_vocab, head.served_hidden)
+    wanted = (served.vocab_size, served.hidden_size)
+    if sizes != wanted:
+        raise UnsupportedModel(
+            f"it drafts for a model of {sizes[0]} ids and hidden size {sizes[1]}; the model has"
+            f" {wanted[0]} and {wanted[1]}"
+        )
+    layers = []
+    for number in range(head.num_layers):
+        layer = head.layer(number)
+        source = _source(head, number, served)
+        attention = msgspec.structs.replace(layer.attention, reads=source)
+        layers.append(msgspec.structs.replace(layer, attention=attention))
+    return msgspec.structs.replace(head, layers=tuple(layers))
+
+
+def _source(head: HeadConfig, number: int, served: ModelConfig) -> int:
+    own = head.layer(number).attention
+    rules = [served.layer(layer).attention for layer in range(served.num_layers)]
+    alike = [
+        layer
+        for layer, rule in enumerate(rules)
+        if rule.reads is None and (rule.window is None) == (own.window is None)
+    ]
+    if not alike:
+        raise UnsupportedModel(f"the model has no layer of the kind of its layer {number}")
+    source = alike[-1]
+    ours = (head.kv_heads(number), own.window)
+    theirs = (served.kv_heads(source), served.layer(source).attention.window)
+    if ours != theirs:
+        raise UnsupportedModel(
+            f"its layer {number} reads {_said(*ours)}; the model's layer {source} has"
+            f" {_said(*theirs)}"
+        )
+    return source
+
+
+def _said(heads: KVHeadsSpec, window: int | None) -> str:
+    tokens = "all tokens" if window is None else f"{window} tokens"
+    return f"{heads.count} KV heads of {heads.size} numbers and sees {tokens}"
