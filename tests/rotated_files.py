@@ -113,6 +113,7 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/system/test_kv_handover_served.py",
         "tests/system/test_offline_media.py",
         "tests/system/test_picture_vectors.py",
+        "tests/system/test_pictures_and_sounds.py",
         "tests/system/test_several_models.py",
         "tests/system/test_without_triton.py",
     ),
