@@ -19,6 +19,8 @@ from tests.gateway.agents.shapes import claude_code
 from tests.metrics_page import PORTS, port_of, read_page
 from tests.shared.tiny_models import write_gguf
 
+pytestmark = pytest.mark.timeout(300)  # beside four other jobs the first one takes 94 seconds
+
 TRAFFIC = AgentTraffic(
     sessions=2,
     kinds=1,
