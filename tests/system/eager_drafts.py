@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
+from penstock_engine.speculation.upkeep import Upkeep
 
 
 def as_many_as_there_are(
@@ -23,7 +24,13 @@ def always(policy: DraftPolicy, decodes: int) -> bool:
     return True
 
 
+def never(upkeep: Upkeep, sequences: int) -> bool:
+    """In place of Upkeep.rests, which does, too."""
+    return False
+
+
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DraftPolicy, "choose", as_many_as_there_are)
     monkeypatch.setattr(DraftPolicy, "wants_proposed", always)
+    monkeypatch.setattr(Upkeep, "rests", never)
