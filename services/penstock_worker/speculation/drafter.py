@@ -107,6 +107,8 @@ class Followed:
     sampling: TokenSampling  # Without log-probabilities.
     computed: int  # Rows that it has computed, from the first one on.
     noted: int  # Tokens whose rows have been told to DraftRows.
+    told: int | None = field(default=None, kw_only=True)
+    """What `computed` was when they were told."""
 
 
 AnyFollowed = TypeVar("AnyFollowed", bound=Followed)
@@ -313,8 +315,10 @@ class PassDrafter(SamplingDrafter[AnyFollowed, AnyAsked]):
         state = asked.state
         first = min(asked.start, state.noted, state.computed)
         state.computed = max(state.computed, asked.reached)
+        if state.told == state.computed:
+            first = state.noted  # There may be many tokens since, which have been told of.
         self._rows.note(asked.slot.blocks, first, asked.end, state.computed)
-        state.noted = asked.end
+        state.noted, state.told = asked.end, state.computed
 
     def _state(self, work: SlotWork, slot: Slot) -> AnyFollowed:
         state = self._followed.get(work.slot)

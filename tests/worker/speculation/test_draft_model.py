@@ -327,3 +327,30 @@ def test_a_new_block_has_no_rows_of_whoever_had_it_before(drafting: Drafting) ->
     drafting.apply(Plan(1, 0, [], [first], [SlotWork(0, 0, SIZE - 1)]))
     drafting.apply(Plan(2, 1, [], [], [SlotWork(0, SIZE - 1, 1, [5], draft=3)]))
     assert rows.leading([2, 5], SIZE + 4) <= SIZE
+
+
+def test_tokens_that_nobody_asked_drafts_for_are_told_of_once(
+    drafting: Drafting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be thousands, of each sequence in each step."""
+    drafting.slots.clear()
+    drafting.proposer.reset()
+    rows, told = drafting.proposer._rows, []
+    note = DraftRows.note
+
+    def noting(self: DraftRows, table: list[int], start: int, end: int, computed: int) -> None:
+        told.append(end // SIZE - start // SIZE)
+        note(self, table, start, end, computed)
+
+    monkeypatch.setattr(DraftRows, "note", noting)
+    prompt, table = [at % VOCAB for at in range(SIZE)], list(range(8))
+    first = NewSequence(0, prompt, SIZE, 0, GREEDY, table)
+    drafting.apply(Plan(1, 0, [], [first], [SlotWork(0, 0, SIZE)]))
+    for end in range(SIZE, 5 * SIZE):
+        drafting.slots[0].append(end % VOCAB)
+        drafting.apply(Plan(2, 0, [], [], [SlotWork(0, end, 1)]))
+    assert max(told) == 1
+    assert rows.leading(table, 5 * SIZE) == SIZE
+    drafting.slots[0].append(1)
+    drafting.apply(Plan(3, 0, [], [], [SlotWork(0, 5 * SIZE, 1, draft=1)]))
+    assert rows.leading(table, 5 * SIZE + 1) == 5 * SIZE + 1
