@@ -19,6 +19,10 @@ they are where nothing is drafted."""
 PASSES = 5
 """The most passes of such steps, where the worker goes on by itself."""
 
+PATIENCE = 8
+"""Steps with drafts that a look waits for steps without any: those that were planned before it, and
+those of claimed outputs, which have drafts in any case."""
+
 SHARE = 0.003
 """Share of all steps that looks may cost where drafts pay."""
 
@@ -39,6 +43,7 @@ class Looks:
     def __init__(self) -> None:
         self._sizes: dict[int, _Size] = {}
         self._left = 0  # Steps without drafts that the present look still waits for.
+        self._waited = 0  # Steps with drafts since it began.
 
     @property
     def going_on(self) -> bool:
@@ -52,6 +57,10 @@ class Looks:
         """A step was settled, with so many drafts."""
         if self._left and not drafted:
             self._left -= 1
+        elif self._left:
+            self._waited += 1
+            if self._waited >= PATIENCE:
+                self._left = 0
 
     def due(self, decodes: int, gain: float, error: float) -> bool:
         """Whether a look begins with the step that is planned, which could have drafts. gain: the
@@ -59,14 +68,18 @@ class Looks:
         size = self._size(decodes)
         often = -math.expm1(-gain) * PASSES / SHARE if gain > 0.0 else MOST_BETWEEN
         if size.since >= min(size.between, often):
-            size.since, self._left = 0, STEPS
+            size.since = 0
+            self._begin(STEPS)
             size.between = min(2 * size.between, MOST_BETWEEN)
             return True
         if gain < VAGUE * error and size.since >= VAGUE_BETWEEN and not size.since % VAGUE_BETWEEN:
-            self._left = 1
+            self._begin(1)
             size.since += 1  # It comes once.
             return True
         return False
+
+    def _begin(self, steps: int) -> None:
+        self._left, self._waited = steps, 0
 
     def _size(self, decodes: int) -> _Size:
         return self._sizes.setdefault(decodes.bit_length(), _Size())

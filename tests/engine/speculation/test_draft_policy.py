@@ -157,6 +157,20 @@ def test_the_account_keeps_what_is_lost_small_however_wrong_the_policy_is() -> N
     assert 0 < cost < 0.02 * steps
 
 
+def test_a_look_ends_though_claimed_outputs_leave_no_step_without_drafts() -> None:
+    policy, drafts, size = DraftPolicy(), SequenceDrafts(), StepSize(1, 0)
+    for rows in range(1, 12):
+        policy.settled(StepSize(rows, 0), 0, 0, 0.02 + 0.0005 * rows, each=0.0005)
+    chosen = looks = 0
+    for _ in range(200):
+        drafts.observe(4, 4)
+        chosen += policy.choose([Offer(drafts, 4)], size, 8)[0] > 0
+        looks += policy.looking
+        policy.settled(size, 30, 30, 0.035, each=0.0005)
+    assert looks > 1
+    assert chosen > 100
+
+
 def test_a_step_without_decodes_is_no_exception() -> None:
     policy, drafts = DraftPolicy(), SequenceDrafts()
     for rows in (1, 2, 9):
