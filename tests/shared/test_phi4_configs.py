@@ -96,7 +96,8 @@ def test_adapters_are_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         read(CONFIG)
     (said,) = [line.__dict__ for line in caplog.records if "adapters" in line.getMessage()]
-    assert "speech-lora" in str(said)
+    for part in ("--enable-lora", "--max-lora-rank 320", "speech-lora"):
+        assert part in str(said)
 
 
 def test_each_head_may_have_its_own_keys() -> None:

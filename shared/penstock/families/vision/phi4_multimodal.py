@@ -72,9 +72,10 @@ def flat_decoder(fields: Fields) -> Fields:
     if any(key in fields for key in ADAPTERS):
         log.info(
             "the checkpoint is served without the adapters that it has for pictures and sounds, "
-            "unless --lora-modules names their folders and a request's model one of them",
+            "unless settings name their folders and a request's model one of them",
             config=fields.where,
-            adapters="vision=FOLDER/vision-lora speech=FOLDER/speech-lora",
+            settings="--enable-lora --max-lora-rank 320 --lora-modules "
+            "vision=FOLDER/vision-lora speech=FOLDER/speech-lora",
         )
     key = "num_key_value_heads"
     if key in fields.values and fields.values[key] is None:  # each head has its own
