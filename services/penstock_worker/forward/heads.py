@@ -38,7 +38,9 @@ class OpenHead(Protocol):
 class HeadForward(Protocol):
     """The weights and the KV cache of one layer of a head. Row i of the first layer is made of the
     model's hidden state at position i and of the token after it, and says what follows that token.
-    Row i of a further one is made of row i of the layer before it, and of one token later."""
+    Row i of a further one is made of row i of the layer before it, and of one token later.
+
+    An assistant is one of these with all its layers, and without a cache: `step` stores nothing."""
 
     @property
     def layers_done(self) -> int:

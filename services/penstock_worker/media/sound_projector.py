@@ -93,8 +93,7 @@ def load_sound_projector(
     spec: AudioSpec, weights: Weights, outputs: int, *, at: str = "projector"
 ) -> SoundProjector | WindowQueries | Embedder:
     """`outputs` is the decoder's hidden size. `at`: what the names of a TwofoldProjector's tensors
-    begin with. Raises UnsupportedModel for weights that don't
-    fit."""
+    begin with. Raises UnsupportedModel for weights that don't fit."""
     tower = spec.tower
     inputs = tower.given_size if isinstance(tower, ConformerSpec) else tower.hidden_size
     match spec.projector:
