@@ -223,7 +223,7 @@ class LookupFirst(Proposer):
         return self._model.proposed(slot) or self._lookup.proposed(slot)
 
     def first(self, slot: int) -> int | None:
-        return self._model.first(slot)
+        return (self._model if self._model.proposed(slot) else self._lookup).first(slot)
 
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
         self._lookup.undo(scheduled)

@@ -11,9 +11,9 @@ from penstock.model.speculation import SpeculativeConfig
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import SlotBounds, Slots
-from penstock_worker.speculation.choose import lookup_proposer
+from penstock_worker.speculation.choose import LookupFirst, lookup_proposer
 from penstock_worker.speculation.drafting import Proposer
-from penstock_worker.speculation.lookup import RecentOutputs
+from penstock_worker.speculation.lookup import LookupProposer, RecentOutputs
 from penstock_worker.speculation.matches import ENOUGH, SEPARATOR, longest_matches
 from penstock_worker.speculation.token_index import TokenIndex
 
@@ -177,6 +177,28 @@ def test_the_hint_is_what_comes_next() -> None:
     table.slots[0].append(9)
     assert table.proposer.first(0) is None, "it was guessed in another place"
     assert table.proposer.proposed(7) == 0
+
+
+class Resting(Proposer):
+    """A head, of which nothing can be had while it rests."""
+
+    rests = False
+
+    def proposed(self, slot: int) -> int:
+        return 0 if self.rests else 4
+
+
+def test_beside_a_head_that_rests_the_hint_is_what_is_looked_up() -> None:
+    table, head = Table("ngram", num_speculative_tokens=3), Resting()
+    lookup = table.proposer
+    assert isinstance(lookup, LookupProposer)
+    table.proposer = LookupFirst(lookup, head)
+    for head.rests in (True, False):
+        table.admit(0, [1, 2, 3, 1, 2])
+        assert table.proposer.proposed(0) == (3 if head.rests else 4)
+        table.slots[0].append(3)
+        assert table.proposer.first(0) == (3 if head.rests else None)
+        table.release(0)
 
 
 def test_a_long_prompt_costs_milliseconds_and_a_step_microseconds() -> None:
