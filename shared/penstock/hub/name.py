@@ -18,7 +18,8 @@ class HubName(msgspec.Struct, frozen=True):
     """A model on the hub.
 
     revision: branch, tag, pull request or commit; None: the main branch.
-    choice: of a repository of GGUF files, a quantisation or a file; None: whatever is the default.
+    choice: of a repository of GGUF files, a quantisation or a file; of an adapter, its file or its
+    folder; None: whatever is the default.
     """
 
     repository: str
