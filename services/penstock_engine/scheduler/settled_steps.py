@@ -115,6 +115,7 @@ class StepLessons:
             passes=passes,
             alone=alone,
             upkeep=upkeep,
+            sequences=len(step.items),
         )
 
     def sampled(self, step: StepInFlight, sequence: Sequence, outcome: SlotResult) -> None:

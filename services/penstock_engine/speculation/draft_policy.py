@@ -151,11 +151,13 @@ class DraftPolicy:
         passes: int = 1,
         alone: bool = True,
         upkeep: float = 0.0,
+        sequences: int = 0,
     ) -> None:
         """A step was settled, with so many drafts, of which some were right. seconds: of a pass,
         since the step before; each: seconds of a further token of prefill, as far as known; alone:
         it was planned for a single pass; upkeep: further seconds of a pass, in which a head kept up
-        with sequences that it drafted nothing for."""
+        with sequences that it drafted nothing for; sequences: of the step, if not all are
+        decodes."""
         self._each = each
         self._looks.settled(drafted)
         if seconds <= 0.0:
@@ -170,9 +172,10 @@ class DraftPolicy:
             # and what is lost in the latter.
             gain = (1.0 + kept / decodes - longer) / math.sqrt(longer)
         self._credit = min(MOST_CREDIT, self._credit + SHARE * passes + gain)
-        if not size.prefill:
-            base = self.seconds(decodes)
-            self.upkeep.settled(decodes, gain, upkeep * passes / base if base else 0.0, passes)
+        # Of a step with prefill, whose rows a head computes too, it is a share of its own time.
+        base = seconds if size.prefill else self.seconds(decodes)
+        cost = upkeep * passes / base if base else 0.0
+        self.upkeep.settled(sequences or decodes, gain, cost, passes)
         self._trials = min(MOST_TRIALS, self._trials + TRIALS * passes)
         if not size.prefill:
             self._seconds.observe(TimedStep(size.decodes, drafted, alone), seconds, each)
