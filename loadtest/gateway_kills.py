@@ -82,6 +82,7 @@ def measure(flags: Flags) -> Document:
             reading = [pool.submit(Reading, server.url, each, begun) for each in requests]
             moments = []
             for moment in wanted:
+                # A moment is a share of the undisturbed run's time: there is no state to wait for.
                 time.sleep(max(0.0, begun + moment - time.monotonic()))
                 moments.append(_kill_gateways(server) - begun)
             return [each.result() for each in reading], time.monotonic() - begun, moments

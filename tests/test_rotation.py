@@ -24,7 +24,7 @@ ALWAYS = ("tests/engine/test_walk.py", "tests/system/test_chaos.py")
 
 
 def cases_of(name: str) -> list[Item]:
-    """As many as there are turns."""
+    """Returns as many cases as there are turns."""
     form = "{}[{}]" if "::" in name else "{}::test_{}"
     return [Item(form.format(name, number)) for number in range(rotation.TURNS)]
 

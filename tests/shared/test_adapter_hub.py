@@ -62,7 +62,7 @@ def test_the_adapters_files_come_and_no_others(server: HubServer, tmp_path: Path
 
 @pytest.mark.parametrize("name", ["org/beside:vision-lora", "org/beside:vision-lora/"])
 def test_an_adapter_in_a_folder_of_its_model(server: HubServer, tmp_path: Path, name: str) -> None:
-    """As Phi-4-multimodal's are."""
+    """Phi-4-multimodal's adapters lie so."""
     found = prepare_adapter(name, max_rank=4, cache_dir=tmp_path)
     assert found == prepare_adapter(tmp_path / "peft", max_rank=4, cache_dir=tmp_path)
     assert not server.sent("optimizer.pt")

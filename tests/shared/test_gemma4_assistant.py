@@ -53,7 +53,7 @@ ASSISTANT: dict[str, Any] = {
     "centroid_intermediate_top_k": 32,
     "text_config": TEXT,
 }
-"""Of Gemma 4 26B-A4B."""
+"""The config.json of an assistant of Gemma 4 26B-A4B."""
 
 
 def test_layers_read_the_last_of_their_kind() -> None:

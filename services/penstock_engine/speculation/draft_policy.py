@@ -40,9 +40,8 @@ FIRST_CREDIT = 0.5
 """In steps: what they may cost of the first steps, of which nothing is known."""
 
 TRIALS, MOST_TRIALS = 0.003, 1.0
-"""Share of all steps that may be given up to learn what others cost: those without drafts while
-drafts pay; and again as many for those with more or fewer than seem best. And how many of these at
-a time."""
+"""Share of all steps that may be given up to learn what others cost, with more or fewer drafts than
+seem best; and how many of these at a time. For those without drafts, see Looks."""
 
 FEW, WIDER = 8, 1.25
 """Drafts that a step may have however much more it computes than any before; and how many times as

@@ -18,7 +18,7 @@ LEAST_REST, MOST_REST = 256, 8192
 
 @dataclass
 class _Account:
-    """Of steps of about the same number of sequences."""
+    """What is known of steps of about the same number of sequences."""
 
     credit: float = FIRST
     rest: int = 0  # Steps that are left of the present rest.

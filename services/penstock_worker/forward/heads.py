@@ -17,7 +17,7 @@ from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.weights import Weights
 
 ID_GROUPS = "masked_embedding"
-"""Of what tensors' names begin with that say which groups an assistant's ids are in."""
+"""How the names begin of the tensors that say which groups an assistant's ids are in."""
 UNLIKELY = -1e30
 """The logit of an id that a head never drafts: finite, and below all others."""
 

@@ -68,12 +68,10 @@ class AssistantDrafts(SamplingDrafter[Followed, _Drafts]):
         super().take(plan)
         for number in plan.released:
             self._hidden.forget(number)
-            self._hidden.left.discard(number)
 
     def _leave(self, number: int) -> None:
         super()._leave(number)
-        self._hidden.forget(number)
-        self._hidden.left.add(number)
+        self._hidden.leave(number)
 
     def reset(self) -> None:
         """Forgets all sequences."""

@@ -126,13 +126,11 @@ class DraftHead(PassDrafter[_Followed, _Rows]):
         for number in plan.released:
             for each in self._hidden:
                 each.forget(number)
-                each.left.discard(number)
 
     def _leave(self, number: int) -> None:
         super()._leave(number)
         for each in self._hidden:
-            each.forget(number)
-            each.left.add(number)
+            each.leave(number)
 
     def reset(self) -> None:
         """Forgets all sequences."""

@@ -34,12 +34,12 @@ class HiddenRows:
         self._like = like
         self._ahead = ahead
         self._held: dict[int, _Held] = {}
-        self.left: set[int] = set()
+        self._left: set[int] = set()
         """Slots of which nothing is noted."""
 
     def wants(self, batch: Batch) -> bool:
         """Whether anything of a pass is noted."""
-        return not self.left.issuperset(batch.slots)
+        return not self._left.issuperset(batch.slots)
 
     def note(self, batch: Batch, hidden: Tensor) -> None:
         """Takes note of a pass over these rows, [rows, hidden], some of which may be drafts'. What
@@ -48,7 +48,7 @@ class HiddenRows:
         for number, start, count, end in zip(
             batch.slots, batch.starts.tolist(), batch.counts.tolist(), ends.tolist(), strict=True
         ):
-            if number in self.left:
+            if number in self._left:
                 continue
             own = slice(end - count, end)
             self._append(number, start, batch.tokens[own], hidden[own])
@@ -88,9 +88,16 @@ class HiddenRows:
             return False
         return held.first <= position < held.first + self._right(held, token_ids, ())
 
+    def leave(self, number: int) -> None:
+        """Forgets all of the slot's, and notes nothing more of it until all is forgotten again."""
+        self._held.pop(number, None)
+        self._left.add(number)
+
     def forget(self, number: int, before: int | None = None) -> None:
         """Forgets those of positions below `before`; None: all of the slot's."""
         held = self._held.get(number)
+        if before is None:
+            self._left.discard(number)
         if held is None or before is None:
             self._held.pop(number, None)
         elif before > held.first:
@@ -101,7 +108,7 @@ class HiddenRows:
 
     def clear(self) -> None:
         self._held.clear()
-        self.left.clear()
+        self._left.clear()
 
     @property
     def count(self) -> int:

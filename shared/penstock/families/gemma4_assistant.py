@@ -17,7 +17,7 @@ CLASS = "Gemma4AssistantForCausalLM"
 """What `architectures` names in an assistant's config.json."""
 TEXT, SHARED = "text_config", "num_kv_shared_layers"
 OWN_INPUTS = ("hidden_size_per_layer_input", "vocab_size_per_layer_input")
-"""Of which the second says nothing where the first is 0."""
+"""Settings of inputs of each layer; the second says nothing where the first is 0."""
 REFUSED = ("enable_moe_block", "use_double_wide_mlp")
 """What an assistant's layers never have."""
 HIDDEN, GROUPS, LIKELIEST = 1536, 2048, 32

@@ -187,7 +187,7 @@ class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
     id_groups: int = 0
     """Groups that a head that borrows has all ids in; 0: it has none."""
     likeliest_groups: int = 0
-    """Of how many of them, the likeliest, ids are drafted."""
+    """How many of these groups, the likeliest, ids are drafted of."""
 
     @property
     def attention_inputs(self) -> int:

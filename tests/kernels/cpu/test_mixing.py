@@ -94,7 +94,8 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def weights(of: CPUMixing, residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of what is read, of what is added, and the matrix, of [rows, count, width]."""
+    """Weights of what is read and of what is added, and the matrix. residuals: [rows, count,
+    width]."""
     flat = residuals.reshape(len(residuals), -1)
     root = np.sqrt((flat * flat).mean(-1, keepdims=True) + of.norm_eps)
     count, found = of.count, flat / root @ of.product.T.astype(np.float64)

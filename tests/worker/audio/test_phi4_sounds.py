@@ -81,7 +81,7 @@ def test_a_sound_of_more_than_one_block() -> None:
 
 
 def test_what_reduces_windows_does_so_in_parts() -> None:
-    """Of 64 vectors: one more is what it would be in one part."""
+    """A part has 64 vectors: one more is what it would be in one part."""
     theirs, ours = both(CASE)
     for seconds in (5.2, 5.16, 10.3):
         sound = heard(CASE, seconds, 2)

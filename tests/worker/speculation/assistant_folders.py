@@ -46,8 +46,8 @@ CASES: dict[str, dict[str, Any]] = {
         "hidden_size_per_layer_input": 0,
     },
 }
-"""Of the model, by what its last layers do. Of those that store keys and values, the last one sees
-everything in the first and third case, and stands in a window in the second."""
+"""Settings of the model, by what its last layers do. Of those that store keys and values, the last
+one sees everything in the first and third case, and stands in a window in the second."""
 COUNTED = "the last ones share"
 OWN: dict[str, Any] = {
     "num_hidden_layers": 3,

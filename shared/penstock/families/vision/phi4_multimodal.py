@@ -48,7 +48,7 @@ TOWER_DEFAULTS: dict[str, object] = {
     "crop_size": 448,
     "feature_layer": -2,
 }
-"""Those of its Phi4MultimodalVisionConfig, which are the constants of the makers' code."""
+"""The settings of its Phi4MultimodalVisionConfig, which are the constants of the makers' code."""
 OF_MAKERS: dict[str, object] = {
     "crop_size": 448,
     "hd_transform_order": "sub_glb",
