@@ -241,6 +241,7 @@ EACH = (
     "tests/worker/test_process.py",
     "tests/worker/test_sleep.py",
     "tests/worker/training/test_trainer_forward.py",
+    "tests/worker/vision/test_frame_videos.py",
     "tests/worker/vision/test_mmproj.py",
     "tests/worker/vision/test_videos.py::test_bits_are_the_same_in_any_chunks_and_company",
     "tests/worker/vision/test_videos.py::test_prompts_and_answers_equal_transformers",

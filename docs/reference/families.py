@@ -17,7 +17,7 @@ from penstock.model import mechanisms as all_mechanisms
 from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import mechanisms
 from penstock.prepare.hub_config import read_config
-from penstock.prepare.video_processor import FAMILIES as VIDEO_FAMILIES
+from penstock.prepare.video_readers import FAMILIES as VIDEO_FAMILIES
 from penstock_worker.forward.backends import backend_module
 from tests.shared.releases.evidence import (
     TEMPLATES,

@@ -6,8 +6,9 @@ and stand in order of the squares that become a row (Qwen2-VL).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 from math import prod
 
 import numpy as np
@@ -70,8 +71,15 @@ class Picture:
     all are seen."""
 
     behind: Picture | None = None
-    """Further tiles, of another size: the whole of a picture that was cut, or what was cut of
-    it."""
+    """Further tiles, of another size: the whole of a picture that was cut, or what was cut of it;
+    and behind these the same of a video's next frame."""
+
+    def parts(self) -> Iterator[Picture]:
+        """This one and those behind it."""
+        part: Picture | None = self
+        while part is not None:
+            yield part
+            part = part.behind
 
     @property
     def per_tile(self) -> int:
@@ -192,10 +200,8 @@ def sheet_of(size: tuple[int, int], form: tuple[int, int], spec: VisionSpec) -> 
 
 def rows_of(picture: Picture, spec: VisionSpec) -> int:
     """How many embeddings the picture becomes."""
-    if picture.behind is not None:
-        return _rows_of_part(picture, spec) + rows_of(picture.behind, spec)
     ended = isinstance(spec.projector, (DocumentProjector, PageProjector))
-    return _rows_of_part(picture, spec) + ended
+    return sum(_rows_of_part(part, spec) for part in picture.parts()) + ended
 
 
 def _rows_of_part(picture: Picture, spec: VisionSpec) -> int:
@@ -284,7 +290,7 @@ def _of_patches(tensors: Mapping[str, np.ndarray], spec: VisionSpec, side: int) 
 
 
 def _of_parts(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
-    """Tiles of one size, and behind them some of another."""
+    """Tiles of one size, and behind them some of another; of a video's frames again and again."""
     tiled = isinstance(spec.projector, PageProjector)
     pixels, shapes, *grid = _only(tensors, PIXELS, SHAPES, *((TILES,) if tiled else ()))
     tower, pixels = spec.tower, _floats(pixels, 2)
@@ -299,16 +305,20 @@ def _of_parts(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
             f"{tower.channels * tower.patch**2} values are needed"
         )
     forms = [(int(rows), int(columns)) for rows, columns in shapes]
-    alike = next((at for at, form in enumerate(forms) if form != forms[0]), len(forms))
-    if any(form != forms[-1] for form in forms[alike:]):
-        raise UnfitPicture(f"{SHAPES} have parts of more than two sizes, or not in order")
-    for form in {forms[0], forms[-1]}:
+    if len(set(forms)) > 2:
+        raise UnfitPicture(f"{SHAPES} have parts of more than two sizes")
+    for form in set(forms):
         _check_form(*form, spec)
+    alike = [(form, len(list(each))) for form, each in groupby(forms)]
+    if len(alike) > 2 and isinstance(spec.projector, (DocumentProjector, PageProjector)):
+        raise UnfitPicture(f"{SHAPES} have parts that are not in order")
     found = torch.from_numpy(pixels.copy())
-    first = sum(counts[:alike])
-    more = len(forms) - alike
-    behind = Picture(found[first:], more, *forms[-1]) if more else None
-    picture = Picture(found[:first], alike, *forms[0], behind=behind)
+    parts = found.split([tiles * rows * columns for (rows, columns), tiles in alike])
+    picture: Picture | None = None
+    for part, (form, tiles) in zip(reversed(parts), reversed(alike), strict=True):
+        picture = Picture(part, tiles, *form, behind=picture)
+    if picture is None:
+        raise UnfitPicture(f"{SHAPES} name no parts")
     return _with_grid(picture, grid[0]) if tiled else picture
 
 

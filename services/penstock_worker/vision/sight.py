@@ -15,7 +15,7 @@ from penstock.media.pixels import FRAMES, inputs, video_inputs
 from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.model.media_facts import Preparation
 from penstock.model.tower_spec import LearnedPositions, VisionSpec
-from penstock.model.video_facts import FixedFrames, VideoFrames
+from penstock.model.video_facts import VideoPreparation
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.vision.document_names import of_document
 from penstock_worker.vision.mmproj_names import mmproj_tensors
@@ -60,7 +60,7 @@ class Sight:
 
     def _inputs(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:
-            if isinstance(self._video, (VideoFrames, FixedFrames)) and FRAMES in tensors:
+            if isinstance(self._video, VideoPreparation) and FRAMES in tensors:
                 return video_inputs(self._video, tensors)
             return inputs(self._preparation, tensors)
         except ValueError as error:
@@ -130,8 +130,7 @@ class VisionModel:
         """Millions of multiplications, more or less."""
         projectors = [self._projector, *self._mergers.values()]
         projected = rows * sum(projector.row_work for projector in projectors)
-        parts = (picture, picture.behind)
-        towered = sum(self._tower.work(part) for part in parts if part is not None)
+        towered = sum(self._tower.work(part) for part in picture.parts())
         return -(-(towered + projected) // MILLION)
 
     def read(self, tensors: Mapping[str, np.ndarray]) -> Picture:
@@ -151,10 +150,11 @@ class VisionModel:
         self, picture: Picture, layer_done: Callable[[], None] = lambda: None
     ) -> Pieces[Tensor]:
         """`encode` with pauses."""
-        rows = yield from self._part(picture, layer_done)
-        if picture.behind is None:
-            return rows
-        return torch.cat((rows, (yield from self._part(picture.behind, layer_done))))
+        rows = [(yield from self._part(picture, layer_done))]
+        while picture.behind is not None:
+            picture = picture.behind
+            rows.append((yield from self._part(picture, layer_done)))
+        return torch.cat(rows) if len(rows) > 1 else rows[0]
 
     def _part(self, picture: Picture, layer_done: Callable[[], None]) -> Pieces[Tensor]:
         """Rows of the tiles of one size."""

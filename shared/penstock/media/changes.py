@@ -25,22 +25,27 @@ from penstock.model.image_facts import (
     TiledImages,
 )
 from penstock.model.media_facts import MediaFacts, MediaKind, Preparation
-from penstock.model.video_facts import FixedFrames, VideoFrames, VideoPreparation
+from penstock.model.video_facts import (
+    FixedFrames,
+    FrameSampling,
+    PooledFrames,
+    SlicedFrames,
+    VideoFrames,
+    VideoPreparation,
+)
 
 MAX_FPS = 1000
 MAX_FRAMES = 1 << 20
 _WHERE = "mm_processor_kwargs"
 _OF_SIZE = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
 """The newer spelling, under `size`."""
+_OF_SAMPLING = {"num_frames": "num_frames", "fps": "fps"}
 _CHANGES: dict[type, dict[str, str]] = {
     PatchImages: {"min_pixels": "min_pixels", "max_pixels": "max_pixels"},
-    VideoFrames: {
-        "min_pixels": "min_pixels",
-        "max_pixels": "max_pixels",
-        "num_frames": "num_frames",
-        "fps": "fps",
-    },
-    FixedFrames: {"num_frames": "num_frames", "fps": "fps"},
+    VideoFrames: {"min_pixels": "min_pixels", "max_pixels": "max_pixels", **_OF_SAMPLING},
+    FixedFrames: _OF_SAMPLING,
+    PooledFrames: _OF_SAMPLING,
+    SlicedFrames: _OF_SAMPLING,
     TiledImages: {"do_image_splitting": "split", "longest_edge": "longest_edge"},
     CanvasImages: {"crop_to_patches": "split", "max_patches": "most"},
     FittedImages: {"max_patches": "most"},
@@ -70,7 +75,6 @@ _NO_COST = (
 """Settings that another one bounds, or that have a rule of their own."""
 MAX_TILES = 64
 """Most tiles of a canvas, and most crops of a picture."""
-_OF_SAMPLING = ("num_frames", "fps")
 
 
 def facts_with(
@@ -110,7 +114,7 @@ def check_operators(facts: MediaFacts, settings: MediaSettings) -> None:
 def with_frames(facts: MediaFacts, settings: FrameSettings) -> MediaFacts:
     """Returns the facts with what the operator's settings say of videos' frames."""
     found = facts.kinds.get("video")
-    if found is None or not isinstance(found.preparation, (VideoFrames, FixedFrames)):
+    if found is None or not isinstance(found.preparation, VideoPreparation):
         return facts
     sampling = found.preparation.sampling
     most = min(sampling.max_frames, settings.most)
@@ -119,7 +123,7 @@ def with_frames(facts: MediaFacts, settings: FrameSettings) -> MediaFacts:
     )
     if settings.num_frames is not None or settings.fps is not None:
         sampling = msgspec.structs.replace(
-            sampling, num_frames=settings.num_frames or 0, fps=settings.fps or 0.0
+            sampling, num_frames=settings.num_frames or 0, fps=settings.fps or 0.0, rule=""
         )
     video = msgspec.structs.replace(found.preparation, sampling=sampling)
     kinds = {**facts.kinds, "video": msgspec.structs.replace(found, preparation=video)}
@@ -140,13 +144,19 @@ def changed(image: Preparation, given: dict[str, Any], where: str) -> Preparatio
             raise _unknown(name, list(known))
         _check_type(name, value, where)
     named = {known[name]: value for name, value in values.items()}
-    if isinstance(image, (VideoFrames, FixedFrames)):
+    if isinstance(image, VideoPreparation):
         sampling = {name: named.pop(name) for name in _OF_SAMPLING if name in named}
         _check_sampling(sampling, where)
-        named["sampling"] = msgspec.structs.replace(image.sampling, **sampling)
+        named["sampling"] = _sampling(image.sampling, sampling)
     made = msgspec.structs.replace(image, **named)
     _check(made, where)
     return made
+
+
+def _sampling(sampling: FrameSampling, given: dict[str, Any]) -> FrameSampling:
+    if "fps" in given and not sampling.fps:  # A rule that knows of no frames per second ends.
+        sampling = msgspec.structs.replace(sampling, rule="")
+    return msgspec.structs.replace(sampling, **given)
 
 
 def narrowed(image: Preparation, given: dict[str, Any], where: str) -> Preparation:
@@ -155,7 +165,7 @@ def narrowed(image: Preparation, given: dict[str, Any], where: str) -> Preparati
     pictures, up to the operator's `max_pixels`. Raises InvalidRequest."""
     made = changed(image, given, where)
     wider = _larger(image, made)
-    if wider is None and isinstance(image, (VideoFrames, FixedFrames)):
+    if wider is None and isinstance(image, VideoPreparation):
         wider = _beyond(image, made)
     if wider is not None:
         raise InvalidRequest(
@@ -177,7 +187,7 @@ def _larger(image: Preparation, made: Preparation) -> str | None:
 
 
 def _beyond(image: VideoPreparation, made: Preparation) -> str | None:
-    if not isinstance(made, (VideoFrames, FixedFrames)):
+    if not isinstance(made, VideoPreparation):
         return None
     ours, theirs = image.sampling, made.sampling
     most = min(ours.num_frames or ours.max_frames, ours.max_frames)

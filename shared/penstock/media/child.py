@@ -32,7 +32,13 @@ from penstock.model.sound_facts import (
     SoundPreparation,
     Spectrogram,
 )
-from penstock.model.video_facts import FixedFrames, VideoFrames, VideoPreparation
+from penstock.model.video_facts import (
+    FixedFrames,
+    PooledFrames,
+    SlicedFrames,
+    VideoFrames,
+    VideoPreparation,
+)
 from penstock.process.isolated_child import SOCKET, begin, confine, read_frame, write_frame
 from penstock.process.memory import resident_bytes
 
@@ -127,7 +133,7 @@ def prepare_item(task: Prepare) -> PreparedArrays:
                 return _sound(task, task.preparation, whole=False)
             case Spectrogram():
                 return _sound(task, task.preparation.mel, whole=True)
-            case VideoFrames() | FixedFrames():
+            case VideoFrames() | FixedFrames() | PooledFrames() | SlicedFrames():
                 return _video(task, task.preparation)
             case DocumentText():
                 return _document(task, task.preparation)

@@ -19,7 +19,7 @@ from penstock.media.geometry import (
     whole_volume,
 )
 from penstock.media.sound_layout import sound_rows
-from penstock.media.video_layout import VideoShape, times_of, video_grid
+from penstock.media.video_layout import VideoShape, frame_size, group_texts, video_grid
 from penstock.model.image_facts import (
     AnyresImages,
     CanvasImages,
@@ -44,7 +44,14 @@ from penstock.model.sound_facts import (
     LogMel,
     PairedMel,
 )
-from penstock.model.video_facts import FixedFrames, VideoFrames
+from penstock.model.video_facts import (
+    FixedFrames,
+    GroupTexts,
+    PooledFrames,
+    SlicedFrames,
+    VideoFrames,
+    VideoPreparation,
+)
 
 
 class ItemRun(NamedTuple):
@@ -99,8 +106,11 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
         case VideoFrames():
             return _of_frames(preparation, VideoShape.of(shape))
         case FixedFrames():
-            shown = VideoShape.of(shape).shown
-            return _Runs((ItemRun("", shown * preparation.rows + 1),))
+            return _of_fixed(preparation, VideoShape.of(shape))
+        case PooledFrames():
+            return _of_pooled(preparation, VideoShape.of(shape))
+        case SlicedFrames():
+            return _of_sliced(preparation, VideoShape.of(shape))
         case FixedImages():
             return _Runs((ItemRun("", preparation.rows),))
         case ScannedImages():
@@ -166,14 +176,40 @@ def _of_fitted(image: FittedImages, size: Size) -> _Runs:
 
 def _of_frames(video: VideoFrames, shape: VideoShape) -> _Runs:
     grid = video_grid(video, shape)
-    begin, end = video.stamped
-    if not begin:
+    if video.texts is None:
         return _Runs((ItemRun("", prod(grid[:3])),), grid=grid)
-    runs = [
-        ItemRun(f"{end if number else ''}<{time:.1f} seconds>{begin}", grid[1] * grid[2])
-        for number, time in enumerate(times_of(video, shape))
-    ]
-    return _Runs(tuple(runs), end, grid)
+    return _of_groups(video, video.texts, shape, grid[1] * grid[2])._replace(grid=grid)
+
+
+def _of_fixed(video: FixedFrames, shape: VideoShape) -> _Runs:
+    if video.texts is None:
+        return _Runs((ItemRun("", shape.shown * video.rows + 1),))
+    return _of_groups(video, video.texts, shape, video.rows)
+
+
+def _of_pooled(video: PooledFrames, shape: VideoShape) -> _Runs:
+    height, width = frame_size(video, (shape.height, shape.width), shape.shown)
+    rows = height // video.square * (width // video.square)
+    return _of_groups(video, video.texts, shape, rows)
+
+
+def _of_groups(video: VideoPreparation, texts: GroupTexts, shape: VideoShape, rows: int) -> _Runs:
+    """rows: embeddings of a group of frames."""
+    runs, end = [], ""
+    for before, behind in group_texts(video, texts, shape):
+        runs.append(ItemRun(end + before, rows))
+        end = behind
+    return _Runs(tuple(runs), end)
+
+
+def _of_sliced(video: SlicedFrames, shape: VideoShape) -> _Runs:
+    found, end = slices.runs(video.image, (shape.height, shape.width))
+    runs, behind = [], ""
+    for _ in range(shape.shown):
+        first, *others = found
+        runs += [ItemRun(behind + first[0], first[1]), *(ItemRun(*other) for other in others)]
+        behind = end
+    return _Runs(tuple(runs), behind)
 
 
 def _of_crops(image: ScannedImages, size: Size) -> _Runs:

@@ -22,7 +22,7 @@ from penstock.model.image_facts import (
 )
 from penstock.model.media_facts import Preparation
 from penstock.model.sound_facts import SoundPreparation
-from penstock.model.video_facts import FixedFrames, VideoFrames, VideoPreparation
+from penstock.model.video_facts import SlicedFrames, VideoFrames, VideoPreparation
 
 PIXELS = "pixels"
 """Name of a prepared picture's array: uint8 [tiles, height, width, 3]."""
@@ -37,7 +37,8 @@ GRID = "grid"
 of tiles."""
 PARTED = (NaflexImages, SlicedImages, DocumentImages)
 FRAMES = "frames"
-"""Name of a prepared video's array: uint8 [frames, height, width, 3]."""
+"""Name of a prepared video's array: uint8 [frames, height, width, 3]; of a SlicedFrames patches, as
+of a picture in parts, with the SHAPES of each frame's whole and its slices."""
 
 
 def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -52,7 +53,7 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
     arrays: of the prepared item, see `penstock.media.prepared`.  Raises ValueError for what no
     preparation yields.
     """
-    if isinstance(image, (SoundPreparation, VideoFrames, FixedFrames)):
+    if isinstance(image, SoundPreparation | VideoPreparation):
         raise ValueError("the model takes no pictures")
     pixels = _bytes(arrays.get(PIXELS), "a prepared picture has pixels", "tiles")
     if isinstance(image, AnyresImages):
@@ -82,13 +83,15 @@ def video_inputs(
     video: VideoPreparation, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """What transformers' video processor gives for the frames: pixel_values float32 [patches, 3 *
-    group * patch * patch] and grid_thw int32 [3], (groups, height, width) in patches; for a
-    FixedFrames pixel_values float32 [frames, 3, height, width] alone. Arrays and errors as for
-    `inputs`."""
+    group * patch * patch] and grid_thw int32 [3], (groups, height, width) in patches; of frames
+    that are pictures pixel_values float32 [frames, 3, height, width], or with slices as for
+    `inputs`. Arrays and errors as for it."""
     frames = _bytes(arrays.get(FRAMES), "a prepared video has frames", "frames")
-    if isinstance(video, FixedFrames):
-        return {"pixel_values": np.stack([_numbers(frame, video.pixels) for frame in frames])}
-    return _patched(frames, video.pixels, (video.patch, video.merge, video.group))
+    if isinstance(video, VideoFrames):
+        return _patched(frames, video.pixels, (video.patch, video.merge, video.group))
+    if isinstance(video, SlicedFrames):
+        return _of_parts(video.image, frames, arrays.get(SHAPES))
+    return {"pixel_values": np.stack([_numbers(frame, video.pixels) for frame in frames])}
 
 
 def _of_parts(

@@ -145,7 +145,8 @@ def with_rows(
         item, first, rows = next(waiting[kinds[token]])
         ids += prompt_token_ids[behind:at]
         spans.append(MediaSpan(item, len(ids), rows, first))
-        ids += [token] * rows
+        shown = facts.kinds[kinds[token]].shown_id
+        ids += [token if shown is None else shown] * rows
         behind = at + 1
     ids += prompt_token_ids[behind:]
     return ids, tuple(spans)

@@ -11,10 +11,12 @@ from PIL import Image
 from penstock.media.clip import Clip, can_decode
 from penstock.media.geometry import Size
 from penstock.media.picture import BadPicture, open_picture, raw_picture
-from penstock.media.pixels import FRAMES
-from penstock.media.video_layout import VideoShape, frame_size
+from penstock.media.pixels import FRAMES, PIXELS, SHAPES
+from penstock.media.resize import prepare
+from penstock.media.sampling import sampled
+from penstock.media.video_layout import VideoShape, frame_pixels, frame_size
 from penstock.media.wire import ItemBounds
-from penstock.model.video_facts import FrameSampling, VideoPreparation
+from penstock.model.video_facts import SlicedFrames, VideoPreparation
 
 FRAMES_RATE = Fraction(2)
 """Frames per second, of frames that come without times: what Qwen's own tools take."""
@@ -105,7 +107,7 @@ def _check_frames(count: int, bounds: ItemBounds) -> None:
 
 def _check_size(video: VideoPreparation, size: Size, count: int, bounds: ItemBounds) -> None:
     height, width = frame_size(video, size, count)
-    if count * height * width > bounds.all_pixels:
+    if count * frame_pixels(video, size, count) > bounds.all_pixels:
         raise BadPicture(
             f"becomes {count} frames of {width} × {height} pixels; at most {bounds.all_pixels} "
             "pixels in all are accepted (--max-video-pixels); fewer frames (num_frames) or smaller "
@@ -121,6 +123,8 @@ def _resized(
     first = next(frames)
     size = first.height, first.width
     _check_size(video, size, count, bounds)
+    if isinstance(video, SlicedFrames):
+        return _sliced(video, first, frames, count), size
     height, width = frame_size(video, size, count)
     resample = Image.Resampling(video.pixels.resample)
     out = np.empty((count, height, width, 3), np.uint8)
@@ -133,43 +137,21 @@ def _resized(
     return {FRAMES: out}, size
 
 
-# Which frames of a video a model is shown.
-#
-# The rules are those of the families' video processors in transformers, down to how they round.
-
-
-def sampled(total: int, rate: Fraction, sampling: FrameSampling, group: int) -> tuple[int, ...]:
-    """The numbers of the frames, ascending, at least one.
-
-    total: frames of the video, at least 1.  rate: frames per second.  group: frames that a patch
-    spans; as many as make whole groups are taken, where there are enough.
-    """
-    wanted = _wanted(total, rate, sampling, group)
-    if wanted >= total:
-        return tuple(range(total))
-    if sampling.spread == "ends":
-        places = np.linspace(0, total - 1, wanted).round().astype(int)
-    else:
-        # Single precision, as torch.arange has it.
-        places = (np.arange(wanted) * (total / wanted)).astype(np.float32).astype(int)
-    return tuple(min(int(place), total - 1) for place in places)
-
-
-def _wanted(total: int, rate: Fraction, sampling: FrameSampling, group: int) -> int:
-    """How many frames; at least 1."""
-    most = min(sampling.max_frames, total)
-    if not sampling.fps:
-        return max(1, _whole(min(sampling.num_frames or most, most), sampling, group))
-    if sampling.num_frames:
-        most = min(most, sampling.num_frames)
-    by_time = total / float(rate) * sampling.fps
-    if sampling.spread == "ends":
-        by_time = int(by_time)
-    return max(1, _whole(min(max(by_time, sampling.min_frames), most), sampling, group))
-
-
-def _whole(frames: float, sampling: FrameSampling, group: int) -> int:
-    """Rounded down to whole groups; where frames lie from end to end, any number is taken."""
-    if sampling.spread == "ends" or frames < group:
-        return int(frames)
-    return int(frames // group) * group
+def _sliced(
+    video: SlicedFrames, first: Image.Image, frames: Iterator[Image.Image], count: int
+) -> dict[str, np.ndarray]:
+    """The patches of each frame's whole, then of its slices; and how many rows and columns of them
+    each has."""
+    made: list[dict[str, np.ndarray]] = []
+    frame: Image.Image | None = first
+    while len(made) < count:
+        if frame is None:
+            raise BadPicture("has fewer frames than it says")
+        if frame.size != first.size:
+            raise BadPicture("has frames of several sizes")
+        made.append(prepare(video.image, frame))
+        frame = next(frames, None)
+    return {
+        FRAMES: np.concatenate([each[PIXELS] for each in made]),
+        SHAPES: np.concatenate([each[SHAPES] for each in made]),
+    }

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
-from penstock.media.geometry import BadShape, Size, whole_patches, whole_volume
-from penstock.model.video_facts import FixedFrames, VideoFrames, VideoPreparation
+from penstock.media import slices
+from penstock.media.geometry import (
+    BadShape,
+    Size,
+    whole_patches,
+    whole_squares,
+    whole_volume,
+)
+from penstock.model.video_facts import (
+    FixedFrames,
+    GroupTexts,
+    PooledFrames,
+    SlicedFrames,
+    VideoFrames,
+    VideoPreparation,
+)
 
 MAX_TERM = 1_000_000
 """Largest numerator and denominator of a fraction, as far as a rate goes."""
@@ -43,9 +58,14 @@ class VideoShape(NamedTuple):
 
 
 def frame_size(video: VideoPreparation, size: Size, shown: int) -> Size:
-    """Height and width of a resized frame, pixels. shown: frames. Raises BadShape."""
+    """Height and width of a resized frame, pixels; of one with slices, those of the whole. shown:
+    frames. Raises BadShape."""
     if isinstance(video, FixedFrames):
         return video.height, video.width
+    if isinstance(video, PooledFrames):
+        return whole_squares(size, video.square, video.most)
+    if isinstance(video, SlicedFrames):
+        return slices.whole_size(video.image, size)
     most, factor = video.max_pixels, video.patch * video.merge
     if video.of_all:
         if video.all_pixels:
@@ -57,6 +77,16 @@ def frame_size(video: VideoPreparation, size: Size, shown: int) -> Size:
     return whole_patches(size, factor, video.min_pixels, most)
 
 
+def frame_pixels(video: VideoPreparation, size: Size, shown: int) -> int:
+    """Pixels of a frame in all its parts, resized. Raises BadShape."""
+    height, width = frame_size(video, size, shown)
+    if not isinstance(video, SlicedFrames):
+        return height * width
+    rows, columns = slices.grid(video.image, size)
+    high, wide = slices.slice_size(video.image, size) if rows else (0, 0)
+    return height * width + rows * columns * high * wide
+
+
 def groups_of(video: VideoFrames, shown: int) -> int:
     """The last frame is repeated where they don't fill the last group."""
     return -(-shown // video.group)
@@ -66,7 +96,7 @@ def video_grid(video: VideoPreparation, shape: VideoShape) -> tuple[int, ...]:
     """MediaItem.grid: groups, rows and columns of merged patches; then, where time has a scale, the
     numerator and the denominator of what lies between the positions of two groups; nothing where
     positions just count. Raises BadShape."""
-    if isinstance(video, FixedFrames):
+    if not isinstance(video, VideoFrames):
         return ()
     height, width = frame_size(video, (shape.height, shape.width), shape.shown)
     side = video.patch * video.merge
@@ -90,11 +120,31 @@ def video_grid(video: VideoPreparation, shape: VideoShape) -> tuple[int, ...]:
     return *grid, step.numerator, step.denominator
 
 
-def times_of(video: VideoFrames, shape: VideoShape) -> list[float]:
-    """Time of each group, seconds: the middle of its first and its last frame's."""
+def group_texts(
+    video: VideoPreparation, texts: GroupTexts, shape: VideoShape
+) -> Iterator[tuple[str, str]]:
+    """The text before and behind the embeddings of each group of frames."""
+    for number, time in enumerate(times_of(video, texts, shape)):
+        before, behind = texts.begin, texts.end
+        match texts.stamp:
+            case "tagged":
+                before = f"<{time:.1f} seconds>{before}"
+            case "whole":
+                behind += f"{int(time)}"
+            case "tenths":
+                behind += f"{time:.1f} seconds"
+            case "clock":
+                before = f"{int(time // 60):02d}:{int(time % 60):02d} {before}"
+            case "frame":
+                before = f"Frame{number + 1}: {before}"
+        yield (texts.between if number else "") + before, behind
+
+
+def times_of(video: VideoPreparation, texts: GroupTexts, shape: VideoShape) -> list[float]:
+    """Time of each group, seconds: the middle of its first and its last frame's, or the first's."""
     rate, last = float(shape.rate), shape.shown - 1
     seconds = [number / rate for number in shape.numbers]
-    return [
-        (seconds[first] + seconds[min(first + video.group - 1, last)]) / 2
-        for first in range(0, shape.shown, video.group)
-    ]
+    firsts = range(0, shape.shown, video.group)
+    if texts.stamp != "tagged":
+        return [seconds[first] for first in firsts]
+    return [(seconds[first] + seconds[min(first + video.group - 1, last)]) / 2 for first in firsts]

@@ -41,6 +41,9 @@ class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
     numbered: tuple[str, str] = ("", "")
     """Text around an item's number among those of its kind in a prompt, from 0 on, which stands
     before it; two empty texts: items aren't numbered."""
+    shown_id: int | None = None
+    """The token that the model gets for each embedding, if it isn't token_id: InternVL's and GLM's
+    videos have the same as pictures."""
 
 
 class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.model.image_facts import Pixels
+from penstock.model.image_facts import Pixels, SlicedImages
 
 
 class FrameSampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,9 +20,29 @@ class FrameSampling(msgspec.Struct, frozen=True, kw_only=True):
     fps: float = 0.0
     min_frames: int = 4
     max_frames: int = 768
-    spread: Literal["even", "ends"] = "even"
-    """even: one at the beginning of each of so many equal parts.  ends: from the first to the
-    last."""
+    spread: Literal["even", "middles", "ends"] = "even"
+    """even: one at the beginning of each of so many equal parts.  middles: in the middle of each.
+    ends: from the first to the last."""
+    rule: Literal["", "glm4v", "glm46v", "minicpmv"] = ""
+    """A family's own rule, which says by a video's length which frames are shown; of more than are
+    allowed some are left out, evenly. Empty: fps and num_frames say it."""
+    longest: float = 300.0
+    """Seconds from which on a video has no more frames by GLM-4.1V's rule, but sparser ones."""
+
+
+class GroupTexts(msgspec.Struct, frozen=True, kw_only=True):
+    """The text around the embeddings of each group of frames.
+
+    begin, end: directly around them.  between: two groups.  stamp: what says which group it is.
+    """
+
+    begin: str = ""
+    end: str = ""
+    between: str = ""
+    stamp: Literal["", "tagged", "whole", "tenths", "clock", "frame"] = ""
+    """tagged: "<1.5 seconds>" before `begin`, the middle of the group.  The others are of its first
+    frame.  whole: "1" behind `end`, seconds.  tenths: "1.5 seconds" behind it.  clock: "00:01 "
+    before `begin`.  frame: "Frame2: " before it, counted from 1."""
 
 
 class VideoFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="frames"):
@@ -48,16 +68,15 @@ class VideoFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     another."""
     of_all: bool = False
     """Whether min_pixels and max_pixels are of all frames together; all_pixels is of each then."""
-    stamped: tuple[str, str] = ("", "")
-    """The text around the embeddings of each group of frames, if each group has its time written
-    before it; else two empty texts."""
+    texts: GroupTexts | None = None
+    """None: nothing stands between the embeddings of two groups."""
 
 
 class FixedFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="fixed_frames"):
-    """LLaVA-OneVision's videos: frames of one size, each of which has fewer embeddings than a
-    picture; one embedding ends the video.
+    """LLaVA-OneVision's and InternVL's videos: frames of one size.
 
-    height, width: of what the tower gets.  rows: embeddings of a frame.
+    height, width: of what the tower gets.  rows: embeddings of a frame; LLaVA-OneVision's has fewer
+    than a picture.
     """
 
     pixels: Pixels
@@ -65,6 +84,9 @@ class FixedFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     width: int
     rows: int
     sampling: FrameSampling = FrameSampling()
+    texts: GroupTexts | None = None
+    """None: nothing stands between the embeddings of two frames, and one embedding ends the
+    video."""
 
     @property
     def group(self) -> int:
@@ -72,4 +94,50 @@ class FixedFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         return 1
 
 
-VideoPreparation = VideoFrames | FixedFrames
+class PooledFrames(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pooled_frames"
+):
+    """Gemma 4's videos: each frame is a picture, as PooledImages has it.
+
+    patch: side, pixels.  merge: patches, each way, that become one embedding.  most: embeddings of
+    a frame.
+    """
+
+    pixels: Pixels
+    patch: int
+    merge: int
+    most: int
+    texts: GroupTexts
+    sampling: FrameSampling = FrameSampling()
+
+    @property
+    def group(self) -> int:
+        """Frames that are encoded together."""
+        return 1
+
+    @property
+    def square(self) -> int:
+        """Pixels in a row of a square of patches."""
+        return self.patch * self.merge
+
+
+class SlicedFrames(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="sliced_frames"
+):
+    """MiniCPM-V's videos: each frame is a picture with slices, as `image` says."""
+
+    image: SlicedImages
+    sampling: FrameSampling = FrameSampling()
+
+    @property
+    def pixels(self) -> Pixels:
+        """How bytes become numbers."""
+        return self.image.pixels
+
+    @property
+    def group(self) -> int:
+        """Frames that are encoded together."""
+        return 1
+
+
+VideoPreparation = VideoFrames | FixedFrames | PooledFrames | SlicedFrames

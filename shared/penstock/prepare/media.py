@@ -59,7 +59,7 @@ from penstock.prepare.sound_readers import (
     granite_sounds,
 )
 from penstock.prepare.sounds import read_sounds
-from penstock.prepare.video_processor import read_video
+from penstock.prepare.video_readers import read_video
 from penstock.text.tokenizer import Tokenizer
 
 _MAX_ROWS = 65_536

@@ -43,6 +43,10 @@ class MediaTokens:
         self.check(text)
         return text, self._by_text[text]
 
+    def knows(self, text: str) -> bool:
+        """Whether there is a special token with that text."""
+        return text in self._by_text
+
     def check(self, text: str) -> None:
         if text not in self._by_text:
             raise UnsupportedModel(

@@ -23,7 +23,8 @@ from penstock.media.picture import BadPicture
 from penstock.media.pixels import video_inputs
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
-from penstock.media.video import picture_frames, prepare_clip, prepare_frames, raw_frames, sampled
+from penstock.media.sampling import sampled
+from penstock.media.video import picture_frames, prepare_clip, prepare_frames, raw_frames
 from penstock.media.video_layout import VideoShape, frame_size, video_grid
 from penstock.media.wire import Prepare, ProcessBounds
 from penstock.model.video_facts import FrameSampling

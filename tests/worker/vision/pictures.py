@@ -219,7 +219,7 @@ def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
         return (_strips_of if "MiniCPM" in type(model).__name__ else _parts_of)(shown, patch)
     pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in shown]
     if model.config.model_type == "gemma4":
-        return _patches_of(pixels, model.config.vision_config.patch_size)
+        return patches_of(pixels, model.config.vision_config.patch_size)
     sizes = [each.inputs.get("image_size") for each in shown]
     if any(size is not None for size in sizes):
         tiles = max(map(len, pixels))
@@ -237,7 +237,7 @@ def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
     return {"pixel_values": torch.cat(pixels)}
 
 
-def _patches_of(pixels: Sequence[torch.Tensor], patch: int) -> dict[str, torch.Tensor]:
+def patches_of(pixels: Sequence[torch.Tensor], patch: int) -> dict[str, torch.Tensor]:
     """Patches with colours last, and the column and row of each, filled up with zeros and -1."""
     patches, places = [], []
     for each in pixels:

@@ -33,7 +33,7 @@ from penstock.model.image_facts import (
 )
 from penstock.model.projector_spec import PoolProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
-from penstock.model.video_facts import FrameSampling, VideoFrames
+from penstock.model.video_facts import FrameSampling, GroupTexts, VideoFrames
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
@@ -301,7 +301,7 @@ def test_qwens_videos_are_prepared_as_of_a_release(tmp_path: Path) -> None:
         merge=2,
         sampling=FrameSampling(num_frames=0, fps=2.0, spread="ends"),
         of_all=True,
-        stamped=("<|vision_start|>", "<|vision_end|>"),
+        texts=GroupTexts(begin="<|vision_start|>", end="<|vision_end|>", stamp="tagged"),
     )
 
 

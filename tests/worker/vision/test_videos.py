@@ -101,20 +101,28 @@ def seeing_runner(
 
 
 def answers_of(
-    runner: StepRunner[Any], folder: Path, asked: Sequence[Parts], seen: LogitsOf, budget: int
+    runner: StepRunner[Any],
+    folder: Path,
+    asked: Sequence[Parts],
+    seen: LogitsOf,
+    budget: int,
+    prompts: Sequence[tuple[list[int], Media | None]] = (),
+    *,
+    whole_spans: bool = False,
 ) -> list[tuple[Job, torch.Tensor]]:
     """Each prompt's answer, and every logit of it, which `seen` has. They are one batch, in steps
-    of `budget` tokens. folder: for what was prepared."""
+    of `budget` tokens. folder: for what was prepared. prompts: of `asked`, where they aren't those
+    of `prompt_of`."""
     shown = {
         part.item.name: part for parts in asked for part in parts if isinstance(part, Prepared)
     }
     load(runner, folder, *shown.values())
     driver = Driver(runner, num_blocks=128, slots=8, budget=budget)
     driver.encode = list(shown)
-    jobs = []
-    for parts in asked:
-        tokens, media = prompt_of(parts)
-        jobs.append(Job(tokens, WANTED, media=media))
+    jobs = [
+        Job(tokens, WANTED, media=media, whole_spans=whole_spans)
+        for tokens, media in prompts or [prompt_of(parts) for parts in asked]
+    ]
     answers = run_recorded(driver, jobs, seen)
     assert all(job.error is None for job in jobs)
     return answers

@@ -1,7 +1,6 @@
 """Gemma 4: a tower with a gate and norms before and behind each half of a layer, whose patches have
 a vector for their column and one for their row; the mean of squares of patches; and Gemma 4's
-decoder. Pictures are served; videos aren't yet. What E2B and E4B hear with is in
-penstock.families.audio.
+decoder. What E2B and E4B hear with is in penstock.families.audio.
 
 Source: transformers' Gemma4VisionConfig and the model that has it.
 """

@@ -17,7 +17,7 @@ from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec, Wi
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.prepare.video_processor import read_video
+from penstock.prepare.video_readers import read_video
 
 FRAMES = 2
 """Frames of a patch: the converter writes a kernel for each, and knows no other number."""

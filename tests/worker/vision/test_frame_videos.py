@@ -1,0 +1,207 @@
+"""Videos whose frames are pictures, or whose rows have pictures' token, against transformers on the
+same weights; and in any chunks: Gemma 4's, GLM's, InternVL's and MiniCPM-V's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from penstock.media.layout import layout
+from penstock.media.pixels import video_inputs
+from penstock.media.prepared import write
+from penstock.media.video import prepare_frames, raw_frames
+from penstock.media.video_layout import VideoShape
+from penstock.media.wire import ItemBounds
+from penstock.model.image_facts import PooledImages, SlicedImages
+from penstock.model.media_facts import KindFacts, MediaFacts
+from penstock.model.video_facts import (
+    FixedFrames,
+    GroupTexts,
+    PooledFrames,
+    SlicedFrames,
+    VideoFrames,
+    VideoPreparation,
+)
+from penstock.protocol.common import Media, MediaItem
+from penstock.protocol.from_worker import MediaFailed
+from penstock_worker.media.encoder import MediaEncodings
+from penstock_worker.vision.sight import Sight
+from tests.worker.driver import Job, LogitsOf
+from tests.worker.media_prompts import media_prompt
+from tests.worker.models.parity import compare_answer
+from tests.worker.vision.picture_runners import answered, backend_of, message_of, runner_of
+from tests.worker.vision.pictures import (
+    Prepared,
+    patches_of,
+    picture,
+    pixels_of,
+    rows_of_parts,
+    words,
+)
+from tests.worker.vision.test_videos import BACKENDS, VIDEO, WANTED, Parts, answers_of
+from tests.worker.vision.vision_cases import CASES, COLOURS, PLACEHOLDER, both
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+TEXTS = GroupTexts(begin="<", end=">", stamp="clock")
+BOUNDS = ItemBounds(pixels=1 << 20, seconds=60.0, frames=64, all_pixels=1 << 22)
+
+
+def preparation_of(case: str) -> VideoPreparation:
+    pictures = CASES[case].preparation
+    if isinstance(pictures, PooledImages):
+        patch, merge = pictures.patch, pictures.merge
+        return PooledFrames(pixels=pictures.pixels, patch=patch, merge=merge, most=12, texts=TEXTS)
+    if isinstance(pictures, SlicedImages):
+        return SlicedFrames(image=pictures)
+    if case == "internvl":
+        return FixedFrames(pixels=COLOURS, height=24, width=24, rows=4, texts=TEXTS)
+    return VideoFrames(
+        pixels=COLOURS,
+        min_pixels=64,
+        max_pixels=4096,
+        patch=4,
+        merge=2,
+        texts=TEXTS,
+        of_all=True,
+    )
+
+
+FAMILIES = ("gemma4", "glm4v", "glm4v-moe", "glm4.6v", "internvl", "minicpm-v")
+OF_PICTURES = ("glm4v", "glm4v-moe", "glm4.6v", "internvl")
+"""Their videos' rows have the token of pictures."""
+
+
+def video(case: str, frames: int, height: int, width: int, seed: int) -> Prepared:
+    made = preparation_of(case)
+    noise = np.random.default_rng(seed).integers(0, 256, (frames, height, width, 3), np.uint8)
+    given = raw_frames(noise.tobytes(), (width, height, 2, 1))
+    arrays, shape = prepare_frames(made, given, BOUNDS)
+    assert shape == VideoShape(height, width, frames, Fraction(2), tuple(range(frames)))
+    own = KindFacts(preparation=made, placeholder="v", token="v", token_id=VIDEO)
+    laid = layout(MediaFacts(kinds={"video": own}), "video", shape.flat())
+    content = write(arrays)
+    digest = hashlib.sha256(content).hexdigest()
+    item = MediaItem(digest, "video", laid.rows, len(content), digest, laid.grid)
+    spans = tuple(run.rows for run in laid.runs)
+    return Prepared(item, content, video_inputs(made, arrays), spans)
+
+
+def prompt_of(case: str, parts: Parts) -> tuple[list[int], Media | None]:
+    def token_of(item: MediaItem) -> int:
+        return VIDEO if item.kind == "video" and case not in OF_PICTURES else PLACEHOLDER
+
+    return media_prompt(parts, token_of, before=[9, 8])
+
+
+def asked_of(case: str) -> list[Parts]:
+    short, long = video(case, 2, 17, 30, 1), video(case, 5, 40, 31, 2)
+    mixed: Parts = [words(7, 4), long, words(4, 6), short, words(6, 7)]
+    if "glm" not in case:  # transformers takes none of GLM's pictures in a prompt with videos
+        mixed[1:1] = [picture(CASES[case].preparation, 2, 3), words(2, 5)]
+    return [[words(5, 1), short, words(9, 2)], [long, words(3, 3)], mixed]
+
+
+def theirs_of(case: str, model: Any, parts: Parts, more: Sequence[int]) -> torch.Tensor:
+    """transformers' logits of the prompt and more tokens, [tokens, vocab]."""
+    tokens, _ = prompt_of(case, parts)
+    given: torch.Tensor | None = torch.tensor([tokens + list(more)])
+    assert given is not None
+    shown = [part for part in parts if isinstance(part, Prepared)]
+    videos = [each for each in shown if each.item.kind == "video"]
+    pictures = [each for each in shown if each.item.kind == "image"]
+    also: dict[str, Any] = {}
+    if case == "internvl":
+        pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in shown]
+        also["pixel_values"] = torch.cat(pixels)
+    elif case == "minicpm-v":
+        seen = [
+            rows_of_parts(model, **pixels_of(model, [each])) for each in shown
+        ]  # those of videos go through the same function there
+        embedded = model.get_input_embeddings()(given)
+        places = ((given == VIDEO) | (given == PLACEHOLDER))[..., None].expand_as(embedded)
+        also["inputs_embeds"] = embedded.masked_scatter(places, torch.cat(seen))
+        given = None
+    elif case == "gemma4":
+        also = pixels_of(model, pictures) if pictures else {}
+        frames = [torch.from_numpy(frame)[None] for each in videos for frame in each.inputs[PIXELS]]
+        found = patches_of(frames, model.config.vision_config.patch_size)
+        also["pixel_values_videos"] = found["pixel_values"][None]
+        also["video_position_ids"] = found["image_position_ids"][None]
+        also["mm_token_type_ids"] = (given == PLACEHOLDER).int() + 2 * (given == VIDEO).int()
+    else:
+        pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in videos]
+        grids = [torch.from_numpy(each.inputs["grid_thw"]).long() for each in videos]
+        also = {"pixel_values_videos": torch.cat(pixels), "video_grid_thw": torch.stack(grids)}
+        also["mm_token_type_ids"] = 2 * (given == PLACEHOLDER).int()
+    with torch.inference_mode():
+        found_logits: torch.Tensor = model(given, **also).logits[0].float()
+    return found_logits
+
+
+PIXELS = "pixel_values"
+
+
+def run(
+    case: str, folder: Path, asked: Sequence[Parts], *, budget: int, backend: str
+) -> list[tuple[Job, torch.Tensor]]:
+    """Each prompt's answer, and every logit of it. They are one batch, in steps of `budget`
+    tokens."""
+    _, ours = both(case)
+    seen, pictures = LogitsOf(), CASES[case].preparation
+    runner = runner_of(ours, pictures, observer=seen, cpu=backend_of(ours, backend))
+    sight = Sight(ours.tower, pictures, lambda: None, preparation_of(case))
+    runner.feature(MediaEncodings).see_with(sight)
+    prompts = [prompt_of(case, parts) for parts in asked]
+    return answers_of(runner, folder, asked, seen, budget, prompts, whole_spans=case == "gemma4")
+
+
+@pytest.mark.parametrize("case", FAMILIES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
+    theirs, _ = both(case)
+    if case == "gemma4":
+        theirs.config.video_token_id = theirs.model.config.video_token_id = VIDEO
+    compared, asked = 0, asked_of(case)
+    answers = run(case, tmp_path, asked, budget=33, backend=backend)
+    for (job, found), parts in zip(answers, asked, strict=True):
+        answer = list(job.tokens)
+        cut = next((n for n, token in enumerate(answer) if token in (PLACEHOLDER, VIDEO)), None)
+        answer = answer[:cut]
+        true = theirs_of(case, theirs, parts, answer)[: len(found)]
+        compared += compare_answer(found, true, len(job.prompt), answer)
+    assert compared >= WANTED
+
+
+@pytest.mark.parametrize("case", FAMILIES)
+def test_bits_are_the_same_in_any_chunks_and_company(case: str, tmp_path: Path) -> None:
+    asked = asked_of(case)
+    together = run(case, tmp_path, asked, budget=33, backend="cpu")
+    for parts, (job, logits) in zip(asked, together, strict=True):
+        ((alone, found),) = run(case, tmp_path, [parts], budget=500, backend="cpu")
+        assert alone.tokens == job.tokens
+        assert torch.equal(found, logits)
+
+
+@pytest.mark.parametrize("case", FAMILIES)
+def test_a_video_that_is_not_what_was_said_is_refused(case: str, tmp_path: Path) -> None:
+    _, ours = both(case)
+    pictures = CASES[case].preparation
+    runner = runner_of(ours, pictures)
+    sight = Sight(ours.tower, pictures, lambda: None, preparation_of(case))
+    runner.feature(MediaEncodings).see_with(sight)
+    good = video(case, 4, 17, 30, 9)
+    item = msgspec.structs.replace(good.item, name="1" * 64, rows=good.item.rows + 1)
+    path = tmp_path / "wrong"
+    path.write_bytes(good.content)
+    answer = answered(runner, message_of(item, str(path)))
+    assert isinstance(answer, MediaFailed)
+    assert answer.code == "unfit", answer
