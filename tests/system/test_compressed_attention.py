@@ -30,7 +30,7 @@ def test_served_as_any_other_and_through_a_killed_worker(
     write_hub_folder(tmp_path, config={})
     theirs.save_pretrained(tmp_path)
     server = start_server(
-        str(tmp_path), *FLAGS, "--num-kv-blocks", "20", "--attention-backend", backend
+        str(tmp_path), *FLAGS, "--num-kv-blocks", "44", "--attention-backend", backend
     )
     alone = ask(server)
     ids = byte_level_tokenizer().encode(PROMPT).ids

@@ -6,13 +6,13 @@ import ctypes
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 import numpy as np
 
 from penstock_kernels.cpu.decoder_step import DecoderStep, StepArguments
+from penstock_kernels.cpu.entry_blocks import EntryBlocks, LayerBytes
 from penstock_kernels.cpu.library import load
-from penstock_kernels.cpu.memory import LINE, Scratch, spread, zeroed
+from penstock_kernels.cpu.memory import Scratch, in_lines, spread, zeroed
 from penstock_kernels.cpu.operands import EntriesShape, IndexShape
 from penstock_kernels.cpu.program import Exchange, Phase, PhaseKind, Program
 from penstock_kernels.cpu.structs import NUM_BUFFERS, PkExchange, PkPhase, PkProgram
@@ -92,22 +92,21 @@ class DecoderShape:
             return f"an index has {index.heads} heads; at most {MAX_INDEX_HEADS} are possible"
         return None
 
-    def block_bytes(self, cache: str, layers: int) -> int:
-        """Returns the size of a KV block over all layers."""
-        return sum(self.halves(cache)) * layers
-
     def halves(self, cache: str) -> tuple[int, int]:
         """Returns the bytes of a KV block's keys, and of its values, in one layer. An index's keys,
-        or what belongs to entries, lie behind the values."""
+        or what tokens give to entries, lie behind the values."""
         keys = _token_bytes(cache, self.kv_heads, self.head_dim)
         values = _token_bytes(cache, self.kv_heads, self.latent_dim or self.head_dim)
         if self.index is not None:
             values += _token_bytes(cache, 1, self.index.size)
-        more = 0
-        if self.entries is not None:
-            numbers = self.entries.numbers(self.block_size)
-            more = -(-numbers * CACHE_KINDS[cache].value_bytes // LINE) * LINE
-        return keys * self.block_size, values * self.block_size + more
+        given = 0 if self.entries is None else self.block_size * self.entries.given
+        size = CACHE_KINDS[cache].value_bytes
+        return keys * self.block_size, values * self.block_size + in_lines(given * size)
+
+    def layer_bytes(self, cache: str) -> LayerBytes:
+        """Returns what a layer of a model with entries has of a block."""
+        kept = 0 if self.entries is None else self.entries.kept(self.block_size)
+        return LayerBytes(*self.halves(cache), in_lines(kept * CACHE_KINDS[cache].value_bytes))
 
 
 def halves_of(shapes: Sequence[DecoderShape], cache: str) -> tuple[int, int]:
@@ -117,15 +116,14 @@ def halves_of(shapes: Sequence[DecoderShape], cache: str) -> tuple[int, int]:
     return max(keys), max(values)
 
 
-def halves_of_layers(
-    shapes: Sequence[DecoderShape], layers: int, cache: str
-) -> list[tuple[int, int]]:
-    """Bytes of a block's keys, and of its values, in each of the cache's layers. Several layers of
-    a model may have one of these, as their blocks are different ones: so all have room for the
-    largest. But where layers have entries, there is a shape for each, in order."""
-    if any(shape.entries is not None for shape in shapes):
-        return [shape.halves(cache) for shape in shapes]
-    return [halves_of(shapes, cache)] * layers
+def entry_blocks(
+    shapes: Sequence[DecoderShape], groups: Sequence[int], cache: str
+) -> EntryBlocks | None:
+    """What each layer has of a block where some have entries; else None. There are a shape and a
+    group for each layer then, in order."""
+    if all(shape.entries is None for shape in shapes):
+        return None
+    return EntryBlocks.of([shape.layer_bytes(cache) for shape in shapes], groups)
 
 
 @dataclass
@@ -162,7 +160,8 @@ class Decoder:
         self._layers_done = np.zeros(1, dtype=np.int64)
         self._cancelled = np.zeros(1, dtype=np.int32)
         self._groups = 1 + max((each.group for each in self.program.attentions), default=0)
-        self._caches = self._memory()
+        self._caches: list[tuple[np.ndarray, ...]] = []
+        self._areas = self._memory()
         self._phases = self.program.structs(self._caches)
         self._exchanges = Exchanges(self.program.phases)
         self._lost = np.zeros(1, dtype=np.int64)
@@ -189,23 +188,30 @@ class Decoder:
             for each in self.program.attentions
         ]
 
-    def _memory(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns memory for keys and values of each layer of the cache, [blocks, bytes] uint8.
-        Several layers of the model may have one, as their blocks are different ones: so all have
-        room for the largest."""
+    def _memory(self) -> list[np.ndarray]:
+        """Allocates the cache of each layer, and returns it in areas, [blocks, bytes] uint8.
+        Several layers of the model may have one of the cache's, as their blocks are different ones:
+        so all have room for the largest."""
         if self.beside is not None:
-            return self.beside._caches
-        layers, shapes = len({each.cache_layer for each in self.program.attentions}), self._shapes()
+            self._caches = self.beside._caches
+            return self.beside._areas
+        attentions, shapes = self.program.attentions, self._shapes()
+        blocks = entry_blocks(shapes, [each.group for each in attentions], self.cache)
+        if blocks is not None:
+            area = self._area(blocks.size, 0)
+            self._caches = blocks.views(area)
+            return [area]
+        layers = len({each.cache_layer for each in attentions})
         if not layers and self.spare is not None:
             layers, shapes = 1, [self.spare]
         if not layers:
             return []
-        halves = halves_of_layers(shapes, layers, self.cache)
         areas = [
             self._area(block, spread(number, 2 * layers))
-            for number, block in enumerate(chain.from_iterable(halves))
+            for number, block in enumerate(halves_of(shapes, self.cache) * layers)
         ]
-        return list(zip(areas[::2], areas[1::2], strict=True))
+        self._caches = list(zip(areas[::2], areas[1::2], strict=True))
+        return areas
 
     def _area(self, block: int, offset: int) -> np.ndarray:
         return zeroed(block * self.num_blocks, offset).reshape(self.num_blocks, block)
@@ -246,8 +252,9 @@ class Decoder:
         return self._ticks
 
     def kv_blocks(self) -> list[np.ndarray]:
-        """Returns views of the cache, [num_blocks, bytes] uint8: keys and values of each layer."""
-        return [half for pair in self._caches for half in pair]
+        """Returns views of the cache, [num_blocks, bytes] uint8: keys and values of each layer, or
+        where layers have entries, one of all."""
+        return list(self._areas)
 
     def logits(self, step: DecoderStep, rows: np.ndarray) -> np.ndarray:
         """Computes the step, writes its keys and values, and returns the logits of some rows, or

@@ -19,6 +19,11 @@ CHUNK = 64 << 20
 """Bytes that an arena allocates at a time. Memory that isn't touched costs nothing."""
 
 
+def in_lines(size: int) -> int:
+    """Returns so many bytes, rounded up to whole cache lines."""
+    return -(-size // LINE) * LINE
+
+
 def zeroed(size: int, offset: int = 0) -> np.ndarray:
     """Returns `size` zero bytes, [size] uint8, that begin `offset` bytes after the beginning of a
     huge page. The system allocates pages when they are first touched."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -110,13 +109,12 @@ class EntriesShape:
         """Numbers that a token gives to entries."""
         return 2 * self.series * (self.head_dim + self.index_size)
 
-    def numbers(self, block_size: int) -> int:
-        """Numbers of a block: what its tokens give, and entries whose last tokens it has, with
-        their keys."""
+    def kept(self, block_size: int) -> int:
+        """Numbers of a block's entries, whose last tokens it has, with their keys."""
         entries = block_size if self.rate % block_size else 1
         if block_size % self.rate == 0:
             entries = block_size // self.rate
-        return block_size * self.given + entries * (self.head_dim + self.index_size)
+        return entries * (self.head_dim + self.index_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +133,9 @@ class CPUEntries:
     """[rate, series * index_size] float32."""
     index_norm: NormWeights | None = None
 
-    def struct(self) -> PkEntries:
-        """Raises ValueError for biases of another shape."""
+    def struct(self, kept: np.ndarray) -> PkEntries:
+        """kept: memory of the layer's entries, [blocks, bytes] uint8. Raises ValueError for biases
+        of another shape."""
         shape = self.shape
         return PkEntries(
             rate=shape.rate,
@@ -148,6 +147,8 @@ class CPUEntries:
             index_bias=_address(self._checked(self.index_bias, shape.index_size)),
             norm=self.norm.struct(),
             index_norm=PkNorm() if self.index_norm is None else self.index_norm.struct(),
+            kept=_address(kept),
+            block=kept.strides[0],
         )
 
     def _checked(self, bias: np.ndarray | None, size: int) -> np.ndarray | None:
@@ -207,17 +208,16 @@ class Attention:
     def value_dim(self) -> int:
         return self.latent_dim or self.head_dim
 
-    @cached_property
-    def _entries(self) -> PkEntries:
-        """Lives as long as the attention does."""
-        return PkEntries() if self.entries is None else self.entries.struct()
-
-    def struct(self, keys: np.ndarray, values: np.ndarray) -> PkAttention:
-        """keys, values: the memory of that layer of the cache, [blocks, bytes] uint8."""
+    def struct(
+        self, keys: np.ndarray, values: np.ndarray, kept: np.ndarray | None = None
+    ) -> PkAttention:
+        """keys, values, kept: the memory of that layer of the cache, [blocks, bytes] uint8; of
+        entries, the last one. What is returned holds what it refers to."""
         scale = self.scale
         if scale is None:
             scale = float(np.float32(1) / np.sqrt(np.float32(self.head_dim)))
         turn, shifts = self.rotation, self.biases
+        own = None if self.entries is None or kept is None else self.entries.struct(kept)
         return PkAttention(
             heads=self.heads,
             kv_heads=self.kv_heads,
@@ -242,12 +242,12 @@ class Attention:
             axes=None if turn is None else _address(turn.axes),
             keys=_address(keys),
             values=_address(values),
-            key_block=keys.shape[-1],
-            value_block=values.shape[-1],
+            key_block=keys.strides[0],
+            value_block=values.strides[0],
             biases=None if shifts is None else _address(shifts.values),
             biases_width=0 if shifts is None else shifts.values.shape[1],
             biases_middle=0 if shifts is None else shifts.middle,
-            entries=None if self.entries is None else ctypes.addressof(self._entries),
+            entries=None if own is None else ctypes.pointer(own),
         )
 
 

@@ -340,9 +340,10 @@ class Program:
                 widths[buffer] = max(widths[buffer], width)
         return widths
 
-    def structs(self, caches: Sequence[tuple[np.ndarray, np.ndarray]]) -> ctypes.Array[PkPhase]:
-        """Returns the library's phases. `caches`: keys and values for each layer of the cache,
-        [blocks, bytes] uint8. All arrays must outlive what is returned."""
+    def structs(self, caches: Sequence[tuple[np.ndarray, ...]]) -> ctypes.Array[PkPhase]:
+        """Returns the library's phases. `caches`: keys and values for each layer of the cache, and
+        in a model with entries, these, [blocks, bytes] uint8. All arrays must outlive what is
+        returned."""
         attentions = {
             each.layer: each.struct(*caches[each.cache_layer]) for each in self.attentions
         }

@@ -25,6 +25,25 @@ class PkNorm(ctypes.Structure):
     _fields_ = (("kind", c_int32), ("eps", c_float), ("weight", c_void_p), ("bias", c_void_p))
 
 
+class PkEntries(ctypes.Structure):
+    """Entries that stand for several tokens each."""
+
+    _fields_ = (
+        ("rate", c_int32),
+        ("series", c_int32),
+        ("most", c_int32),
+        ("index_heads", c_int32),
+        ("index_dim", c_int32),
+        ("reserved", c_int32),
+        ("bias", c_void_p),
+        ("index_bias", c_void_p),
+        ("norm", PkNorm),
+        ("index_norm", PkNorm),
+        ("kept", c_void_p),
+        ("block", c_int64),
+    )
+
+
 class PkAttention(ctypes.Structure):
     """Attention of a layer, and its part of the KV cache."""
 
@@ -57,24 +76,7 @@ class PkAttention(ctypes.Structure):
         ("biases", c_void_p),
         ("biases_width", c_int32),
         ("biases_middle", c_int32),
-        ("entries", c_void_p),
-    )
-
-
-class PkEntries(ctypes.Structure):
-    """Entries that stand for several tokens each."""
-
-    _fields_ = (
-        ("rate", c_int32),
-        ("series", c_int32),
-        ("most", c_int32),
-        ("index_heads", c_int32),
-        ("index_dim", c_int32),
-        ("reserved", c_int32),
-        ("bias", c_void_p),
-        ("index_bias", c_void_p),
-        ("norm", PkNorm),
-        ("index_norm", PkNorm),
+        ("entries", ctypes.POINTER(PkEntries)),
     )
 
 

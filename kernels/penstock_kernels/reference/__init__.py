@@ -31,6 +31,7 @@ from penstock_kernels.reference.kv_cache import (
     Int8Rows,
     KVRows,
     LastNumbers,
+    RowsOfBlocks,
     write_kv,
     write_rows,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "KVRows",
     "LastNumbers",
     "RowAdjustments",
+    "RowsOfBlocks",
     "SamplingCuts",
     "SeenRows",
     "adjust_row",

@@ -78,6 +78,30 @@ class LastNumbers:
         raise TypeError("these values are parts of keys, and written with them")
 
 
+class RowsOfBlocks:
+    """Vectors that lie in parts of blocks: [1, places, size], of which each block has as many."""
+
+    def __init__(self, part: Tensor, size: int) -> None:
+        """part: [blocks, numbers], a multiple of `size` in each block."""
+        self._rows = part.unflatten(1, (-1, size))
+        self.dtype = part.dtype
+
+    @property
+    def shape(self) -> Sequence[int]:
+        blocks, places, size = self._rows.shape
+        return 1, blocks * places, size
+
+    def index_select(self, dim: int, index: Tensor, /) -> Tensor:
+        return self._rows[self._at(index)][None]
+
+    def index_copy_(self, dim: int, index: Tensor, source: Tensor, /) -> None:
+        self._rows[self._at(index)] = source[0]
+
+    def _at(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        places = self._rows.shape[1]
+        return index // places, index % places
+
+
 def write_rows(vectors: Tensor, cache: KVRows, slots: Tensor) -> None:
     """Stores each row's vectors, [rows, kv_heads, head_dim], in its slot. Modifies the cache.
 

@@ -1,12 +1,12 @@
-"""What the reference backend keeps for compressed attention (see CompressedSpec), beside a token's
-key, and how a step reads and writes it.
+"""What the reference backend keeps for compressed attention (see CompressedSpec), and how a step
+reads and writes it.
 
-A layer's blocks have for each token what it gives to entries, and, for each entry whose last token
-lies in them, the entry and its key in the index. So a block holds all that is made of its tokens:
-it can be found by a prefix, swapped, stored and sent as any other. What a token gives is read again
-when the entry's last token is computed, in the same step or in a later one: an entry is made of
-stored numbers in any case, in one order, so that its bits don't depend on how tokens were divided
-into chunks.
+What a token gives to entries lies in blocks beside its key, and an entry with its key in the index
+in that block of the first group which has its last token (see penstock.model.compressed_kv). So
+blocks hold all that is made of their tokens: they can be found by a prefix, swapped, stored and
+sent as any others. What a token gives is read again when the entry's last token is computed, in the
+same step or in a later one: an entry is made of stored numbers in any case, in one order, so that
+its bits don't depend on how tokens were divided into chunks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.model.kv_layout import compressed_numbers, entries_of_block
+from penstock.model.compressed_kv import BlockParts, block_parts, entries_of_block
 from penstock.model.layer_spec import CompressedSpec, IndexSpec
 from penstock_kernels import reference as ops
 from penstock_worker.attention.interface import (
@@ -32,80 +32,74 @@ from penstock_worker.attention.interface import (
 
 @dataclass(frozen=True)
 class _Layer:
-    """Rows of a layer, each [1, places, numbers]. The places of one more block than the cache has
-    stay zero."""
+    """Rows of a layer. Those of the block behind the cache's last one stay zero."""
 
-    given: Tensor | None
+    group: int
+    keys: ops.RowsOfBlocks
+    given: ops.RowsOfBlocks | None
     """What each token gives to entries: values, then logits; both for the index behind it."""
-    entries: Tensor | None
-    index: Tensor | None
+    entries: ops.RowsOfBlocks | None
+    index: ops.RowsOfBlocks | None
     """Keys of entries."""
-
-    @property
-    def parts(self) -> list[Tensor]:
-        return [part for part in (self.given, self.entries, self.index) if part is not None]
 
 
 class CompressedCache:
-    """What all layers have beside keys."""
+    """The keys and entries of all layers."""
 
     def __init__(self, shape: CacheShape, num_blocks: int) -> None:
         self.shape = shape
         self._blocks = num_blocks
-        self.layers = [self._layer(spec) for spec in shape.compressed]
+        parts = _parts(shape)
+        # Not filled: places are written before they are read.
+        self._memory = torch.empty(num_blocks + 1, parts.size, dtype=shape.dtype)
+        self._memory[num_blocks] = 0
+        self.layers = [
+            self._layer(number, parts.tokens[number].start, parts.entries[number].start)
+            for number in range(len(shape.compressed))
+        ]
 
-    def _layer(self, spec: CompressedSpec) -> _Layer:
-        shape, head, index = self.shape, self.shape.head_dim, spec.index
+    def _layer(self, number: int, tokens: int, entries: int) -> _Layer:
+        shape, head = self.shape, self.shape.head_dim
+        spec, (group, _) = shape.compressed[number], shape.place(number)
+        keys = self._rows(tokens, shape.block_size, head)
         if not spec.rate:
-            return _Layer(None, None, None)
-        of_index = 0 if index is None else index.size
-        entries = entries_of_block(spec.rate, shape.block_size)
+            return _Layer(group, keys, None, None, None)
+        of_index = 0 if spec.index is None else spec.index.size
+        behind = tokens + shape.block_size * head
+        count = entries_of_block(spec.rate, shape.block_size)
         return _Layer(
-            self._rows(shape.block_size, 2 * spec.series * (head + of_index)),
-            self._rows(entries, head),
-            None if index is None else self._rows(entries, of_index),
+            group,
+            keys,
+            self._rows(behind, shape.block_size, 2 * spec.series * (head + of_index)),
+            self._rows(entries, count, head),
+            None if not of_index else self._rows(entries + count * head, count, of_index),
         )
 
-    def _rows(self, of_block: int, numbers: int) -> Tensor:
-        # Not filled: places are written before they are read.
-        rows = torch.empty(1, (self._blocks + 1) * of_block, numbers, dtype=self.shape.dtype)
-        rows[:, self._blocks * of_block :] = 0
-        return rows
+    def _rows(self, first: int, count: int, size: int) -> ops.RowsOfBlocks:
+        return ops.RowsOfBlocks(self._memory[:, first : first + count * size], size)
 
     @staticmethod
     def block_bytes(shape: CacheShape) -> int:
-        """Returns the size of a block, without keys."""
-        sizes = (
-            compressed_numbers(spec, shape.head_dim, shape.block_size) for spec in shape.compressed
-        )
-        keys = len(shape.compressed) * shape.block_size * shape.head_dim
-        return (sum(sizes) - keys) * shape.dtype.itemsize
+        """Returns the size of a block."""
+        return _parts(shape).size * shape.dtype.itemsize
 
     def kv_blocks(self) -> list[np.ndarray]:
-        found = []
-        for part in (part for layer in self.layers for part in layer.parts):
-            places = part.shape[1] // (self._blocks + 1) * self._blocks
-            found.append(part[0, :places].view(torch.uint8).reshape(self._blocks, -1).numpy())
-        return found
+        return [self._memory[: self._blocks].view(torch.uint8).numpy()]
 
     def plan(
-        self,
-        layout: BatchLayout,
-        keys: Sequence[ops.KVRows],
-        slots: Tensor,
-        near: ops.AttentionPlan,
+        self, layout: BatchLayout, groups: Sequence[tuple[Tensor, ops.AttentionPlan]]
     ) -> CompressedStep:
-        """keys: of each layer's tokens. slots: of the step's tokens. near: what attention to tokens
+        """groups: of each group, the slots of the step's tokens, and what attention to tokens
         reads."""
         kinds = dict.fromkeys(spec for spec in self.shape.compressed if spec.rate)
         plans = {spec: self._planned(layout, spec) for spec in kinds}
-        return CompressedStep(self, keys, slots, near, plans)
+        return CompressedStep(self, groups, plans)
 
     def _planned(self, layout: BatchLayout, spec: CompressedSpec) -> _KindPlan:
         size, rate = self.shape.block_size, spec.rate
         of_block = entries_of_block(rate, size)
         zero = self._blocks * of_block
-        tokens, firsts, places, tables = [], [], [], []
+        positions, firsts, places, tables = [], [], [], []
         for table, start, count in zip(
             layout.block_tables, layout.starts.tolist(), layout.counts.tolist(), strict=True
         ):
@@ -114,14 +108,12 @@ class CompressedCache:
             made = np.arange(start // rate, (start + count) // rate)
             places.append(own[made])
             firsts.append(made * rate)
-            position = (made[:, None] + 1) * rate - spec.reach + np.arange(spec.reach)
-            at = np.maximum(position, 0)
-            slots = table[at // size] * size + at % size
-            tokens.append(np.where(position < 0, -1, slots))
+            positions.append((made[:, None] + 1) * rate - spec.reach + np.arange(spec.reach))
         last = (layout.positions + 1) // rate - 1
         index = spec.index
         return _KindPlan(
-            torch.from_numpy(np.concatenate(tokens)),
+            torch.from_numpy(np.concatenate(positions)) >= 0,
+            [torch.from_numpy(_slots(each, positions, size)) for each in layout.tables],
             torch.from_numpy(np.concatenate(firsts)),
             torch.from_numpy(np.concatenate(places)),
             self._laid_out(layout, tables, last, zero, self.shape.num_heads),
@@ -148,6 +140,22 @@ class CompressedCache:
         )
 
 
+def _parts(shape: CacheShape) -> BlockParts:
+    groups = [shape.place(number)[0] for number in range(len(shape.compressed))]
+    return block_parts(shape.compressed, groups, shape.head_dim, shape.block_size)
+
+
+def _slots(tables: Sequence[np.ndarray], positions: Sequence[np.ndarray], size: int) -> np.ndarray:
+    """Where a group's blocks have the tokens at each sequence's positions, [entries, reach] int64;
+    of a token that there isn't, where any other is."""
+    found = []
+    for table, each in zip(tables, positions, strict=True):
+        # The last one is in a block that the sequence still has.
+        at = np.where(each < 0, each[:, -1:], each)
+        found.append(table[at // size] * size + at % size)
+    return np.concatenate(found)
+
+
 def _places(table: np.ndarray, count: int, rate: int, size: int, of_block: int) -> np.ndarray:
     """Where a sequence's first entries are kept, [count] int64."""
     block, within = np.divmod((np.arange(count) + 1) * rate - 1, size)
@@ -158,9 +166,11 @@ def _places(table: np.ndarray, count: int, rate: int, size: int, of_block: int) 
 class _KindPlan:
     """A step's entries, in all layers of one kind."""
 
-    tokens: Tensor
-    """[entries, reach] int64: slots of the tokens that each entry is made of whose last token is
-    the step's; -1 where a sequence has none."""
+    there: Tensor
+    """[entries, reach] bool: which tokens there are that each entry is made of whose last token is
+    the step's."""
+    tokens: Sequence[Tensor]
+    """Of each group, [entries, reach] int64: slots of these tokens."""
     firsts: Tensor
     """[entries] int64: position of the first token that an entry stands for."""
     places: Tensor
@@ -176,25 +186,22 @@ class CompressedStep:
     def __init__(
         self,
         cache: CompressedCache,
-        keys: Sequence[ops.KVRows],
-        slots: Tensor,
-        near: ops.AttentionPlan,
+        groups: Sequence[tuple[Tensor, ops.AttentionPlan]],
         kinds: dict[CompressedSpec, _KindPlan],
     ) -> None:
         self._cache = cache
-        self._keys = keys
-        self._slots = slots
-        self._near = near
+        self._groups = groups
         self._kinds = kinds
 
     def give(self, layer: int, rows: Tensor) -> EntryParts:
-        spec, given = self._cache.shape.compressed[layer], self._cache.layers[layer].given
-        if given is None:
+        own, plan = self._cache.layers[layer], self._plan(layer)
+        if own.given is None:
             raise ValueError(f"layer {layer} has no entries")
-        plan = self._kinds[spec]
-        ops.write_rows(rows[: len(self._slots), None], given, self._slots)
-        read = given[0].index_select(0, plan.tokens.clamp(min=0).flatten())
-        return EntryParts(read.unflatten(0, plan.tokens.shape), plan.tokens >= 0, plan.firsts)
+        slots, _ = self._groups[own.group]
+        ops.write_rows(rows[: len(slots), None], own.given, slots)
+        tokens = plan.tokens[own.group]
+        read = own.given.index_select(1, tokens.flatten())[0]
+        return EntryParts(read.unflatten(0, tokens.shape), plan.there, plan.firsts)
 
     def store(self, layer: int, entries: Entries) -> None:
         own, plan = self._cache.layers[layer], self._plan(layer)
@@ -211,12 +218,13 @@ class CompressedStep:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, rule: ScoreRule, chosen: Tensor | None
     ) -> Tensor:
-        ops.write_rows(key[: len(self._slots)], self._keys[layer], self._slots)
+        own = self._cache.layers[layer]
+        slots, near = self._groups[own.group]
+        ops.write_rows(key[: len(slots)], own.keys, slots)
         scale = query.shape[-1] ** -0.5 if rule.scale is None else rule.scale
-        parts = [ops.SeenRows(self._keys[layer], self._near, window=rule.window)]
-        entries = self._cache.layers[layer].entries
-        if entries is not None:
-            parts.append(ops.SeenRows(entries, self._plan(layer).seen, chosen=chosen))
+        parts = [ops.SeenRows(own.keys, near, window=rule.window)]
+        if own.entries is not None:
+            parts.append(ops.SeenRows(own.entries, self._plan(layer).seen, chosen=chosen))
         return ops.attention_over(query, parts, scale, rule.sinks)
 
     def _plan(self, layer: int) -> _KindPlan:

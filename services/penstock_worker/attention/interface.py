@@ -13,7 +13,14 @@ from torch import Tensor
 
 from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
-from penstock.model.kv_layout import ONE_GROUP, KVGroup, KVLayout, layers_that_read, one_group
+from penstock.model.kv_layout import (
+    ONE_GROUP,
+    KVGroup,
+    KVLayout,
+    compressed_specs,
+    layers_that_read,
+    one_group,
+)
 from penstock.model.layer_spec import CompressedSpec, IndexSpec, KVHeadsSpec
 from penstock.model.mechanisms import COMPRESSED, OWN_HEADS
 
@@ -37,7 +44,8 @@ class CacheShape:
     index: IndexSpec | None = None
     """The index whose keys, one for each token, are stored besides; None: there is none."""
     compressed: tuple[CompressedSpec, ...] = ()
-    """What each layer stores besides for entries that stand for several tokens; empty: nothing."""
+    """What each layer stores besides for entries that stand for several tokens; empty: nothing.
+    Entries themselves are in blocks of the first group (see penstock.model.compressed_kv)."""
     groups: tuple[KVGroup, ...] = ONE_GROUP
     """Groups of layers, each with a block table of its own."""
     places: tuple[tuple[int, int], ...] | None = None
@@ -67,8 +75,7 @@ class CacheShape:
         if layout is None:
             layout = one_group(config.num_layers, layers_that_read(config))
         own = layers or range(config.num_layers)
-        rules = [config.layer(number).attention for number in range(config.num_layers)]
-        compressed = tuple(rule.compressed for rule in rules if rule.compressed is not None)
+        compressed = compressed_specs(config)
         if dtype == torch.int8 and compressed:
             raise StartupError(
                 f"kv_cache_dtype is int8, which is not served for {COMPRESSED}; auto is"

@@ -54,11 +54,15 @@ class ReferenceAttention:
     def __init__(self, shape: CacheShape, num_blocks: int) -> None:
         self.shape = shape
         self.zero_slot = num_blocks * shape.block_size
-        self.keys = [self._layer() for _ in range(shape.num_layers)]
+        self._compressed = CompressedCache(shape, num_blocks) if shape.compressed else None
+        self.keys: list[ops.KVRows] = (
+            [self._layer() for _ in range(shape.num_layers)]
+            if self._compressed is None
+            else [each.keys for each in self._compressed.layers]
+        )
         own = shape.num_layers if shape.index is not None else 0
         self.index = [self._layer(of_index=shape.index) for _ in range(own)]
         self.values = [self._values(keys) for keys in self.keys]
-        self._compressed = CompressedCache(shape, num_blocks) if shape.compressed else None
 
     def _values(self, keys: ops.KVRows) -> ops.KVRows:
         own = self.shape.value_in_key
@@ -84,6 +88,8 @@ class ReferenceAttention:
 
     @staticmethod
     def block_bytes(shape: CacheShape) -> int:
+        if shape.compressed:
+            return CompressedCache.block_bytes(shape)
         if shape.heads_of_layers:
             each = _width(shape) * shape.dtype.itemsize
             return 2 * shape.num_layers * each * shape.block_size
@@ -93,10 +99,11 @@ class ReferenceAttention:
         of_token = parts * shape.num_kv_heads * per_head
         if shape.index is not None:
             of_token += shape.index.size * shape.dtype.itemsize + scale
-        more = CompressedCache.block_bytes(shape) if shape.compressed else 0
-        return shape.num_layers * of_token * shape.block_size + more
+        return shape.num_layers * of_token * shape.block_size
 
     def kv_blocks(self) -> list[np.ndarray]:
+        if self._compressed is not None:
+            return self._compressed.kv_blocks()
         blocks = self.zero_slot // self.shape.block_size
         parts = [
             part
@@ -115,8 +122,7 @@ class ReferenceAttention:
             return [part.reshape(blocks, -1).numpy() for part in wide]
         # The slots of a block are contiguous within each head.
         heads = [head[: self.zero_slot].view(torch.uint8) for part in parts for head in part]
-        more = [] if self._compressed is None else self._compressed.kv_blocks()
-        return [head.reshape(blocks, -1).numpy() for head in heads] + more
+        return [head.reshape(blocks, -1).numpy() for head in heads]
 
     def asked_by(self, heads: int) -> ReferenceAttention:
         """Returns the same keys and values, for layers that have so many query heads."""
@@ -144,10 +150,8 @@ class ReferenceAttention:
         if layout.last_seen is not None:
             causal = partial(self.plan, replace(layout, last_seen=None))
         if self._compressed is not None:
-            slots, plans = groups[0]
-            compressed = self._compressed.plan(
-                layout, self.keys, slots, plans[self.shape.num_heads]
-            )
+            near = [(slots, plans[self.shape.num_heads]) for slots, plans in groups]
+            compressed = self._compressed.plan(layout, near)
         return ReferenceStep(self, groups, index, causal, compressed)
 
     def _plan(

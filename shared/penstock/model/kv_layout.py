@@ -5,6 +5,8 @@ A block of any group is of one size, so that all groups share one pool: it has r
 values of a block's tokens in `page_layers` layers.  Layers of one window make several groups if
 they are more than that (as in vLLM's hybrid KV cache manager).
 
+Layers whose tokens see entries have two parts of blocks: see compressed_kv.
+
 All recurrent layers together make one more group, which has no keys and values: see `state_group`.
 """
 
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from penstock.errors import StartupError, UnsupportedModel
+from penstock.model.compressed_kv import block_parts, groups_of, needed_tokens
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, CompressedSpec
 from penstock.model.recurrent_spec import result_numbers, state_numbers
@@ -167,6 +170,9 @@ def widest_layer(config: ModelConfig) -> int:
 def kv_layout(config: ModelConfig, max_model_len: int) -> KVLayout:
     """The groups of a model that is served with sequences of at most so many tokens, but for that
     of its recurrent layers. Raises UnsupportedModel."""
+    compressed = compressed_specs(config)
+    if any(each.rate for each in compressed):
+        return _with_entries(config, compressed, max_model_len)
     specs = [config.layer(number) for number in range(config.num_layers)]
     of_layers = [
         _group_of(spec.attention, max_model_len) if spec.attends else None for spec in specs
@@ -259,33 +265,13 @@ def kv_numbers(config: ModelConfig, keys: int) -> int:
     return keys + values + (0 if config.index is None else config.index.size)
 
 
-def entries_of_block(rate: int, block_size: int) -> int:
-    """How many entries, of so many tokens each, a block has room for: those whose last tokens it
-    may have."""
-    if not rate:
-        return 0
-    if block_size % rate == 0:
-        return block_size // rate
-    return 1 if rate % block_size == 0 else block_size
-
-
-def compressed_numbers(spec: CompressedSpec, head: int, block_size: int) -> int:
-    """Numbers of a block in a layer with compressed attention, whose heads have so many: keys, what
-    entries are made of, entries, and keys of the index."""
-    entry = head + (0 if spec.index is None else spec.index.size)
-    made_of = 2 * spec.series * entry if spec.rate else 0
-    return block_size * (head + made_of) + entries_of_block(spec.rate, block_size) * entry
-
-
-def block_numbers(config: ModelConfig, layers: int, block_size: int) -> int:
-    """Numbers of a block with room for so many layers, of a model of which a rank has all."""
-    found = 0
-    for number in range(config.num_layers):
-        spec = config.layer(number).attention.compressed
-        if spec is None:
-            return layers * block_size * kv_numbers(config, widest_layer(config))
-        found += compressed_numbers(spec, config.head_dim, block_size)
-    return found
+def block_numbers(config: ModelConfig, layout: KVLayout, block_size: int) -> int:
+    """Numbers of a block of a model with this layout, of which a rank has all."""
+    specs = compressed_specs(config)
+    if specs:
+        return block_parts(specs, layout.layers, config.head_dim, block_size).size
+    layers = layout.page_layers(range(config.num_layers))
+    return layers * block_size * kv_numbers(config, widest_layer(config))
 
 
 def kv_groups(
@@ -294,8 +280,7 @@ def kv_groups(
     """All groups of a model, that of recurrent layers too, about as a worker has them.
     number_bytes: of a number in the KV cache. Raises UnsupportedModel."""
     layout = kv_layout(config, max_model_len)
-    layers = layout.page_layers(range(config.num_layers))
-    size = block_numbers(config, layers, block_size) * number_bytes
+    size = block_numbers(config, layout, block_size) * number_bytes
     return with_states(layout.groups, state_bytes(config), block_bytes=size, block_size=block_size)
 
 
@@ -315,11 +300,26 @@ def state_group(
     return KVGroup(every=every or apart * block_size, blocks=blocks)
 
 
+def compressed_specs(config: ModelConfig) -> tuple[CompressedSpec, ...]:
+    """What each layer has of entries, in a model whose attention is compressed; else empty."""
+    rules = (config.layer(number).attention for number in range(config.num_layers))
+    return tuple(rule.compressed for rule in rules if rule.compressed is not None)
+
+
+def _with_entries(
+    config: ModelConfig, specs: Sequence[CompressedSpec], max_model_len: int
+) -> KVLayout:
+    """The first group is that of entries. The others have all layers, with what forgets."""
+    needed = [needed_tokens(config.layer(number).attention) for number in range(len(specs))]
+    spans = [each for each in needed if each is not None]
+    all_forget = len(spans) == len(needed) and max(spans) < max_model_len
+    group = KVGroup(window=max(spans)) if all_forget else FULL
+    layers = [1 + each for each in groups_of(specs, config.head_dim, MAX_GROUPS - 1)]
+    return KVLayout((FULL, *(group,) * max(layers)), tuple(layers))
+
+
 def _group_of(spec: AttentionSpec, max_model_len: int) -> KVGroup:
-    """A window that no sequence outgrows is none. Compressed attention has all in one group: what
-    entries are made of lies in blocks with them, and they are never forgotten."""
-    if spec.compressed is not None:
-        return FULL
+    """A window that no sequence outgrows is none."""
     window, chunk = spec.window, spec.chunk
     return KVGroup(
         window=None if window is None or window >= max_model_len else window,

@@ -13,10 +13,12 @@ from penstock.families import HUB_CLASSES
 from penstock.families.gguf_reading import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
 from penstock.formats.gguf import GGUFFile
 from penstock.formats.safetensors_file import SafetensorsFile
+from penstock.model.compressed_kv import entry_numbers, token_numbers
 from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
 from penstock.model.kv_layout import (
     block_numbers,
     blocks_needed,
+    compressed_specs,
     kv_groups,
     kv_layout,
     kv_numbers,
@@ -125,8 +127,11 @@ def kv_bytes_per_token(config: ModelConfig | EncoderConfig, dtype: str) -> int:
         if number not in reads and config.layer(number).attends
     ]
     numbers = sum(kv_numbers(config, heads.count * heads.size) for heads in own)
-    if config.layers[0].attention.compressed is not None:
-        numbers = -(-block_numbers(config, config.num_layers, BLOCK_SIZE) // BLOCK_SIZE)
+    specs = compressed_specs(config)
+    if specs:
+        head, size = config.head_dim, BLOCK_SIZE
+        kept = sum(entry_numbers(each, head, size) for each in specs)
+        numbers = sum(token_numbers(each, head) for each in specs) - (-kept // size)
     return numbers * kv_number_bytes(dtype)
 
 
@@ -138,8 +143,8 @@ def kv_bytes(config: ModelConfig | EncoderConfig, dtype: str) -> int:
     blocks = blocks_needed(
         kv_groups(config, number_bytes, longest, BLOCK_SIZE), longest, BLOCK_SIZE
     )
-    layers = kv_layout(config, longest).page_layers(range(config.num_layers))
-    return blocks * block_numbers(config, layers, BLOCK_SIZE) * number_bytes
+    layout = kv_layout(config, longest)
+    return blocks * block_numbers(config, layout, BLOCK_SIZE) * number_bytes
 
 
 def kv_number_bytes(dtype: str) -> int:

@@ -291,4 +291,4 @@ def test_biases_of_another_shape() -> None:
     entries = Model(CASES["all"]).entries
     assert entries is not None
     with pytest.raises(ValueError, match=r"float32 \(32, 32\) are needed"):
-        replace(entries, bias=entries.bias[:5]).struct()
+        replace(entries, bias=entries.bias[:5]).struct(np.zeros((1, 64), np.uint8))

@@ -13,7 +13,14 @@ from msgspec.structs import replace
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.kv_layout import block_numbers
+from penstock.model.kv_layout import (
+    FULL,
+    KVGroup,
+    block_numbers,
+    blocks_needed,
+    kv_layout,
+    one_group,
+)
 from penstock.model.layer_spec import CompressedSpec
 from penstock.model.sharing import check_shared
 from penstock.model.speculation import SpeculativeConfig
@@ -28,6 +35,7 @@ from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.names import TOKEN_EXPERTS
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
+from tests.shared.releases.reading import RELEASES
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models.case_sizes import SIZES
 from tests.worker.models.family_cases import config_class, read
@@ -37,6 +45,7 @@ from tests.worker.random_weights import RandomWeights
 pytestmark = pytest.mark.timeout(120)
 
 CASE, LENGTH, CHUNKS = "deepseek-v4", 150, (1, 2, 30, 3, 70, 40, 4)
+BLOCKS = 80
 TOKENS = np.random.default_rng(3).integers(0, int(SIZES["vocab_size"]), LENGTH)
 
 
@@ -46,16 +55,24 @@ def inference() -> Iterator[None]:
         yield
 
 
-def forward(config: ModelConfig, block: int = 16, blocks: int = 80) -> ReferenceForward:
+def forward(config: ModelConfig, block: int = 16, blocks: int = BLOCKS) -> ReferenceForward:
     model = DecoderModel(config, RandomWeights(), 256)
     shape = CacheShape.of(config, block, torch.float32)
     return ReferenceForward(model, ReferenceAttention(shape, blocks))
 
 
 def computed(
-    of: Forward, table: np.ndarray, start: int, count: int, tokens: np.ndarray = TOKENS
+    of: Forward,
+    table: np.ndarray,
+    start: int,
+    count: int,
+    tokens: np.ndarray = TOKENS,
+    groups: int = 1,
 ) -> torch.Tensor:
-    batch = Batch(tokens[start : start + count], [table], np.array([start]), np.array([count]))
+    """`table`: of the first KV group, in its BLOCKS blocks; the others have as many."""
+    first, *more = ([table + BLOCKS * group] for group in range(groups))
+    new = tokens[start : start + count]
+    batch = Batch(new, first, np.array([start]), np.array([count]), tuple(more))
     return of.logits(batch, np.arange(count))
 
 
@@ -134,16 +151,35 @@ def test_what_lies_before_the_window_is_seen_in_entries_alone() -> None:
 
 
 def test_what_a_block_takes() -> None:
-    config = read(CASE)
+    """In one group, and in several: that of entries, and one for each layer with an index, as what
+    it has of a block is the largest part."""
+    config, layout = read(CASE), kv_layout(read(CASE), 256)
     entry = 32 + 16
-    numbers = 4 * 16 * 32  # Keys of four layers.
-    numbers += 2 * (16 * 2 * 2 * entry + 4 * entry)  # Two layers with an index.
-    numbers += 16 * 2 * 32 + 32  # One without: an entry of two blocks.
-    assert block_numbers(config, 4, 16) == numbers
-    shape = CacheShape.of(config, 16, torch.bfloat16)
-    assert ReferenceAttention.block_bytes(shape) == 2 * numbers
-    views = ReferenceAttention(shape, 5).kv_blocks()
-    assert sum(view[0].nbytes for view in views) == 2 * numbers
+    indexed = 16 * (32 + 2 * 2 * entry)
+    kept = 2 * 4 * entry + 32  # Two layers with an index; one without, an entry of two blocks.
+    whole = 2 * indexed + 16 * (32 + 2 * 32) + 16 * 32 + kept
+    assert layout.groups == (FULL, *[KVGroup(window=32)] * 3)
+    assert len({layout.layers[1], layout.layers[3], layout.layers[0]}) == 3
+    assert layout.layers[0] == layout.layers[2]
+    for own, numbers in ((one_group(4), whole), (layout, indexed)):
+        assert block_numbers(config, own, 16) == numbers
+        shape = CacheShape.of(config, 16, torch.bfloat16, own)
+        assert ReferenceAttention.block_bytes(shape) == 2 * numbers
+        [view] = ReferenceAttention(shape, 5).kv_blocks()
+        assert view.shape == (5, 2 * numbers)
+
+
+def test_what_a_long_context_takes_is_entries() -> None:
+    """DeepSeek V4 Flash: 8 kB a token in bfloat16, and the last 128 tokens of each layer."""
+    values = RELEASES["deepseek-ai/DeepSeek-V4-Flash"]["config"]
+    config = read_config(Fields(values, "config.json").without("quantization_config"))
+    layout = kv_layout(config, 1 << 20)
+    assert layout.groups[0] == FULL
+    assert {group.window for group in layout.groups[1:]} == {128}
+    entries = 21 * 4 * (512 + 128) + 20 * 512
+    assert block_numbers(config, layout, 16) == entries == 8000 // 2 * 16
+    held = blocks_needed(layout.groups, 1 << 20, 16)
+    assert held == (1 << 16) + 9 * (len(layout.groups) - 1)
 
 
 def test_what_is_not_served() -> None:

@@ -11,19 +11,22 @@ import torch
 
 from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
-from penstock.model.kv_layout import block_numbers
+from penstock.model.kv_layout import block_numbers, kv_layout
 from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.forward.interface import Forward
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models.family_cases import read
-from tests.worker.models.test_compressed_attention import CASE, CHUNKS, LENGTH, choosing, computed
+from tests.worker.models.test_compressed_attention import BLOCKS, CASE, CHUNKS, LENGTH, choosing
+from tests.worker.models.test_compressed_attention import computed as computed_in
 from tests.worker.models.test_compressed_attention import forward as by_reference
 from tests.worker.models.test_family_bits import NO_FILES
 from tests.worker.random_weights import RandomWeights
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-TABLE, LAYERS = np.arange(10), 4
+TABLE = np.arange(10)
+GROUPS = 4
+"""KV groups of either case: of entries, and of layers."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +39,12 @@ def model(config: ModelConfig, dtype: str = "float32") -> CPUModel:
 
 
 def forward(of: CPUModel, block: int = 16, threads: int = 2) -> Forward:
-    return of.forward(block_size=block, num_blocks=80, threads=threads)
+    assert of.groups == GROUPS
+    return of.forward(block_size=block, num_blocks=GROUPS * BLOCKS, threads=threads)
+
+
+def computed(of: Forward, table: np.ndarray, start: int, count: int) -> torch.Tensor:
+    return computed_in(of, table, start, count, groups=GROUPS)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
@@ -51,7 +59,7 @@ def test_bits_are_those_of_any_blocks_and_chunks(case: str, dtype: str) -> None:
     assert bool(whole.isfinite().all())
     for block, threads in ((16, 2), (48, 1), (64, 2)):
         other, start, parts = forward(of, block, threads), 0, []
-        table = np.random.default_rng(block).permutation(80)[: -(-LENGTH // block)]
+        table = np.random.default_rng(block).permutation(BLOCKS)[: -(-LENGTH // block)]
         for count in CHUNKS:
             parts.append(computed(other, table, start, count))
             start += count
@@ -64,7 +72,8 @@ def test_a_copy_of_blocks_is_all_that_a_sequence_needs() -> None:
     computed(here, TABLE, 0, count)
     moved = TABLE[::-1] + 40
     for source, target in zip(here.kv_blocks(), other.kv_blocks(), strict=True):
-        target[moved] = source[TABLE]
+        for group in range(0, GROUPS * BLOCKS, BLOCKS):
+            target[group + moved] = source[group + TABLE]
     rest = computed(other, moved, count, LENGTH - count)
     assert torch.equal(rest, computed(here, TABLE, count, LENGTH - count))
 
@@ -74,7 +83,7 @@ def test_both_backends_compute_the_same(case: str) -> None:
     config = read(case)
     ours = computed(forward(model(config)), TABLE, 0, LENGTH)
     with torch.inference_mode():
-        slow = computed(by_reference(config), TABLE, 0, LENGTH)
+        slow = computed_in(by_reference(config), TABLE, 0, LENGTH)
     assert torch.allclose(ours, slow, rtol=1e-3, atol=1e-3)
 
 
@@ -92,15 +101,15 @@ def test_where_all_entries_are_kept_nothing_is_chosen() -> None:
 
 
 def test_what_a_block_takes() -> None:
-    """Beside what the reference backend has, each token's key in a second order, as its value; a
-    layer's blocks have room for its own entries alone."""
+    """Beside what the reference backend has, each token's key in a second order, as its value."""
     config = read(CASE)
     of = model(config, "bfloat16")
-    size = 2 * (block_numbers(config, LAYERS, 16) + LAYERS * 16 * 32)
+    numbers = block_numbers(config, kv_layout(config, 256), 16)
+    size = 2 * (numbers + 16 * 32)
     assert of.recipe().block_bytes == size
-    views = forward(of).kv_blocks()
-    assert sum(view[0].nbytes for view in views) == size
-    assert len({view[0].nbytes for view in views[1::2]}) == 3
+    assert of.recipe().kv_groups == kv_layout(config, 256).groups
+    [view] = forward(of).kv_blocks()
+    assert view.shape == (GROUPS * BLOCKS, size)
 
 
 def test_a_cache_of_bytes_is_refused() -> None:

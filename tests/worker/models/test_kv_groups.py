@@ -51,6 +51,8 @@ def reference(config: ModelConfig, layout: KVLayout | None) -> ReferenceForward:
         "gemma4-alike",
         "gemma4-shared-kv",
         "gemma3n",
+        "deepseek-v4",
+        "deepseek-v4-unlike-blocks",
     ],
 )
 def test_the_reference_reads_no_block_behind_a_window(case: str) -> None:
@@ -68,6 +70,8 @@ def test_the_reference_reads_no_block_behind_a_window(case: str) -> None:
         ("gemma4-alike", "auto"),
         ("gemma4-shared-kv", "int8"),
         ("gemma3n", "bfloat16"),
+        ("deepseek-v4", "auto"),
+        ("deepseek-v4-unlike-blocks", "bfloat16"),
     ],
 )
 def test_the_cpu_kernels_read_no_block_behind_a_window(

@@ -28,8 +28,8 @@ def test_a_latent_is_stored_once(dtype: torch.dtype) -> None:
 def test_the_cpu_kernels_store_it_in_two_orders() -> None:
     shape = DecoderShape(4, 1, RANK + ROTATING, 16, RANK)
     assert shape.obstacle() is None
-    assert shape.block_bytes("bfloat16", LAYERS) == LAYERS * 16 * 2 * (2 * RANK + ROTATING)
-    assert shape.block_bytes("int8", LAYERS) == LAYERS * 16 * (2 * RANK + ROTATING + 2 * 4)
+    assert sum(shape.halves("bfloat16")) == 16 * 2 * (2 * RANK + ROTATING)
+    assert sum(shape.halves("int8")) == 16 * (2 * RANK + ROTATING + 2 * 4)
 
 
 def test_ranks_share_heads_and_each_has_the_latent() -> None:

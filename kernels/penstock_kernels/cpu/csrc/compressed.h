@@ -14,29 +14,32 @@ inline V load_cells(const float* p) { return load(p); }
 inline V load_cells(const uint16_t* p) { return load_bf16(p); }
 inline V load_cells(const int8_t* p) { return load_i8(p); }
 
-// Where what a sequence has of entries lies: behind the values of each block.
+// Where what a sequence has of entries lies: what its tokens give behind the values of each block, and entries in blocks of
+// the first group.
 template <class Cache> class EntryPages {
  public:
   using Cell = typename Cache::Cell;
 
   EntryPages(const Thread& t, const PkAttention& a, int sequence)
-      : pages_(t.pages<Cache>(a, sequence)), values_(static_cast<Cell*>(a.values) + pages_.per_block * pages_.value_page_cells), size_(t.program.block_size), rate_(a.entries->rate),
+      : pages_(t.pages<Cache>(a, sequence)), table_(t.batch.tables + t.batch.first_block[sequence]), values_(static_cast<Cell*>(a.values) + pages_.per_block * pages_.value_page_cells),
+        kept_(static_cast<Cell*>(a.entries->kept)), block_(a.entries->block / sizeof(Cell)), size_(t.program.block_size), rate_(a.entries->rate),
         of_block_(pk::entries_of_block(rate_, size_)), given_(pk::given_numbers(*a.entries, a.head_dim)), dim_(a.head_dim), index_dim_(a.entries->index_dim) {}
 
   // What the token at a position gives to entries.
-  Cell* given(int position) const { return block(position) + static_cast<size_t>(position % size_) * given_; }
+  Cell* given(int position) const { return values_ + pages_.block(position / 16) * pages_.value_block_cells + static_cast<size_t>(position % size_) * given_; }
   Cell* entry(int number) const { return entries(number) + static_cast<size_t>(place(number)) * dim_; }
   // An entry's key in the index.
   Cell* key(int number) const { return entries(number) + static_cast<size_t>(of_block_) * dim_ + static_cast<size_t>(place(number)) * index_dim_; }
 
  private:
   const Pages pages_;
-  Cell* const values_;
+  const int32_t* const table_;
+  Cell *const values_, *const kept_;
+  const size_t block_;
   const int size_, rate_, of_block_, given_, dim_, index_dim_;
 
-  Cell* block(int position) const { return values_ + pages_.block(position / 16) * pages_.value_block_cells; }
   int last_token(int number) const { return (number + 1) * rate_ - 1; }
-  Cell* entries(int number) const { return block(last_token(number)) + static_cast<size_t>(size_) * given_; }
+  Cell* entries(int number) const { return kept_ + static_cast<size_t>(table_[last_token(number) / size_]) * block_; }
   int place(int number) const { return static_cast<int>(static_cast<int64_t>(last_token(number) % size_) * of_block_ / size_); }
 };
 

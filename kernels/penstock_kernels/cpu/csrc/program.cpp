@@ -197,16 +197,18 @@ class Reader {
       return page * a.kv_heads * (m_.block_size / 16);
     };
     const int64_t values = block(a.value_dim) + (a.index_dim ? block(a.index_dim) : 0);  // an index's keys have one head, as those of latents have
-    return a.key_block % 64 == 0 && a.value_block % 64 == 0 && a.key_block >= block(a.head_dim) && a.value_block >= values + of_entries(a);
+    return a.key_block % 64 == 0 && a.value_block % 64 == 0 && a.key_block >= block(a.head_dim) && a.value_block >= values + given(a) && (!a.entries || keeps_entries(a));
   }
 
-  // Bytes of a block beside keys and values.
-  int64_t of_entries(const PkAttention& a) const {
-    if (!a.entries) return 0;
+  // Bytes of a block for what its tokens give to entries.
+  int64_t given(const PkAttention& a) const { return a.entries ? int64_t{m_.block_size} * pk::given_numbers(*a.entries, a.head_dim) * cell() : 0; }
+
+  bool keeps_entries(const PkAttention& a) const {
     const PkEntries& e = *a.entries;
-    const int64_t entries = pk::entries_of_block(e.rate, m_.block_size) * (int64_t{a.head_dim} + e.index_dim), given = int64_t{m_.block_size} * pk::given_numbers(e, a.head_dim);
-    return (m_.cache == PK_CACHE_F32 ? 4 : 2) * (given + entries);
+    return e.kept && e.block % 64 == 0 && e.block >= pk::entries_of_block(e.rate, m_.block_size) * (int64_t{a.head_dim} + e.index_dim) * cell();
   }
+
+  int cell() const { return m_.cache == PK_CACHE_F32 ? 4 : 2; }
 
   bool places_entries(const PkPhase& p) const {
     const PkAttention* a = p.attention;

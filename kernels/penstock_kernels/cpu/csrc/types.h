@@ -79,14 +79,17 @@ struct PkAttention {
 // penstock.model.layer_spec).  rate: tokens of an entry.  series: values and logits that a token has for each number of an
 // entry; the first of two are for the entry behind its own.  most: a token reads so many at most, chosen by an index;
 // 0: all that it sees.
-// Behind the values of a KV block lie, each as cells one behind another: what each token gives to entries, [values, then
-// logits, series * head_dim each; the same of index_dim for their keys in the index]; the entries whose last tokens are
-// the block's; and these keys.
+// Behind the values of a KV block lies, as cells one behind another, what each token gives to entries, [values, then
+// logits, series * head_dim each; the same of index_dim for their keys in the index].
+// kept: of blocks of the first group, `block` bytes apart, the entries whose last tokens are the block's, and behind them
+// these keys.
 // bias, index_bias: [rate, series * head_dim or index_dim], are added to logits.  norm, index_norm: of what is made.
 struct PkEntries {
   int32_t rate, series, most, index_heads, index_dim, reserved;
   const float *bias, *index_bias;
   PkNorm norm, index_norm;
+  void* kept;
+  int64_t block;
 };
 
 // What makes scores of a router's products. SQRT_SOFTPLUS: the root of ln(1 + e^x).

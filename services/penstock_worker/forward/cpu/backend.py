@@ -41,7 +41,7 @@ from penstock.model.media_facts import alignment_heads
 from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba1Spec, Mamba2Spec
 from penstock.model.sharing import split_obstacle
 from penstock.protocol.to_worker import Setup
-from penstock_kernels.cpu.decoder import Decoder, DecoderShape, halves_of_layers
+from penstock_kernels.cpu.decoder import Decoder, DecoderShape, entry_blocks, halves_of
 from penstock_kernels.cpu.library import bits, instruction_set
 from penstock_kernels.cpu.program import Program
 from penstock_kernels.cpu.recurrent import MAX_HEADS, MAX_KERNEL, MAX_KEY_DIM
@@ -51,7 +51,7 @@ from penstock_worker.forward.aux_hidden import aux_hidden_for
 from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.cpu.adapters import PackedAdapters
 from penstock_worker.forward.cpu.aux_hidden import CPUAuxHidden
-from penstock_worker.forward.cpu.compressed_weights import entries_shape
+from penstock_worker.forward.cpu.compressed_weights import entries_shape, places_of
 from penstock_worker.forward.cpu.cross_layers import (
     KEY,
     QUERY,
@@ -117,12 +117,13 @@ def recipe(
     config = prepared.decoder
     shapes = shapes_of(config, setup, ranks.place)
     shard, layout = shard_of(config, ranks.place), kv_layout(config, setup.max_model_len)
-    places = layout.places(shard.layers)
+    places = places_of(config, layout, shard.layers)
     dtype = dtype_of(setup, prepared.weights.dtype)
     cache = cache_of(setup.kv_cache_dtype, dtype)
     check_cache(cache, config)
-    halves = halves_of_layers(shapes, layout.page_layers(shard.layers), cache)
-    block_bytes = sum(map(sum, halves))
+    blocks = entry_blocks(shapes, layout.layers, cache)
+    page_layers = layout.page_layers(shard.layers)
+    block_bytes = blocks.size if blocks else sum(halves_of(shapes, cache)) * page_layers
     groups = groups_with_states(config, layout.groups, block_bytes, setup, ranks.place)
     states = program_states(config, groups, setup)
     media = ModelMedia(prepared, setup, ranks, TOWER_DTYPE, threads=threads)

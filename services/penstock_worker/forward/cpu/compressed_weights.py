@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.model.config import ModelConfig
+from penstock.model.kv_layout import KVLayout, compressed_specs
 from penstock.model.layer_spec import CompressedSpec
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
 from penstock_kernels.cpu.operands import CPUEntries, EntriesShape, NormWeights
@@ -22,6 +23,14 @@ def entries_shape(spec: CompressedSpec, head_dim: int) -> EntriesShape | None:
         return None
     index = 0 if spec.index is None else spec.index.size
     return EntriesShape(spec.rate, spec.series, head_dim, index)
+
+
+def places_of(config: ModelConfig, layout: KVLayout, layers: range) -> tuple[tuple[int, int], ...]:
+    """Each layer's group, and which of the cache's layers it has (see KVLayout.places). Where
+    layers have entries, each has one of its own."""
+    if not any(spec.rate for spec in compressed_specs(config)):
+        return layout.places(layers)
+    return tuple((group, number) for number, group in enumerate(layout.layers))
 
 
 @dataclass(frozen=True)
