@@ -57,6 +57,7 @@ FROM_MEMORY = {
     "dots1",
     "solar_open",
     "cwm",
+    "baichuan",
     "granitemoeshared",
     "falcon_mamba",
     "jamba",
@@ -260,8 +261,14 @@ def _mechanisms_of(backend: str) -> frozenset[str]:
 
 def _usual(family: Family) -> ModelConfig:
     name = family.hub_classes[0]
-    if name in {twin.architecture for twin in TWINS.values()}:
-        found = our_reading(configs_of(family)[0])
+    twin = next((twin for twin in TWINS.values() if twin.architecture == name), None)
+    releases = [] if twin is None else configs_of(family)
+    if twin is not None and not releases:
+        own = getattr(transformers, f"{twin.computed_by}Config")()
+        said = own.to_dict() | {"architectures": [name]} | twin.says(own)
+        return read_config(Fields(said, name))
+    if releases:
+        found = our_reading(releases[0])
         if not isinstance(found, ModelConfig):
             raise TypeError(f"{name} is no decoder's")
         return found

@@ -1,4 +1,5 @@
-"""Factors of matrices' rows, which a model's code multiplies by beside its weights."""
+"""Factors of matrices' rows, which a model's code multiplies by beside its weights, or which make a
+row's length 1."""
 
 from __future__ import annotations
 
@@ -14,8 +15,15 @@ from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import RowFactors
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix
 from penstock_worker.quantisation.interface import BF16, F16, F32
-from penstock_worker.weights.stored import CheckpointTensor, StoredTensor, as_checkpoint
+from penstock_worker.weights.stored import (
+    BlockMatrix,
+    CheckpointTensor,
+    StoredTensor,
+    as_checkpoint,
+)
 
+SHORTEST = 1e-12
+"""What a row is divided by at least, as torch's normalize has it."""
 PLAIN = (F32.name, BF16.name, F16.name)
 
 
@@ -73,3 +81,37 @@ class ScaledRows(CheckpointMatrix):
     def values(self, rows: range, columns: range) -> Tensor:
         by_row = torch.from_numpy(self.factors[rows.start : rows.stop])
         return self.inner.values(rows, columns) * by_row[:, None]
+
+
+def with_unit_rows(stored: StoredTensor) -> StoredTensor:
+    """The matrix with rows divided by their lengths, as it is read. Raises UnsupportedModel for
+    what is no matrix."""
+    if len(stored.shape) != 2 or stored.rearrange is not None:
+        raise UnsupportedModel(
+            f"tensor {stored.name} has shape {stored.shape}; a matrix is expected, whose rows are "
+            "divided by their lengths"
+        )
+    if isinstance(stored, CheckpointTensor):
+        inner: CheckpointMatrix = stored.quantised
+    else:
+        inner = BlockMatrix.of(stored)
+    return CheckpointTensor.of(UnitRows.of(inner), stored.name)
+
+
+@dataclass(frozen=True)
+class UnitRows(CheckpointMatrix):
+    """A matrix whose rows are divided by their lengths; those of zeros stay."""
+
+    inner: CheckpointMatrix
+
+    @staticmethod
+    def of(inner: CheckpointMatrix) -> UnitRows:
+        return UnitRows(inner.name, inner.outputs, inner.inputs, inner.levels_are, inner)
+
+    def row_range(self, rows: range) -> UnitRows:
+        return UnitRows.of(self.inner.row_range(rows))
+
+    def values(self, rows: range, columns: range) -> Tensor:
+        whole = self.inner.values(rows, range(self.inputs))
+        unit = torch.nn.functional.normalize(whole, eps=SHORTEST)
+        return unit[:, columns.start : columns.stop]

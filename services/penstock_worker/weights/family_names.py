@@ -21,6 +21,7 @@ from penstock.model.layer_spec import LatentSpec, LayerSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec
 from penstock_worker.quantisation.interface import F32
 from penstock_worker.weights.alternating import separated
+from penstock_worker.weights.factors import with_unit_rows
 from penstock_worker.weights.names import INDEX_KEY, INDEX_KEY_NORM, INDEX_QUERY
 from penstock_worker.weights.stored import StoredTensor
 
@@ -92,6 +93,8 @@ def by_our_names(
     add_zero_biases(found, names.zero_biases)
     if names.unit_norms:
         add_unit_norms(found, config)
+    for name in found.keys() & {f"{module}.weight" for module in names.unit_rows}:
+        found[name] = with_unit_rows(found[name])
     return found
 
 

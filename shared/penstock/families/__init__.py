@@ -1,5 +1,6 @@
 """The families of models that are served. A new one needs its line here."""
 
+from penstock.families.baichuan import BAICHUAN, BAICHUAN2
 from penstock.families.bailing import BAILING_MOE, BAILING_MOE_V2
 from penstock.families.bert import BERT, DISTILBERT, MPNET, ROBERTA
 from penstock.families.clip import CLIP, SIGLIP
@@ -50,6 +51,7 @@ from penstock.families.nemotron import NEMOTRON, NEMOTRON_H
 from penstock.families.nomic_bert import NOMIC_BERT
 from penstock.families.olmo2 import OLMO2, OLMO3, OLMOE
 from penstock.families.olmo_hybrid import OLMO_HYBRID
+from penstock.families.qwen import QWEN
 from penstock.families.qwen2 import MIMO, QWEN2, QWEN2_MOE
 from penstock.families.qwen3 import QWEN3, QWEN3_MOE
 from penstock.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
@@ -63,6 +65,7 @@ FAMILIES: dict[str, Family] = {
         LLAMA4,
         MISTRAL,
         MIXTRAL,
+        QWEN,
         QWEN2,
         QWEN2_MOE,
         QWEN3,
@@ -102,6 +105,8 @@ FAMILIES: dict[str, Family] = {
         STARCODER2,
         STABLELM,
         SEED_OSS,
+        BAICHUAN,
+        BAICHUAN2,
         EXAONE3,
         EXAONE4,
         EXAONE_MOE,

@@ -157,6 +157,8 @@ class TensorNames:
     others that have some: theirs are zeros."""
     unit_norms: bool = False
     """Whether norms of queries and keys have no weights in the file: theirs are ones."""
+    unit_rows: frozenset[str] = frozenset()
+    """Our names of modules whose rows are divided by their lengths when they are read."""
     pairs_adjacent: bool | Literal["without sections"] = False
     """Whether the rows of q and k, and the weights of their norms, are ordered so that the numbers
     of a rotary pair are adjacent; `without sections`: in files of models whose positions are one

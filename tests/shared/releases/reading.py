@@ -26,7 +26,6 @@ RELEASES: dict[str, dict[str, Any]] = json.loads(
 )
 NOT_SERVED = {
     "MiniMaxAI/MiniMax-M3",
-    "copy/baichuan2_7b",
     "copy/clip_vision_model",
     "copy/dbrx_132b",
     "copy/deepseek_vl2_tiny",
@@ -38,7 +37,6 @@ NOT_SERVED = {
     "copy/phi3_v",
     "copy/phi3small",
     "copy/phimoe",
-    "copy/qwen_7b",
     "moonshotai/Kimi-K3",
     "nvidia/MiniMax-M3-NVFP4",
 }

@@ -3,8 +3,7 @@ their files are made of what it saves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import gguf
@@ -16,64 +15,10 @@ from tests.worker.models import step_files as step
 from tests.worker.models.case_sizes import GROUPED, LLAMA3_ROPE, WHOLE
 from tests.worker.models.expert_cases import ERNIE_EXPERTS
 from tests.worker.models.gguf_writing import Conversion, Writer, adjacent, separated
+from tests.worker.models.older_twins import OLDER
+from tests.worker.models.twin import QKV, Tensors, Twin, joined, renamed
 
-Tensors = dict[str, Tensor]
 ARCH = gguf.MODEL_ARCH
-
-
-@dataclass(frozen=True)
-class Twin:
-    """A tiny model of such a family."""
-
-    architecture: str
-    """What config.json calls it."""
-    computed_by: str
-    """The family that transformers has a class of."""
-    settings: dict[str, Any]
-    """Of that class."""
-    says: Callable[[Any], dict[str, Any]]
-    """What config.json says beyond that class's own, of a configuration of it."""
-    files: Callable[[Tensors, Any], Tensors]
-    """The tensors of the family's files, of those that transformers saved and a configuration."""
-    begins: Callable[[Any], None] = lambda model: None
-    """Changes transformers' model before anything is computed or saved."""
-    gguf: Conversion | None = None
-    """How llama.cpp's converter writes it."""
-    gguf_files: Callable[[Tensors, Any], Tensors] = field(default=lambda tensors, config: tensors)
-    """The tensors that are converted, by transformers' names."""
-
-    @property
-    def name(self) -> str:
-        return self.architecture.removesuffix("ForCausalLM").removesuffix(
-            "ForConditionalGeneration"
-        )
-
-
-def renamed(*names: tuple[str, str]) -> Callable[[Tensors, Any], Tensors]:
-    """Replaces parts of names, (transformers', the family's)."""
-
-    def files(tensors: Tensors, config: Any) -> Tensors:
-        found = {}
-        for name, tensor in tensors.items():
-            for theirs, own in names:
-                name = name.replace(theirs, own)
-            found[name] = tensor
-        return found
-
-    return files
-
-
-def joined(tensors: Tensors, *names: str, into: str) -> Tensors:
-    """Puts the rows of several modules one after another."""
-    found = dict(tensors)
-    for name in tensors:
-        if names[0] in name:
-            parts = [found.pop(name.replace(names[0], each)) for each in names]
-            found[name.replace(names[0], into)] = torch.cat(parts)
-    return found
-
-
-QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 
 
 def with_drafts(tensors: Tensors, config: Any) -> Tensors:
@@ -392,4 +337,5 @@ TWINS = {
         gguf=Conversion(ARCH.DECI, says_deci_gguf, own_parts=deci_parts),
         gguf_files=decilm,
     ),
+    **OLDER,
 }

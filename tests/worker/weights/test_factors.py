@@ -6,12 +6,14 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import quantize
 
 from penstock.errors import UnsupportedModel
 from penstock.model.layer_spec import LayerSpec, RowFactors
 from penstock_worker.adapters.adaptable import adaptable_modules
 from penstock_worker.forward.cpu.recurrent_weights import UNCHANGING_EPS, UNCHANGING_WEIGHT
-from penstock_worker.weights.factors import multiply_rows
+from penstock_worker.weights.factors import multiply_rows, with_unit_rows
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
 from tests.worker.checkpoints import TINY
@@ -58,6 +60,30 @@ def test_what_cannot_be_multiplied_is_refused() -> None:
     tensor = stored(torch.randn(4, 7), "other.rows")
     with pytest.raises(UnsupportedModel, match=f"{tensor.name} has shape .* 5 rows in one of"):
         multiply_rows({"layers.0.mlp.up_proj.weight": tensor}, CONFIG)
+
+
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0"])
+def test_rows_get_length_one(kind: str) -> None:
+    """In all parts that ranks read, and of quantised matrices, too."""
+    values = torch.randn(6, 64)
+    values[3] = 0
+    tensor = stored(values if kind == "F32" else values.bfloat16(), "lm_head.weight")
+    if kind == "Q8_0":
+        blocks = quantize(values.numpy(), GGMLQuantizationType.Q8_0)
+        tensor = StoredTensor("lm_head.weight", (6, 64), kind, blocks.reshape(-1))
+    whole = torch.empty(6, 64)
+    tensor.read_into(whole)
+    true = whole / whole.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    unit, found = with_unit_rows(tensor), torch.empty(6, 64)
+    unit.read_into(found)
+    assert torch.allclose(found, true, rtol=1e-6, atol=1e-7)
+    assert torch.equal(found[3], torch.zeros(64))
+    for rows, columns in ((range(2, 5), range(64)), (range(6), range(32, 64))):
+        part = torch.empty(len(rows), len(columns))
+        unit.read_part_into(part, (rows, columns))
+        assert torch.equal(part, found[rows.start : rows.stop, columns.start : columns.stop])
+    with pytest.raises(UnsupportedModel, match="a matrix is expected"):
+        with_unit_rows(stored(torch.randn(4), "lm_head.bias"))
 
 
 def test_layers_with_factors_take_no_adapters() -> None:
