@@ -27,6 +27,7 @@ from loadtest.report import Document, Flags, Measurement, machine_line, markdown
 from loadtest.report.table import sections
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.kv_layout import blocks_needed
 from penstock.prepare.hub_config import read_config
 from penstock.process.machine import usable_cores
 from penstock_worker.forward.cpu import backend as cpu
@@ -88,8 +89,9 @@ class Served:
     def of(config: ModelConfig, longest: int, threads: int) -> Served:
         files = WeightFiles(format="safetensors", files=(), dtype="bfloat16")
         model = CPUModel(config, files, "bfloat16", positions=longest)
+        blocks = blocks_needed(model.recipe().kv_groups, longest, BLOCK, CHUNK)
         with patch.object(cpu, "open_weights", lambda *_, **__: RandomWeights()):
-            forward = model.forward(block_size=BLOCK, num_blocks=longest // BLOCK, threads=threads)
+            forward = model.forward(block_size=BLOCK, num_blocks=blocks, threads=threads)
         for each in forward.kv_blocks():
             _fill(each)
         return Served(model, forward)
@@ -101,12 +103,22 @@ class Served:
     def step(self, context: int, count: int) -> float:
         """Seconds of the step that computes the last `count` tokens of so many."""
         tokens = np.arange(count) % SETTINGS["vocab_size"]
-        table = np.arange(-(-context // BLOCK))
-        batch = Batch(tokens, [table], np.array([context - count]), np.array([count]))
+        first, *more = self._tables(context)
+        start = np.array([context - count])
+        batch = Batch(tokens, first, start, np.array([count]), tuple(more))
         begun = time.perf_counter()
         with torch.inference_mode():
             self.forward.logits(batch, np.array([count - 1]))
         return time.perf_counter() - begun
+
+    def _tables(self, context: int) -> list[list[np.ndarray]]:
+        """Of each KV group. What a group forgets has been overwritten by what came later."""
+        whole, taken, tables = -(-context // BLOCK), 0, []
+        for group in self.model.recipe().kv_groups:
+            own = blocks_needed([group], context, BLOCK, CHUNK)
+            tables.append([taken + np.arange(whole) % own])
+            taken += own
+        return tables
 
 
 def _fill(blocks: np.ndarray) -> None:
@@ -122,12 +134,9 @@ def measure(options: Flags) -> Document:
     config, threads = read_config(Fields(SETTINGS, "config.json")), usable_cores()
     kinds = {"dense": _without_index(config), "sparse": config}
     served = {name: Served.of(each, options.longest, int(threads)) for name, each in kinds.items()}
-    contexts = [SHORTEST]
-    while 2 * contexts[-1] <= options.longest:
-        contexts.append(2 * contexts[-1])
     rows = []
-    for context in contexts:
-        rows.append({"context": context, **_compared(served, context, options.repeated)})
+    for context in contexts(options.longest):
+        rows.append({"context": context, **compared(served, context, options.repeated)})
         say(f"{context} tokens: {rows[-1]}")
     return {
         "figures": {
@@ -139,6 +148,14 @@ def measure(options: Flags) -> Document:
     }
 
 
+def contexts(longest: int) -> list[int]:
+    """Each twice the one before."""
+    found = [SHORTEST]
+    while 2 * found[-1] <= longest:
+        found.append(2 * found[-1])
+    return found
+
+
 def _without_index(config: ModelConfig) -> ModelConfig:
     layers = (
         replace(layer, attention=replace(layer.attention, index=None)) for layer in config.layers
@@ -146,7 +163,7 @@ def _without_index(config: ModelConfig) -> ModelConfig:
     return replace(config, layers=tuple(layers))
 
 
-def _compared(served: dict[str, Served], context: int, repeated: int) -> dict[str, float]:
+def compared(served: dict[str, Served], context: int, repeated: int) -> dict[str, float]:
     """Milliseconds of a decode, and of each token of a chunk."""
     found: dict[str, list[float]] = {}
     for number in range(repeated + 1):
