@@ -19,7 +19,9 @@ import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
+from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ratio_preserving_size
 from transformers.models.glm4v.processing_glm4v import Glm4vProcessor
+from transformers.models.glm4v.video_processing_glm4v import smart_resize
 from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
 from transformers.video_utils import VideoMetadata
 
@@ -31,7 +33,7 @@ from penstock.media.pixels import video_inputs
 from penstock.media.prompt import with_rows, with_runs
 from penstock.media.sampling import sampled
 from penstock.media.video import prepare_frames, raw_frames
-from penstock.media.video_layout import VideoShape
+from penstock.media.video_layout import VideoShape, frame_size
 from penstock.model.media_facts import MediaFacts
 from penstock.model.video_facts import (
     FixedFrames,
@@ -230,6 +232,24 @@ def test_the_operators_frames_count(tmp_path: Path) -> None:
     assert len(sampled(1000, Fraction(10), slower.sampling, 2)) == 50
     with pytest.raises(InvalidRequest, match="fps is 3; at most 2"):
         facts_with(facts, {}, {"fps": 3}, ("video",))
+
+
+@pytest.mark.parametrize("size", [(480, 640), (1080, 1920), (17, 20), (56, 900), (20, 33)])
+@pytest.mark.parametrize("shown", [2, 7, 64])
+def test_frames_become_as_large_as_in_transformers(
+    size: tuple[int, int], shown: int, tmp_path: Path
+) -> None:
+    (tmp_path / "glm").mkdir()
+    glm = video_of(folder_of(tmp_path / "glm", "glm4v")[1])
+    assert isinstance(glm, VideoFrames)
+    true = smart_resize(
+        shown, *size, factor=28, min_pixels=glm.min_pixels, max_pixels=glm.max_pixels
+    )
+    assert frame_size(glm, size, shown) == true
+    gemma = video_of(folder_of(tmp_path, "gemma4")[1])
+    assert isinstance(gemma, PooledFrames)
+    true = get_aspect_ratio_preserving_size(*size, 4, gemma.most * 2**2, 2)
+    assert frame_size(gemma, size, shown) == true
 
 
 # ---- settings
