@@ -123,6 +123,7 @@ def terms_of(asked: PlanRequest, config: EngineConfig) -> tuple[CoreLayout, Plan
         steps=steps.words,
         notes=steps.notes,
         estimated=steps.estimated,
+        all_requests=asked.requests is not None,
     )
     return layout, terms
 

@@ -66,8 +66,8 @@ class CapacityPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 class PlanTerms(msgspec.Struct, frozen=True, kw_only=True):
     """cores: that there are; None: the fewest are looked for.  most: of them.  changes: of which
-    the fewest cores are looked for, too.  steps, estimated, notes: see
-    CapacityPlan."""
+    the fewest cores are looked for, too.  steps, estimated, notes: see CapacityPlan.
+    all_requests: see Planner."""
 
     bounds: tuple[LatencyBound, ...]
     cores: int | None = None
@@ -76,6 +76,7 @@ class PlanTerms(msgspec.Struct, frozen=True, kw_only=True):
     steps: str = ""
     estimated: bool = False
     notes: tuple[str, ...] = ()
+    all_requests: bool = True
 
 
 def make_plan(
@@ -84,7 +85,7 @@ def make_plan(
     """Raises InvalidRequest, which names what isn't allowed."""
     _check(layout, terms)
     changed = [(text, *_changed(text, layout, traffic)) for text in terms.changes]
-    planner = Planner(layout, traffic, terms.bounds, tell)
+    planner = Planner(layout, traffic, terms.bounds, tell, all_requests=terms.all_requests)
     lone = planner.alone()
     cores = _cores(planner, lone, terms)
     shown = cores or (terms.most if lone.holds else 1)
@@ -105,7 +106,7 @@ def make_plan(
         curve=curve,
         knee=None if best is None else best.rate,
         what_if=[_what_if(text, own, other, terms, tell) for text, own, other in changed],
-        notes=[*terms.notes, *_notes(traffic, lone)],
+        notes=[*terms.notes, *_notes(traffic, lone, planner.all_trials)],
     )
 
 
@@ -122,7 +123,13 @@ def _cores(planner: Planner, lone: PlanTrial, terms: PlanTerms) -> int | None:
 def _what_if(
     text: str, layout: CoreLayout, traffic: PlanTraffic, terms: PlanTerms, tell: Tell
 ) -> WhatIf:
-    planner = Planner(layout, traffic, terms.bounds, lambda words: tell(f"{text}: {words}"))
+    planner = Planner(
+        layout,
+        traffic,
+        terms.bounds,
+        lambda words: tell(f"{text}: {words}"),
+        all_requests=terms.all_requests,
+    )
     lone = planner.alone()
     if not lone.holds:
         return WhatIf(change=text, cores=None, trial=lone, lone=lone.limit)
@@ -197,12 +204,27 @@ def ramp(traffic: PlanTraffic, lone: PlanTrial) -> int:
     return round(RAMP * traffic.rate * longest)
 
 
-def _notes(traffic: PlanTraffic, lone: PlanTrial) -> list[str]:
+def _notes(traffic: PlanTraffic, lone: PlanTrial, trials: list[PlanTrial]) -> list[str]:
     found = []
-    wanted = ramp(traffic, lone)
-    if traffic.num_requests < wanted:
+    late = [trial for trial in trials if trial.ended == "late"]
+    stopped = [trial for trial in trials if trial.ended == "steps"]
+    if late:
         found.append(
-            f"The traffic ends before engine cores are in a steady state: {traffic.num_requests:,} "
+            f"{len(late):,} of {len(trials):,} runs ended when more requests were late than the "
+            "objective allows, whatever had come after; their figures are of those that had come."
+        )
+    if stopped:
+        counts = sorted(trial.requests for trial in stopped)
+        found.append(
+            f"{len(stopped):,} of {len(trials):,} runs ended at a bound on simulated steps, after "
+            f"{counts[0]:,} to {counts[-1]:,} of the {traffic.num_requests:,} requests (--requests "
+            "N simulates N, however long that takes)."
+        )
+    wanted = ramp(traffic, lone)
+    most = min([traffic.num_requests, *(each.requests for each in stopped if each.load == 1.0)])
+    if most < wanted:
+        found.append(
+            f"The traffic ends before engine cores are in a steady state: {most:,} "
             f"requests, where {wanted:,} would do (--requests)."
         )
     if not lone.holds:

@@ -22,6 +22,12 @@ OVERLOADED = 0.98
 
 MOST_CORES = 1024
 
+MOST_STEPS, STEPS_OF_A_CORE = 40_000, 1_000
+"""Steps that are simulated in a trial, of all engine cores and of each: the more of the two. On a
+slow machine, whose batches are small, each request takes many steps."""
+CURVE_SHARE = 0.3
+"""Of these, for other loads than the traffic's own."""
+
 Tell = Callable[[str], None]
 
 
@@ -34,7 +40,11 @@ class Planner:
         traffic: PlanTraffic,
         bounds: Sequence[LatencyBound],
         tell: Tell = lambda words: None,
+        *,
+        all_requests: bool = True,
     ) -> None:
+        """all_requests: there is no bound on a trial's steps."""
+        self._all_requests = all_requests
         self._layout = layout
         self._traffic = traffic
         self._bounds = bounds
@@ -46,6 +56,11 @@ class Planner:
     def trials(self) -> list[PlanTrial]:
         """What was tried at the traffic's own rate, by the number of cores."""
         return [self._done[key] for key in sorted(self._done) if key[1] == 1.0]
+
+    @property
+    def all_trials(self) -> list[PlanTrial]:
+        """Those at other rates, too."""
+        return list(self._done.values())
 
     def alone(self) -> PlanTrial:
         """The first requests, as if each had an engine core to itself."""
@@ -72,6 +87,8 @@ class Planner:
                 self._bounds,
                 load=load,
                 rate=rate,
+                counts=self._traffic.counts,
+                most_steps=None if self._all_requests else most_steps(cores, load),
             )
         return self._done[key]
 
@@ -100,7 +117,7 @@ class Planner:
         found: list[PlanTrial] = []
         for load in LOADS if self.alone().holds else FEW_LOADS:
             found.append(self.at(cores, load))
-            if not found[-1].holds and found[-1].busy > OVERLOADED:
+            if self._is_hopeless(found[-1]):
                 break
         holding = [trial.load for trial in found if trial.holds]
         broken = [trial.load for trial in found if not trial.holds]
@@ -114,6 +131,17 @@ class Planner:
                 else:
                     high = middle
         return sorted(found, key=lambda trial: trial.load)
+
+    def _is_hopeless(self, trial: PlanTrial) -> bool:
+        """Whether larger loads would only show the same, and more of it."""
+        early = trial.ended == "late" and 2 * trial.requests < self._traffic.num_requests
+        return not trial.holds and (early or trial.busy > OVERLOADED)
+
+
+def most_steps(cores: int, load: float) -> int:
+    """That are simulated of a trial before its last arrival."""
+    most = max(MOST_STEPS, STEPS_OF_A_CORE * cores)
+    return most if load == 1.0 else int(CURVE_SHARE * most)
 
 
 def knee(curve: Sequence[PlanTrial]) -> PlanTrial | None:

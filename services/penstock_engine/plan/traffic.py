@@ -44,12 +44,14 @@ class PlanTraffic:
         self._reuse = reuse
         self._seed = seed
         self._prompts, self._outputs = LatencyHistogram(), LatencyHistogram()
-        self.num_requests = 0
+        self.num_requests = self.num_tokens = 0
+        """Requests, and tokens of their answers."""
         last = 0.0
         for request in self.requests():
             self._prompts.add(request.num_prompt)
             self._outputs.add(request.output_tokens)
             self.num_requests += 1
+            self.num_tokens += request.output_tokens
             last = request.at
         if not self.num_requests:
             raise InvalidRequest(f"{self.name}: it holds no request")
@@ -74,6 +76,11 @@ class PlanTraffic:
             for name, histogram in (("prompt", self._prompts), ("output", self._outputs))
             for percent in (50, 95)
         }
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many values of each figure there are at most."""
+        return {"ttft": self.num_requests, "e2e": self.num_requests, "itl": self.num_tokens}
 
     def with_reuse(self, reuse: float) -> PlanTraffic:
         return PlanTraffic(self._source, self._most, reuse, self._seed)

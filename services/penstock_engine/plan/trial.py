@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from penstock.config.settings import EngineConfig
 from penstock.errors import InvalidRequest
+from penstock_engine.plan.arrivals import Arrivals, Ended
 from penstock_engine.plan.objective import LatencyBound
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.metrics import LatencyHistogram, Metrics
@@ -29,7 +30,8 @@ class CoreLayout(msgspec.Struct, frozen=True, kw_only=True):
     cost: of a step.  config: the engine cores' settings.  apart: share of them that compute
     prompts of `apart_tokens` for the others.  gateway: seconds that a request takes outside of the
     engine core until its first token has arrived.  draft_tokens, acceptance: see SimulatedDrafts.
-    transfer_block: seconds until a KV block is fetched from another core.  seed: of drafts."""
+    transfer_block: seconds until a KV block is fetched from another core.  seed: of drafts, and of
+    steps' spread."""
 
     config: EngineConfig
     cost: StepCost = StepCost()
@@ -67,7 +69,7 @@ class PlanTrial(msgspec.Struct, frozen=True, kw_only=True):
     come; throughput: that were answered.  ttft_ms, itl_ms, e2e_ms: percentiles, by name.  bounds:
     milliseconds of what the objective names.  busy: share of the time that the cores computed.
     reused: share of prompt tokens that were in the cache.  limit: what keeps it from more, or from
-    holding."""
+    holding.  steps: that were simulated.  ended: why not all of the traffic was, see Arrivals."""
 
     cores: int
     prefill_cores: int
@@ -87,6 +89,8 @@ class PlanTrial(msgspec.Struct, frozen=True, kw_only=True):
     reused: float
     holds: bool
     limit: str
+    steps: int = 0
+    ended: Ended = ""
 
 
 PERCENTILES = (50, 90, 95, 99)
@@ -100,11 +104,14 @@ def run_trial(
     *,
     load: float = 1.0,
     rate: float,
+    counts: Mapping[str, int] | None = None,
+    most_steps: int | None = None,
 ) -> PlanTrial:
-    """rate: requests per second at this load. Raises InvalidRequest for settings that can't be
-    simulated."""
+    """rate: requests per second at this load.  counts, most_steps: see Arrivals. Raises
+    InvalidRequest for settings that can't be simulated."""
     simulation = Simulation(layout.config, layout.options(cores))
-    simulation.run(requests)
+    arrivals = Arrivals(bounds, counts or {}, most_steps)
+    simulation.run(arrivals.of(simulation, requests))
     metrics = simulation.metrics
     later = {"ttft": layout.gateway, "itl": 0.0, "e2e": layout.gateway}
     found = {
@@ -140,6 +147,8 @@ def run_trial(
         reused=metrics.cached_tokens / max(metrics.prompt_tokens, 1),
         holds=holds,
         limit=_limit(simulation, busy, preemptions, found, bounds, behind=behind),
+        steps=steps,
+        ended=arrivals.ended,
     )
 
 

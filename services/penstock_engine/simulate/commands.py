@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,11 +92,13 @@ def run_simulation(
     return as_text(report)
 
 
-def fit_served(folder: Path, output: Path | None, lone: int, lone_ttft: float, model: str) -> str:
-    """Fits the step's cost to what a server recorded. lone: requests, of which the first had it to
+def fit_served(
+    folders: Sequence[Path], output: Path | None, lone: int, lone_ttft: float, model: str
+) -> str:
+    """Fits the step's cost to what servers recorded. lone: requests, of which the first had one to
     themselves, lone_ttft: their mean time to the first token as clients saw it, seconds. Raises
     InvalidRequest."""
-    paths = log_files([str(folder)])
+    paths = log_files([str(folder) for folder in folders])
     traffic = Traffic(Slo(1.0, 1.0))
     try:
         fitted = fit_cost(measured_steps(paths))

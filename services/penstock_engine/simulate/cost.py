@@ -85,7 +85,8 @@ NUMBERS = tuple(name for name in StepCost.__struct_fields__ if name.endswith("_m
 
 class FittedCost(msgspec.Struct, frozen=True, kw_only=True):
     """What `fit-cost` and `bench steps` write. error_percent: median of |predicted − measured| /
-    measured.  about: what was measured, where and with which settings."""
+    measured.  about: what was measured, where and with which settings.  left_out_percent: of the
+    steps, as the machine was busy with something else meanwhile; the others are counted."""
 
     cost: StepCost
     steps: int
@@ -93,6 +94,7 @@ class FittedCost(msgspec.Struct, frozen=True, kw_only=True):
     error_p95_percent: float
     total_error_percent: float
     about: dict[str, str | float] = {}
+    left_out_percent: float = 0.0
 
 
 def parse(text: str) -> StepCost:

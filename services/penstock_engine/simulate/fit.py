@@ -6,6 +6,8 @@ that the many short steps count as much as the few long ones; relative to what w
 favour the steps that happened to be quick.  No step may cost less than a smaller one.  So steps
 that were held up by something else change little, if fewer than half of them were; how much longer
 than the median steps take, the spread says, which is another one for short steps than for long.
+Stretches in which the machine was busy with something else are left out: sizes that happened to be
+measured in one of them would be too dear, and the spread would be that of another machine.
 """
 
 from __future__ import annotations
@@ -42,6 +44,12 @@ SPREAD = tuple((at + 0.5) / 25 for at in range(25))
 """Quantiles of how far steps are from what is predicted."""
 SIZES, OF_A_SIZE = 8, 8 * len(SPREAD)
 """Most sizes of steps that have quantiles of their own, and how many steps make one at least."""
+
+STRETCH = 20
+"""Steps in a row whose median says whether the machine was busy with something else."""
+HELD_UP = 1.4
+"""How many times as long as the quick quarter of their kind such steps take then. The median of
+undisturbed ones takes some 1.05 times as long."""
 
 SHORTEST = 1e-6
 """Milliseconds that a step is taken for at least, where an error is relative to it."""
@@ -82,9 +90,8 @@ def fit_cost(steps: list[Measured]) -> FittedCost:
         raise InvalidRequest(
             f"the recording holds {len(steps)} measured steps; at least {FEWEST_STEPS} are needed"
         )
-    knee = _knee(steps)
-    steps = _apart(steps, knee)
-    values = _fitted(steps)
+    found = len(steps)
+    steps, knee, values = _by_stretches(steps)
     best = sorted(steps, key=lambda step: abs(_error(values, step)))
     kept = best[: max(FEWEST_STEPS, int(KEPT * len(best)))]
     errors = [abs(_error(values, step)) for step in kept]
@@ -109,7 +116,42 @@ def fit_cost(steps: list[Measured]) -> FittedCost:
         error_percent=100 * statistics.median(errors),
         error_p95_percent=100 * errors[int(0.95 * (len(errors) - 1))],
         total_error_percent=100 * (predicted / total - 1),
+        left_out_percent=100 * (1 - len(steps) / found),
     )
+
+
+def _by_stretches(steps: list[Measured]) -> tuple[list[Measured], float, list[float]]:
+    """Returns the steps that count, in the order in which they were computed as those given are;
+    the knee; and coefficients."""
+    knee = _knee(steps)
+    apart = _apart(steps, knee)
+    values = _fitted(apart)
+    undisturbed = _undisturbed(values, apart)
+    if len(undisturbed) == len(steps) or len(undisturbed) < FEWEST_STEPS:
+        return apart, knee, values
+    steps = [steps[at] for at in undisturbed]
+    knee = _knee(steps)
+    apart = _apart(steps, knee)
+    return apart, knee, _fitted(apart)
+
+
+def _undisturbed(values: list[float], steps: list[Measured]) -> list[int]:
+    """Returns the places of all steps but those in stretches that were held up. A kind of steps
+    that was only seen in such a stretch is its own measure, and isn't left out for being slow."""
+    kinds: dict[tuple[int, int], list[float]] = {}
+    ratios: list[tuple[tuple[int, int], float]] = []
+    for step in steps:
+        predicted = max(_predict(values, step), SHORTEST)
+        kind = round(math.log2(predicted)), round(math.log2(step.row[2]))
+        ratios.append((kind, step.compute / predicted))
+        kinds.setdefault(kind, []).append(step.compute / predicted)
+    quick = {kind: sorted(found)[len(found) // 4] for kind, found in kinds.items()}
+    kept: list[int] = []
+    for begin in range(0, len(steps), STRETCH):
+        stretch = ratios[begin : begin + STRETCH]
+        if statistics.median(ratio / quick[kind] for kind, ratio in stretch) <= HELD_UP:
+            kept += range(begin, begin + len(stretch))
+    return kept
 
 
 def _knee(steps: list[Measured]) -> float:

@@ -29,14 +29,17 @@ class LatencyHistogram:
         self.total = 0.0
 
     def add(self, value: float, times: int = 1) -> None:
-        at = int(math.log(value / LEAST) * _SCALE) + 1 if value > LEAST else 0
-        self.counts[min(at, _BUCKETS - 1)] += times
+        self.counts[_bucket(value)] += times
         self.count += times
         self.total += value * times
 
     @property
     def mean(self) -> float:
         return self.total / self.count if self.count else math.nan
+
+    def above(self, value: float) -> int:
+        """How many are larger for certain: by more than a bucket's width, at most."""
+        return sum(self.counts[_bucket(value) + 1 :])
 
     def percentile(self, percent: float) -> float:
         """NaN of nothing."""
@@ -58,6 +61,11 @@ class LatencyHistogram:
                 passed += count
                 points.append((middle(at), passed / self.count))
         return points
+
+
+def _bucket(value: float) -> int:
+    at = int(math.log(value / LEAST) * _SCALE) + 1 if value > LEAST else 0
+    return min(at, _BUCKETS - 1)
 
 
 def middle(bucket: int) -> float:

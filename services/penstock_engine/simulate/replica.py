@@ -103,6 +103,7 @@ class SimulatedReplica:
         "_metrics",
         "_result",
         "_seconds",
+        "_seed",
         "_session",
         "ahead",
         "block_size",
@@ -132,9 +133,10 @@ class SimulatedReplica:
         adapter_load: float = 0.0,
         host_blocks: int = 0,
         store: SimulatedStore | None = None,
+        seed: int = 0,
     ) -> None:
         """adapter_load: seconds until a worker has loaded an adapter.  host_blocks: of the host
-        tier, 0 for none.  store: what is kept on disk."""
+        tier, 0 for none.  store: what is kept on disk.  seed: of what steps' spread is drawn by."""
         blocks = facts.config.cache.num_kv_blocks
         if blocks is None:
             raise InvalidRequest("a simulation needs the number of KV blocks: --blocks")
@@ -160,6 +162,7 @@ class SimulatedReplica:
         self._cost = cost
         self._drafts = drafts or SimulatedDrafts()
         self._metrics = metrics
+        self._seed = seed
         self._result: Result | None = None
         self.core.frontend_opened(FRONTEND, Hello(list(PROTOCOL_VERSIONS), "router", 0), 0.0)
         self.start_worker(0.0)
@@ -176,7 +179,10 @@ class SimulatedReplica:
         self.life += 1
         self.busy_until = math.inf
         self.worker = SimulatedWorker(
-            self._cost, settings.max_num_seqs, self._drafts, seed=f"{self.index}/{self.life}"
+            self._cost,
+            settings.max_num_seqs,
+            self._drafts,
+            seed=f"{self._seed}/{self.index}/{self.life}",
         )
         self.loads = AdapterLoads(self._adapter_load)
         self.store.forget_asked()

@@ -48,7 +48,8 @@ class Stuck(Exception):
 
 class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """cost: of a step.  check_every: events between two proofs of a replica's books (0: none).
-    deaths_per_hour: workers that die, of each replica, at times drawn from `seed`.
+    deaths_per_hour: workers that die, of each replica, at times drawn from `seed`, as steps' spread
+    is.
     kv_groups: of the model.  draft_tokens, acceptance: see SimulatedDrafts.  adapter_load: seconds
     until a worker has loaded an adapter.  host_blocks: of the host tier.  told: see Told.
     disk_blocks: kept on disk, of each replica.  disk_block: seconds until one is read.
@@ -121,6 +122,7 @@ class Simulation:
                 options.adapter_load,
                 options.host_blocks,
                 stores[index],
+                options.seed,
             )
             for index in range(options.replicas)
         ]

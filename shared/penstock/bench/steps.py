@@ -15,7 +15,6 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.bench.load.options import Length, LoadOptions
-from penstock.bench.load.report import Distribution
 from penstock.bench.load.run import run
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import replace_settings
@@ -33,6 +32,9 @@ STREAMS = (1, 2, 4, 8, 16, 32, 64)
 ROUNDS = 3
 """Times that the parts of several streams come: what else the machine did in one of them then
 weighs little."""
+
+SHORT = 16
+"""Most tokens of a short prompt."""
 
 MANY = 100_000
 """Requests that no part comes to the end of."""
@@ -75,38 +77,45 @@ def load_and_record(
     settings = folder / "settings.json"
     settings.write_bytes(msgspec.json.encode(replace_settings(config, record)))
     with _server(settings, model, folder / "log") as (name, url):
-        lone, *_ = [
-            _part(url, streams, seconds, number, shape)
-            for number, (streams, seconds) in enumerate(_parts(shape.seconds))
-        ]
+        lone, *_ = [run(each, progress=False).summary.ttft_ms for each in parts(url, shape)]
     if lone is None:
         raise InvalidRequest("no request got a token; a longer --seconds may help", param="seconds")
     return LoneRequests(name, lone.count, lone.mean / 1000)
 
 
-def _parts(seconds: int) -> list[tuple[int, float]]:
-    """(streams, seconds) of each part; all numbers of streams have the same time."""
-    each = seconds / len(STREAMS)
+def parts(url: str, shape: LoadShape) -> list[LoadOptions]:
+    """All numbers of streams have the same time.
+
+    While many streams send long prompts, a slow machine computes hardly anything else, and what
+    batches of decodes take would remain unknown: these are most of what it computes at a rate that
+    it can bear. So in every other part prompts are short; in the next round they are in the others.
+    """
+    each = shape.seconds / len(STREAMS)
     lone, *several = STREAMS
-    return [(lone, each), *((streams, each / ROUNDS) for _ in range(ROUNDS) for streams in several)]
+    found = [_part(url, lone, each, 0, shape)]
+    for number in range(ROUNDS):
+        for at, streams in enumerate(several):
+            short = (at + number) % 2 == 1
+            found.append(_part(url, streams, each / ROUNDS, len(found), shape, short=short))
+    return found
 
 
 def _part(
-    url: str, streams: int, seconds: float, number: int, shape: LoadShape
-) -> Distribution | None:
-    """Milliseconds to the first token. number: of the part, each of which has other prompts."""
-    options = LoadOptions(
+    url: str, streams: int, seconds: float, number: int, shape: LoadShape, *, short: bool = False
+) -> LoadOptions:
+    """number: of the part, each of which has other prompts."""
+    prompts = Length.parse(shape.input_tokens)
+    return LoadOptions(
         url=url,
         concurrency=streams,
         requests=LONE_REQUESTS if streams == 1 else MANY,
         max_time=seconds,
         warmup=0,
-        input_tokens=Length.parse(shape.input_tokens),
+        input_tokens=Length("uniform", 1, min(SHORT, prompts.high)) if short else prompts,
         output_tokens=Length.parse(shape.output_tokens),
         temperature=1.0,  # Greedy answers repeat themselves.
         seed=shape.seed + number,
     )
-    return run(options, progress=False).summary.ttft_ms
 
 
 @contextmanager

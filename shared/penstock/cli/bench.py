@@ -204,8 +204,8 @@ def _steps(arguments: argparse.Namespace) -> int:
             raise InvalidRequest(str(error)) from None
         except TargetError as error:
             raise PenstockError(str(error)) from None
-        recordings = folder / "recordings"
-        print(fit_served(recordings, arguments.output, loaded.lone, loaded.lone_ttft, loaded.model))
+        found = [folder / "recordings"]
+        print(fit_served(found, arguments.output, loaded.lone, loaded.lone_ttft, loaded.model))
     return 0
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -261,12 +261,14 @@ def _fit_cost(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def fit_served(folder: Path, output: Path | None, lone: int, lone_ttft: float, model: str) -> str:
+def fit_served(
+    folders: Sequence[Path], output: Path | None, lone: int, lone_ttft: float, model: str
+) -> str:
     """See penstock_engine.simulate.commands.fit_served."""
     from penstock_engine.simulate import commands
 
     silence()
-    return commands.fit_served(folder, output, lone, lone_ttft, model)
+    return commands.fit_served(folders, output, lone, lone_ttft, model)
 
 
 def _config(arguments: argparse.Namespace) -> EngineConfig:
