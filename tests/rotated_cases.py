@@ -236,6 +236,7 @@ EACH = (
     "tests/worker/speculation/test_exactness.py",
     "tests/worker/speculation/test_gguf_heads.py",
     "tests/worker/speculation/test_recurrent_served.py",
+    "tests/worker/speculation/test_resting_heads.py",
     "tests/worker/states/test_slot_states.py",
     "tests/worker/steps/test_likeliest_steps.py",
     "tests/worker/steps/test_multi_step.py::test_of_the_cpu_kernels_too",

@@ -138,6 +138,11 @@ class DraftHead(PassDrafter[_Followed, _Rows]):
         for each in self._hidden:
             each.clear()
 
+    def _lacks(self, work: SlotWork, slot: Slot) -> bool:
+        """Rows of tokens that were computed while the head rested would be made of zeros: where
+        these are most, they would cost time, and drafts would mostly be wrong."""
+        return 2 * self._rows.lost(slot.blocks, work.start) > work.start
+
     def _begin(self, sampling: TokenSampling, computed: int, noted: int) -> _Followed:
         return _Followed(sampling, computed, noted, [computed] * len(self._heads))
 

@@ -8,6 +8,7 @@ checked like any other drafts.
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -43,6 +44,14 @@ class DraftLimits:
     catch_up: int
     """Tokens, of all sequences together, that one step computes beside those that the served model
     computes in it."""
+
+
+MOST_AWAY = 64
+"""Rows by which a sequence may fall behind while the drafter rests: it goes on after a short
+rest."""
+
+UNFOLLOWED = -1
+"""In place of a number of rows: of a block that was filled while nobody followed its sequence."""
 
 
 class DraftRows:
@@ -86,12 +95,23 @@ class DraftRows:
     def leading(self, table: Sequence[int], end: int) -> int:
         """Returns how many of the first `end` tokens of a block table were all computed."""
         blocks = np.asarray(table[: -(-end // self._size)], dtype=np.int64)
-        rows = self._device[blocks]
+        rows = np.maximum(self._device[blocks], 0)
         short = np.flatnonzero(rows < self._size)
         if not len(short):
             return end
         first = int(short[0])
         return min(end, first * self._size + int(rows[first]))
+
+    def unfollowed(self, table: Sequence[int], start: int, end: int) -> None:
+        """Takes note that tokens [start, end) of a block table are there now, and that the drafter
+        won't compute them."""
+        for block in range(-(-start // self._size), -(-end // self._size)):
+            self._device[table[block]] = UNFOLLOWED
+
+    def lost(self, table: Sequence[int], end: int) -> int:
+        """Returns how many of the first `end` tokens of a block table are in unfollowed blocks."""
+        blocks = np.asarray(table[: end // self._size], dtype=np.int64)
+        return self._size * int(np.count_nonzero(self._device[blocks] == UNFOLLOWED))
 
     def note(self, table: Sequence[int], start: int, end: int, computed: int) -> None:
         """Takes note that tokens [start, end) of a block table are there now, of which, and of
@@ -167,6 +187,7 @@ class SamplingDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
         self._left: set[int] = set()
         """Slots whose sequences are followed no more."""
         self._upkeep = 0.0
+        self._adding = threading.Lock()
 
     @abstractmethod
     def _state(self, work: SlotWork, slot: Slot) -> AnyFollowed:
@@ -199,7 +220,7 @@ class SamplingDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
 
     def proposed(self, slot: int) -> int:
         """Returns how many tokens can be proposed after the slot's."""
-        if slot in self._left:
+        if self._resting or slot in self._left:
             return 0
         return min(self._limits.drafts, self._room(len(self._slots[slot].token_ids)))
 
@@ -209,9 +230,7 @@ class SamplingDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
         spare, asked = self._limits.catch_up, []
         drafts: dict[int, list[int]] = {}
         for work, slot in zip(scheduled, self._slots.of(scheduled), strict=True):
-            if self._resting:
-                self._leave(work.slot)
-            if work.slot in self._left:
+            if not self._follows(work, slot):
                 continue
             own = self._ask(work, slot, self._state(work, slot), spare)
             spare -= own.caught_up
@@ -224,7 +243,8 @@ class SamplingDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
                     self._draft(computing)
                 spent = time.perf_counter() - begun
                 vain = sum(own.rows for own in computing if not own.most)
-                self._upkeep += spent * vain / sum(own.rows for own in computing)
+                with self._adding:
+                    self._upkeep += spent * vain / sum(own.rows for own in computing)
                 for own in computing:
                     own.succeed()
         except BaseException:
@@ -239,8 +259,28 @@ class SamplingDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
 
     def upkeep_seconds(self) -> float:
         """Returns what is new of it."""
-        seconds, self._upkeep = self._upkeep, 0.0
+        with self._adding:
+            seconds, self._upkeep = self._upkeep, 0.0
         return seconds
+
+    def _follows(self, work: SlotWork, slot: Slot) -> bool:
+        """Returns whether anything is to be computed for a work. While the drafter rests, nothing
+        is: who has been followed may wait for the end of a short rest, others are left."""
+        if work.slot in self._left:
+            return False
+        state = self._followed.get(work.slot)
+        if self._resting:
+            if state is None or work.start + work.count - state.computed > MOST_AWAY:
+                self._leave(work.slot)
+            return False
+        if state is None and self._lacks(work, slot):
+            self._leave(work.slot)
+            return False
+        return True
+
+    def _lacks(self, work: SlotWork, slot: Slot) -> bool:
+        """Returns whether too little was computed of the tokens before a sequence's first work."""
+        return False
 
     def _leave(self, number: int) -> None:
         """Follows a slot's sequence no more. What was computed of it stays right."""
@@ -310,6 +350,12 @@ class PassDrafter(SamplingDrafter[AnyFollowed, AnyAsked]):
         """Forgets all sequences."""
         super().reset()
         self._rows.clear()
+
+    def _follows(self, work: SlotWork, slot: Slot) -> bool:
+        found = super()._follows(work, slot)
+        if work.slot in self._left:
+            self._rows.unfollowed(slot.blocks, work.start, work.start + work.count)
+        return found
 
     def _note(self, asked: AnyAsked) -> None:
         state = asked.state

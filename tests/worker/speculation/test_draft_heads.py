@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 
-from penstock.model.kv_layout import paged
-from penstock.model.speculation import SpeculativeConfig
-from penstock.prepare import load_manifest
-from penstock.protocol.common import TokenSampling
-from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
-from penstock_worker.batch.prepare_inputs import prepare_inputs
-from penstock_worker.batch.slots import SlotBounds, Slots
-from penstock_worker.forward.backends import choose
+from penstock.protocol.to_worker import NewSequence, SlotWork
 from penstock_worker.forward.interface import Batch
-from penstock_worker.parallel.ranks import ALONE
-from penstock_worker.sampler import choose as choose_sampler
-from penstock_worker.sampler.interface import HostSampler
-from penstock_worker.speculation.draft_head import PENDING, DraftHead
+from penstock_worker.speculation.draft_head import PENDING
 from penstock_worker.speculation.hidden_rows import HiddenRows
-from penstock_worker.speculation.loaders import draft_loader
-from penstock_worker.steps.feature import StepFeature
-from tests.worker.speculation.draft_folders import draft_setup
+from tests.worker.speculation.driven_heads import GREEDY, Run, waiting
 from tests.worker.speculation.head_folders import HYBRIDS, Served, written
-from tests.worker.speculation.slow_heads import POSITIONS, VOCAB, drafts_of
-
-SIZE, BLOCKS = 16, 40
-"""Of each KV group; blocks of a further group have the numbers after those of the one before."""
-GREEDY = TokenSampling(0, temperature=0.0)
-
+from tests.worker.speculation.slow_heads import VOCAB, drafts_of
 
 ATTENDING = [
     ("Llama", "eagle3", 1),
@@ -61,79 +43,6 @@ def named(cases: list[tuple[str, str, int]]) -> list[str]:
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
     kind, head, layers = request.param
     return written(kind, head, tmp_path_factory.mktemp("heads"), layers=layers)
-
-
-class Run:
-    """The worker's parts around a proposer, driven by hand."""
-
-    def __init__(self, served: Served, backend: str) -> None:
-        setup = msgspec.structs.replace(
-            draft_setup(served.folder, served.folder, backend=backend),
-            max_model_len=POSITIONS,
-            state_checkpoint_tokens=POSITIONS,
-            speculation=SpeculativeConfig(**served.said, num_speculative_tokens=4),
-        )
-        prepared = load_manifest(setup.model_dir)
-        loader = draft_loader(prepared, choose(prepared, setup, 1), setup, 1, ALONE)
-        assert loader is not None
-        recipe = loader.recipe()
-        self.states = recipe.states or StepFeature()
-        own = 0 if recipe.states is None else recipe.states.own_blocks
-        groups = paged(recipe.kv_groups)
-        self.groups, blocks = len(groups), BLOCKS * len(groups)
-        with torch.inference_mode():
-            self.forward = recipe.build()(blocks + own)
-        bounds = SlotBounds(4, blocks, SIZE, VOCAB, POSITIONS, groups=groups)
-        self.slots = Slots(bounds)
-        proposer = loader.proposer(self.slots, HostSampler(choose_sampler(1)), 0)
-        assert isinstance(proposer, DraftHead)
-        self.proposer = proposer
-        self.step = 0
-
-    def plan(
-        self,
-        work: list[SlotWork],
-        admitted: list[NewSequence] | None = None,
-        released: tuple[int, ...] = (),
-        *,
-        rests: bool = False,
-    ) -> list[list[int]]:
-        """Returns what was drafted behind each work. admitted: with blocks of the first group."""
-        self.step += 1
-        whole = [
-            msgspec.structs.replace(
-                each,
-                blocks=[n + BLOCKS * group for group in range(self.groups) for n in each.blocks],
-            )
-            for each in admitted or []
-        ]
-        plan = Plan(self.step, 0, list(released), whole, work, rests=rests)
-        self.slots.apply(plan)
-        self.states.take(plan)
-        self.proposer.take(plan)
-        return self.proposer.propose(plan.work)
-
-    def compute(
-        self, work: list[SlotWork], drafts: dict[int, list[int]] | None = None
-    ) -> torch.Tensor:
-        """Returns the logits of all rows of the works and their drafts. `keep` has to follow."""
-        assert not drafts or self.states.fitting(work, drafts) == drafts
-        batch = prepare_inputs(work, self.slots, drafts=drafts or {})
-        with torch.inference_mode():
-            logits = self.forward.logits(batch, torch.arange(len(batch.tokens)).numpy())
-        for each in work:
-            self.slots[each.slot].computed = each.start + each.count
-        return logits
-
-    def keep(self, number: int, tokens: int) -> None:
-        """So many of a slot's tokens are true."""
-        self.slots[number].computed = tokens
-        self.states.keep(number, tokens)
-
-
-def waiting(run: Run) -> int:
-    """Hidden states that the head's first layer hasn't read yet."""
-    return run.proposer._hidden[0].count
 
 
 def follow(
@@ -265,45 +174,6 @@ def test_a_head_that_fails_in_every_step_holds_few_hidden_states(
     assert len(drafts) == 3
     # The last one may be read once more; layers that aren't chained are each a row behind another.
     assert waiting(run) == (1 if served.slow.chained else len(served.slow.layers))
-
-
-@pytest.mark.parametrize("served", [("Glm4Moe", "mtp", 3)], ids=["Glm4Moe"], indirect=True)
-def test_a_head_that_rests_follows_nobody_who_is_there_then(served: Served) -> None:
-    run = Run(served, "cpu")
-    tokens = torch.randint(VOCAB, (60,), generator=torch.Generator().manual_seed(7)).tolist()
-    run.plan([SlotWork(0, 0, 60)], [NewSequence(0, tokens, 60, 0, GREEDY, list(range(9)))])
-    run.compute([SlotWork(0, 0, 60)])
-    run.proposer.upkeep_seconds()
-    run.slots[0].append(3)
-    [drafts] = run.plan([SlotWork(0, 60, 1, draft=3)])
-    assert len(drafts) == 3
-    assert run.proposer.upkeep_seconds() == 0.0, "time that was spent on drafts"
-    work = [SlotWork(0, 60, 1)]
-    assert run.plan(work, rests=True) == [[]]
-    run.compute(work)
-    for end in range(61, 61 + 2 * PENDING):
-        run.slots[0].append(end % VOCAB)
-        work = [SlotWork(0, end, 1, draft=3)]
-        assert run.plan(work) == [[]]
-        run.compute(work)
-        assert not run.proposer.proposed(0)
-        assert not waiting(run)
-    assert run.proposer.upkeep_seconds() == 0.0
-    # Of the blocks that it has left, another sequence finds what was computed of them.
-    second = NewSequence(0, tokens[:50], 50, 0, GREEDY, [0, 1, 2, 3, 4, 5])
-    work = [SlotWork(0, 48, 2)]
-    assert run.plan(work, [second], released=(0,)) == [[]]
-    run.compute(work)
-    run.slots[0].append(tokens[50])
-    with torch.inference_mode():
-        wanted = drafts_of(served.slow, tokens[:51], served.slow.taken(tokens[:50]), 3)
-    assert run.plan([SlotWork(0, 50, 1, draft=3)]) == [wanted]
-    run.compute([SlotWork(0, 50, 1)])
-    for end in range(51, 52 + PENDING):
-        run.slots[0].append(tokens[end % 60])
-        run.plan([SlotWork(0, end, 1)])
-        run.compute([SlotWork(0, end, 1)])
-    assert run.proposer.upkeep_seconds() > 0.0
 
 
 def test_a_token_that_only_the_device_knew_was_the_sequences_own() -> None:
