@@ -9,6 +9,10 @@ Each stream sends its next request when the last answer has ended, and is busy t
 the server's rate that is measured. Each request is a new one, so that no output has been seen
 before. Answers that have ended must be equal.
 
+Of short answers, prompts are a large part of the work, and which of them fall into a window of some
+seconds is luck: with `--decoding`, windows begin when all streams have their first tokens and end
+before one has its last, so that a few of them tell what drafts cost to 1 or 2 %.
+
 On a machine that others use too, rates tell little; processor time of a token tells more.
 """
 
@@ -59,7 +63,11 @@ COLUMNS = {
 def measure(flags: Flags) -> Iterator[Document]:
     """What is known after each cell."""
     rows: list[dict[str, Any]] = []
-    known = {"model": Path(flags.model).name, "speculative_config": flags.speculative_config}
+    known = {
+        "model": Path(flags.model).name,
+        "speculative_config": flags.speculative_config,
+        "decoding": flags.decoding,
+    }
     with ExitStack() as running:
         for _ in range(flags.busy):
             running.enter_context(_busy_loop())
@@ -68,7 +76,7 @@ def measure(flags: Flags) -> Iterator[Document]:
             for name, config in ((OFF, "off"), (AGAIN, "off"), (DRAFTS, flags.speculative_config))
         }
         for name, streams in flags.cells:
-            cell = Streams(name, streams, flags.tokens)
+            cell = Streams(name, streams, flags.tokens, flags.decoding)
             rows.append(asyncio.run(row(servers, cell, flags)))
             yield {**known, "busy": flags.busy, "rows": rows}
 
@@ -192,8 +200,9 @@ def markdown(document: Document) -> str:
 
 
 def _beside(document: Document) -> str:
-    busy = document.get("busy")
-    return f", beside {busy} niced busy loop(s)" if busy else ""
+    busy, decoding = document.get("busy"), document.get("decoding")
+    words = f", beside {busy} niced busy loop(s)" if busy else ""
+    return words + (", only while all streams decode" if decoding else "")
 
 
 def draw(path: Path, document: Document) -> None:
@@ -237,6 +246,7 @@ OPTIONS = {
     "--rounds": (6, "each with all three servers"),
     "--seconds": (4.0, "of each server in a round"),
     "--tokens": (128, "of an answer"),
+    "--decoding": (False, "measure only once all streams decode, and none of their answers ends"),
     "--busy": (0, "other processes that compute meanwhile, niced by 19"),
 }
 COMMAND = Measurement(

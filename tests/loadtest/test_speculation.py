@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import argparse
 
+import httpx
 import pytest
 
 from loadtest.speculation.__main__ import AGAIN, DRAFTS, OFF, OPTIONS, _row, markdown, ratios, short
 from loadtest.speculation.requests import WORKLOADS
-from loadtest.speculation.streams import Pace, Streams
+from loadtest.speculation.streams import (
+    BEGUN,
+    ENDLESS,
+    TOKENS,
+    Pace,
+    Streams,
+    _are_busy,
+    _newly_counted,
+)
 
 
 def paces(*rates: float, cost: float = 1.0) -> list[Pace]:
@@ -49,6 +58,30 @@ def test_requests_are_new_ones_and_streams_at_different_places() -> None:
         assert len({str(body["messages"]) for body in bodies}) == len(bodies)
         assert [body["max_completion_tokens"] for body in bodies[:4]] == [1, 64, 17, 64]
         assert streams.body("0", 1, 1) == bodies[3]
+
+
+def test_while_all_decode_no_answer_ends() -> None:
+    streams = Streams("JSON", 4, 64, decoding=True)
+    bodies = [streams.body("0", stream, 0) for stream in range(4)]
+    assert {body["max_completion_tokens"] for body in bodies} == {ENDLESS}
+    assert all(body["ignore_eos"] for body in bodies)
+    before = {TOKENS: 90.0, BEGUN: 7.0}
+    assert not _are_busy(streams, before, {TOKENS: 400.0, BEGUN: 10.0})
+    assert _are_busy(streams, before, {TOKENS: 400.0, BEGUN: 11.0})
+
+
+async def test_a_window_begins_just_when_tokens_have_come() -> None:
+    """They come sixteen at a time, of which the counters tell."""
+    counts = iter([5, 5, 5, 21, 21, 37])
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, text=f'{TOKENS}{{model_name="m"}} {next(counts)}\n')
+
+    async with httpx.AsyncClient(
+        transport=httpx.MockTransport(answer), base_url="http://somewhere"
+    ) as client:
+        assert (await _newly_counted(client, []))[TOKENS] == 21
+        assert (await _newly_counted(client, []))[TOKENS] == 37
 
 
 def test_cells() -> None:
