@@ -26,7 +26,8 @@ MOST_STEPS, STEPS_OF_A_CORE = 40_000, 1_000
 """Steps that are simulated in a trial, of all engine cores and of each: the more of the two. On a
 slow machine, whose batches are small, each request takes many steps."""
 CURVE_SHARE = 0.3
-"""Of these, for other loads than the traffic's own."""
+"""Of these, for smaller loads than the traffic's own. Of larger ones it takes as long to see that
+queues grow."""
 
 Tell = Callable[[str], None]
 
@@ -133,15 +134,16 @@ class Planner:
         return sorted(found, key=lambda trial: trial.load)
 
     def _is_hopeless(self, trial: PlanTrial) -> bool:
-        """Whether larger loads would only show the same, and more of it."""
+        """Whether larger loads would only show the same, and more of it: where there is a bound on
+        steps, one that doesn't hold is enough."""
         early = trial.ended == "late" and 2 * trial.requests < self._traffic.num_requests
-        return not trial.holds and (early or trial.busy > OVERLOADED)
+        return not trial.holds and (early or not self._all_requests or trial.busy > OVERLOADED)
 
 
 def most_steps(cores: int, load: float) -> int:
     """That are simulated of a trial before its last arrival."""
     most = max(MOST_STEPS, STEPS_OF_A_CORE * cores)
-    return most if load == 1.0 else int(CURVE_SHARE * most)
+    return most if load >= 1.0 else int(CURVE_SHARE * most)
 
 
 def knee(curve: Sequence[PlanTrial]) -> PlanTrial | None:
