@@ -180,7 +180,7 @@ def test_few_descriptors_are_enough() -> None:
 def test_those_that_are_left_end_with_the_supervisors_wish() -> None:
     before, after = said(
         """
-        pids = [each.pid for some in ahead._waiting.values() for each in some]
+        pids = [each.pid for some in ahead._waiting.values() for each, _ in some]
         before = [gone(pid) for pid in pids]
         ahead.close()
         print(json.dumps([before, [gone(pid) for pid in pids]]))
@@ -193,7 +193,7 @@ def test_those_that_are_left_end_with_the_supervisors_wish() -> None:
 def test_those_that_are_left_end_with_the_supervisor() -> None:
     pids = said(
         """
-        pids = [each.pid for some in ahead._waiting.values() for each in some]
+        pids = [each.pid for some in ahead._waiting.values() for each, _ in some]
         print(json.dumps(pids))
         """,
         roles=("worker", "engine"),

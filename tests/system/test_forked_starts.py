@@ -21,7 +21,7 @@ def test_a_system_is_a_tree_of_processes_of_their_own(start_server, tiny_model):
     server = start_server("--model", tiny_model)
     supervisor = psutil.Process(server.process.pid)
     processes = server.processes()
-    assert set(processes) == {"worker 0", "engine", "gateway 0"}
+    assert set(processes) == {"worker 0", "engine", "gateway 0", "fork-server"}
     assert supervisor.ppid() == os.getpid()
     for pid in processes.values():
         assert psutil.Process(pid).ppid() == supervisor.pid

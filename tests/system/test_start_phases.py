@@ -21,6 +21,7 @@ from testing.serving import PATIENCE, Server
 
 CLOCK = 0.03
 """Seconds by which two clocks of a process's birth differ at most: the kernel counts in 10 ms."""
+NAMES = {"supervisor", "worker 0", "engine", "fork-server", "gateway 0"}
 
 
 def test_phases_are_parts_of_what_is_measured_from_outside(tiny_model: str) -> None:
@@ -31,7 +32,7 @@ def test_phases_are_parts_of_what_is_measured_from_outside(tiny_model: str) -> N
         os.close(writing)
         with os.fdopen(reading) as pipe:
             start = json.loads(pipe.readline())["start"]
-            assert set(start) == {"supervisor", "worker 0", "engine", "gateway 0"}
+            assert set(start) == NAMES
             line = next(row for row in one.stderr.splitlines() if '"time until ready"' in row)
             for name, phases in start.items():
                 pid = one.process.pid if name == "supervisor" else one.child(name)
@@ -72,7 +73,7 @@ def test_doctor_starts_a_server_and_leaves_none(tiny_model: str) -> None:
     assert all(finding.ok for finding in findings), findings
     start, *rest = findings
     phases = [finding for finding in rest if finding.seconds is not None]
-    assert {each.name for each in phases} == {"supervisor", "worker 0", "engine", "gateway 0"}
+    assert {each.name for each in phases} == NAMES
     supervisor = sum(each.seconds or 0.0 for each in phases if each.name == "supervisor")
     assert start.seconds == pytest.approx(supervisor)
     assert rest[-1].name == "disk"

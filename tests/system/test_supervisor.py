@@ -124,6 +124,7 @@ def test_ps_shows_what_each_process_is(start_server: StartServer, tiny_model: st
     ).stdout
     assert sorted(line.strip() for line in shown.splitlines()) == [
         "penstock: engine",
+        "penstock: fork-server",
         "penstock: gateway 0",
         "penstock: gateway 1",
         "penstock: supervisor",
@@ -180,7 +181,7 @@ def test_a_signal_while_it_starts_leaves_nothing_either(
 def test_what_dies_is_started_again_and_serves(start_server: StartServer, tiny_model: str) -> None:
     running = start_server(tiny_model, *SMALL)
     expected = running.complete()
-    for title in ("gateway 0", "worker 0", "engine"):
+    for title in ("gateway 0", "worker 0", "engine", "fork-server"):
         before = running.children()
         os.kill(before[f"penstock: {title}"], signal.SIGKILL)
         # The supervisor keeps the socket: a connection made meanwhile waits, it isn't refused.
@@ -200,10 +201,44 @@ def test_what_dies_is_started_again_and_serves(start_server: StartServer, tiny_m
     assert running.process.wait(PATIENCE) == 0
 
 
+def test_a_gateway_that_died_is_forked_and_one_that_is_renewed_is_executed(
+    start_server: StartServer, tiny_model: str
+) -> None:
+    """What is installed anew is in no fork, also not in a later one."""
+    running = start_server(tiny_model, *SMALL)
+    expected = running.complete()
+
+    def dies() -> str:
+        pid = running.child("gateway 0")
+        os.kill(pid, signal.SIGKILL)
+        return successor(pid)
+
+    def successor(pid: int) -> str:
+        """What the supervisor logs of the process that takes the gateway's place."""
+        wait_until(lambda: running.processes().get("gateway 0") not in (None, pid))
+        wait_until(running.ready, message=lambda: running.stderr[-5000:])
+        assert running.complete() == expected
+        found = running.child("gateway 0")
+        (line,) = [
+            one
+            for one in running.stderr.splitlines()
+            if f"pid={found}" in one and "child started" in one
+        ]
+        return line
+
+    assert "forked=True" in dies()
+    source, gateway = running.child("fork-server"), running.child("gateway 0")
+    running.process.send_signal(signal.SIGUSR2)
+    wait_until(lambda: 'event="gateways restarted"' in running.stderr)
+    assert "forked=True" not in successor(gateway)
+    assert running.child("fork-server") != source
+    assert "forked=True" in dies()
+
+
 def test_a_killed_supervisor_leaves_no_orphan(start_server: StartServer, tiny_model: str) -> None:
     running = start_server(tiny_model, *SMALL)
     pids = list(running.children().values())
-    assert len(pids) == 3
+    assert len(pids) == 4
     running.process.kill()
     running.process.wait()
     wait_until(lambda: not any(map(psutil.pid_exists, pids)), message=lambda: str(pids))

@@ -60,6 +60,7 @@ COMMANDS = (
         "engine_tools:add_fit",
     ),
     Command("gateway", PARTS, "run one gateway (HTTP front end)", "process_arguments:gateway"),
+    Command("fork-server", PARTS, "fork gateways", "process_arguments:fork_server"),
     Command("batches", PARTS, "work through batches, without a port", "process_arguments:batches"),
     Command("grpc", PARTS, "run the process that answers gRPC", "process_arguments:grpc"),
     Command("engine", PARTS, "run one engine core (scheduler, KV)", "process_arguments:engine"),

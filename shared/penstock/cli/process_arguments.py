@@ -30,6 +30,19 @@ def gateway(parser: Parser) -> None:
     _front_end(parser, "gateway")
 
 
+def fork_server(parser: Parser) -> None:
+    """`penstock fork-server`."""
+    parser.description = (
+        "Imports what gateways need and forks them, so that one that died is replaced at once."
+    )
+    parser.add_argument(
+        "--fd", type=int, required=True, metavar="FD", help="Socket on which forks are asked for."
+    )
+    flags.add_settings(parser, flags.LOG)
+    _supervision(parser)
+    parser.set_defaults(run=_child("fork-server"))
+
+
 def batches(parser: Parser) -> None:
     """`penstock batches`."""
     parser.description = (

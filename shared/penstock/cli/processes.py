@@ -1,4 +1,4 @@
-"""The commands that are one process of the system: gateway, batches, grpc, engine,
+"""The commands that are one process of the system: gateway, fork-server, batches, grpc, engine,
 worker, ray-workers, prepare.
 
 With `engine_tools` the only module of `penstock` that imports the services, each only in its own
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 FINAL = (StartupError, ModelNotFound, UnsupportedModel, InvalidRequest)
 """What a restart doesn't fix."""
 
@@ -180,8 +181,22 @@ def uncollected() -> Iterator[None]:
 def _import_gateway() -> None:
     # pydantic would else go through the metadata of every package that is installed.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    with uncollected():
+    with uncollected(), _without_blas_threads():
         import penstock_gateway.process  # noqa: F401
+
+
+@contextmanager
+def _without_blas_threads() -> Iterator[None]:
+    """NumPy's library of products starts a thread for each processor as it is loaded, and a process
+    with threads can't be forked. What a gateway multiplies is small."""
+    said = os.environ.get(_BLAS_THREADS)
+    os.environ[_BLAS_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_BLAS_THREADS]
+        if said is not None:
+            os.environ[_BLAS_THREADS] = said
 
 
 def _import_engine() -> None:
@@ -196,7 +211,7 @@ def _import_worker() -> None:
 
 
 _IMPORTS: dict[str, Callable[[], None]] = {
-    "gateway": _import_gateway,
+    "fork-server": _import_gateway,
     "engine": _import_engine,
     "worker": _import_worker,
 }
@@ -222,6 +237,16 @@ def _gateway(arguments: argparse.Namespace) -> int:
         models=config.models,
         models_socket=arguments.models_socket,
     )
+    return 0
+
+
+def _fork_server(arguments: argparse.Namespace) -> int:
+    _import_gateway()
+    from penstock.supervisor.fork_server import serve
+
+    START.passed("imports")
+    START.done()
+    serve(arguments.fd, OwnRole())
     return 0
 
 
@@ -326,6 +351,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
 _BODIES = {
     "gateway": _gateway,
+    "fork-server": _fork_server,
     "batches": _batches,
     "grpc": _grpc,
     "engine": _engine,

@@ -133,8 +133,7 @@ def _roles(config: ServeConfig, models: tuple[ModelEntry, ...], *, http: bool) -
     that has most to import."""
     engines = 0 if models else config.data_parallel_size
     workers = engines * config.engine.parallel.ranks if config.executor == "local" else 0
-    fronts = config.gateways if http else 0
-    return ("worker",) * workers + ("gateway",) * fronts + ("engine",) * engines
+    return ("worker",) * workers + ("fork-server",) * http + ("engine",) * engines
 
 
 def _config(arguments: argparse.Namespace) -> ServeConfig:

@@ -67,6 +67,10 @@ class StartPhases:
             self._passed = born()
         self._noting, self._file = True, file
 
+    def begin_anew(self) -> None:
+        """In a fork: what its parent has noted isn't this process's."""
+        self.__init__()  # type: ignore[misc]
+
     def passed(self, name: str, *, reads: bool = False) -> None:
         """What came since the phase before was this one. reads: `files` whole."""
         if not self._noting:

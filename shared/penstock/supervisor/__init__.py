@@ -4,6 +4,7 @@ system       all of what follows put together
 restarts     when a dead child is started again, and when that is given up (sans I/O)
 child        one child process: start, watch, stop
 ahead        processes that are forked before the model is known
+fork_server  the process that gateways are forks of
 rolling      restarts the gateways one after the other, and asks whether one is ready
 replicas     engine cores and their workers: what each process is told, and gets of the machine
 models       several models, of which some are loaded

@@ -1,8 +1,9 @@
 """Processes that the supervisor forks ahead: before it has threads, an event loop or a model.
 
 They share the pages of what it has imported, and import what else their roles need while the model
-is looked for. Then they wait to be told which process to be. What takes the place of one that died
-is executed instead: by then the supervisor has threads, whose locks a fork would find held.
+is looked for. Then they wait to be told which process to be. By the time that one dies, the
+supervisor has threads, whose locks a fork would find held: what takes its place is executed, or
+forked elsewhere (`fork_server`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -52,20 +53,17 @@ class Role(Protocol):
 
 
 class ForkedProcess:
-    """One that was forked, with what the supervisor asks of an asyncio.subprocess.Process. It is
-    waited for in the event loop that runs when it is told what to be."""
+    """One that was forked, with what the supervisor asks of an asyncio.subprocess.Process. Raises
+    OSError where it can't be watched."""
 
-    def __init__(self, pid: int, pidfd: int, ours: socket.socket) -> None:
+    def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self._pidfd = pidfd
-        self._socket = ours
+        self._pidfd = os.pidfd_open(pid)
         self._ended = asyncio.Event()
 
-    def tell(self, told: Told) -> None:
-        """Has it become what it is told. Raises OSError where it has died."""
-        with self._socket:
-            socket.send_fds(self._socket, [msgspec.json.encode(told)], told.inherited)
+    def watch(self) -> None:
+        """From now on it is waited for in the event loop that runs."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._pidfd, self._collect, loop)
 
@@ -86,23 +84,23 @@ class ForkedProcess:
             signal.pidfd_send_signal(self._pidfd, signum)
 
     def drop(self) -> None:
-        """Ends one that nobody has told what to be."""
-        self._socket.close()
+        """Ends one that isn't watched."""
         self.send_signal(signal.SIGKILL)
         self.returncode = _wait(self.pid)
         os.close(self._pidfd)
 
 
 class ForkedAhead:
-    """The processes that wait, by role. Without roles, there are none."""
+    """The processes that wait, by role, each with the socket by which it is told what to be.
+    Without roles, there are none."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, list[ForkedProcess]] = {}
+        self._waiting: dict[str, list[tuple[ForkedProcess, socket.socket]]] = {}
 
     def fork(self, roles: Sequence[str], run: Role) -> None:
         """Forks one for each of the roles. Forks none, or fewer, where that wouldn't be safe, or
         the system has no room or no pidfds: then they are executed when they are needed."""
-        if not _is_single_threaded() or not hasattr(os, "pidfd_open"):
+        if not is_single_threaded() or not hasattr(os, "pidfd_open"):
             return
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, OSError, ValueError):  # It is closed.
@@ -120,31 +118,36 @@ class ForkedAhead:
         """A process that is running this command, whose first word is the role; None if there is
         none left. To be called in the event loop."""
         waiting = self._waiting.get(words[0], [])
+        told = msgspec.json.encode(Told(list(words), dict(environment), list(inherited)))
         while waiting:
-            process = waiting.pop(0)
+            process, ours = waiting.pop(0)
             try:
-                process.tell(Told(list(words), dict(environment), list(inherited)))
+                with ours:
+                    socket.send_fds(ours, [told], inherited)
             except OSError:
                 process.drop()
                 continue
+            process.watch()
             return process
         return None
 
     def close(self) -> None:
         """Ends those that are left."""
-        for process in [each for some in self._waiting.values() for each in some]:
+        for process, ours in [each for some in self._waiting.values() for each in some]:
+            ours.close()
             process.drop()
         self._waiting.clear()
 
 
-def _is_single_threaded() -> bool:
+def is_single_threaded() -> bool:
+    """Whether this process may fork: no other thread can hold a lock."""
     try:
         return len(list(THREADS.iterdir())) == 1
     except OSError:
         return False
 
 
-def _fork(role: str, run: Role) -> ForkedProcess:
+def _fork(role: str, run: Role) -> tuple[ForkedProcess, socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
     with theirs:
@@ -152,7 +155,7 @@ def _fork(role: str, run: Role) -> ForkedProcess:
         if pid == 0:
             _become(role, run, theirs, parent)
     try:
-        return ForkedProcess(pid, os.pidfd_open(pid), ours)
+        return ForkedProcess(pid), ours
     except OSError:
         os.kill(pid, signal.SIGKILL)
         _wait(pid)
@@ -174,7 +177,7 @@ def _wait(pid: int) -> int:
 def _become(role: str, run: Role, theirs: socket.socket, parent: int) -> NoReturn:
     try:
         die_with_parent(parent)
-        _as_executed(theirs)
+        as_executed({theirs.fileno()})
         set_title(role)
         START.report_to(None)
         run.imports(role)
@@ -189,9 +192,10 @@ def _become(role: str, run: Role, theirs: socket.socket, parent: int) -> NoRetur
         os._exit(1)
 
 
-def _as_executed(theirs: socket.socket) -> None:
-    """Has a group of its own, signals as Python begins with them, and no files but the standard
-    ones: nothing on stdin, and stderr for stdout."""
+def as_executed(kept: Collection[int]) -> None:
+    """Gives this process, a fork, what an executed one begins with: a group of its own, Python's
+    own signals, and no files but those that are kept and the standard ones: nothing on stdin, and
+    stderr for stdout."""
     os.setpgid(0, 0)
     for signum in (signal.SIGTERM, signal.SIGHUP):
         if callable(signal.getsignal(signum)):
@@ -201,20 +205,26 @@ def _as_executed(theirs: socket.socket) -> None:
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != theirs.fileno():
+        if int(name) > 2 and int(name) not in kept:
             with contextlib.suppress(OSError):  # The listing's own.
                 os.close(int(name))
 
 
 def _hear(theirs: socket.socket) -> Told | None:
     """What to be, with the environment and the files for it; None where nobody will say."""
-    import fcntl
-
     with theirs:
         message, received, *_ = socket.recv_fds(theirs, MESSAGE, FILES)
     if not message:
         return None
     told = msgspec.json.decode(message, type=Told)
+    adopt(told, received)
+    return told
+
+
+def adopt(told: Told, received: Sequence[int]) -> None:
+    """Takes over the environment and the files that this process is to have."""
+    import fcntl
+
     os.environ.update(told.environment)
     free = max(told.inherited, default=2) + 1  # Where files are while they change places.
     high = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, free) for file in received]
@@ -223,4 +233,3 @@ def _hear(theirs: socket.socket) -> Told | None:
     for file, place in zip(high, told.inherited, strict=True):
         os.dup2(file, place)
         os.close(file)
-    return told

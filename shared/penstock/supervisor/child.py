@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,12 +57,24 @@ class Running(Protocol):
     def send_signal(self, signal: int, /) -> None: ...
 
 
+class ForkSource(Protocol):
+    """Where processes are forked once the supervisor can't."""
+
+    async def fork(
+        self, words: Sequence[str], inherited: Sequence[int], environment: Mapping[str, str]
+    ) -> Running | None:
+        """One that is running this command; None if there is none in time."""
+        ...
+
+
 NOBODY = ForkedAhead()
 
 
 class Child:
     """Keeps one process running until it is stopped or can't be started. ahead: from where its
-    first process comes, if there is one for it; any other is executed."""
+    first process comes, if there is one for it.  forks: makes any other, but for what takes the
+    place of one that was renewed, as it may have been installed anew. What neither has is
+    executed."""
 
     def __init__(
         self,
@@ -72,12 +84,14 @@ class Child:
         system_was_ready: Callable[[], bool],
         policy: RestartPolicy | None = None,
         ahead: ForkedAhead = NOBODY,
+        forks: ForkSource | None = None,
     ) -> None:
         self.spec = spec
         self._failure_file = failure_file
         self._system_was_ready = system_was_ready
         self._policy = policy or RestartPolicy()
         self._ahead = ahead
+        self._forks = forks
         self._process: Running | None = None
         self._stopping = asyncio.Event()
         self._renewing = False
@@ -93,9 +107,11 @@ class Child:
 
     async def run(self) -> str | None:
         """Returns why the child can't go on, or None when it was stopped."""
+        renewed = False
         while not self._stopping.is_set():
             try:
-                self._process = self._forked() or await start(self.spec, self._failure_file)
+                forked = None if renewed else await self._forked()
+                self._process = forked or await start(self.spec, self._failure_file)
             except StartupError as error:
                 if not self._system_was_ready():
                     return str(error)
@@ -109,21 +125,22 @@ class Child:
                 code = await self._process.wait()
             if self._stopping.is_set():
                 return None
-            if self._renewing:
-                self._renewing = False
+            renewed, self._renewing = self._renewing, False
+            if renewed:
                 continue
             how = f"pid {self._process.pid}, {''.join(ended) or describe(code)}"
             if (reason := await self._retry(code, how)) is not None:
                 return reason
         return None
 
-    def _forked(self) -> Running | None:
-        if self._process is not None:
-            return None
+    async def _forked(self) -> Running | None:
         words = _words(self.spec, self._failure_file)
-        process = self._ahead.take(words, self.spec.inherited, dict(self.spec.environment))
+        asked = words, self.spec.inherited, dict(self.spec.environment)
+        process: Running | None = self._ahead.take(*asked) if self._process is None else None
+        if process is None and self._forks is not None:
+            process = await self._forks.fork(*asked)
         if process is not None:
-            log.info("child started", child=self.spec.name, pid=process.pid)
+            log.info("child started", child=self.spec.name, pid=process.pid, forked=True)
         return process
 
     async def _retry(self, code: int, how: str) -> str | None:

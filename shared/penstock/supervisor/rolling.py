@@ -30,13 +30,19 @@ class Rolling:
         self._task: asyncio.Task[None] | None = None
 
     def begin(
-        self, gateways: Sequence[Child], host: str, port: int, tls: ssl.SSLContext | None = None
+        self,
+        gateways: Sequence[Child],
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        source: Child | None = None,
     ) -> None:
-        """Starts a restart of `gateways`, which share the socket at host and port."""
+        """Starts a restart of `gateways`, which share the socket at host and port. source: what
+        they are forks of, which is restarted first, as it holds what was installed before."""
         if self._task is not None and not self._task.done():
             log.warning("the gateways are being restarted already")
             return
-        self._task = asyncio.create_task(_roll(gateways, host, port, tls))
+        self._task = asyncio.create_task(_roll(gateways, host, port, tls, source))
 
     async def cancel(self) -> None:
         """Gives up what is under way."""
@@ -46,10 +52,16 @@ class Rolling:
 
 
 async def _roll(
-    gateways: Sequence[Child], host: str, port: int, tls: ssl.SSLContext | None
+    gateways: Sequence[Child],
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None,
+    source: Child | None,
 ) -> None:
     """Each once its predecessor serves. New connections meanwhile go to the others, or wait in the
     socket, which the supervisor holds."""
+    if source is not None:
+        await source.renew(signal.SIGKILL)
     for gateway in gateways:
         log.info("restarting", child=gateway.spec.name)
         await gateway.renew(ROLL)

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from penstock.process.start_phases import START, StartPhase
 from penstock.supervisor.ahead import ForkedAhead
 from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.data_lock import DataLock
+from penstock.supervisor.fork_server import ForkServer
 from penstock.supervisor.models.fleet import ModelFleet
 from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
@@ -71,6 +73,8 @@ class System:
     _data: DataLock = field(default_factory=DataLock)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _preparation: Preparation | None = None
+    _forks: ForkServer | None = None
+    """What gateways are forks of."""
     _front: list[Child] = field(default_factory=list)
     _engines: list[Child] = field(default_factory=list)
     _workers: list[Child] = field(default_factory=list)
@@ -139,7 +143,8 @@ class System:
             log.warning("no gateways to restart", signal=ROLL.name)
         else:
             tls = client_context(self.config.gateway)
-            self._rolling.begin(self._front, *http.reachable_address(self._listener), tls)
+            source = None if self._forks is None else self._forks.child
+            self._rolling.begin(self._front, *http.reachable_address(self._listener), tls, source)
 
     def _ask_to_stop(self, why: str) -> None:
         if not self._stop.is_set():
@@ -193,7 +198,9 @@ class System:
         fd = self._listener.fileno()
         grace, held = self._drain_grace, self._data.inherited
         specs = FrontSpecs(self.config, runtime, engines, fd, grace, held)
-        self._front = [self._child(runtime, spec) for spec in specs.gateways()]
+        with suppress(OSError):  # Then gateways are executed.
+            self._forks = ForkServer(lambda own: self._child(runtime, specs.fork_server(own)))
+        self._front = [self._child(runtime, spec, self._forks) for spec in specs.gateways()]
         self._batches = [self._child(runtime, spec) for spec in specs.batches()]
         self._grpc = [self._child(runtime, spec) for spec in specs.grpc()]
 
@@ -206,14 +213,21 @@ class System:
     def _drain_grace(self) -> float:
         return self.config.gateway.shutdown_timeout + SHUTDOWN_MARGIN
 
-    def _child(self, runtime: RuntimeDir, spec: ChildSpec) -> Child:
-        failure = runtime.path / f"{spec.name.replace(' ', '-')}.failure"
-        ahead = self.options.ahead
-        return Child(spec, failure, system_was_ready=lambda: self.was_ready, ahead=ahead)
+    def _child(
+        self, runtime: RuntimeDir, spec: ChildSpec, forks: ForkServer | None = None
+    ) -> Child:
+        return Child(
+            spec,
+            runtime.path / f"{spec.name.replace(' ', '-')}.failure",
+            system_was_ready=lambda: self.was_ready,
+            ahead=self.options.ahead,
+            forks=forks,
+        )
 
     async def _watch(self, frontends: str, model_dir: Path | None, runtime: RuntimeDir) -> None:
         """Runs the children until a signal comes. Raises StartupError when one can't go on."""
         children = (*self._workers, *self._engines, *self._fronts)
+        forks = asyncio.create_task(asyncio.sleep(0) if self._forks is None else self._forks.run())
         runs = [asyncio.create_task(child.run()) for child in children]
         ready = asyncio.create_task(self._announce(frontends, model_dir, runtime))
         stop = asyncio.create_task(self._stop.wait())
@@ -231,6 +245,8 @@ class System:
             await asyncio.gather(ready, stop, return_exceptions=True)
             await self._stop_children()
             await asyncio.gather(*runs, return_exceptions=True)
+            forks.cancel()
+            await asyncio.gather(forks, return_exceptions=True)
 
     async def _announce(self, frontends: str, model_dir: Path | None, runtime: RuntimeDir) -> None:
         """When the system is ready, says so to all who want to know."""
@@ -265,7 +281,8 @@ class System:
         haven't said so."""
         START.passed("processes")
         START.done()
-        children = (*self._workers, *self._engines, *self._fronts)
+        sources = [] if self._forks is None else [self._forks.child]
+        children = (*self._workers, *self._engines, *sources, *self._fronts)
         said = {child.spec.name: child.start_phases() for child in children}
         return {"supervisor": START.found, **{name: each for name, each in said.items() if each}}
 
@@ -278,7 +295,8 @@ class System:
         """
         if self._listener is not None:
             self._listener.close()
-        front = (*self._fronts, *self._engines)
+        sources = [] if self._forks is None else [self._forks.child]
+        front = (*sources, *self._fronts, *self._engines)
         several = () if self._models is None else (self._models.stop(),)
         await asyncio.gather(*(child.stop() for child in front), *several)
         await asyncio.gather(*(child.stop() for child in self._workers))
@@ -344,6 +362,11 @@ class FrontSpecs:
             )
             for index in range(self.config.gateways)
         ]
+
+    def fork_server(self, fd: int) -> ChildSpec:
+        """The process that gateways are forks of; it is asked for them over that socket."""
+        arguments = ("fork-server", *self._common()[:2], "--fd", str(fd))
+        return ChildSpec("fork-server", arguments, inherited=(fd,))
 
     def batches(self) -> list[ChildSpec]:
         """None where nothing is kept."""

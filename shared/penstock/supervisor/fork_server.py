@@ -1,0 +1,185 @@
+"""The process that gateways are forks of: the first ones, and those that take the place of one that
+died.
+
+What gateways import takes most of the time of their start, 0.5 s of a processor each, and seconds
+on one that is busy; here it is done once for all of them, and they share its pages. Nothing else
+happens in this process, so it has no second thread, whose locks a fork would find held. A fork is
+made by a fork that ends at once: so its parent becomes the supervisor, which waits for it as for
+others, and which it doesn't outlive. Where this process can't answer, gateways are executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import os
+import socket
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+import msgspec
+
+from penstock.process import logs
+from penstock.process.children import die_with_parent
+from penstock.process.start_phases import START
+from penstock.supervisor.ahead import (
+    FILES,
+    MESSAGE,
+    ForkedProcess,
+    Role,
+    Told,
+    adopt,
+    as_executed,
+    is_single_threaded,
+)
+from penstock.supervisor.child import Child
+
+log = logs.get(__name__)
+
+PATIENCE = 30.0
+"""Seconds for a fork. The first ones wait for what they import."""
+REPARENTED = 5.0
+"""Seconds in which the kernel gives a fork its new parent."""
+LOOK = 1.0
+"""Seconds between looks for processes that have ended and that nobody waits for."""
+_PR_SET_CHILD_SUBREAPER = 36
+_GO = b"go"
+
+
+class ForkServer:
+    """The supervisor's side. make: of the process, which gets this file descriptor.
+
+    Raises OSError where the system can't do it.
+    """
+
+    def __init__(self, make: Callable[[int], Child]) -> None:
+        _adopt_orphans()
+        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ours.setblocking(False)
+        self.child = make(self._theirs.fileno())
+
+    async def run(self) -> None:
+        """Keeps it running until it is stopped or can't be started, and waits for orphans until
+        this is cancelled."""
+        looking = asyncio.create_task(_collect_orphans())
+        try:
+            if (reason := await self.child.run()) is not None:
+                log.warning("gateways are executed from now on", why=reason)
+            self._close()
+            await looking
+        finally:
+            looking.cancel()
+            self._close()
+
+    def _close(self) -> None:
+        """Who waits for a fork hears that there will be none."""
+        self._theirs.close()
+        self._ours.close()
+
+    async def fork(
+        self, words: Sequence[str], inherited: Sequence[int], environment: Mapping[str, str]
+    ) -> ForkedProcess | None:
+        """A process that is running this command; None if there is none in time."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        told = msgspec.json.encode(Told(list(words), dict(environment), list(inherited)))
+        with ours, suppress(OSError, ValueError, TimeoutError):
+            with theirs:
+                socket.send_fds(self._ours, [told], [theirs.fileno(), *inherited])
+            loop = asyncio.get_running_loop()
+            async with asyncio.timeout(PATIENCE):
+                pid = await loop.sock_recv(ours, 32)
+            process = ForkedProcess(int(pid))  # Empty: it has ended without a fork.
+            process.watch()
+            ours.send(_GO)  # One that doesn't hear that ends, as its place may have been filled.
+            return process
+        return None
+
+
+def _adopt_orphans() -> None:
+    """Descendants without a parent become this process's. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+async def _collect_orphans() -> None:
+    """Waits for what others have left behind, such as the helpers of a gateway that was killed.
+    What has ended and is there at two looks is nobody else's to wait for."""
+    seen = None
+    while True:
+        await asyncio.sleep(LOOK)
+        seen = _collect(seen)
+
+
+def _collect(seen: int | None) -> int | None:
+    """seen: the pid found before.  Returns the one that is found now."""
+    with suppress(ChildProcessError):
+        if seen is not None and _ended() == seen:
+            os.waitpid(seen, os.WNOHANG)
+        return _ended()
+    return None
+
+
+def _ended() -> int | None:
+    found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return None if found is None else found.si_pid
+
+
+# The process itself, and its forks.
+
+
+def serve(fd: int, run: Role) -> None:
+    """Forks for whoever has the other end of the socket. Returns when that is closed."""
+    supervisor = os.getppid()
+    gc.freeze()  # A collection would write to what forks share.
+    with socket.socket(fileno=fd) as asking:
+        while True:
+            message, files, *_ = socket.recv_fds(asking, MESSAGE, FILES)
+            if not message:
+                return
+            with suppress(OSError):  # There is no room; the supervisor sees the files closed.
+                _fork(message, files, run, supervisor)
+            for file in files:
+                os.close(file)
+
+
+def _fork(message: bytes, files: list[int], run: Role, supervisor: int) -> None:
+    if not is_single_threaded():
+        log.error("gateways can't be forked", why="a module that they import has started a thread")
+        return
+    between = os.fork()
+    if between:
+        os.waitpid(between, 0)
+        return
+    try:
+        if os.fork() == 0:
+            _become(message, files, run, supervisor)
+    finally:
+        os._exit(0)
+
+
+def _become(message: bytes, files: list[int], run: Role, supervisor: int) -> NoReturn:
+    try:
+        deadline = time.monotonic() + REPARENTED
+        while os.getppid() != supervisor and time.monotonic() < deadline:
+            time.sleep(0.001)
+        die_with_parent(supervisor)
+        as_executed(files)
+        asked, *inherited = files
+        with socket.socket(fileno=asked) as answer:
+            answer.send(str(os.getpid()).encode())
+            if answer.recv(len(_GO)) != _GO:
+                os._exit(0)
+        told = msgspec.json.decode(message, type=Told)
+        adopt(told, inherited)
+        START.begin_anew()
+        run.run(told.words)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)

@@ -1,0 +1,234 @@
+"""Forks of the server are what executed processes would be, their parent is the supervisor, and
+nothing that happens to the server costs more than time. Each test runs in programs of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+PROGRAM = """
+import asyncio, json, os, random, signal, socket, sys, threading, time, uuid
+import psutil
+from penstock.supervisor.fork_server import ForkServer, serve
+
+class Role:
+    def imports(self, role):
+        pass
+
+    def run(self, words):
+        {child}
+        os._exit(0)
+
+def tell(**said):
+    os.write(int(os.environ["PIPE"]), (json.dumps(said) + "\\n").encode())
+
+class Server:
+    '''Keeps the process running, as the supervisor's Child does.'''
+
+    def __init__(self, fd):
+        self.fd, self.pid, self.starts = fd, 0, 0
+        self.started = asyncio.Event()
+        self.most = {starts}
+
+    async def run(self):
+        while self.starts < self.most:
+            command = [sys.executable, __file__, str(self.fd)]
+            process = await asyncio.create_subprocess_exec(*command, pass_fds=(self.fd,))
+            self.pid, self.starts = process.pid, self.starts + 1
+            self.started.set()
+            await process.wait()
+        return "it was enough"
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+
+async def main():
+    made = []
+    server = ForkServer(lambda fd: made.append(Server(fd)) or made[0])
+    (own,) = made
+    running = asyncio.create_task(server.run())
+    reading, writing = os.pipe()
+    pipe = os.fdopen(reading)
+
+    async def fork(*words):
+        return await server.fork(words, [writing], {{"PIPE": str(writing)}})
+
+    def heard():
+        return json.loads(pipe.readline())
+
+    try:
+        {parent}
+    finally:
+        running.cancel()
+        if psutil.pid_exists(own.pid):
+            own.kill()
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        {before}
+        serve(int(sys.argv[1]), Role())
+    else:
+        asyncio.run(main())
+"""
+
+
+def said(
+    tmp_path: Any, parent: str, child: str = "pass", before: str = "pass", starts: int = 9
+) -> Any:
+    """What the supervisor has printed, as JSON, once it has ended. child: what a fork does.
+    before: what the server does first.  starts: how often it is started at most."""
+
+    def lines(code: str, depth: int) -> str:
+        return textwrap.indent(textwrap.dedent(code), " " * depth).strip()
+
+    program = tmp_path / "program.py"
+    program.write_text(
+        PROGRAM.format(
+            parent=lines(parent, 8), child=lines(child, 8), before=lines(before, 8), starts=starts
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_it_gets_its_words_environment_and_files_and_nothing_else(tmp_path: Any) -> None:
+    found = said(
+        tmp_path,
+        """
+        process = await fork("gateway", "--index", "1")
+        code = await process.wait()
+        print(json.dumps([heard(), writing, process.pid, os.getpid(), code]))
+        """,
+        """
+        files = os.listdir("/proc/self/fd")
+        files = sorted(int(n) for n in files if os.path.exists(f"/proc/self/fd/{n}"))
+        tell(words=words, pid=os.getpid(), parent=os.getppid(), group=os.getpgid(0), files=files)
+        os._exit(5)
+        """,
+    )
+    told, writing, pid, parent, code = found
+    assert told == {
+        "words": ["gateway", "--index", "1"],
+        "pid": pid,
+        "parent": parent,
+        "group": pid,
+        "files": [0, 1, 2, writing],
+    }
+    assert code == 5
+
+
+def test_a_signal_ends_it_and_is_told(tmp_path: Any) -> None:
+    assert (
+        said(
+            tmp_path,
+            """
+            process = await fork("gateway")
+            process.send_signal(signal.SIGTERM)
+            print(json.dumps(await process.wait()))
+            """,
+            "time.sleep(60)",
+        )
+        == -15
+    )
+
+
+def test_no_two_draw_the_same(tmp_path: Any) -> None:
+    drawn = said(
+        tmp_path,
+        """
+        for process in [await fork("gateway") for _ in range(3)]:
+            await process.wait()
+        print(json.dumps([heard() for _ in range(3)]))
+        """,
+        "tell(random=random.getrandbits(64), id=str(uuid.uuid4()), bytes=os.urandom(8).hex())",
+    )
+    for name in ("random", "id", "bytes"):
+        assert len({each[name] for each in drawn}) == 3
+
+
+def test_one_that_is_asked_for_while_the_server_is_dead_comes_from_its_successor(
+    tmp_path: Any,
+) -> None:
+    code, starts = said(
+        tmp_path,
+        """
+        await own.started.wait()
+        await (await fork("gateway")).wait()
+        own.kill()
+        process = await fork("gateway")
+        print(json.dumps([await process.wait(), own.starts]))
+        """,
+        "os._exit(4)",
+    )
+    assert (code, starts) == (4, 2)
+
+
+def test_there_is_none_where_the_server_cannot_be_started(tmp_path: Any) -> None:
+    assert said(
+        tmp_path,
+        "print(json.dumps([await fork('gateway'), await fork('gateway')]))",
+        before="sys.exit(1)",
+        starts=2,
+    ) == [None, None]
+
+
+def test_there_is_none_where_a_thread_of_the_server_could_hold_a_lock(tmp_path: Any) -> None:
+    assert (
+        said(
+            tmp_path,
+            "print(json.dumps(await fork('gateway')))",
+            before="threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+        )
+        is None
+    )
+
+
+def test_one_that_nobody_waits_for_any_more_ends(tmp_path: Any) -> None:
+    """Its place may have been filled meanwhile."""
+    assert said(
+        tmp_path,
+        """
+        await own.started.wait()
+        os.kill(own.pid, signal.SIGSTOP)
+        asking = asyncio.create_task(fork("gateway"))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        os.kill(own.pid, signal.SIGCONT)
+        process = await fork("gateway", "second")  # Served after the first.
+        await process.wait()
+        os.close(writing)
+        print(json.dumps([json.loads(line)["words"] for line in pipe]))
+        """,
+        "tell(words=words)",
+    ) == [["gateway", "second"]]
+
+
+def test_orphans_are_waited_for(tmp_path: Any) -> None:
+    """As the helpers of a gateway that is killed, which the supervisor never knew."""
+    found = said(
+        tmp_path,
+        """
+        process = await fork("gateway")
+        orphan = heard()["pid"]
+        code = await process.wait()
+        deadline = time.monotonic() + 60
+        while psutil.pid_exists(orphan) and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        print(json.dumps([code, psutil.pid_exists(orphan)]))
+        """,
+        """
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        tell(pid=pid)
+        os._exit(3)
+        """,
+    )
+    assert found == [3, False]
