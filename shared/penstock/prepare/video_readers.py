@@ -35,6 +35,8 @@ KEYS = ("video_token_id", "video_token_index")
 """What config.json calls the token that stands for a video."""
 INTERNVL_TOKEN = "<video>"
 """config.json doesn't name it."""
+MOST_FRAMES = 128
+"""Of MiniCPM-V's videos, where a file doesn't say."""
 MAX_SECONDS = 1_000_000
 GLM_BEGIN, GLM_END = "<|begin_of_image|>", "<|end_of_image|>"
 
@@ -124,21 +126,25 @@ def glm4v(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindF
 def internvl(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     """InternVL's: each frame is a picture of one tile, with its token."""
     picture = picture_readers.internvl(settings, config, tokens)
-    tile = picture.preparation
-    if not isinstance(tile, CanvasImages):
-        raise TypeError(f"InternVL's pictures are {type(tile).__name__}")
     spread: Literal["middles", "even"] = (
         "middles" if settings.flag("initial_shift", True) else "even"
     )
+    return of_tiles(picture, *tokens.called(INTERNVL_TOKEN), sampling_of(settings, spread))
+
+
+def of_tiles(picture: KindFacts, token: str, token_id: int, sampling: FrameSampling) -> KindFacts:
+    """Videos whose frames are InternVL's pictures of one tile. token: stands for a video."""
+    tile = picture.preparation
+    if not isinstance(tile, CanvasImages):
+        raise TypeError(f"InternVL's pictures are {type(tile).__name__}")
     video = FixedFrames(
         pixels=tile.pixels,
         height=tile.tile,
         width=tile.tile,
         rows=tile.rows,
-        sampling=sampling_of(settings, spread),
+        sampling=sampling,
         texts=GroupTexts(begin=picture.before, end=picture.behind, between="\n", stamp="frame"),
     )
-    token, token_id = tokens.called(INTERNVL_TOKEN)
     return KindFacts(
         preparation=video,
         placeholder=token,
@@ -151,38 +157,60 @@ def internvl(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> Ki
 def gemma4(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     """Gemma 4's: each frame is a picture, which stands after its time."""
     picture = patch_readers.gemma4(settings, config, tokens)
+    return of_pooled(picture, *tokens.named(*KEYS), sampling_of(settings))
+
+
+def of_pooled(
+    picture: KindFacts, token: str, token_id: int, sampling: FrameSampling, most: int = 0
+) -> KindFacts:
+    """Videos whose frames are Gemma 4's pictures. token: stands for a video.  most: embeddings of
+    a frame; 0: as many as of a picture."""
     frame = picture.preparation
     if not isinstance(frame, PooledImages):
         raise TypeError(f"Gemma 4's pictures are {type(frame).__name__}")
-    texts = GroupTexts(begin=picture.before, end=picture.behind, between=" ", stamp="clock")
     video = PooledFrames(
         pixels=frame.pixels,
         patch=frame.patch,
         merge=frame.merge,
-        most=frame.most,
-        texts=texts,
-        sampling=sampling_of(settings),
+        most=most or frame.most,
+        texts=GroupTexts(begin=picture.before, end=picture.behind, between=" ", stamp="clock"),
+        sampling=sampling,
     )
-    return _facts(video, tokens)
+    return KindFacts(preparation=video, placeholder=token, token=token, token_id=token_id)
 
 
 def minicpmv4_6(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     """MiniCPM-V's: each frame is a picture with slices."""
     picture = picture_readers.minicpmv4_6(settings, config, tokens)
-    frame = picture.preparation
-    if not isinstance(frame, SlicedImages):
-        raise TypeError(f"MiniCPM-V's pictures are {type(frame).__name__}")
-    most = settings.integer("max_num_frames", 128)
+    most = settings.integer("max_num_frames", MOST_FRAMES)
     if not 1 <= most <= MAX_FRAMES:
         raise settings.wrong("max_num_frames", f"1 to {MAX_FRAMES}")
     if settings.integer("stack_frames", 1) != 1:
         raise settings.wrong("stack_frames", "1")
     settings.ignore("num_frames", "fps")
-    sampling = FrameSampling(num_frames=0, max_frames=most, rule="minicpmv")
+    sampling = each_second(most)
     if not settings.flag("do_sample_frames", True):
         sampling = FrameSampling(num_frames=USUAL_FRAMES)
-    found = _facts(SlicedFrames(image=frame, sampling=sampling), tokens)
-    return msgspec.structs.replace(found, numbered=picture.numbered)
+    return of_sliced(picture, *tokens.named(*KEYS), sampling)
+
+
+def each_second(most: int) -> FrameSampling:
+    """MiniCPM-V's rule: a frame for each second, up to so many."""
+    return FrameSampling(num_frames=0, max_frames=most, rule="minicpmv")
+
+
+def of_sliced(picture: KindFacts, token: str, token_id: int, sampling: FrameSampling) -> KindFacts:
+    """Videos whose frames are MiniCPM-V's pictures. token: stands for a video."""
+    frame = picture.preparation
+    if not isinstance(frame, SlicedImages):
+        raise TypeError(f"MiniCPM-V's pictures are {type(frame).__name__}")
+    return KindFacts(
+        preparation=SlicedFrames(image=frame, sampling=sampling),
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        numbered=picture.numbered,
+    )
 
 
 def onevision(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:

@@ -33,7 +33,15 @@ from penstock.model.image_facts import (
 )
 from penstock.model.projector_spec import PoolProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
-from penstock.model.video_facts import FrameSampling, GroupTexts, VideoFrames
+from penstock.model.video_facts import (
+    FixedFrames,
+    FrameSampling,
+    GroupTexts,
+    PooledFrames,
+    SlicedFrames,
+    VideoFrames,
+    VideoPreparation,
+)
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
@@ -303,6 +311,59 @@ def test_qwens_videos_are_prepared_as_of_a_release(tmp_path: Path) -> None:
         of_all=True,
         texts=GroupTexts(begin="<|vision_start|>", end="<|vision_end|>", stamp="tagged"),
     )
+
+
+@pytest.mark.parametrize("case", ["gemma4", "internvl", "minicpm-v"])
+def test_videos_of_frames_that_are_pictures(case: str, tmp_path: Path) -> None:
+    """As of releases; none where the vocabulary has no token for them."""
+    theirs, _ = both(case)
+    text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    write_text_half(text, theirs)
+    write_mmproj(mmproj, theirs)
+    decoder, picture = read_config(GGUFFile(text)), PREPARED[case]
+    _, media = read_mmproj(mmproj, decoder, vocabulary())
+    token, expected = VIDEOS[case]
+    facts = media.kinds["video"]
+    assert facts.preparation == expected
+    assert facts.placeholder == facts.token == token
+    own = media.kinds["image"]
+    assert (facts.shown_id == own.token_id) == (case == "internvl")
+    assert (facts.numbered, own.preparation) == (own.numbered, picture)
+    bare = tokenizer().to_str().replace(token, "<film>").encode()
+    assert list(read_mmproj(mmproj, decoder, bare)[1].kinds) == ["image"]
+
+
+VIDEOS: dict[str, tuple[str, VideoPreparation]] = {
+    "gemma4": (
+        "<|video|>",
+        PooledFrames(
+            pixels=known(3),
+            patch=4,
+            merge=3,
+            most=70,
+            texts=GroupTexts(begin="<|image>", end="<image|>", between=" ", stamp="clock"),
+            sampling=FrameSampling(num_frames=32),
+        ),
+    ),
+    "internvl": (
+        "<video>",
+        FixedFrames(
+            pixels=known(3),
+            height=24,
+            width=24,
+            rows=4,
+            texts=GroupTexts(begin="<img>", end="</img>", between="\n", stamp="frame"),
+            sampling=FrameSampling(num_frames=32, spread="middles"),
+        ),
+    ),
+    "minicpm-v": (
+        "<|video_pad|>",
+        SlicedFrames(
+            image=SlicedImages(pixels=known(3), patch=4),
+            sampling=FrameSampling(num_frames=0, max_frames=128, rule="minicpmv"),
+        ),
+    ),
+}
 
 
 def test_a_tower_that_needs_places_of_three_numbers(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from penstock.model.sound_facts import FrameMel
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 from penstock.prepare.image_processor import HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
+from penstock.prepare.mmproj.videos import with_videos
 from penstock.prepare.sound_readers import SECONDS
 
 SPARE_TOKENS = tuple(f"<unused{number}>" for number in range(99))
@@ -90,7 +91,7 @@ def gemma4(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
     before, _ = tokens.id_of("<|image>")
     behind, _ = tokens.id_of("<image|>")
     kinds = of_pictures(preparation, token, token, token_id, before=before, behind=behind)
-    return vision, kinds
+    return vision, with_videos(kinds, tokens)
 
 
 def gemma4_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:

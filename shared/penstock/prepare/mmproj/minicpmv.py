@@ -10,6 +10,7 @@ from penstock.model.media_facts import KindFacts
 from penstock.model.tower_spec import VisionSpec
 from penstock.prepare.image_processor import HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, side_of_table
+from penstock.prepare.mmproj.videos import with_videos
 from penstock.prepare.picture_readers import SLICE_NUMBER
 
 TOKEN = "<|image_pad|>"
@@ -50,4 +51,5 @@ def minicpmv4_6(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Ki
         token_id=token_id,
         numbered=SLICE_NUMBER,
     )
-    return VisionSpec(tower=tower, projector=projector(tower)), {"image": facts}
+    vision = VisionSpec(tower=tower, projector=projector(tower))
+    return vision, with_videos({"image": facts}, tokens)

@@ -39,6 +39,7 @@ from penstock.prepare.mmproj.llama4 import llama4
 from penstock.prepare.mmproj.minicpmv import minicpmv4_6
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
 from penstock.prepare.mmproj.sounds import granite_speech, qwen2_audio, voxtral
+from penstock.prepare.mmproj.videos import with_videos
 from penstock.prepare.picture_readers import BEGIN, END, MAX_TILES, NAFLEX_BEGIN, NAFLEX_END
 
 # mmproj files of Idefics 3 and SmolVLM.
@@ -245,7 +246,7 @@ def internvl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds
     for text in (BEGIN, END):
         tokens.id_of(text)
     kinds = of_pictures(preparation, token, token, token_id, before=BEGIN, behind=END)
-    return vision, kinds
+    return vision, with_videos(kinds, tokens)
 
 
 class MmprojKind(NamedTuple):
