@@ -189,6 +189,7 @@ EACH = (
     "tests/worker/machine/test_numa.py",
     "tests/worker/machine/test_tensor_check.py",
     "tests/worker/machine/test_torch_import.py",
+    "tests/worker/models/test_chosen_blocks.py",
     "tests/worker/models/test_chosen_tokens.py",
     "tests/worker/models/test_compressed_attention.py",
     "tests/worker/models/test_compressed_on_cpu.py",

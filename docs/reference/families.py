@@ -49,7 +49,7 @@ COMPARED = (
 BACKENDS = ("cpu", "triton", "reference")
 CONFIG_CLASSES = {
     f"{name}ForCausalLM": f"{name}TextConfig"
-    for name in ("Gemma3", "Gemma3n", "Gemma4", "Qwen3_5", "Qwen3_5Moe")
+    for name in ("Gemma3", "Gemma3n", "Gemma4", "MiniMaxM3VL", "Qwen3_5", "Qwen3_5Moe")
 } | {"WhisperForConditionalGeneration": "WhisperConfig"}
 """Where transformers' class of configurations isn't called like the model's."""
 FROM_MEMORY = {
@@ -86,6 +86,7 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "Glm4MoeForCausalLM": {"head_dim": 128},
     "Dots1ForCausalLM": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2},
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6},
+    "MiniMaxM3VLForCausalLM": {"layer_types": ["full_attention"] * 3 + ["minimax_m3_sparse"] * 57},
     "Lfm2ForCausalLM": {"full_attn_idxs": [2, 5, 8, 10, 12, 14]},
     "Lfm2MoeForCausalLM": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
     "GraniteMoeHybridForCausalLM": {

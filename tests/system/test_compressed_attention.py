@@ -1,5 +1,5 @@
-"""DeepSeek V4 in miniature, served by `penstock serve`: few blocks, so that prompts are cut, found
-and preempted, and a worker that is killed."""
+"""DeepSeek V4 and MiniMax M3 in miniature, served by `penstock serve`: few blocks, so that prompts
+are cut, found and preempted, and a worker that is killed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from tests.worker.models.test_parity_families import make_theirs
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 
+@pytest.mark.parametrize("case", ["deepseek-v4", "minimax-m3"])
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("reference", marks=pytest.mark.long)])
 def test_served_as_any_other_and_through_a_killed_worker(
-    backend: str, start_server: Callable[..., Server], tmp_path: Path
+    backend: str, case: str, start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
-    family, settings = CASES["deepseek-v4"]
+    family, settings = CASES[case]
     theirs = make_theirs(family, settings | {"vocab_size": 700, "eos_token_id": 2})
     write_hub_folder(tmp_path, config={})
     theirs.save_pretrained(tmp_path)

@@ -13,7 +13,7 @@ from penstock_kernels.cpu.decoder_step import DecoderStep, StepArguments
 from penstock_kernels.cpu.entry_blocks import EntryBlocks, LayerBytes
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch, in_lines, spread, zeroed
-from penstock_kernels.cpu.operands import EntriesShape, IndexShape
+from penstock_kernels.cpu.operands import MAX_HEAD_DIM, EntriesShape, IndexShape
 from penstock_kernels.cpu.program import Exchange, Phase, PhaseKind, Program
 from penstock_kernels.cpu.structs import NUM_BUFFERS, PkExchange, PkPhase, PkProgram
 from penstock_kernels.cpu.thread_count import ThreadCount
@@ -22,8 +22,6 @@ PAGE = 16
 """Tokens per page of the cache. A KV block is a whole number of pages."""
 MAX_GROUP = 128
 """Most query heads that can share a KV head."""
-MAX_HEAD_DIM = 1024
-MAX_INDEX_HEADS = 1024
 MANY_ROWS = 64
 """Rows of a step from which on its phases are long, so that its threads wait less."""
 
@@ -79,18 +77,8 @@ class DecoderShape:
         if self.heads // self.kv_heads > MAX_GROUP:
             return f"{self.heads // self.kv_heads} query heads share a KV head; at most {MAX_GROUP}"
         if self.entries is not None and self.entries.index_size:
-            return self._index_obstacle(IndexShape(1, self.entries.index_size))
-        return None if self.index is None else self._index_obstacle(self.index)
-
-    @staticmethod
-    def _index_obstacle(index: IndexShape) -> str | None:
-        if index.size % 16:
-            return f"an index's keys have {index.size} numbers, not a multiple of 16"
-        if index.size > MAX_HEAD_DIM:
-            return f"an index's keys have {index.size} numbers; at most {MAX_HEAD_DIM} are possible"
-        if index.heads > MAX_INDEX_HEADS:
-            return f"an index has {index.heads} heads; at most {MAX_INDEX_HEADS} are possible"
-        return None
+            return IndexShape(1, self.entries.index_size).obstacle()
+        return None if self.index is None else self.index.obstacle()
 
     def halves(self, cache: str) -> tuple[int, int]:
         """Returns the bytes of a KV block's keys, and of its values, in one layer. An index's keys,

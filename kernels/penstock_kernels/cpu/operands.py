@@ -22,6 +22,10 @@ _NORMS = {"rms": 1, "layer": 2}
 SCORINGS = {"softmax": 0, "sigmoid": 1, "sqrt_softplus": 2}
 """Numbers of what makes scores of a router's products (PkScoring), by name."""
 _LANES = 16
+MAX_HEAD_DIM = 1024
+MAX_INDEX_HEADS = 1024
+INDEX_BLOCKS = (16, 32, 64, 128, 256)
+"""Positions that a block of an index may have."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,24 @@ class IndexShape:
     """Heads of a token's query."""
     size: int
     """Size of a head's query, and of a token's one key."""
+    block: int = 0
+    """It chooses blocks of so many positions, each head for the queries of a KV head; 0: keys."""
+    local: int = 0
+    """So many of the blocks are a token's own and those before it."""
+
+    def obstacle(self) -> str | None:
+        """Returns why the kernels can't run it, or None if they can."""
+        if self.size % 16:
+            return f"an index's keys have {self.size} numbers, not a multiple of 16"
+        if self.size > MAX_HEAD_DIM:
+            return f"an index's keys have {self.size} numbers; at most {MAX_HEAD_DIM} are possible"
+        most = min(MAX_INDEX_HEADS, self.block or MAX_INDEX_HEADS)
+        if self.heads > most:
+            return f"an index has {self.heads} heads; at most {most} are possible"
+        if self.block and self.block not in INDEX_BLOCKS:
+            possible = ", ".join(map(str, INDEX_BLOCKS))
+            return f"an index's blocks have {self.block} positions; {possible} are possible"
+        return None
 
 
 @dataclass(frozen=True)
@@ -182,7 +204,7 @@ class Attention:
     """A token sees the sequence's first keys alone, so many."""
     most: int | None = None
     """A token reads so many keys at most, chosen by the index of this layer or of one before it;
-    None: all that it sees. Of latents only."""
+    None: all that it sees. Keys that aren't chosen in blocks are those of latents."""
     index: IndexShape | None = None
     """The layer's own index."""
     sinks: np.ndarray | None = None
@@ -232,6 +254,8 @@ class Attention:
             most=self.most or 0,
             index_heads=0 if self.index is None else self.index.heads,
             index_dim=0 if self.index is None else self.index.size,
+            block=0 if self.index is None else self.index.block,
+            local=0 if self.index is None else self.index.local,
             group=self.group,
             scale=scale,
             soft_cap=self.soft_cap or 0.0,

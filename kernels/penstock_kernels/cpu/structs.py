@@ -62,6 +62,8 @@ class PkAttention(ctypes.Structure):
         ("most", c_int32),
         ("index_heads", c_int32),
         ("index_dim", c_int32),
+        ("block", c_int32),
+        ("local", c_int32),
         ("scale", c_float),
         ("soft_cap", c_float),
         ("cosines", c_void_p),

@@ -24,7 +24,7 @@ from penstock_kernels.reference.activations import (
     sparse_gate,
 )
 from penstock_kernels.reference.attention import AttentionPlan, paged_attention, plan_attention
-from penstock_kernels.reference.choosing import choose_tokens
+from penstock_kernels.reference.choosing import choose_blocks, choose_tokens
 from penstock_kernels.reference.compressed import SeenRows, attention_over, entries_of
 from penstock_kernels.reference.encoder import layer_norm
 from penstock_kernels.reference.kv_cache import (
@@ -80,6 +80,7 @@ __all__ = [
     "apply_rope_last",
     "attention_over",
     "causal_conv",
+    "choose_blocks",
     "choose_tokens",
     "entries_of",
     "gated_activation",

@@ -92,9 +92,13 @@ class TileGroup:
         return self._masks[key]
 
     def left_out(self, chosen: Tensor) -> Tensor:
-        """Returns which keys each query doesn't choose, as `later`. chosen: [rows, positions]."""
+        """Returns which keys each query doesn't choose, as `later`. chosen: [rows, positions], or
+        [rows, kv_heads, positions], of which is returned what `later` is for each KV head."""
         rows = self.rows[self.pair_tiles][:, :, None]
-        return ~chosen[rows, self.keys[:, 0]][:, :, None]
+        if chosen.dim() == 2:
+            return ~chosen[rows, self.keys[:, 0]][:, :, None]
+        by_head = chosen.movedim(1, 0)
+        return ~by_head[:, rows, self.keys[:, 0]][:, :, :, None]
 
 
 @dataclass(frozen=True)
@@ -246,7 +250,8 @@ def paged_attention(
     `soft_cap`: scores x become soft_cap * tanh(x / soft_cap).
     `sinks`: [heads] float32, a score of each head that takes part in the softmax without a value.
 
-    `chosen`: [rows, positions] bool, which keys each query sees of those; None for all.
+    `chosen`: [rows, positions] bool, or [rows, kv_heads, positions], which keys each query sees of
+    those; None for all.
 
     `query`: [rows, heads, head_dim]; rows beyond the plan's are padding.
     `key_cache`, `value_cache`: [kv_heads, slots, head_dim]; heads is a multiple of kv_heads, and
@@ -303,7 +308,7 @@ def partials(
         query = tiles.index_select(1, group.pair_tiles[some])
         key = gather_keys(key_cache, group.slots[some])
         value = gather_keys(value_cache, group.slots[some])
-        parts.append(_pairs(query, key, value, hidden[some], soft_cap))
+        parts.append(_pairs(query, key, value, hidden[..., some, :, :, :], soft_cap))
     if len(parts) == 1:
         return parts[0]
     maxima, sums, values = zip(*parts, strict=True)
@@ -331,7 +336,7 @@ def _pairs(
     scores = batched_product(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2))
     if soft_cap is not None:
         scores = capped(scores, soft_cap)
-    by_query = scores.view(kv_heads, pairs, hidden.shape[1], -1, KEY_SPLIT)
+    by_query = scores.view(kv_heads, pairs, hidden.shape[-3], -1, KEY_SPLIT)
     by_query.masked_fill_(hidden, float("-inf"))
     maxima = scores.amax(-1).clamp_(min=_LOWEST)
     weights = scores.sub_(maxima[..., None]).exp_()

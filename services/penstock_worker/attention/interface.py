@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import StartupError
+from penstock.model.block_index_spec import BlockIndexSpec
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import (
     ONE_GROUP,
@@ -41,8 +42,9 @@ class CacheShape:
     and value."""
     value_in_key: int | None = None
     """A value is the last so many numbers of its key, and isn't stored again; None: it is."""
-    index: IndexSpec | None = None
-    """The index whose keys, one for each token, are stored besides; None: there is none."""
+    index: IndexSpec | BlockIndexSpec | None = None
+    """The index whose keys, one for each token, are stored besides, in all layers, though some may
+    have none; None: there is none."""
     compressed: tuple[CompressedSpec, ...] = ()
     """What each layer stores besides for entries that stand for several tokens; empty: nothing.
     Entries themselves are in blocks of the first group (see penstock.model.compressed_kv)."""
@@ -214,8 +216,8 @@ class ScoreRule:
     sinks: Tensor | None = None
     """[heads] float32: a score of each head that takes part in the softmax without a value."""
     chosen: bool = False
-    """A token sees of those only the ones that the step's last choice has (see
-    ChoosingAttention)."""
+    """A token sees of those only the ones that the step's last choice has (see ChoosingAttention
+    and BlockChoosingAttention)."""
     causal: bool = False
     """A token sees none behind itself, whatever the layout's last_seen says."""
 
@@ -271,6 +273,25 @@ class ChoosingAttention(StepAttention, Protocol):
         """Rotates the rows' queries and keys, stores keys in the layer's cache, and chooses for
         each row the `most` tokens that it reads, which holds until the next choice (see
         penstock_kernels.reference.choosing). A row's choice depends on its sequence alone."""
+
+
+@runtime_checkable
+class BlockChoosingAttention(StepAttention, Protocol):
+    """Attention that reads chosen blocks of positions, if a rule says so."""
+
+    def choose_blocks(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        rotation: Rotation,
+        norms: HeadNorms,
+        index: BlockIndexSpec,
+    ) -> None:
+        """Normalises and rotates an index's queries, [rows, heads, size], and keys, [rows, 1,
+        size], stores keys in the layer's cache, and chooses for each row the blocks that it reads,
+        which holds until the next choice (see penstock_kernels.reference.choosing). A row's choice
+        depends on its sequence alone."""
 
 
 @dataclass(frozen=True)

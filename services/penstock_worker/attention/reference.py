@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.model.block_index_spec import BlockIndexSpec
 from penstock.model.kv_layout import FULL, KVGroup
 from penstock.model.layer_spec import IndexSpec, KVHeadsSpec
 from penstock_kernels import reference as ops
@@ -68,7 +69,7 @@ class ReferenceAttention:
         own = self.shape.value_in_key
         return self._layer() if own is None else ops.LastNumbers(keys, own)
 
-    def _layer(self, of_index: IndexSpec | None = None) -> Tensor | ops.Int8Rows:
+    def _layer(self, of_index: IndexSpec | BlockIndexSpec | None = None) -> Tensor | ops.Int8Rows:
         # Not filled: the system allocates pages on first use, and slots are written before they are
         # read.
         shape, slots = self.shape, self.zero_slot + self.shape.block_size
@@ -269,15 +270,36 @@ class ReferenceStep:
 
     def choose(self, layer: int, rows: IndexRows, rotation: Rotation, most: int) -> None:
         """Chooses the tokens that the rows read, as ChoosingAttention describes."""
+        query = ops.apply_rope(rows.query, *rotation.rows)
+        key = ops.apply_rope(rows.key, *rotation.rows)
+        keys, plan = self._indexed(layer, key)
+        self._chosen = ops.choose_tokens(query, rows.weights, keys, plan, most)
+
+    def choose_blocks(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        rotation: Rotation,
+        norms: HeadNorms,
+        index: BlockIndexSpec,
+    ) -> None:
+        """Chooses the blocks that the rows read, as BlockChoosingAttention describes."""
+        query, key = normalised_and_rotated(query, key, rotation, norms)
+        keys, plan = self._indexed(layer, key)
+        self._chosen = ops.choose_blocks(
+            query, keys, plan, block=index.block, most=index.most, local=index.local
+        )
+
+    def _indexed(self, layer: int, key: Tensor) -> tuple[ops.KVRows, ops.AttentionPlan]:
+        """Stores the keys of an index. Returns those of the layer, and how the index reads them."""
         if self._index is None:
             raise ValueError("the cache has no keys of an index")
         group, place = self._backend.shape.place(layer)
         slots, _ = self._groups[group]
         keys = self._backend.index[place]
-        query = ops.apply_rope(rows.query, *rotation.rows)
-        key = ops.apply_rope(rows.key, *rotation.rows)
         ops.write_rows(key[: len(slots)], keys, slots)
-        self._chosen = ops.choose_tokens(query, rows.weights, keys, self._index, most)
+        return keys, self._index
 
 
 # The reference backend's attention to an encoder's output.

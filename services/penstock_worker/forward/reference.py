@@ -14,6 +14,7 @@ from penstock.model.kv_layout import kv_layout
 from penstock.model.mechanisms import (
     BESIDE_ATTENTION,
     CHANNEL_DECAY,
+    CHOSEN_BLOCKS,
     CHOSEN_TOKENS,
     COMPRESSED,
     EXPERTS_BY_TOKEN,
@@ -68,6 +69,7 @@ from penstock_worker.weights.opening import open_weights
 MECHANISMS = COMMON | {
     BESIDE_ATTENTION,
     CHANNEL_DECAY,
+    CHOSEN_BLOCKS,
     CHOSEN_TOKENS,
     HEAD_GATE,
     LIMITED_INNER,

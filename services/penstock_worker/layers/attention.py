@@ -8,6 +8,7 @@ from torch import Tensor
 from penstock.model.layer_spec import AttentionSpec
 from penstock_worker.attention.encoded import EncodedAttention
 from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, ScoreRule
+from penstock_worker.layers.choosing import BlockIndex
 from penstock_worker.layers.feed_forward import FeedForward
 from penstock_worker.layers.parts import NO_NORM, Norm, Parts
 from penstock_worker.layers.step import Step
@@ -38,6 +39,7 @@ class SelfAttention:
         gated: bool = False,
         head_gates: Product | None = None,
         value_norm: Norm = NO_NORM,
+        index: BlockIndex | None = None,
     ) -> None:
         """`layer`: index of the layer's KV cache, counted from this rank's first layer.
         `heads`: numbers of query, key and value heads in the output of `qkv`. Without value heads,
@@ -47,7 +49,8 @@ class SelfAttention:
         `whole_norms`: applied to all query heads together, and to all key heads.
         `gated`: the queries in the output of `qkv` are followed by as many gates of the result.
         `head_gates`: gives one for each head, [rows, query heads].
-        `value_norm`: applied to each value head."""
+        `value_norm`: applied to each value head.
+        `index`: chooses what is read; `rule` says so, too."""
         self._layer = layer
         self.qkv = qkv
         self.output = output
@@ -60,8 +63,11 @@ class SelfAttention:
         self._whole_norms = whole_norms
         self.head_gates = head_gates
         self._value_norm = value_norm
+        self._index = index
 
     def __call__(self, hidden: Tensor, step: Step) -> Tensor:
+        if self._index is not None:
+            self._index(hidden, step)
         heads = self.qkv(hidden).unflatten(-1, (-1, self._head_dim))
         query, gate, key, value = heads.split(self._heads, dim=1)
         value = value if value.shape[1] else key
@@ -126,7 +132,16 @@ class SelfAttention:
             gated=spec.output_gate,
             head_gates=_head_gates(parts, prefix, heads) if spec.head_gate else None,
             value_norm=parts.weightless_norm(dim) if spec.value_norm and stored else NO_NORM,
+            index=_index(parts, layer, spec),
         )
+
+
+def _index(parts: Parts, layer: int, spec: AttentionSpec) -> BlockIndex | None:
+    if spec.blocks is None:
+        return None
+    if spec.rope is None:
+        raise TypeError(f"layer {layer} has an index that doesn't rotate")
+    return BlockIndex.load(parts, layer, spec.blocks, spec.rope)
 
 
 def _norms(
@@ -168,6 +183,7 @@ def _rule(spec: AttentionSpec, sinks: Tensor | None, *, causal: bool) -> ScoreRu
         chunk=spec.chunk,
         soft_cap=spec.soft_cap,
         sinks=sinks,
+        chosen=spec.blocks is not None,
         causal=causal,
     )
 

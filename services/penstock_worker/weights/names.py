@@ -35,7 +35,8 @@ _BASE = re.compile(r"\.base_layer(?=\.weight$)")
 
 INDEX_QUERY, INDEX_KEY = "index_query", "index_key"
 INDEX_KEY_NORM, INDEX_WEIGHTS = "index_key_norm", "index_weights"
-"""Modules of an index of tokens, within a layer's attention."""
+INDEX_QUERY_NORM = "index_query_norm"
+"""Modules of an index of tokens or blocks, within a layer's attention."""
 
 TOKEN_EXPERTS = "router.by_token"
 """A table of the experts of each token id, within a layer's mixture of experts."""

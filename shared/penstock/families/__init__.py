@@ -45,6 +45,7 @@ from penstock.families.mamba2 import MAMBA2
 from penstock.families.mimo_v2 import MIMO_V2_FLASH
 from penstock.families.minicpm import MINICPM, MINICPM3
 from penstock.families.minimax_m2 import MINIMAX_M2
+from penstock.families.minimax_m3 import MINIMAX_M3
 from penstock.families.mistral import MISTRAL, MIXTRAL
 from penstock.families.modernbert import MODERNBERT
 from penstock.families.nemotron import NEMOTRON, NEMOTRON_H
@@ -127,6 +128,7 @@ FAMILIES: dict[str, Family] = {
         MINICPM3,
         ARCEE,
         MINIMAX_M2,
+        MINIMAX_M3,
         LFM2,
         LFM2_MOE,
         FALCON_H1,

@@ -113,6 +113,7 @@ ABSENT: dict[str, dict[str, object]] = {
     "ernie4_5": {"num_key_value_heads": 2},
     "minicpm3": {"q_lora_rank": 768, "kv_lora_rank": 256},
     "minimax_m2": {"num_key_value_heads": 8, "head_dim": 128},
+    "minimax_m3": {"num_key_value_heads": 4, "head_dim": 128},
     "lfm2": {"num_key_value_heads": 8},
     "lfm2_moe": {"num_key_value_heads": 8},
 }

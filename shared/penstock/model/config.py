@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.model.audio_spec import AudioSpec
+from penstock.model.block_index_spec import BlockIndexSpec
 from penstock.model.layer_spec import (
     AttentionSpec,
     CrossAttentionSpec,
@@ -101,10 +102,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         return None if self.latent is None else self.latent.rank
 
     @property
-    def index(self) -> IndexSpec | None:
-        """What chooses the tokens that attention reads, as the first layer has it; None: all are
-        read."""
-        return self.layers[0].attention.index
+    def index(self) -> IndexSpec | BlockIndexSpec | None:
+        """What chooses tokens, or blocks, that attention reads in layers with an index."""
+        rules = (layer.attention for layer in self.layers)
+        return next((own.index or own.blocks for own in rules if own.index or own.blocks), None)
 
     @property
     def attention_inputs(self) -> int:

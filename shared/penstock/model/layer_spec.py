@@ -1,8 +1,6 @@
 """What the layers of a decoder are made of, as data. A family of models fills these structs, and
-every backend computes what they say.
-
-A field's default is Llama's. Sizes that all layers share are in ModelConfig.
-"""
+every backend computes what they say. A field's default is Llama's. Sizes that all layers share are
+in ModelConfig."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from penstock.model.block_index_spec import BlockIndexSpec
 from penstock.model.recurrent_spec import RecurrentSpec
 
 
@@ -188,8 +187,10 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Keys and values are made of a latent. ModelConfig has its one KV head, whose size is that of
     the latent and of the part that rotates. All layers have the same, or none."""
     index: IndexSpec | None = None
-    """What chooses the tokens that are read; None: all that are seen are. Only of latents. In all
-    layers it has the same sizes, and so it has in none or in all."""
+    """What chooses the tokens that are read, of the same sizes in all layers; None: all that are
+    seen are. Only of latents."""
+    blocks: BlockIndexSpec | None = None
+    """What chooses the blocks that are read, the same in all layers with one. Not of latents."""
     query_heads: int | None = None
     """The layer's own number of query heads; None for that of ModelConfig."""
     compressed: CompressedSpec | None = None

@@ -24,6 +24,7 @@ SCORE_SCALE = "an attention scale of its own"
 LATENT = "attention over latents (MLA)"
 CHOSEN_TOKENS = "an index that chooses the tokens that attention reads"
 SHARED_CHOICE = "layers that read the tokens that another one has chosen"
+CHOSEN_BLOCKS = "an index that chooses the blocks of tokens that attention reads"
 COMPRESSED = "attention to entries that stand for several tokens"
 SINKS = "attention sinks"
 OUTPUT_GATE = "a gate of the attention's output"
@@ -197,6 +198,7 @@ def _of_attention(spec: AttentionSpec) -> Iterator[str]:
         LATENT: spec.latent is not None,
         CHOSEN_TOKENS: spec.index is not None,
         SHARED_CHOICE: spec.index is not None and spec.index.shared,
+        CHOSEN_BLOCKS: spec.blocks is not None,
         COMPRESSED: spec.compressed is not None,
         SINKS: spec.sinks,
         OUTPUT_GATE: spec.output_gate,

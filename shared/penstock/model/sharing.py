@@ -11,6 +11,7 @@ from penstock.model.config import (
     TransformersConfig,
 )
 from penstock.model.mechanisms import (
+    CHOSEN_BLOCKS,
     COMPRESSED,
     CROSS_ATTENTION,
     EXPERTS_BESIDE,
@@ -40,6 +41,7 @@ WHOLE = frozenset(
         MAMBA1,
         HEAD_GATE,
         QUERY_HEADS,
+        CHOSEN_BLOCKS,
         COMPRESSED,
     }
 )

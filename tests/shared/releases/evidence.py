@@ -59,7 +59,7 @@ TEMPLATES = {
     "MiMo-VL": "",
     "MiniMax-M1": "",
     "MiniMax-M2": "minimax_m2",
-    "MiniMax-M3": "",
+    "MiniMax-M3": "minimax_m3",
     "Mistral-Small-3.2-24B-Instruct-2506": "mistral",
     "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "nemotron_h",
     "NVIDIA-Nemotron-Nano-v2": "nemotron_h",

@@ -25,7 +25,6 @@ RELEASES: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "configs.json").read_text(encoding="utf-8")
 )
 NOT_SERVED = {
-    "MiniMaxAI/MiniMax-M3",
     "copy/clip_vision_model",
     "copy/dbrx_132b",
     "copy/deepseek_vl2_tiny",

@@ -45,6 +45,22 @@ MIMO_V2 = {
     },
 }
 
+M3_KINDS = ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"]
+MINIMAX_M3 = GROUPED | {
+    "dense_intermediate_size": 100,
+    "intermediate_size": 24,  # of experts
+    "shared_intermediate_size": 40,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 3,
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "index_n_heads": 2,
+    "index_head_dim": 32,
+    "index_block_size": 16,
+    "index_topk_blocks": 3,
+    "index_local_blocks": 1,
+    "rope_parameters": QUARTER | {"partial_rotary_factor": 0.5},
+}
+
 EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma4-experts": (
         "Gemma4",
@@ -252,6 +268,19 @@ EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
             "num_local_experts": 6,
             "num_experts_per_tok": 3,
             "rope_parameters": QUARTER | {"partial_rotary_factor": 0.5},
+        },
+    ),
+    "minimax-m3": ("MiniMaxM3VL", MINIMAX_M3 | {"layer_types": M3_KINDS}),
+    "minimax-m3-two-local": (
+        "MiniMaxM3VL",
+        MINIMAX_M3
+        | {
+            "layer_types": M3_KINDS[1:] + M3_KINDS[-1:],
+            "mlp_layer_types": ["sparse"] * 3,
+            "index_block_size": 32,
+            "index_topk_blocks": 4,
+            "index_local_blocks": 2,
+            "routed_scaling_factor": 1.0,
         },
     ),
 }

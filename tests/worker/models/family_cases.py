@@ -51,7 +51,9 @@ ON_DEVICE = (
 """Cases that the CUDA kernels compute in Triton's interpreter, which is slow. Those that run
 without --long (at 0, 2, 5, 10, 13, 18 and 23) have most of the mechanisms."""
 ON_ONE_RANK = tuple(
-    case for case in CASES if case.startswith(("gemma4", "gemma3n", "mimo-v2", "deepseek-v4"))
+    case
+    for case in CASES
+    if case.startswith(("gemma4", "gemma3n", "mimo-v2", "deepseek-v4", "minimax-m3"))
 )
 """Cases whose layers ranks can't share."""
 BITS_ON_DEVICE = (
@@ -67,12 +69,18 @@ BITS_ON_DEVICE = (
 """Cases whose rows are compared bit by bit on a device."""
 
 
+HALVES = (
+    *("Gemma3", "Gemma3n", "Gemma4", "Llama4", "MiniMaxM3VL", "Qwen3_5", "Qwen3_5Moe"),
+    "Step3p7",
+)
+"""Families whose decoders transformers calls the text half of a model that sees."""
+
+
 def config_class(family: str) -> Any:
     """transformers' class of configurations."""
     import transformers
 
-    halves = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe", "Step3p7")
-    return getattr(transformers, family + ("TextConfig" if family in halves else "Config"))
+    return getattr(transformers, family + ("TextConfig" if family in HALVES else "Config"))
 
 
 def read(case: str) -> ModelConfig:

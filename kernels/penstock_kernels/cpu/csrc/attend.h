@@ -140,6 +140,18 @@ template <class Cache> class Attend {
     Query* weights = reinterpret_cast<Query*>(sizeof(Query) == sizeof(float) ? t_.own.scores : t_.own.weights);
     const Pages pages = t_.pages<Cache>(a_, tile.sequence);
     const Biases biases(a_, tile.position, kv_head, group_);
+    if (chooses(tile.position) && a_.block) {
+      // Chosen blocks lie in whole pages, which are read where they are.
+      const int32_t* blocks = t_.chosen(tile.row) + kv_head * (a_.most / a_.block);
+      const auto of_blocks = [&](SplitPages<Cache>& found, int first, int end) {
+        for (int p = first, at = split * pk::KEY_SPLIT; p < end; p++) {
+          const int place = at + 16 * p, page = (blocks[place / a_.block] * a_.block + place % a_.block) / 16;
+          found.keys[p] = static_cast<const Cell*>(a_.keys) + pages.at(page, kv_head);
+          found.values[p] = static_cast<const Cell*>(a_.values) + pages.value_at(page, kv_head);
+        }
+      };
+      return attend_split<Cache>(panel, reach, biases, rows, a_, of_blocks, split, next, t_.own.scores, weights, partials);
+    }
     if (chooses(tile.position)) {
       const int32_t* chosen = t_.chosen(tile.row) + split * pk::KEY_SPLIT;
       const Gathered<Cache> gathered{pages, a_, chosen, tokens_through(a_.most - 1, split * pk::KEY_SPLIT), reinterpret_cast<Cell*>(t_.own.gathered)};

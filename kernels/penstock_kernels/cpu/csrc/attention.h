@@ -110,7 +110,8 @@ inline int first_key(const PkAttention& a, int position) {
 // are counted then, the last of these.  last_seen: what the batch says of the token, or null.
 inline int last_key(const PkAttention& a, int position, int end, const int32_t* last_seen) {
   if (a.through && position >= a.through) return a.through - 1;
-  if (a.most && position >= a.most) return a.most - 1;
+  // The last of chosen blocks is the token's own.
+  if (a.most && position >= a.most) return a.block ? a.most - a.block + position % a.block : a.most - 1;
   if (!a.both_ways) return last_seen && !a.causal ? *last_seen : position;
   return a.window && position + a.window < end ? position + a.window - 1 : end - 1;
 }

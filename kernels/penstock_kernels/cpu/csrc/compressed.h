@@ -281,6 +281,7 @@ template <class Cache> class EntryKeys {
 // body(index) with the index of a phase.
 template <class Cache, class Body> void with_keys(Thread& t, const PkPhase& p, const Body& body) {
   if (p.attention->entries) body(Index<Cache, EntryKeys<Cache>>(t, p));
+  else if (p.attention->block) body(BlockIndex<Cache>(t, p));
   else body(Index<Cache, TokenKeys<Cache>>(t, p));
 }
 

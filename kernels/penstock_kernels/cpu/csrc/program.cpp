@@ -19,9 +19,18 @@ bool activates(const PkPhase& p, bool gated) {
   return p.activation == PK_CLAMPED_SWIGLU ? gated : p.activation >= PK_SILU && p.activation <= PK_QUICK_GELU;
 }
 
+// Blocks lie in whole pages of one split, a token's own among those that it reads, and the scores of a split's blocks, for
+// all heads, take no more room than those of its keys.
+bool fits_blocks(const PkAttention& a) {
+  return a.block > 0 && a.block % 16 == 0 && pk::KEY_SPLIT % a.block == 0 && a.most > 0 && a.most % a.block == 0 && a.local > 0 && a.local <= a.most / a.block &&
+         a.index_heads == a.kv_heads && a.kv_heads <= a.block && a.index_dim > 0 && a.index_dim % 16 == 0 && a.index_dim <= pk::MAX_HEAD_DIM && a.rotary_dims <= a.index_dim &&
+         !a.window && !a.chunk && !a.both_ways && !a.through && !a.biases && !a.entries;
+}
+
 // Tokens that read chosen keys see all before them, whose values are the ends of keys.
 bool fits_index(const PkAttention& a) {
-  if (!a.most) return !a.index_heads && !a.index_dim;
+  if (!a.most) return !a.index_heads && !a.index_dim && !a.block;
+  if (a.block) return fits_blocks(a);
   if (a.most < 0 || a.kv_heads != 1 || a.head_dim != a.value_dim + a.rotary_dims || a.rotary_dims % 2 || a.window || a.chunk || a.both_ways || a.through) return false;
   if (!a.index_heads) return !a.index_dim;
   return a.index_heads > 0 && a.index_heads <= pk::MAX_INDEX_HEADS && a.index_dim > 0 && a.index_dim % 16 == 0 && a.index_dim <= pk::MAX_HEAD_DIM && a.rotary_dims <= a.index_dim;
@@ -140,7 +149,7 @@ class Reader {
                p.source != p.target && p.beside != p.target && p.source != p.beside;
       case PK_PLACE_LATENT: return latent(p);
       case PK_BY_HEAD: return by_head(p);
-      case PK_PLACE_INDEX: return p.norm.kind && index(p);
+      case PK_PLACE_INDEX: return p.norm.kind && index(p) && (p.other_norm.kind != 0) == (p.attention->block != 0);
       case PK_INDEX: return index(p);
       case PK_CHOOSE: return index(p) && (p.attention->entries ? chooses(p.attention->entries->most, p.attention->entries->rate) : chooses(p.attention->most, 1));
       case PK_SPREAD: return p.mixing && row_of(p.source, p.width);
@@ -194,10 +203,10 @@ class Reader {
   bool in_blocks(const PkAttention& a) const {
     const auto block = [&](int dim) {
       const int64_t page = m_.cache == PK_CACHE_F32 ? int64_t{64} * dim : m_.cache == PK_CACHE_BF16 ? int64_t{32} * dim : 64 + int64_t{16} * dim;
-      return page * a.kv_heads * (m_.block_size / 16);
+      return page * (m_.block_size / 16);
     };
-    const int64_t values = block(a.value_dim) + (a.index_dim ? block(a.index_dim) : 0);  // an index's keys have one head, as those of latents have
-    return a.key_block % 64 == 0 && a.value_block % 64 == 0 && a.key_block >= block(a.head_dim) && a.value_block >= values + given(a) && (!a.entries || keeps_entries(a));
+    const int64_t values = a.kv_heads * block(a.value_dim) + (a.index_dim ? block(a.index_dim) : 0);  // an index's keys have one head
+    return a.key_block % 64 == 0 && a.value_block % 64 == 0 && a.key_block >= a.kv_heads * block(a.head_dim) && a.value_block >= values + given(a) && (!a.entries || keeps_entries(a));
   }
 
   // Bytes of a block for what its tokens give to entries.
@@ -355,7 +364,7 @@ class Reader {
       return e.most && p.source != p.target && row_of(p.source, e.index_heads) && row_of(p.target, e.index_heads * e.index_dim) && p.kind != PK_PLACE_INDEX;
     }
     return a && a->index_heads > 0 && p.source != p.target && floats(p.source) && floats(p.target) && p.source != PK_STREAMS && p.target != PK_STREAMS &&
-           holds(p.source, a->index_dim + static_cast<int64_t>(a->index_heads)) && holds(p.target, static_cast<int64_t>(a->index_heads) * a->index_dim);
+           holds(p.source, a->index_dim + static_cast<int64_t>(a->block ? 0 : a->index_heads)) && holds(p.target, static_cast<int64_t>(a->index_heads) * a->index_dim);
   }
 
   bool chooses(int most, int rate) {

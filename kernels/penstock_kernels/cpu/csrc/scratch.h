@@ -44,7 +44,7 @@ struct Scratch {
   float* floats[PK_INPUT];     // by PkBuffer
   float* partials;
   float* index;                // scores of keys, [rows, index_splits * KEY_SPLIT] where threads share those of a row, else of each thread as many for a tile
-  int32_t* chosen;             // [rows, most]: positions of chosen keys, ascending
+  int32_t* chosen;             // [rows, chosen_width]: positions of chosen keys, or numbers of blocks, ascending
   Activations input, inner;
   float* low[3];               // [rows or places, low_rank]: what A of adapters gives, for the three matrices of a phase
   QueryTile* tiles;
@@ -58,7 +58,7 @@ struct Scratch {
   std::atomic<int>* given_up;  // GIVEN_UP or BROKEN_OFF
   char* threads;               // per thread
   size_t thread_bytes;
-  int num_tiles, max_splits, index_splits, most;
+  int num_tiles, max_splits, index_splits, chosen_width;
   bool by_split, index_by_split;
   size_t total;
 };
@@ -81,6 +81,7 @@ struct Limits {
   size_t experts = 0, active = 0, adapted = 1, expert_inner = 0, window = 0, state = 0;
   size_t gathered = 0;
   int most = 0;          // keys that a token reads, of layers that choose them; 0: none does
+  int chosen = 0;        // numbers that say which
   int rate = 1;          // tokens that such a key stands for
   bool in_order = false; // whether some layer reads all
 
@@ -104,8 +105,9 @@ struct Limits {
       if (m.phases[i].kind != PK_ATTEND) continue;
       const PkAttention& a = *m.phases[i].attention;
       if (a.most) {
-        most = a.most;
-        raise(gathered, static_cast<size_t>(pk::KEY_SPLIT) * (a.head_dim + a.value_dim));
+        chosen = most = a.most;
+        if (a.block) chosen = most / a.block * a.kv_heads;
+        else raise(gathered, static_cast<size_t>(pk::KEY_SPLIT) * (a.head_dim + a.value_dim));
       } else in_order = true;
       raise(rows, attention_rows(a));
       raise(head_dim, a.head_dim);
@@ -125,7 +127,7 @@ struct Limits {
     raise(gathered, static_cast<size_t>(pk::KEY_SPLIT) * (a.head_dim + a.value_dim));
     raise(gathered, static_cast<size_t>(pk::KEY_SPLIT) * a.entries->index_dim);
     if (!a.entries->most) return;
-    most = a.entries->most;
+    chosen = most = a.entries->most;
     rate = a.entries->rate;
   }
 
@@ -191,7 +193,7 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
   const bool chooses = most.most && keys > most.most;
   s.max_splits = splits_of(chooses && !most.in_order ? most.most : longest);
   s.index_splits = chooses ? splits_of(keys) : 0;
-  s.most = most.most;
+  s.chosen_width = most.chosen;
   Activations::take(at, s.tiles, s.num_tiles);
   Activations::take(at, s.rows, b.rows);
   Activations::take(at, s.is_wanted, b.rows);
@@ -209,7 +211,7 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
     const size_t scores = static_cast<size_t>(s.index_splits) * pk::KEY_SPLIT;
     s.index_by_split = s.num_tiles < 4 * m.threads && b.rows * scores <= MOST_PARTIALS;
     Activations::take(at, s.index, scores * (s.index_by_split ? b.rows : m.threads * pk::TILE_QUERIES));
-    Activations::take(at, s.chosen, static_cast<size_t>(b.rows) * s.most);
+    Activations::take(at, s.chosen, static_cast<size_t>(b.rows) * s.chosen_width);
   }
   s.threads = at;
   char* end;

@@ -97,8 +97,8 @@ struct Thread {
   int sequence_of(int row) const { return scratch.rows[row].sequence; }
   int position_of(int row) const { return scratch.rows[row].position; }
 
-  // The positions of the keys that were chosen for the row, [most], ascending.
-  int32_t* chosen(int row) const { return scratch.chosen + static_cast<size_t>(row) * scratch.most; }
+  // The positions of the keys that were chosen for the row, [most], or for each KV head the numbers of the blocks; ascending.
+  int32_t* chosen(int row) const { return scratch.chosen + static_cast<size_t>(row) * scratch.chosen_width; }
 
   // What the batch says of the last position that the row sees, or null.
   const int32_t* last_seen(int row) const { return batch.last_seen ? batch.last_seen + row : nullptr; }

@@ -56,15 +56,17 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // group: of the tables of a step's sequences, which one it has.
 // axes: [rotary_dims / 2] or null; by which of a row's three positions (see PkBatch) each pair turns.
 // most: a token with as many before it reads so many keys only, itself perhaps not among them: those that the last CHOOSE
-// has chosen; 0: all.  Of latents only.
+// has chosen; 0: all.  Of latents only, but for blocks.
 // index_heads, index_dim: of the index that chooses them (see PLACE_INDEX); 0: the layer has none of its own.  Its keys, one
 // for each token, lie behind the values of a KV block.
+// block: what is chosen are blocks of so many positions, `most` in all, which each head of the index chooses for a KV head;
+// 0: keys.  local: so many of them are the token's own and those before it.
 // entries: what a token sees besides the tokens of its window; null: nothing.
 // biases: [heads, biases_width] or null; what the score of a key gets that lies d tokens behind the query is number
 // d + biases_middle of its head's.  A row has 16 numbers more than there are distances.
 struct PkEntries;
 struct PkAttention {
-  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, causal, group, through, most, index_heads, index_dim;
+  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, causal, group, through, most, index_heads, index_dim, block, local;
   float scale, soft_cap;
   const float *cosines, *sines, *sinks, *query_factors;
   const uint8_t* axes;
@@ -213,10 +215,12 @@ enum PkBuffer : int32_t {
 // PLACE_INDEX: of attention with an index (DeepSeek-AI, "DeepSeek-V3.2", 2025).  Of the source's rows, index_dim numbers are
 //   a token's key of the index, which gets the norm, rotates in its first numbers as a key does, and goes to the cache;
 //   the index_heads numbers behind it are weights of the heads.  The target's rows are index_heads queries, which rotate.
+//   With blocks (MiniMax, "MiniMax M3", 2026) there are no weights, and the queries get other_norm before, head by head.
 // INDEX: source, target: as of PLACE_INDEX.  A token's score for a key is the sum over the heads of weight times the part
 //   above 0 of query times key.  Where threads share the splits of a row's keys; else CHOOSE does it.
 // CHOOSE: of the keys that a token sees, if they are more than `most`, those with the highest scores; of equal ones the
 //   first.  Holds for ATTEND until the next CHOOSE.
+//   With blocks, each head's own: a block's score is the largest product of the head's query with a key in it.
 //   With `entries` these are the keys: the target's queries are rotated already, and the source has the weights alone.
 // PLACE_ENTRIES: of attention to entries, or in such a model.  The source's rows are a token's key, which gets the norm,
 //   rotates in its last numbers, and goes to the cache, and behind it what the token gives to entries.  The target's

@@ -23,6 +23,7 @@ from penstock.model.kv_layout import kv_layout
 from penstock.model.mechanisms import (
     BESIDE_ATTENTION,
     CHANNEL_DECAY,
+    CHOSEN_BLOCKS,
     CHOSEN_TOKENS,
     COMPRESSED,
     EXPERTS_BY_TOKEN,
@@ -88,6 +89,7 @@ from penstock_worker.weights.opening import open_weights
 MECHANISMS = COMMON | {
     BESIDE_ATTENTION,
     CHANNEL_DECAY,
+    CHOSEN_BLOCKS,
     CHOSEN_TOKENS,
     COMPRESSED,
     EXPERTS_BY_TOKEN,
@@ -247,9 +249,9 @@ def _shapes(
     as the model says."""
     heads, kv_heads = map(len, part)
     latent = None if config.latent is None else config.latent.rank
-    index = index_shape(config.index)
     found = []
     rules = [config.layer(number).attention for number in layers]
+    index = next(filter(None, map(index_shape, rules)), None)  # a block has room for it in each
     compressed = [rule.compressed for rule in rules if rule.compressed is not None]
     if compressed:
         plain = DecoderShape(heads, kv_heads, config.head_dim, setup.block_size)

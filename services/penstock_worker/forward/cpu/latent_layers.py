@@ -1,12 +1,12 @@
-"""The phases of layers whose attention is over latents, and of the index that chooses the tokens
-that it reads."""
+"""The phases of layers whose attention reads tokens, or blocks of them, that an index has chosen:
+those of latents, with an index or without, and others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from penstock.model.layer_spec import IndexSpec
+from penstock.model.layer_spec import AttentionSpec
 from penstock_kernels.cpu.operands import ByHead, IndexShape
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
 from penstock_worker.forward.cpu.gates import forms_of, product_into
@@ -117,6 +117,44 @@ def _keys_and_weights(index: IndexWeights) -> Iterator[Phase]:
         yield replace(product, part=True, first=first, width=size + heads)
 
 
-def index_shape(spec: IndexSpec | None) -> IndexShape | None:
+@dataclass(frozen=True)
+class BlockLayerPhases(LayerPhases):
+    """A layer whose attention reads blocks of positions; its norms are in front."""
+
+    def _attention(self) -> Iterator[Phase]:
+        index, weights = self.weights.blocks, self.weights
+        if index is None or self.spec.order != "pre" or self.weights.output_gate is not None:
+            raise ValueError("no program has such a layer with an index of blocks")
+        yield self._input(weights.attention_norm, *self._heads_matrices(), index.query, index.key)
+        yield replace(product_into(index.key, Buffer.SCORES), waits=False)
+        # Its queries are in QUERIES, which attention has no use for yet.
+        yield product_into(index.query, Buffer.QUERIES)
+        placed = Phase(
+            kind=PhaseKind.PLACE_INDEX,
+            source=Buffer.SCORES,
+            target=Buffer.QUERIES,
+            attention=self.attention,
+            norm=index.key_norm,
+            other_norm=index.query_norm,
+        )
+        yield placed
+        yield replace(placed, kind=PhaseKind.INDEX, norm=None, other_norm=None)
+        yield replace(placed, kind=PhaseKind.CHOOSE, norm=None, other_norm=None)
+        yield self._heads()
+        yield from self._placed()
+        yield from self._attended()
+
+
+def index_shape(rule: AttentionSpec) -> IndexShape | None:
     """The layer's own index, if it has one."""
-    return None if spec is None or spec.shared else IndexShape(spec.heads, spec.size)
+    index, blocks = rule.index, rule.blocks
+    if blocks is not None:
+        return IndexShape(blocks.heads, blocks.size, blocks.block, blocks.local)
+    return None if index is None or index.shared else IndexShape(index.heads, index.size)
+
+
+def keys_read(rule: AttentionSpec) -> int | None:
+    """Most keys that a token of the layer reads; None: all that it sees."""
+    if rule.blocks is not None:
+        return rule.blocks.keys
+    return None if rule.index is None else rule.index.most

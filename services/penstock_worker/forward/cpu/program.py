@@ -21,7 +21,12 @@ from penstock_worker.forward.cpu.compressed_layers import (
     spread,
 )
 from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases
-from penstock_worker.forward.cpu.latent_layers import LatentLayerPhases, index_shape
+from penstock_worker.forward.cpu.latent_layers import (
+    BlockLayerPhases,
+    LatentLayerPhases,
+    index_shape,
+    keys_read,
+)
 from penstock_worker.forward.cpu.layer_kinds import (
     AttentionBesidePhases,
     BesideLayerPhases,
@@ -344,8 +349,8 @@ def _attention(
         soft_cap=rule.soft_cap,
         window=rule.window,
         chunk=config.encoder_rows or rule.chunk,
-        most=None if rule.index is None else rule.index.most,
-        index=index_shape(rule.index),
+        most=keys_read(rule),
+        index=index_shape(rule),
         sinks=weights.sinks,
         entries=None if weights.compressed is None else weights.compressed.entries,
         causal=config.ignores_spans(rule),
@@ -385,6 +390,7 @@ LAYER_KINDS: tuple[tuple[Callable[[LayerWeights], bool], type[LayerPhases]], ...
     (lambda weights: weights.recurrent_output is not None, AttentionBesidePhases),
     (lambda weights: weights.recurrent is not None, RecurrentLayerPhases),
     (lambda weights: weights.latent is not None, LatentLayerPhases),
+    (lambda weights: weights.blocks is not None, BlockLayerPhases),
     (lambda weights: weights.experts_over_latents, LatentExpertsPhases),
     (lambda weights: True, LayerPhases),
 )

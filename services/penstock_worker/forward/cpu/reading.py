@@ -9,6 +9,7 @@ from typing import TypedDict
 import numpy as np
 import torch
 
+from penstock.model.block_index_spec import BlockIndexSpec
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
     AttentionSpec,
@@ -30,6 +31,7 @@ from penstock_worker.forward.cpu.packing import QUANTISED, CPUPacking
 from penstock_worker.forward.cpu.recurrent_weights import RecurrentReader
 from penstock_worker.forward.cpu.split import WHOLE, Split
 from penstock_worker.forward.cpu.weights import (
+    BlockIndexWeights,
     ExpertWeights,
     IndexWeights,
     LatentWeights,
@@ -49,6 +51,7 @@ from penstock_worker.weights.names import (
     INDEX_KEY,
     INDEX_KEY_NORM,
     INDEX_QUERY,
+    INDEX_QUERY_NORM,
     INDEX_WEIGHTS,
 )
 from penstock_worker.weights.weights import Weights
@@ -210,11 +213,21 @@ class CPUWeights:
             key=key,
             value=value,
             output=matrix(f"{at}.o_proj", hidden, queries, bias=spec.output_bias),
+            blocks=None if spec.blocks is None else self._blocks(spec.blocks, at),
             output_gate=gate,
             value_norm=further.plain_norm(own.size) if spec.value_norm else None,
             sinks=self._part(f"{at}.sinks", self._vector(f"{at}.sinks.weight", heads))
             if spec.sinks
             else None,
+        )
+
+    def _blocks(self, spec: BlockIndexSpec, at: str) -> BlockIndexWeights:
+        matrix = partial(self._matrix, inputs=self.config.hidden_size, kind=self.kind)
+        return BlockIndexWeights(
+            query=matrix(f"{at}.{INDEX_QUERY}", spec.heads * spec.size),
+            key=matrix(f"{at}.{INDEX_KEY}", spec.size),
+            query_norm=self._norms.norm(f"{at}.{INDEX_QUERY_NORM}", spec.size),
+            key_norm=self._norms.norm(f"{at}.{INDEX_KEY_NORM}", spec.size),
         )
 
     def _recurrent(self, spec: RecurrentSpec, at: str) -> LayerWeights:

@@ -52,6 +52,17 @@ class IndexWeights:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BlockIndexWeights:
+    """Weights of an index of blocks. Both matrices read the hidden state."""
+
+    query: PackedMatrix
+    key: PackedMatrix
+    query_norm: NormWeights
+    """Norm of each head's query."""
+    key_norm: NormWeights
+
+
+@dataclass(frozen=True, kw_only=True)
 class LatentWeights:
     """Weights of attention over latents, besides those that make queries and the output."""
 
@@ -209,6 +220,8 @@ class LayerWeights:
     compressed: CompressedWeights | None = None
     """Weights of attention to entries that stand for several tokens, in place of `key` and
     `value`."""
+    blocks: BlockIndexWeights | None = None
+    """What chooses the blocks of positions that attention reads."""
     output_gate: PackedMatrix | None = None
     """Makes the gates of what attention gives: one for each number, or one for each head."""
     recurrent: RecurrentWeights | None = None
