@@ -14,7 +14,7 @@ from transformers import InternVLConfig, InternVLForConditionalGeneration
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 
 from penstock import LLM, SamplingParams
-from tests.shared.media.media_tokenizer import tokenizer
+from tests.shared.media.media_tokenizer import OF_VIDEOS, tokenizer
 from tests.shared.media.videos import noise
 from tests.system.hub_folders import continued, write_folder
 
@@ -25,7 +25,7 @@ COUNT, SIDE, ROWS = 10, 24, 4
 
 
 def write_internvl(folder: Path) -> tuple[Path, Any]:
-    tokens = tokenizer()
+    tokens = tokenizer(*OF_VIDEOS)
     ids = tokens.get_vocab(with_added_tokens=True)
     config = InternVLConfig(
         text_config={
@@ -73,7 +73,7 @@ def test_a_video_and_a_picture_in_one_prompt(tmp_path: Path) -> None:
         (output,) = llm.generate(prompt, params, use_tqdm=False)
     tile = f"<img>{'<IMG_CONTEXT>' * ROWS}</img>"
     said = "\n".join(f"Frame{number}: {tile}" for number in (1, 2, 3))
-    tokens = tokenizer()
+    tokens = tokenizer(*OF_VIDEOS)
     assert output.prompt_token_ids == tokens.encode(f"a{said}\nb{tile}?").ids
     own = GotOcr2ImageProcessorPil(size={"height": SIDE, "width": SIDE})
     shown = [Image.fromarray(frame) for frame in (*frames, picture)]

@@ -44,21 +44,25 @@ SPECIAL = (
     "<|patch|>",
     "<|tile_x_separator|>",
     "<|tile_y_separator|>",
+    "<|AUDIO|>",
+    "<|audio_bos|>",
+    "<|audio_eos|>",
+)
+OF_VIDEOS = (
     "<video>",
     "<|begin_of_image|>",
     "<|end_of_image|>",
     "<|begin_of_video|>",
     "<|end_of_video|>",
-    "<|AUDIO|>",
-    "<|audio_bos|>",
-    "<|audio_eos|>",
 )
+"""Further ones, of videos. They are only where they are needed: what a tiny model with random
+weights says depends on how many tokens it has."""
 MERGES = ("\n\n", "\n\n\n", "ab", "abc")
 """Texts beyond single bytes that the tokenizer has a token for: line breaks join."""
 
 
-def tokenizer() -> Tokenizer:
-    """Bytes, a few merges, and the special tokens of all families."""
+def tokenizer(*more: str) -> Tokenizer:
+    """Bytes, a few merges, the special tokens of all families, and more of these."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {letter: number for number, letter in enumerate(alphabet)}
     merges: list[tuple[str, str]] = []
@@ -68,5 +72,7 @@ def tokenizer() -> Tokenizer:
         merges.append((inner[:-1], inner[-1]))
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])
+    made.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False) for text in (*SPECIAL, *more)]
+    )
     return made

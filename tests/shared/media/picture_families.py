@@ -393,9 +393,10 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def write_folder(folder: Path, family: Family) -> Any:
-    """Writes config.json, tokenizer.json and what the processor saves. Returns the processor."""
-    made = tokenizer()
+def write_folder(folder: Path, family: Family, *more: str) -> Any:
+    """Writes config.json, tokenizer.json and what the processor saves. Returns the processor. more:
+    special tokens that the tokenizer has beside the usual ones."""
+    made = tokenizer(*more)
     made.save(str(folder / "tokenizer.json"))
     fast = PreTrainedTokenizerFast(
         tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="</s>"

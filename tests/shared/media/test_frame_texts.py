@@ -45,7 +45,7 @@ from penstock.model.video_facts import (
 )
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
-from tests.shared.media.media_tokenizer import tokenizer
+from tests.shared.media.media_tokenizer import OF_VIDEOS, tokenizer
 from tests.shared.media.picture_families import FAMILIES, Family, write_folder
 from tests.shared.media.pictures import picture
 from tests.shared.media.processors import without_videos
@@ -78,9 +78,9 @@ NUMBERS, RATE, TOTAL = (0, 13, 25, 37, 49, 61, 1999), Fraction(30000, 1001), 200
 def folder_of(folder: Path, name: str, **settings: Any) -> tuple[Any, MediaFacts]:
     """transformers' processor and what the folder says. settings: of
     video_preprocessor_config.json; without some, there is none."""
-    processor = write_folder(folder, WATCHING[name])
+    processor = write_folder(folder, WATCHING[name], *OF_VIDEOS)
     values = json.loads((folder / "config.json").read_text())
-    ids = tokenizer().get_vocab(with_added_tokens=True)
+    ids = tokenizer(*OF_VIDEOS).get_vocab(with_added_tokens=True)
     if name != "internvl":
         values["video_token_id"] = ids["<|video_pad|>" if "minicpm" in name else "<|video|>"]
     if settings:
@@ -138,10 +138,12 @@ def test_texts_and_ids_are_those_of_transformers(
     picture_text = processor(
         text=[WATCHING[name].mark], images=[picture(60, 40)], return_tensors="np"
     )["input_ids"][0].tolist()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer())
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer(*OF_VIDEOS))
     inner = mark.replace(own.placeholder, text_of(processor, name, video, shape))
     true = [*fast.encode(f"ab{inner}\nc"), *picture_text]
-    mine = Tokenizer.from_bytes(tokenizer().to_str().encode(), add_bos=False, bos_token_id=None)
+    mine = Tokenizer.from_bytes(
+        tokenizer(*OF_VIDEOS).to_str().encode(), add_bos=False, bos_token_id=None
+    )
     layouts: list[ItemLayout] = [one, shown]
     ids, spans = with_rows(mine.encode(with_runs(prompt, facts, layouts)), facts, layouts)
     assert ids == true
