@@ -195,6 +195,7 @@ EACH = (
     "tests/worker/models/test_compressed_on_cpu.py",
     "tests/worker/models/test_family_bits.py",
     "tests/worker/models/test_gguf_families.py",
+    "tests/worker/models/test_gguf_v4.py",
     "tests/worker/models/test_kv_groups.py",
     "tests/worker/models/test_latents_on_cpu.py",
     "tests/worker/models/test_parity_families.py",

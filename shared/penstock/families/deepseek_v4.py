@@ -11,8 +11,10 @@ from penstock.errors import UnsupportedModel
 from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.deepseek import MAX_SIZE, one_of
+from penstock.families.deepseek_v4_gguf import GGUF_NAMES, said_in_gguf
 from penstock.families.deepseek_v32 import checked_index
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -227,6 +229,10 @@ def _rope(fields: Fields, settings: Fields, head_dim: int, share: float) -> Rope
     return found
 
 
+def _read_gguf(model: GGUFMetadata) -> ModelConfig:
+    return _read(said_in_gguf(model))
+
+
 _PROJECTIONS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 _CONNECTIONS = {
     f"hc_{half}_{part}": f"{half}_hc.{part}"
@@ -290,5 +296,8 @@ DEEPSEEK_V4 = Family(
     ("DeepseekV4ForCausalLM",),
     "DeepSeek-V4",
     _read,
+    gguf="deepseek4",
+    read_gguf=_read_gguf,
     hub_names=TensorNames({**_OF_RELEASES, **_OF_TRANSFORMERS}, stacked=_STACKED),
+    gguf_names=GGUF_NAMES,
 )
