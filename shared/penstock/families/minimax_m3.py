@@ -41,7 +41,9 @@ NAMES = TensorNames(
         "block_sparse_moe.e_score_correction_bias": "mlp.router.correction",
         **{f"block_sparse_moe.{theirs}": ours for theirs, ours in _SHARED.items()},
         **{f"self_attn.index_{theirs}": f"self_attn.index_{_INDEX[theirs]}" for theirs in _INDEX},
-        # As transformers calls the decoder's modules where it saves it alone.
+        # As transformers calls modules that it saves: of layers without experts, and the decoder's
+        # where it is alone.
+        **{f"block_sparse_moe.{each}": f"mlp.{each}" for each in (*_GATED, "down_proj")},
         "mlp.gate": "mlp.router",
         "mlp.gate.e_score_correction_bias": "mlp.router.correction",
         **{f"mlp.{theirs}": ours for theirs, ours in _SHARED.items()},
@@ -188,7 +190,12 @@ def _flags(fields: Fields, key: str, count: int) -> list[bool]:
 
 MINIMAX_M3 = Family(
     "minimax_m3",
-    ("MiniMaxM3VLForCausalLM", "MiniMaxM3ForCausalLM", "MiniMaxM3SparseForCausalLM"),
+    (
+        "MiniMaxM3VLForCausalLM",
+        "MiniMaxM3ForCausalLM",
+        "MiniMaxM3SparseForCausalLM",
+        "MiniMaxM3SparseForConditionalGeneration",  # for text only
+    ),
     "MiniMax M3",
     _hub,
     hub_names=NAMES,

@@ -37,7 +37,6 @@ NOT_SERVED = {
     "copy/phi3small",
     "copy/phimoe",
     "moonshotai/Kimi-K3",
-    "nvidia/MiniMax-M3-NVFP4",
 }
 """Releases of architectures that no family describes."""
 READ = sorted(RELEASES.keys() - NOT_SERVED)

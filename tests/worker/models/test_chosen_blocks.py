@@ -23,10 +23,12 @@ from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.forward.cpu.forward import CPUForward
 from tests.kernels.cpu.test_arguments import changed
 from tests.worker.cpu_model import CPUModel
+from tests.worker.models.case_sizes import SIZES
 from tests.worker.models.family_cases import CASES, read
+from tests.worker.models.parity import compare
 from tests.worker.models.test_chosen_tokens import computed
 from tests.worker.models.test_latents_on_cpu import LENGTH, alone, in_chunks_and_company
-from tests.worker.models.test_parity_families import make_theirs
+from tests.worker.models.test_parity_families import make_theirs, random_prompts
 from tests.worker.models.test_parity_on_cpu import cpu_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -42,6 +44,33 @@ FEW, MORE_THAN_A_SPLIT, OF_RELEASES = (BLOCK, 3, 1), (BLOCK, 20, 2), (128, 3, 1)
 def inference() -> Iterator[None]:
     with torch.inference_mode():
         yield
+
+
+def test_the_decoder_of_a_checkpoint_that_sees(tmp_path: Path) -> None:
+    """Its tensors have the releases' names. What sees is left out."""
+    import transformers
+
+    torch.manual_seed(3)
+    sees = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+    }
+    config = transformers.MiniMaxM3VLConfig(
+        text_config=SIZES | CASES[CASE][1],
+        vision_config=sees,
+        image_token_index=5,
+        video_token_index=6,
+        projector_hidden_size=16,
+    )
+    theirs = transformers.MiniMaxM3SparseForConditionalGeneration(config).eval()
+    theirs.save_pretrained(tmp_path)
+    model = cpu_model(tmp_path)
+    assert model.config.vision is None
+    prompts = [[token for token in prompt if token not in (5, 6)] for prompt in random_prompts()]
+    assert compare(model, theirs, prompts[4::2], 16) > 0
 
 
 @pytest.fixture(scope="module")
