@@ -98,8 +98,8 @@ def table_rows(picture: Picture, positions: LearnedPositions) -> Tensor:
 
 
 def _shown_rows(picture: Picture, form: tuple[int, int], side: int) -> Tensor:
-    """Those of a tile of whose patches so many rows and columns are seen, as if there were no
-    others, which have the first row."""
+    """The table's rows for a tile of which only the first `form` rows and columns of patches are
+    seen: these get the rows that a picture of that size has, the others row 0."""
     high, wide = form
     found = torch.zeros(picture.rows, picture.columns, dtype=torch.int64)
     row, column = (_shares(count, side, exact=False) for count in form)

@@ -83,7 +83,7 @@ def test_both_of_one_mmproj_file(tmp_path: Path) -> None:
     assert found.audio == config.audio
     assert media.kinds["audio"].preparation == MAGNITUDES
     assert (media.kinds["audio"].before, media.kinds["audio"].behind) == ("<|audio>", "<audio|>")
-    assert set(media.kinds) == {"image", "audio"}
+    assert set(media.kinds) == {"image", "audio", "video"}
     pair = WeightFiles(format="gguf", files=(str(text),), dtype="F32", mmproj=str(mmproj))
     ours = AudioModel(found, open_audio_tower(pair, torch.float32))
     sound, shown = heard("gemma4", 0.7, 1), picture(POOLED, 2, 1).inputs
