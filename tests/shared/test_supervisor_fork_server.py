@@ -30,7 +30,7 @@ class Server:
 
     def __init__(self, fd):
         self.fd, self.pid, self.starts = fd, 0, 0
-        self.started = asyncio.Event()
+        self.started, self.ended = asyncio.Event(), asyncio.Event()
         self.most = {starts}
 
     async def run(self):
@@ -40,6 +40,7 @@ class Server:
             self.pid, self.starts = process.pid, self.starts + 1
             self.started.set()
             await process.wait()
+            self.ended.set()
         return "it was enough"
 
     def kill(self):
@@ -161,6 +162,7 @@ def test_one_that_is_asked_for_while_the_server_is_dead_comes_from_its_successor
         await own.started.wait()
         await (await fork("gateway")).wait()
         own.kill()
+        await own.ended.wait()
         process = await fork("gateway")
         print(json.dumps([await process.wait(), own.starts]))
         """,

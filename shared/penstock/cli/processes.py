@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 FINAL = (StartupError, ModelNotFound, UnsupportedModel, InvalidRequest)
 """What a restart doesn't fix."""
 
@@ -181,22 +180,8 @@ def uncollected() -> Iterator[None]:
 def _import_gateway() -> None:
     # pydantic would else go through the metadata of every package that is installed.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    with uncollected(), _without_blas_threads():
+    with uncollected():
         import penstock_gateway.process  # noqa: F401
-
-
-@contextmanager
-def _without_blas_threads() -> Iterator[None]:
-    """NumPy's library of products starts a thread for each processor as it is loaded, and a process
-    with threads can't be forked. What a gateway multiplies is small."""
-    said = os.environ.get(_BLAS_THREADS)
-    os.environ[_BLAS_THREADS] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[_BLAS_THREADS]
-        if said is not None:
-            os.environ[_BLAS_THREADS] = said
 
 
 def _import_engine() -> None:

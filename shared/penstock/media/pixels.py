@@ -35,6 +35,9 @@ are patches, uint8 [patches, patch, patch, 3]."""
 GRID = "grid"
 """Name of an array of a DocumentImages in lines, and of a SheetImages: int32 [2], rows and columns
 of tiles."""
+CUBIC = -0.75
+"""The slope of the cubic convolution's kernel at 1, as in torch (Keys, "Cubic convolution
+interpolation for digital image processing", 1981)."""
 PARTED = (NaflexImages, SlicedImages, DocumentImages)
 FRAMES = "frames"
 """Name of a prepared video's array: uint8 [frames, height, width, 3]; of a SlicedFrames patches, as
@@ -123,7 +126,7 @@ def _on_sheet(
     below, right = missing
     sheet = np.pad(pixels[0], ((0, below), (0, right), (0, 0)), constant_values=sheets.WHITE)
     return {
-        "pixel_values": sheets.tiles_of(_numbers(sheet, image.pixels), image.tile),
+        "pixel_values": _tiles_of_sheet(_numbers(sheet, image.pixels), image.tile),
         "image_size": np.array(pixels.shape[1:3], np.int32),
         "tile_grid": grid,
     }
@@ -195,3 +198,29 @@ def _cut(values: np.ndarray, patch: int, merge: int) -> np.ndarray:
     )
     blocks = blocks.transpose(2, 5, 3, 6, 1, 0, 4, 7)  # [rows, columns, merge, merge, channels, …]
     return blocks.reshape(-1, channels * frames * patch * patch)
+
+
+def _tiles_of_sheet(sheet: np.ndarray, tile: int) -> np.ndarray:
+    """The whole of a sheet, [3, height, width] float32, as one tile, then its tiles by rows:
+    [tiles, 3, tile, tile]. The whole is made smaller by cubic convolution of single pixels."""
+    channels, height, width = sheet.shape
+    rows, columns = height // tile, width // tile
+    apart = sheet.reshape(channels, rows, tile, columns, tile).transpose(1, 3, 0, 2, 4)
+    whole = _every(_every(sheet, columns, 2), rows, 1)
+    return np.concatenate([whole[None], apart.reshape(-1, channels, tile, tile)])
+
+
+def _every(values: np.ndarray, step: int, axis: int) -> np.ndarray:
+    """One number for each so many along an axis: what lies in their middle. That is one of an odd
+    number; of an even one a weighted mean of the four around it."""
+    if step == 1:
+        return values
+    count, middle = values.shape[axis], step // 2
+    if step % 2:
+        return values.take(range(middle, count, step), axis)
+    far, near = np.float32(CUBIC / 8), np.float32(0.5 - CUBIC / 8)
+    places = np.arange(middle - 1, count, step)
+    taps = (np.clip(places + offset, 0, count - 1) for offset in (-1, 0, 1, 2))
+    first, second, third, fourth = (values.take(tap, axis) for tap in taps)
+    found: np.ndarray = first * far + second * near + third * near + fourth * far
+    return found

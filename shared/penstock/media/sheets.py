@@ -10,17 +10,12 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-import numpy as np
-
 from penstock.media.geometry import BadShape, Size
 from penstock.model.image_facts import SheetImages
 
 SMALLEST = 10
 """Pixels that a side of the picture has on its sheet at least."""
 WHITE = 255
-CUBIC = -0.75
-"""The slope of the cubic convolution's kernel at 1, as in torch (Keys, "Cubic convolution
-interpolation for digital image processing", 1981)."""
 
 
 def grid(image: SheetImages, size: Size) -> tuple[int, int]:
@@ -92,29 +87,3 @@ def rows_of(seen: tuple[int, int], side: int, merge: int) -> int:
     rows, columns = (-(-count // merge) for count in seen)
     whole = side // merge
     return rows * (columns + 1) + 1 + whole * (whole + 1)
-
-
-def tiles_of(sheet: np.ndarray, tile: int) -> np.ndarray:
-    """The whole of a sheet, [3, height, width] float32, as one tile, then its tiles by rows:
-    [tiles, 3, tile, tile]. The whole is made smaller by cubic convolution of single pixels."""
-    channels, height, width = sheet.shape
-    rows, columns = height // tile, width // tile
-    apart = sheet.reshape(channels, rows, tile, columns, tile).transpose(1, 3, 0, 2, 4)
-    whole = _every(_every(sheet, columns, 2), rows, 1)
-    return np.concatenate([whole[None], apart.reshape(-1, channels, tile, tile)])
-
-
-def _every(values: np.ndarray, step: int, axis: int) -> np.ndarray:
-    """One number for each so many along an axis: what lies in their middle. That is one of an odd
-    number; of an even one a weighted mean of the four around it."""
-    if step == 1:
-        return values
-    count, middle = values.shape[axis], step // 2
-    if step % 2:
-        return values.take(range(middle, count, step), axis)
-    far, near = np.float32(CUBIC / 8), np.float32(0.5 - CUBIC / 8)
-    places = np.arange(middle - 1, count, step)
-    taps = (np.clip(places + offset, 0, count - 1) for offset in (-1, 0, 1, 2))
-    first, second, third, fourth = (values.take(tap, axis) for tap in taps)
-    found: np.ndarray = first * far + second * near + third * near + fourth * far
-    return found
