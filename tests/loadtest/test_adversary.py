@@ -93,7 +93,7 @@ def test_a_small_run(tmp_path: Path) -> None:
     assert found["beside"]["pieces"] > 0
     assert sum(sum(each.values()) for each in found["answers"].values()) > 0
     assert set(found["answers"]) <= set(KINDS)
-    assert set(document["samples"]["rss_mib"]) == {"gateway 0", "engine", "worker 0"}
+    assert set(document["samples"]["rss_mib"]) == {"gateway 0", "fork-server", "engine", "worker 0"}
     text = (tmp_path / "adversary.md").read_text()
     assert "beside mallory" in text
     assert "| engine " in text

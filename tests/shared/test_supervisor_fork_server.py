@@ -191,6 +191,22 @@ def test_there_is_none_where_a_thread_of_the_server_could_hold_a_lock(tmp_path: 
     )
 
 
+def test_a_server_that_stands_still_is_not_waited_for_long(tmp_path: Any) -> None:
+    assert said(
+        tmp_path,
+        """
+            from penstock.supervisor import fork_server
+            fork_server.SOON = 0.2
+            await (await fork("gateway")).wait()
+            os.kill(own.pid, signal.SIGSTOP)
+            begun = time.monotonic()
+            found = await fork("gateway")
+            soon = time.monotonic() - begun < fork_server.PATIENCE
+            print(json.dumps([found, soon]))
+            """,
+    ) == [None, True]
+
+
 def test_one_that_nobody_waits_for_any_more_ends(tmp_path: Any) -> None:
     """Its place may have been filled meanwhile."""
     assert said(

@@ -41,7 +41,9 @@ from penstock.supervisor.child import Child
 log = logs.get(__name__)
 
 PATIENCE = 30.0
-"""Seconds for a fork. The first ones wait for what they import."""
+"""Seconds for the first forks, which wait for what they import."""
+SOON = 5.0
+"""Seconds for later ones. By then, one that is executed serves on most machines."""
 REPARENTED = 5.0
 """Seconds in which the kernel gives a fork its new parent."""
 LOOK = 1.0
@@ -61,6 +63,7 @@ class ForkServer:
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setblocking(False)
         self.child = make(self._theirs.fileno())
+        self._patience = PATIENCE
 
     async def run(self) -> None:
         """Keeps it running until it is stopped or can't be started, and waits for orphans until
@@ -91,10 +94,11 @@ class ForkServer:
             with theirs:
                 socket.send_fds(self._ours, [told], [theirs.fileno(), *inherited])
             loop = asyncio.get_running_loop()
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._patience):
                 pid = await loop.sock_recv(ours, 32)
             process = ForkedProcess(int(pid))  # Empty: it has ended without a fork.
             process.watch()
+            self._patience = SOON
             ours.send(_GO)  # One that doesn't hear that ends, as its place may have been filled.
             return process
         return None
