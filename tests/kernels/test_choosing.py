@@ -90,7 +90,7 @@ def chosen_blocks(query: Tensor, keys: Tensor, block: int, most: int, local: int
 def block_by_block(
     query: Tensor, keys: Tensor, block: int, most: int, local: int
 ) -> list[list[set[int]]]:
-    """Of each row and head the positions."""
+    """The positions of each row and head."""
     found = []
     for row in range(len(query)):
         own = LENGTH - len(query) + row

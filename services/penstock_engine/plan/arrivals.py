@@ -41,7 +41,7 @@ class Arrivals:
     def of(
         self, simulation: Simulation, requests: Iterable[TraceRequest]
     ) -> Iterator[TraceRequest]:
-        """Those of the requests that are to come."""
+        """The requests that are to come."""
         for number, request in enumerate(requests):
             if number and number % LOOK == 0:
                 self.ended = self._look(simulation, request.at)

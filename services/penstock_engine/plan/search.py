@@ -26,8 +26,8 @@ MOST_STEPS, STEPS_OF_A_CORE = 40_000, 1_000
 """Steps that are simulated in a trial, of all engine cores and of each: the more of the two. On a
 slow machine, whose batches are small, each request takes many steps."""
 CURVE_SHARE = 0.3
-"""Of these, for smaller loads than the traffic's own. Of larger ones it takes as long to see that
-queues grow."""
+"""The share of these steps for smaller loads than the traffic's own. Of larger ones it takes as
+long to see that queues grow."""
 
 Tell = Callable[[str], None]
 
@@ -60,7 +60,7 @@ class Planner:
 
     @property
     def all_trials(self) -> list[PlanTrial]:
-        """Those at other rates, too."""
+        """All trials so far, at any rate."""
         return list(self._done.values())
 
     def alone(self) -> PlanTrial:
@@ -141,7 +141,7 @@ class Planner:
 
 
 def most_steps(cores: int, load: float) -> int:
-    """That are simulated of a trial before its last arrival."""
+    """How many steps of a trial are simulated before its last arrival."""
     most = max(MOST_STEPS, STEPS_OF_A_CORE * cores)
     return most if load >= 1.0 else int(CURVE_SHARE * most)
 

@@ -170,7 +170,7 @@ class _KindPlan:
     """[entries, reach] bool: which tokens there are that each entry is made of whose last token is
     the step's."""
     tokens: Sequence[Tensor]
-    """Of each group, [entries, reach] int64: slots of these tokens."""
+    """Slots of these tokens in each group: [entries, reach] int64."""
     firsts: Tensor
     """[entries] int64: position of the first token that an entry stands for."""
     places: Tensor

@@ -55,7 +55,8 @@ def _whole(frames: float, sampling: FrameSampling, group: int) -> int:
 
 
 def _by_rule(total: int, rate: float, sampling: FrameSampling, group: int) -> tuple[int, ...]:
-    """By the family's own rule. The last number may stand twice, where groups would lack one."""
+    """Frames by the family's own rule. The last number may stand twice, where groups would lack
+    one."""
     most = min(sampling.num_frames or sampling.max_frames, sampling.max_frames)
     seconds = total / rate
     if sampling.rule == "glm4v":

@@ -36,7 +36,7 @@ KEYS = ("video_token_id", "video_token_index")
 INTERNVL_TOKEN = "<video>"
 """config.json doesn't name it."""
 MOST_FRAMES = 128
-"""Of MiniCPM-V's videos, where a file doesn't say."""
+"""Most frames of MiniCPM-V's videos, where a file doesn't say."""
 MAX_SECONDS = 1_000_000
 GLM_BEGIN, GLM_END = "<|begin_of_image|>", "<|end_of_image|>"
 

@@ -69,7 +69,7 @@ class StartPhases:
 
     def begin_anew(self) -> None:
         """In a fork: what its parent has noted isn't this process's."""
-        self.__init__()  # type: ignore[misc]
+        vars(self).update(vars(StartPhases()))
 
     def passed(self, name: str, *, reads: bool = False) -> None:
         """What came since the phase before was this one. reads: `files` whole."""

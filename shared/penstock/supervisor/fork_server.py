@@ -170,6 +170,7 @@ def _fork(message: bytes, files: list[int], run: Role, supervisor: int) -> None:
 def _become(message: bytes, files: list[int], run: Role, supervisor: int) -> NoReturn:
     try:
         deadline = time.monotonic() + REPARENTED
+        # The kernel tells nobody when it has done so.
         while os.getppid() != supervisor and time.monotonic() < deadline:
             time.sleep(0.001)
         die_with_parent(supervisor)

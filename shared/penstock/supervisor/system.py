@@ -227,6 +227,7 @@ class System:
     async def _watch(self, frontends: str, model_dir: Path | None, runtime: RuntimeDir) -> None:
         """Runs the children until a signal comes. Raises StartupError when one can't go on."""
         children = (*self._workers, *self._engines, *self._fronts)
+        # Without HTTP, or where forks can't be adopted, there is nothing to keep running.
         forks = asyncio.create_task(asyncio.sleep(0) if self._forks is None else self._forks.run())
         runs = [asyncio.create_task(child.run()) for child in children]
         ready = asyncio.create_task(self._announce(frontends, model_dir, runtime))

@@ -104,9 +104,7 @@ class LatentLayerPhases(LayerPhases):
             attention=self.attention,
             norm=index.key_norm,
         )
-        yield placed
-        yield replace(placed, kind=PhaseKind.INDEX, norm=None)
-        yield replace(placed, kind=PhaseKind.CHOOSE, norm=None)
+        yield from _chosen_after(placed)
 
 
 def _keys_and_weights(index: IndexWeights) -> Iterator[Phase]:
@@ -115,6 +113,13 @@ def _keys_and_weights(index: IndexWeights) -> Iterator[Phase]:
     for matrix, first in ((index.key, 0), (index.weigher, size)):
         product = product_into(matrix, Buffer.SCORES)
         yield replace(product, part=True, first=first, width=size + heads)
+
+
+def _chosen_after(placed: Phase) -> Iterator[Phase]:
+    """The phases of a choice: the index's keys are placed, then it scores, then it chooses."""
+    yield placed
+    yield replace(placed, kind=PhaseKind.INDEX, norm=None, other_norm=None)
+    yield replace(placed, kind=PhaseKind.CHOOSE, norm=None, other_norm=None)
 
 
 @dataclass(frozen=True)
@@ -137,9 +142,7 @@ class BlockLayerPhases(LayerPhases):
             norm=index.key_norm,
             other_norm=index.query_norm,
         )
-        yield placed
-        yield replace(placed, kind=PhaseKind.INDEX, norm=None, other_norm=None)
-        yield replace(placed, kind=PhaseKind.CHOOSE, norm=None, other_norm=None)
+        yield from _chosen_after(placed)
         yield self._heads()
         yield from self._placed()
         yield from self._attended()
