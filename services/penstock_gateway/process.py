@@ -118,7 +118,7 @@ async def _serve(
     shared: bool,
 ) -> None:
     service: Service = app.state.service
-    server = GatewayServer(app, shared=shared)
+    server = GatewayServer(app, shared=shared, first=models.first_sessions)
     await models.start()
     collecting = asyncio.create_task(_collect())
     watching = asyncio.create_task(service.ring.watch()) if service.ring is not None else None

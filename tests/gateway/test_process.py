@@ -116,6 +116,31 @@ def test_imports_nothing_heavy() -> None:
     assert found.stdout.split() == []
 
 
+DRAWS = """
+import os, secrets, sys, uuid
+
+def watched(draw):
+    def drawn(*arguments):
+        by = sys._getframe(1).f_globals["__name__"]
+        if by.partition(".")[0] in ("penstock", "penstock_gateway"):
+            print(by)
+        return draw(*arguments)
+    return drawn
+
+for module, name in [(os, "urandom"), (secrets, "token_hex"), (secrets, "token_bytes"),
+                     (secrets, "randbits"), (uuid, "uuid4")]:
+    setattr(module, name, watched(getattr(module, name)))
+import penstock_gateway.process
+import penstock_gateway.endpoints
+"""
+
+
+def test_imports_draw_nothing() -> None:
+    """Gateways are forks of a process that has imported all that: it would be the same in all."""
+    found = subprocess.run([sys.executable, "-c", DRAWS], capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, ""), found.stderr
+
+
 def test_the_admin_port_and_a_file_that_changes(start: Start, tmp_path: Path) -> None:
     keys = keyring.write(tmp_path / "keys.json", keyring.key(keyring.ADMIN, admin=True))
     admin: list[str] = []

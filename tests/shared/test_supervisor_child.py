@@ -1,8 +1,10 @@
-"""Children that are stopped (SIGSTOP): for a while, and for good."""
+"""Children that are stopped (SIGSTOP): for a while, and for good; and that are renewed or told to
+leave while something else is going on."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,15 +35,42 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
+async def sleeping() -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec("sleep", "600")
+
+
+class Forks:
+    """Forks what sleeps. let: whether they come at once.  closed: none come any more."""
+
+    def __init__(self) -> None:
+        self.let, self.asked, self.closed = asyncio.Event(), 0, False
+        self.made: list[asyncio.subprocess.Process] = []
+
+    async def fork(self, *_: object) -> asyncio.subprocess.Process | None:
+        self.asked += 1
+        await self.let.wait()
+        if self.closed:
+            return None
+        self.made.append(await sleeping())
+        return self.made[-1]
+
+
 @asynccontextmanager
-async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Child]:
+async def running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: Forks | None = None
+) -> AsyncIterator[Child]:
     """A child that sleeps, while it lives and is started again."""
 
     async def start(*_: object, **keywords: object) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec("sleep", "600")
+        return await sleeping()
 
     monkeypatch.setattr(child_module, "start", start)
-    child = Child(ChildSpec("worker 0", ()), tmp_path / "failure", system_was_ready=lambda: True)
+    child = Child(
+        ChildSpec("worker 0", ()),
+        tmp_path / "failure",
+        system_was_ready=lambda: True,
+        forks=forks,
+    )
     run = asyncio.create_task(child.run())
     try:
         await until(lambda: child.pid is not None)
@@ -117,3 +146,62 @@ async def test_a_preparation_that_stays_stopped_ends_with_an_error(
         StartupError, match=r"could not be prepared: .* stopped \(SIGSTOP\) for 0.2 s"
     ):
         await Preparation(tmp_path / "failure", LogSettings()).folder(model)
+
+
+async def test_one_that_has_just_died_is_renewed_once_its_successor_is_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forks = Forks()
+    forks.let.set()
+    async with running(tmp_path, monkeypatch, forks) as child:
+        (former,) = forks.made
+        former.kill()
+        await former.wait()
+        await child.renew(signal.SIGTERM)
+        assert child.pid != former.pid
+        assert forks.made == [former]
+
+
+async def test_a_fork_that_was_asked_for_before_a_renewal_does_not_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have what was installed before."""
+    forks = Forks()
+    forks.let.set()
+    async with running(tmp_path, monkeypatch, forks) as child:
+        (former,) = forks.made
+        forks.let.clear()
+        former.kill()
+        await until(lambda: forks.asked == 2)
+        renewing = asyncio.create_task(child.renew(signal.SIGTERM))
+        await asyncio.sleep(0)
+        forks.let.set()
+        await renewing
+        assert child.pid not in [each.pid for each in forks.made]
+        assert all(each.returncode is not None for each in forks.made)
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["no fork", "a fork"])
+async def test_nothing_is_executed_for_one_that_is_stopped_while_it_waits_for_a_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    """Whether one still comes or not."""
+    forks = Forks()
+    forks.let.set()
+    async with running(tmp_path, monkeypatch, forks) as child:
+        (former,) = forks.made
+        forks.let.clear()
+        former.kill()
+        await until(lambda: forks.asked == 2)
+        forks.closed = closed
+        started: list[object] = []
+
+        async def start(*given: object) -> asyncio.subprocess.Process:
+            started.append(given)
+            return await sleeping()
+
+        monkeypatch.setattr(child_module, "start", start)
+        await child.stop()
+        forks.let.set()
+    assert started == []
+    assert all(each.returncode is not None for each in forks.made)

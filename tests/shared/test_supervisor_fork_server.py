@@ -3,16 +3,27 @@ nothing that happens to the server costs more than time. Each test runs in progr
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
+
+import pytest
+
+from penstock.supervisor import child as child_module
+from penstock.supervisor import fork_server
+from penstock.supervisor.ahead import ForkedAhead
+from penstock.supervisor.child import ChildSpec
+from penstock.supervisor.restarts import RestartSettings
+from tests.said import said as said_by
 
 PROGRAM = """
 import asyncio, json, os, random, signal, socket, sys, threading, time, uuid
 import psutil
-from penstock.supervisor.fork_server import ForkServer, serve
+from penstock.supervisor.fork_server import PATIENCE, ForkServer, serve
 
 class Role:
     def imports(self, role):
@@ -31,7 +42,7 @@ class Server:
     def __init__(self, fd):
         self.fd, self.pid, self.starts = fd, 0, 0
         self.started, self.ended = asyncio.Event(), asyncio.Event()
-        self.most = {starts}
+        self.most, self.pause = {starts}, 0.0
 
     async def run(self):
         while self.starts < self.most:
@@ -41,6 +52,7 @@ class Server:
             self.started.set()
             await process.wait()
             self.ended.set()
+            await asyncio.sleep(self.pause)
         return "it was enough"
 
     def kill(self):
@@ -95,6 +107,7 @@ def said(
         [sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
     return json.loads(done.stdout)
 
 
@@ -191,20 +204,36 @@ def test_there_is_none_where_a_thread_of_the_server_could_hold_a_lock(tmp_path: 
     )
 
 
-def test_a_server_that_stands_still_is_not_waited_for_long(tmp_path: Any) -> None:
-    assert said(
-        tmp_path,
+IN_TIME = """
+        begun = time.monotonic()
+        found = await fork("gateway")
+        print(json.dumps([found, time.monotonic() - begun < PATIENCE]))
         """
-            from penstock.supervisor import fork_server
-            fork_server.SOON = 0.2
-            await (await fork("gateway")).wait()
-            os.kill(own.pid, signal.SIGSTOP)
-            begun = time.monotonic()
-            found = await fork("gateway")
-            soon = time.monotonic() - begun < fork_server.PATIENCE
-            print(json.dumps([found, soon]))
-            """,
-    ) == [None, True]
+"""Whether the wait ended before the time for a server that is there."""
+
+
+def test_a_server_that_stands_still_is_not_waited_for_long(tmp_path: Any) -> None:
+    stopped = """
+        await (await fork("gateway")).wait()
+        server._patience = PATIENCE
+        os.kill(own.pid, signal.SIGSTOP)
+        """
+    assert said(tmp_path, stopped + IN_TIME.lstrip()) == [None, True]
+
+
+def test_nor_is_one_that_does_so_before_its_first_fork(tmp_path: Any) -> None:
+    before = "os.kill(os.getpid(), signal.SIGSTOP)"
+    assert said(tmp_path, IN_TIME, before=before) == [None, True]
+
+
+def test_nor_is_one_that_is_to_be_started_again_later(tmp_path: Any) -> None:
+    gone = """
+        own.pause = 600.0
+        await own.started.wait()
+        own.kill()
+        await own.ended.wait()
+        """
+    assert said(tmp_path, gone + IN_TIME.lstrip()) == [None, True]
 
 
 def test_one_that_nobody_waits_for_any_more_ends(tmp_path: Any) -> None:
@@ -250,3 +279,27 @@ def test_orphans_are_waited_for(tmp_path: Any) -> None:
         """,
     )
     assert found == [3, False]
+
+
+@pytest.mark.timeout(60)
+async def test_a_server_that_cannot_start_is_tried_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also before the system was ever ready: it isn't the model that is too large."""
+    starts = 0
+
+    async def start(*_: object, **__: object) -> asyncio.subprocess.Process:
+        nonlocal starts
+        starts += 1
+        return await asyncio.create_subprocess_exec("sh", "-c", "kill -KILL $$")
+
+    monkeypatch.setattr(child_module, "start", start)
+    monkeypatch.setattr(fork_server, "RESTARTS", RestartSettings(max_delay=0.01))
+    spec = ChildSpec("fork-server", ("fork-server",))
+    child = fork_server.kept_child(spec, tmp_path / "failure", ForkedAhead())
+    running = asyncio.create_task(child.run())
+    while starts <= 2 * RestartSettings().max_startup_deaths:
+        await asyncio.sleep(0.01)
+    await child.stop()
+    assert await running is None
+    assert "smaller model" not in said_by(caplog)

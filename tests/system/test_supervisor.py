@@ -235,6 +235,43 @@ def test_a_gateway_that_died_is_forked_and_one_that_is_renewed_is_executed(
     assert "forked=True" in dies()
 
 
+def test_a_gateway_that_has_just_died_is_renewed_with_the_others(
+    start_server: StartServer, tiny_model: str
+) -> None:
+    running = start_server(tiny_model, *SMALL, "--gateways", "2")
+    expected = running.complete()
+    before = running.processes()
+    os.kill(before["gateway 0"], signal.SIGKILL)
+    running.process.send_signal(signal.SIGUSR2)
+    wait_until(
+        lambda: 'event="gateways restarted"' in running.stderr,
+        message=lambda: running.stderr[-5000:],
+    )
+    for name in ("gateway 0", "gateway 1"):
+        pid = running.child(name)
+        assert pid != before[name]
+        (line,) = [
+            one
+            for one in running.stderr.splitlines()
+            if f"pid={pid}" in one and "child started" in one
+        ]
+        assert "forked=True" not in line
+    assert running.complete() == expected
+
+
+def test_requests_that_come_while_no_gateway_lives_are_answered(
+    start_server: StartServer, tiny_model: str
+) -> None:
+    """Their connections wait in the socket."""
+    running = start_server(tiny_model, *SMALL, "--gateways", "2")
+    expected = running.complete()
+    for name in ("gateway 0", "gateway 1"):
+        os.kill(running.child(name), signal.SIGKILL)
+    with ThreadPoolExecutor(18) as pool:
+        answers = [pool.submit(running.complete) for _ in range(18)]
+        assert {each.result() for each in answers} == {expected}
+
+
 def test_a_killed_supervisor_leaves_no_orphan(start_server: StartServer, tiny_model: str) -> None:
     running = start_server(tiny_model, *SMALL)
     pids = list(running.children().values())

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -54,8 +55,21 @@ LONG_TEXT = 1024
 """Characters of a text that are read at once."""
 PIECE = 1 << 16
 """Bytes of a piece, about."""
-_MARK = secrets.token_hex(16).encode()
-_PLACE = re.compile(rb'"' + _MARK + rb':(\d+)"')
+
+
+@cache
+def _place() -> tuple[bytes, re.Pattern[bytes]]:
+    """What stands where a text belongs, but for its number, and how that is found. Each process
+    draws its own: gateways are forks, and what was drawn before would be the same in all."""
+    mark = secrets.token_hex(16).encode()
+    return mark, re.compile(rb'"' + mark + rb':(\d+)"')
+
+
+@cache
+def _text_mark() -> str:
+    """What stands where the text of a fast chunk will. Nobody can have it in a model's name or a
+    request's id."""
+    return secrets.token_hex(16)
 
 
 class Pace:
@@ -125,13 +139,13 @@ class Splices:
     def put(self, pieces: list[bytes]) -> Any:
         """Stands for that JSON in a struct, whatever its field's type."""
         self._pieces.append(pieces)
-        return msgspec.Raw(b'"%b:%d"' % (_MARK, len(self._pieces) - 1))
+        return msgspec.Raw(b'"%b:%d"' % (_place()[0], len(self._pieces) - 1))
 
     def spliced(self, encoded: bytes | bytearray) -> list[bytes]:
         """The pieces of what was encoded with all that stands in it."""
         if not self._pieces:
             return [bytes(encoded)]
-        between = _PLACE.split(encoded)
+        between = _place()[1].split(encoded)
         found: list[bytes] = []
         for at, part in enumerate(between):
             found += self._pieces[int(part)] if at % 2 else [part] if part else []
@@ -326,9 +340,6 @@ class ChunkedReply(Placeless, ABC, Generic[Piece]):
 
 # Chunks of a stream that differ only in one text, written without building them anew.
 
-_TEXT_MARK = secrets.token_hex(16)
-"""Stands where the text will; nobody can have it in a model's name or a request's id."""
-
 
 class FastChunk:
     """chunk_of: makes the chunk for a text. What comes before and after the text is encoded once:
@@ -339,8 +350,8 @@ class FastChunk:
 
     def __init__(self, chunk_of: Callable[[str], msgspec.Struct]) -> None:
         event = bytearray()
-        append_event(event, chunk_of(_TEXT_MARK))
-        self._before, self._after = bytes(event).split(f'"{_TEXT_MARK}"'.encode())
+        append_event(event, chunk_of(_text_mark()))
+        self._before, self._after = bytes(event).split(f'"{_text_mark()}"'.encode())
 
     def event(self, text: str) -> bytes:
         return b"".join((self._before, encoder.encode(text), self._after))

@@ -7,7 +7,8 @@ import contextlib
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -85,9 +86,16 @@ class GatewayServer(AcceptingServer):
     SIGTERM and SIGINT: goes on accepting connections, refuses new work with 503, lets open
     requests finish within the shutdown timeout, tells the rest that it leaves, and returns.
     HAND_OVER: the same, but it accepts no more connections.  A second signal skips the waiting.
+    first: what it waits for before it accepts connections, which wait in the sockets meanwhile.
     """
 
-    def __init__(self, app: FastAPI, *, shared: bool = False) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        *,
+        shared: bool = False,
+        first: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
         self._service: Service = app.state.service
         config = self._service.config
         super().__init__(
@@ -111,12 +119,28 @@ class GatewayServer(AcceptingServer):
         self._patience = config.shutdown_timeout
         self._leave_at: float | None = None
         self._told = asyncio.Event()
+        self._first = first
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._first is not None:
+            await self._unless_told(self._first())
+        if self.should_exit:
+            return
         await super().startup(sockets)
         for sock in sockets or ():
             address = listener.reachable_address(sock)
             log.info("listening", url=listener.url(*address, tls=self._tls is not None))
+
+    async def _unless_told(self, first: Coroutine[Any, Any, None]) -> None:
+        """Waits for it, or for a signal."""
+        tasks = [asyncio.create_task(each) for each in (first, self._until_told())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _until_told(self) -> None:
+        await self._told.wait()
 
     async def main_loop(self) -> None:
         """uvicorn's own, but it doesn't sleep through a signal."""

@@ -117,6 +117,11 @@ class SupervisorLink:
             await asyncio.sleep(LOOK_SOON if soon else LOOK)
 
 
+FIRST_SESSION = 2.0
+"""Seconds in which an engine core that is there has answered a new gateway."""
+READING = 30.0
+"""Seconds more where it has answered: for its tokenizer, which takes seconds while all processors
+are busy."""
 TELL_AGAIN = 3600.0
 """Seconds between looks for a model that hasn't come."""
 _NAMED = re.compile(r"([^\s,=]+)=((?:tcp|ipc|dns)://.+)")
@@ -139,6 +144,13 @@ class ReachedModels:
         if self.link is not None:
             self.link.start()
 
+    async def first_sessions(self) -> None:
+        """Returns once each model has a session, but for those that are loaded on demand, whose
+        requests wait for them, and those whose engine cores don't answer: a gateway serves without
+        them, and says so."""
+        always = [each.client for each in self.backends if not each.on_demand]
+        await asyncio.gather(*map(_first_session, always))
+
     async def close(self) -> None:
         for task in self.telling:
             task.cancel()
@@ -146,6 +158,14 @@ class ReachedModels:
             await self.link.close()
         for backend in self.backends:
             await backend.client.close()
+
+
+async def _first_session(client: EngineClient) -> None:
+    with suppress(EngineUnavailable):
+        await client.wait_connected(FIRST_SESSION)
+    if client.answered and not client.connected:
+        with suppress(EngineUnavailable):
+            await client.wait_connected(READING)
 
 
 async def _tell_formats(backend: ModelBackend) -> None:

@@ -141,6 +141,11 @@ class ClientView:
         return self._dispatch.connected.is_set()
 
     @property
+    def answered(self) -> bool:
+        """Whether an engine core has answered, also while its tokenizer is still being read."""
+        return any(session.transport.opened for session in self._fleet)
+
+    @property
     def welcome(self) -> Welcome | None:
         """What holds for all engine cores; None before the first."""
         return self._dispatch.model.welcome

@@ -107,31 +107,46 @@ class Child:
 
     async def run(self) -> str | None:
         """Returns why the child can't go on, or None when it was stopped."""
-        renewed = False
         while not self._stopping.is_set():
             try:
-                forked = None if renewed else await self._forked()
-                self._process = forked or await start(self.spec, self._failure_file)
+                process = await self._next()
             except StartupError as error:
                 if not self._system_was_ready():
                     return str(error)
                 # The machine may have room again in a while; what runs goes on.
                 await self._retry(OUT_OF_MEMORY, str(error))
                 continue
+            if process is None:
+                return None
+            self._process = process
             self._policy.started(time.monotonic())
             if self._stopping.is_set():
                 self.kill()  # `stop` came while it was being started, and found nothing to stop
-            with ended_when_stopped(self._process, self.spec.name) as ended:
-                code = await self._process.wait()
+            with ended_when_stopped(process, self.spec.name) as ended:
+                code = await process.wait()
             if self._stopping.is_set():
                 return None
-            renewed, self._renewing = self._renewing, False
-            if renewed:
+            if self._renewing:
                 continue
-            how = f"pid {self._process.pid}, {''.join(ended) or describe(code)}"
+            how = f"pid {process.pid}, {''.join(ended) or describe(code)}"
             if (reason := await self._retry(code, how)) is not None:
+                self._stopping.set()
                 return reason
         return None
+
+    async def _next(self) -> Running | None:
+        """The next process; None if it was stopped before there was one. Raises StartupError."""
+        forked = None if self._renewing else await self._forked()
+        if forked is not None and (self._renewing or self._stopping.is_set()):
+            # It was asked for before that, and may have what was installed before.
+            _signal(forked, signal.SIGKILL)
+            await forked.wait()
+            forked = None
+        if self._stopping.is_set():
+            return None
+        process = forked or await start(self.spec, self._failure_file)
+        self._renewing = False
+        return process
 
     async def _forked(self) -> Running | None:
         words = _words(self.spec, self._failure_file)
@@ -162,20 +177,22 @@ class Child:
         except TimeoutError:
             pass
 
-    async def stop(self) -> None:
-        """SIGTERM, then SIGKILL after the grace time. Returns when the process is gone."""
+    async def stop(self, signum: int = signal.SIGTERM) -> None:
+        """`signum`, then SIGKILL after the grace time. Returns when the process is gone."""
         self._stopping.set()
         if self._process is not None:
-            await self._end(self._process, signal.SIGTERM)
+            await self._end(self._process, signum)
 
     async def renew(self, signum: int) -> None:
         """Has the process leave on `signum`, within the grace time, and returns when `run` has
-        started its successor. Does nothing while there is no process."""
+        executed its successor, also where it has just died. Does nothing once `run` has given it
+        up."""
         process = self._process
-        if process is None or process.returncode is not None or self._stopping.is_set():
+        if self._stopping.is_set():
             return
         self._renewing = True
-        await self._end(process, signum)
+        if process is not None and process.returncode is None:
+            await self._end(process, signum)
         while self._process is process and not self._stopping.is_set():
             await asyncio.sleep(0.01)
 

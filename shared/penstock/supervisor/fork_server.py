@@ -14,21 +14,25 @@ import asyncio
 import ctypes
 import gc
 import os
+import signal
 import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
 from penstock.process import logs
 from penstock.process.children import die_with_parent
+from penstock.process.isolated import state_of
 from penstock.process.start_phases import START
 from penstock.supervisor.ahead import (
     FILES,
     MESSAGE,
+    ForkedAhead,
     ForkedProcess,
     Role,
     Told,
@@ -36,7 +40,8 @@ from penstock.supervisor.ahead import (
     as_executed,
     is_single_threaded,
 )
-from penstock.supervisor.child import Child
+from penstock.supervisor.child import Child, ChildSpec
+from penstock.supervisor.restarts import RestartPolicy, RestartSettings
 
 log = logs.get(__name__)
 
@@ -44,6 +49,12 @@ PATIENCE = 30.0
 """Seconds for the first forks, which wait for what they import."""
 SOON = 5.0
 """Seconds for later ones. By then, one that is executed serves on most machines."""
+LOOK_AT_SERVER = 0.5
+"""Seconds between looks at the process while a fork is waited for. That ends when two in a row find
+it stopped (SIGSTOP) or gone. One isn't enough: the supervisor may have been stopped together with
+it, and what has died is mostly back by the next."""
+_DOWN = ("T", "Z", "")
+RESTARTS = RestartSettings(max_delay=60.0)
 REPARENTED = 5.0
 """Seconds in which the kernel gives a fork its new parent."""
 LOOK = 1.0
@@ -64,6 +75,10 @@ class ForkServer:
         self._ours.setblocking(False)
         self.child = make(self._theirs.fileno())
         self._patience = PATIENCE
+
+    async def stop(self) -> None:
+        """Ends it at once: it has nothing to bring to an end."""
+        await self.child.stop(signal.SIGKILL)
 
     async def run(self) -> None:
         """Keeps it running until it is stopped or can't be started, and waits for orphans until
@@ -94,14 +109,34 @@ class ForkServer:
             with theirs:
                 socket.send_fds(self._ours, [told], [theirs.fileno(), *inherited])
             loop = asyncio.get_running_loop()
-            async with asyncio.timeout(self._patience):
-                pid = await loop.sock_recv(ours, 32)
+            async with asyncio.timeout(self._patience) as patience:
+                looking = asyncio.create_task(self._look(patience))
+                try:
+                    pid = await loop.sock_recv(ours, 32)
+                finally:
+                    looking.cancel()
             process = ForkedProcess(int(pid))  # Empty: it has ended without a fork.
             process.watch()
             self._patience = SOON
             ours.send(_GO)  # One that doesn't hear that ends, as its place may have been filled.
             return process
         return None
+
+    async def _look(self, patience: asyncio.Timeout) -> None:
+        """Ends the wait for a fork once the process is down."""
+        down = 0
+        while down < 2:
+            await asyncio.sleep(LOOK_AT_SERVER)
+            pid = self.child.pid
+            down = down + 1 if pid is None or state_of(pid) in _DOWN else 0
+        patience.reschedule(asyncio.get_running_loop().time())
+
+
+def kept_child(spec: ChildSpec, failure_file: Path, ahead: ForkedAhead) -> Child:
+    """The process as a child that is tried again for ever, at last once a minute: no start fails
+    for it, and gateways are executed meanwhile."""
+    policy = RestartPolicy(RESTARTS)
+    return Child(spec, failure_file, system_was_ready=lambda: True, policy=policy, ahead=ahead)
 
 
 def _adopt_orphans() -> None:
@@ -176,10 +211,8 @@ def _become(message: bytes, files: list[int], run: Role, supervisor: int) -> NoR
         die_with_parent(supervisor)
         as_executed(files)
         asked, *inherited = files
-        with socket.socket(fileno=asked) as answer:
-            answer.send(str(os.getpid()).encode())
-            if answer.recv(len(_GO)) != _GO:
-                os._exit(0)
+        if not _is_awaited(asked):
+            os._exit(0)
         told = msgspec.json.decode(message, type=Told)
         adopt(told, inherited)
         START.begin_anew()
@@ -188,3 +221,11 @@ def _become(message: bytes, files: list[int], run: Role, supervisor: int) -> NoR
         traceback.print_exc()
     finally:
         os._exit(1)
+
+
+def _is_awaited(asked: int) -> bool:
+    """Tells who asked for a fork its pid. Returns whether somebody still waits for it."""
+    with socket.socket(fileno=asked) as answer, suppress(OSError):
+        answer.send(str(os.getpid()).encode())
+        return answer.recv(len(_GO)) == _GO
+    return False

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -65,14 +66,18 @@ async def _roll(
     for gateway in gateways:
         log.info("restarting", child=gateway.spec.name)
         await gateway.renew(ROLL)
-        if gateway.pid is None:
-            continue
-        try:
-            await asyncio.wait_for(gateway_ready(host, port, gateway.pid, tls), PATIENCE)
-        except TimeoutError:
+        if not await _ready_again(gateway, host, port, tls):
             log.error("not ready again", child=gateway.spec.name, seconds=PATIENCE)
             return  # The others, which serve, are left as they are.
     log.info("gateways restarted", count=len(gateways))
+
+
+async def _ready_again(gateway: Child, host: str, port: int, tls: ssl.SSLContext | None) -> bool:
+    """Whether its successor is ready in time, or that one's where it has died."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(gateway_ready(host, port, lambda: gateway.pid, tls), PATIENCE)
+        return True
+    return False
 
 
 # Waits until the system answers requests, asking as a client would.
@@ -99,20 +104,22 @@ async def file_there(file: Path) -> None:
         await asyncio.sleep(POLL_INTERVAL)
 
 
-async def gateway_ready(host: str, port: int, pid: int, tls: ssl.SSLContext | None = None) -> None:
-    """Returns once the gateway with that pid answers and is ready. Others may share the socket,
-    so it is asked for its name, over new connections."""
-    while not await _is_ready(host, port, pid, tls):
+async def gateway_ready(
+    host: str, port: int, pid: Callable[[], int | None], tls: ssl.SSLContext | None = None
+) -> None:
+    """Returns once the gateway whose pid that is by then answers and is ready. Others may share the
+    socket, so it is asked for its name, over new connections."""
+    while (ready := await _ready_pid(host, port, tls)) is None or ready != pid():
         await asyncio.sleep(POLL_INTERVAL)
 
 
-async def _is_ready(host: str, port: int, pid: int, tls: ssl.SSLContext | None) -> bool:
+async def _ready_pid(host: str, port: int, tls: ssl.SSLContext | None) -> int | None:
+    """The pid of a gateway that is ready; None where the one that was asked is not."""
     try:
         answer = await _get(host, port, "/health/ready", tls)
-        health = msgspec.json.decode(answer, type=_Health)
+        return msgspec.json.decode(answer, type=_Health).pid
     except (OSError, TimeoutError, msgspec.DecodeError):
-        return False
-    return health.pid == pid
+        return None
 
 
 async def _asks(host: str, port: int, tls: ssl.SSLContext | None) -> bool:

@@ -28,7 +28,7 @@ from penstock.process.start_phases import START, StartPhase
 from penstock.supervisor.ahead import ForkedAhead
 from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.data_lock import DataLock
-from penstock.supervisor.fork_server import ForkServer
+from penstock.supervisor.fork_server import ForkServer, kept_child
 from penstock.supervisor.models.fleet import ModelFleet
 from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
@@ -74,7 +74,6 @@ class System:
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _preparation: Preparation | None = None
     _forks: ForkServer | None = None
-    """What gateways are forks of."""
     _front: list[Child] = field(default_factory=list)
     _engines: list[Child] = field(default_factory=list)
     _workers: list[Child] = field(default_factory=list)
@@ -130,7 +129,7 @@ class System:
     def _on_signal(self, signum: int) -> None:
         if self._stop.is_set():
             log.warning("stopping at once", signal=signal.Signals(signum).name)
-            for child in (*self._fronts, *self._engines, *self._workers):
+            for child in (*self._sources, *self._fronts, *self._engines, *self._workers):
                 child.kill()
             if self._models is not None:
                 self._models.kill()
@@ -143,7 +142,7 @@ class System:
             log.warning("no gateways to restart", signal=ROLL.name)
         else:
             tls = client_context(self.config.gateway)
-            source = None if self._forks is None else self._forks.child
+            source = next(iter(self._sources), None)
             self._rolling.begin(self._front, *http.reachable_address(self._listener), tls, source)
 
     def _ask_to_stop(self, why: str) -> None:
@@ -199,7 +198,8 @@ class System:
         grace, held = self._drain_grace, self._data.inherited
         specs = FrontSpecs(self.config, runtime, engines, fd, grace, held)
         with suppress(OSError):  # Then gateways are executed.
-            self._forks = ForkServer(lambda own: self._child(runtime, specs.fork_server(own)))
+            failure, ahead = runtime.path / "fork-server.failure", self.options.ahead
+            self._forks = ForkServer(lambda fd: kept_child(specs.fork_server(fd), failure, ahead))
         self._front = [self._child(runtime, spec, self._forks) for spec in specs.gateways()]
         self._batches = [self._child(runtime, spec) for spec in specs.batches()]
         self._grpc = [self._child(runtime, spec) for spec in specs.grpc()]
@@ -208,6 +208,11 @@ class System:
     def _fronts(self) -> tuple[Child, ...]:
         """All that dial engine cores."""
         return (*self._batches, *self._grpc, *self._front)
+
+    @property
+    def _sources(self) -> tuple[Child, ...]:
+        """What gateways are forks of."""
+        return () if self._forks is None else (self._forks.child,)
 
     @property
     def _drain_grace(self) -> float:
@@ -282,8 +287,7 @@ class System:
         haven't said so."""
         START.passed("processes")
         START.done()
-        sources = [] if self._forks is None else [self._forks.child]
-        children = (*self._workers, *self._engines, *sources, *self._fronts)
+        children = (*self._workers, *self._engines, *self._sources, *self._fronts)
         said = {child.spec.name: child.start_phases() for child in children}
         return {"supervisor": START.found, **{name: each for name, each in said.items() if each}}
 
@@ -296,10 +300,10 @@ class System:
         """
         if self._listener is not None:
             self._listener.close()
-        sources = [] if self._forks is None else [self._forks.child]
-        front = (*sources, *self._fronts, *self._engines)
+        forks = () if self._forks is None else (self._forks.stop(),)
         several = () if self._models is None else (self._models.stop(),)
-        await asyncio.gather(*(child.stop() for child in front), *several)
+        front = (*self._fronts, *self._engines)
+        await asyncio.gather(*(child.stop() for child in front), *forks, *several)
         await asyncio.gather(*(child.stop() for child in self._workers))
 
 

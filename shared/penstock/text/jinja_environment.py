@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cache
 from typing import Any, NoReturn
 
 import jinja2
@@ -27,12 +28,17 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from penstock.text.as_written import WrittenValue, plain, text_of
 
-_STAND_IN = secrets.token_hex(16)
-"""Begins what stands in a JSON text for one that is put in its place. No client can know it."""
-_STANDS_IN = re.compile(rf'"{_STAND_IN}(\d+)"')
 _OWN_LIST = frozenset({"append", "extend", "pop"})
 """Methods of lists that templates may call, where the list is their own. What it grows to is
 bounded as all of a template's memory is."""
+
+
+@cache
+def _stand_in() -> tuple[str, re.Pattern[str]]:
+    """What begins what stands in a JSON text for one that is put in its place, and how that is
+    found. No client can know it. Each process draws its own: gateways are forks of one."""
+    mark = secrets.token_hex(16)
+    return mark, re.compile(rf'"{mark}(\d+)"')
 
 
 class GenerationBlock(Extension):
@@ -121,7 +127,7 @@ def _tojson(
         if own_form:
             return plain(inner)
         texts.append(text_of(inner) or "")
-        return f"{_STAND_IN}{len(texts) - 1}"
+        return f"{_stand_in()[0]}{len(texts) - 1}"
 
     text = json.dumps(
         value,
@@ -131,4 +137,4 @@ def _tojson(
         sort_keys=sort_keys,
         default=unknown,
     )
-    return _STANDS_IN.sub(lambda found: texts[int(found[1])], text) if texts else text
+    return _stand_in()[1].sub(lambda found: texts[int(found[1])], text) if texts else text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import signal
 import threading
 import time
@@ -12,6 +14,9 @@ import pytest
 
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
+from penstock.net import listener
+from penstock_gateway.app import create_app
+from penstock_gateway.http.server import GatewayServer
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.live_gateway import LiveGateway
 
@@ -124,3 +129,24 @@ def test_handing_over_closes_the_door_and_finishes(
         go_on.set()
         rest = connection.read_all()
     assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR2])
+async def test_one_that_waits_for_its_first_session_leaves_on_a_signal(signum: int) -> None:
+    waiting = asyncio.Event()
+
+    async def first() -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    app = create_app(FakeEngineClient(), GatewayConfig())  # type: ignore[arg-type]
+    server = GatewayServer(app, first=first)
+    with listener.bind("127.0.0.1", 0) as sock:
+        address = sock.getsockname()
+        serving = asyncio.create_task(server.serve(sockets=[sock]))
+        await waiting.wait()
+        os.kill(os.getpid(), signum)
+        await serving
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*address)
+    app.state.service.media.close()

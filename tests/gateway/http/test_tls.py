@@ -159,7 +159,7 @@ async def test_the_supervisor_asks_over_tls(gateway: LiveGateway, config: Gatewa
     """Whatever names the certificate is for."""
     tls = client_context(config)
     await asyncio.wait_for(http_ready("127.0.0.1", gateway.port, tls), 60)
-    await asyncio.wait_for(gateway_ready("127.0.0.1", gateway.port, os.getpid(), tls), 60)
+    await asyncio.wait_for(gateway_ready("127.0.0.1", gateway.port, os.getpid, tls), 60)
     assert client_context(GatewayConfig()) is None
 
 
