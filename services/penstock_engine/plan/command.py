@@ -21,16 +21,25 @@ from penstock_engine.plan.estimate import (
     parse_device,
 )
 from penstock_engine.plan.objective import parse_slo
-from penstock_engine.plan.plan import CapacityPlan, PlanTerms, make_plan, ramp, share
+from penstock_engine.plan.plan import CapacityPlan, PlanTerms, make_plan, ramp, share, too_much
 from penstock_engine.plan.search import Planner, Tell
 from penstock_engine.plan.svg import draw
 from penstock_engine.plan.traffic import MOST_REQUESTS, PlanTraffic, check_requests
-from penstock_engine.plan.trial import CoreLayout, check_layout
+from penstock_engine.plan.trial import CoreLayout, PlanTrial, check_layout
+from penstock_engine.plan.work import WorkSpent, table_work
 from penstock_engine.simulate.commands import Synthetic
 from penstock_engine.simulate.cost import FittedCost, StepCost, parse, read_fitted
+from penstock_engine.simulate.trace import MAX_TOKENS
 
 BLOCKS = 2048
 """KV blocks of an engine core where nobody says how many."""
+LEAST_RATE, MOST_RATE = 0.001, 100_000.0
+"""Requests per second of made traffic."""
+LONGEST = 16
+"""A made request has at most so many times the tokens of the median."""
+MOST_MEDIAN = MAX_TOKENS // LONGEST
+MOST_SIGMA = 4.0
+MOST_SEED = 2**53
 REQUESTS = 1000
 """Requests that are simulated where nobody says how many."""
 
@@ -93,7 +102,8 @@ def plan_of(
 ) -> CapacityPlan:
     """Raises InvalidRequest, which names the field and what is allowed."""
     layout, terms = terms_of(asked, config)
-    return make_plan(layout, _traffic(asked, layout, terms), terms, tell)
+    traffic, lone = _traffic(asked, layout, terms)
+    return make_plan(layout, traffic, terms, tell, lone)
 
 
 def terms_of(asked: PlanRequest, config: EngineConfig) -> tuple[CoreLayout, PlanTerms]:
@@ -113,6 +123,7 @@ def terms_of(asked: PlanRequest, config: EngineConfig) -> tuple[CoreLayout, Plan
         draft_tokens=asked.draft_tokens,
         acceptance=asked.acceptance,
         seed=asked.seed,
+        cost_source=f"--device {asked.device[:80]}" if asked.device else "--step-cost",
     )
     check_layout(layout)
     terms = PlanTerms(
@@ -214,38 +225,61 @@ def _estimated(asked: PlanRequest, config: EngineConfig) -> StepSource:
     )
 
 
-def _traffic(asked: PlanRequest, layout: CoreLayout, terms: PlanTerms) -> PlanTraffic:
-    """Of made traffic so much, if nobody says how much, that it comes to a steady state."""
+def _traffic(
+    asked: PlanRequest, layout: CoreLayout, terms: PlanTerms
+) -> tuple[PlanTraffic, PlanTrial | None]:
+    """Of made traffic so much, if nobody says how much, that it comes to a steady state; and the
+    trial of lone requests that tells, whose requests are the first of both."""
     if (asked.trace is None) == (asked.rate is None):
         raise InvalidRequest("a plan needs either --trace or --rate", param="trace")
     reuse = None if asked.reuse is None else share(asked.reuse, "--reuse")
     most = REQUESTS if asked.requests is None else asked.requests
     check_requests(most)
+    _check_made(asked)
     if asked.trace is not None:
-        return PlanTraffic(asked.trace, most, reuse, asked.seed)
+        return PlanTraffic(asked.trace, most, reuse, asked.seed), None
     traffic = PlanTraffic(_made(asked, most), most, reuse, asked.seed)
-    if asked.requests is None:
-        wanted = min(MOST_REQUESTS, ramp(traffic, Planner(layout, traffic, terms.bounds).alone()))
-        if wanted > most:
-            return PlanTraffic(_made(asked, wanted), wanted, reuse, asked.seed)
-    return traffic
+    if asked.requests is not None:
+        return traffic, None
+    work = table_work(all_requests=False)
+    try:
+        lone = Planner(layout, traffic, terms.bounds, work=work).alone()
+    except WorkSpent:
+        raise too_much(work) from None
+    wanted = min(MOST_REQUESTS, ramp(traffic, lone))
+    if wanted > most:
+        traffic = PlanTraffic(_made(asked, wanted), wanted, reuse, asked.seed)
+    return traffic, lone
+
+
+def _check_made(asked: PlanRequest) -> None:
+    """Raises InvalidRequest, which names the flag and what it takes."""
+    allowed: tuple[tuple[str, float | None, float, float], ...] = (
+        ("--rate", asked.rate, LEAST_RATE, MOST_RATE),
+        ("--input-tokens", asked.input_tokens, 1, MOST_MEDIAN),
+        ("--output-tokens", asked.output_tokens, 1, MOST_MEDIAN),
+        ("--sigma", asked.sigma, 0, MOST_SIGMA),
+        ("--seed", asked.seed, 0, MOST_SEED),
+    )
+    for flag, value, least, most in allowed:
+        if value is not None and not least <= value <= most:
+            raise InvalidRequest(
+                f"{flag} must be in {least:g} to {most:,.16g}, not {value:.15g}",
+                param=flag.removeprefix("--").replace("-", "_"),
+            )
 
 
 def _made(asked: PlanRequest, requests: int) -> Synthetic:
+    """Traffic as the flags have it, which were checked."""
     given = {
         "rate": asked.rate,
         "requests": requests,
         "prompt": asked.input_tokens,
         "prompt_sigma": asked.sigma,
-        "max_prompt": 16 * asked.input_tokens,
+        "max_prompt": LONGEST * asked.input_tokens,
         "output": asked.output_tokens,
         "output_sigma": asked.sigma,
-        "max_output": 16 * asked.output_tokens,
+        "max_output": LONGEST * asked.output_tokens,
         "seed": asked.seed,
     }
-    try:
-        return msgspec.convert(given, Synthetic)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(
-            f"{error}; they are --rate (prompt: --input-tokens, output: --output-tokens)"
-        ) from None
+    return msgspec.convert(given, Synthetic)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from penstock.errors import InvalidRequest
@@ -13,6 +11,8 @@ GB = 1e9
 BANDWIDTH_SHARE, ARITHMETIC_SHARE, MEMORY_SHARE = 0.8, 0.5, 0.9
 """What kernels reach of a data sheet's bandwidth and of its arithmetic; and the memory that weights
 and KV may take."""
+LEAST_FIGURE, MOST_FIGURE = 0.001, 1e9
+"""Of a device."""
 
 
 class Accelerator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,11 +55,12 @@ def parse_device(text: str) -> tuple[str, Accelerator]:
         fields = {name.strip(): float(value) for name, _, value in pairs}
         device = msgspec.convert(fields, Accelerator)
         values = msgspec.structs.astuple(device)
-        if not all(math.isfinite(value) and value > 0 for value in values):
+        if not all(LEAST_FIGURE <= value <= MOST_FIGURE for value in values):
             raise ValueError
     except (ValueError, msgspec.ValidationError):
         raise InvalidRequest(
-            f"--device {text[:80]!r}: it takes {', '.join(DEVICES)}, or figures above 0 as in "
+            f"--device {text[:80]!r}: it takes {', '.join(DEVICES)}, or figures in "
+            f"{LEAST_FIGURE:g} to {MOST_FIGURE:,.0f} as in "
             "bandwidth=3350,tflops=989,memory=80 (GB/s, dense TFLOPS, GB; also overhead, ms)",
             param="device",
         ) from None

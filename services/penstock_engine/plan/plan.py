@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from penstock.config.settings import EngineConfig
@@ -11,6 +13,7 @@ from penstock_engine.plan.objective import LatencyBound
 from penstock_engine.plan.search import MOST_CORES, Planner, Tell, knee
 from penstock_engine.plan.traffic import PlanTraffic
 from penstock_engine.plan.trial import CoreLayout, PlanTrial, check_layout
+from penstock_engine.plan.work import TableWork, WorkSpent, table_work
 
 OWN = {
     "routing": str,
@@ -80,17 +83,29 @@ class PlanTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_plan(
-    layout: CoreLayout, traffic: PlanTraffic, terms: PlanTerms, tell: Tell = lambda words: None
+    layout: CoreLayout,
+    traffic: PlanTraffic,
+    terms: PlanTerms,
+    tell: Tell = lambda words: None,
+    lone: PlanTrial | None = None,
 ) -> CapacityPlan:
-    """Raises InvalidRequest, which names what isn't allowed."""
+    """lone: of this traffic, where that is known. Raises InvalidRequest, which names what isn't
+    allowed."""
     _check(layout, terms)
     changed = [(text, *_changed(text, layout, traffic)) for text in terms.changes]
-    planner = Planner(layout, traffic, terms.bounds, tell, all_requests=terms.all_requests)
-    lone = planner.alone()
-    cores = _cores(planner, lone, terms)
+    work = table_work(all_requests=terms.all_requests)
+    planner = Planner(
+        layout, traffic, terms.bounds, tell, all_requests=terms.all_requests, work=work, lone=lone
+    )
+    try:
+        lone = planner.alone()
+        cores = _cores(planner, lone, terms)
+    except WorkSpent:
+        raise too_much(work) from None
     shown = cores or (terms.most if lone.holds else 1)
     curve = planner.curve(shown)
     best = knee(curve)
+    changes, missing = _what_ifs(changed, terms, tell)
     return CapacityPlan(
         objective=[str(bound) for bound in terms.bounds],
         source=traffic.name,
@@ -105,8 +120,21 @@ def make_plan(
         trials=planner.trials,
         curve=curve,
         knee=None if best is None else best.rate,
-        what_if=[_what_if(text, own, other, terms, tell) for text, own, other in changed],
-        notes=[*terms.notes, *_notes(traffic, lone, planner.all_trials)],
+        what_if=changes,
+        notes=[
+            *terms.notes,
+            *_notes(traffic, lone, planner.all_trials),
+            *_missing(planner, missing),
+        ],
+    )
+
+
+def too_much(work: TableWork) -> InvalidRequest:
+    """What is said of a plan that takes more work than its table may."""
+    return InvalidRequest(
+        f"this plan takes more than the worth of {work.most:,.0f} simulated steps, which is what "
+        "a plan may take: fewer --requests, --output-tokens, --input-tokens or --max-cores do, or "
+        "one number of --cores"
     )
 
 
@@ -120,8 +148,27 @@ def _cores(planner: Planner, lone: PlanTrial, terms: PlanTerms) -> int | None:
     return None if found is None else found.cores
 
 
+def _what_ifs(
+    changed: Sequence[tuple[str, CoreLayout, PlanTraffic]], terms: PlanTerms, tell: Tell
+) -> tuple[list[WhatIf], list[str]]:
+    """The changes' outcomes, and the changes for which the table had no work left."""
+    work = table_work(all_requests=terms.all_requests)
+    found: list[WhatIf] = []
+    for text, layout, traffic in changed:
+        try:
+            found.append(_what_if(text, layout, traffic, terms, tell, work))
+        except WorkSpent:
+            break
+    return found, [text for text, _, _ in changed[len(found) :]]
+
+
 def _what_if(
-    text: str, layout: CoreLayout, traffic: PlanTraffic, terms: PlanTerms, tell: Tell
+    text: str,
+    layout: CoreLayout,
+    traffic: PlanTraffic,
+    terms: PlanTerms,
+    tell: Tell,
+    work: TableWork,
 ) -> WhatIf:
     planner = Planner(
         layout,
@@ -129,6 +176,7 @@ def _what_if(
         terms.bounds,
         lambda words: tell(f"{text}: {words}"),
         all_requests=terms.all_requests,
+        work=work,
     )
     lone = planner.alone()
     if not lone.holds:
@@ -204,10 +252,25 @@ def ramp(traffic: PlanTraffic, lone: PlanTrial) -> int:
     return round(RAMP * traffic.rate * longest)
 
 
+def _missing(planner: Planner, changes: Sequence[str]) -> list[str]:
+    """What is left out, as there is a bound on the work of a table."""
+    found = []
+    if planner.ended_early:
+        found.append(
+            "The curve lacks loads: it had all the work that it may take (fewer --requests)."
+        )
+    if changes:
+        names = ", ".join(changes)
+        found.append(
+            f"Not simulated, as the changes before had all the work that they may take: {names}."
+        )
+    return found
+
+
 def _notes(traffic: PlanTraffic, lone: PlanTrial, trials: list[PlanTrial]) -> list[str]:
     found = []
     late = [trial for trial in trials if trial.ended == "late"]
-    stopped = [trial for trial in trials if trial.ended == "steps"]
+    stopped = [trial for trial in trials if trial.ended == "work"]
     if late:
         found.append(
             f"{len(late):,} of {len(trials):,} runs ended when more requests were late than the "
@@ -216,9 +279,9 @@ def _notes(traffic: PlanTraffic, lone: PlanTrial, trials: list[PlanTrial]) -> li
     if stopped:
         counts = sorted(trial.requests for trial in stopped)
         found.append(
-            f"{len(stopped):,} of {len(trials):,} runs ended at a bound on simulated steps, after "
+            f"{len(stopped):,} of {len(trials):,} runs ended at a bound on simulated work, after "
             f"{counts[0]:,} to {counts[-1]:,} of the {traffic.num_requests:,} requests (--requests "
-            "N simulates N, however long that takes)."
+            "N simulates N, which takes longer)."
         )
     wanted = ramp(traffic, lone)
     most = min([traffic.num_requests, *(each.requests for each in stopped if each.load == 1.0)])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 from penstock_engine.plan.objective import LatencyBound
 from penstock_engine.plan.traffic import PlanTraffic
 from penstock_engine.plan.trial import CoreLayout, PlanTrial, run_trial
+from penstock_engine.plan.work import TableWork, WorkSpent
 
 LONE_REQUESTS, LONE_SECONDS = 100, 3600.0
 """Requests that are tried alone, and seconds between two of them."""
+LONE_LEAST, LONE_WORK = 20, 4_000
+"""So many of them in any case; the others as long as they take no more, in steps' worth."""
 
 LOADS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 FEW_LOADS = (0.25, 0.5, 1.0)
@@ -22,11 +26,11 @@ OVERLOADED = 0.98
 
 MOST_CORES = 1024
 
-MOST_STEPS, STEPS_OF_A_CORE = 40_000, 1_000
-"""Steps that are simulated in a trial, of all engine cores and of each: the more of the two. On a
-slow machine, whose batches are small, each request takes many steps."""
+MOST_WORK, WORK_OF_A_CORE = 14_000, 400
+"""Steps' worth of work of a trial, of all engine cores and of each: the more of the two. On a slow
+machine, whose batches are small, each request takes many steps."""
 CURVE_SHARE = 0.3
-"""The share of these steps for smaller loads than the traffic's own. Of larger ones it takes as
+"""The share of this work for smaller loads than the traffic's own. Of larger ones it takes as
 long to see that queues grow."""
 
 Tell = Callable[[str], None]
@@ -43,15 +47,22 @@ class Planner:
         tell: Tell = lambda words: None,
         *,
         all_requests: bool = True,
+        work: TableWork | None = None,
+        lone: PlanTrial | None = None,
     ) -> None:
-        """all_requests: there is no bound on a trial's steps."""
+        """all_requests: there is no bound on a trial's work but `work`, that of the table (None:
+        none).  lone: what `alone` finds, where that is known. All methods raise WorkSpent when
+        nothing is left of it."""
         self._all_requests = all_requests
+        self._work = work or TableWork(math.inf)
+        self.ended_early = False
+        """The curve lacks loads for which no work was left."""
         self._layout = layout
         self._traffic = traffic
         self._bounds = bounds
         self._tell = tell
         self._done: dict[tuple[int, float], PlanTrial] = {}
-        self._alone: PlanTrial | None = None
+        self._alone = lone
 
     @property
     def trials(self) -> list[PlanTrial]:
@@ -71,7 +82,15 @@ class Planner:
         # Two cores where prompts are computed apart.
         cores = 2 if self._layout.apart else 1
         self._alone = run_trial(
-            self._layout, cores, requests, self._bounds, load=0.0, rate=1 / LONE_SECONDS
+            self._layout,
+            cores,
+            requests,
+            self._bounds,
+            load=0.0,
+            rate=1 / LONE_SECONDS,
+            table=self._work,
+            most_work=LONE_WORK,
+            least=LONE_LEAST,
         )
         return self._alone
 
@@ -89,7 +108,8 @@ class Planner:
                 load=load,
                 rate=rate,
                 counts=self._traffic.counts,
-                most_steps=None if self._all_requests else most_steps(cores, load),
+                table=self._work,
+                most_work=None if self._all_requests else most_work(cores, load),
             )
         return self._done[key]
 
@@ -114,35 +134,45 @@ class Planner:
 
     def curve(self, cores: int) -> list[PlanTrial]:
         """Load against latency, up to where the objective is broken, the knee between the two
-        among them."""
+        among them; as far as the table's work reaches."""
         found: list[PlanTrial] = []
+        try:
+            for trial in self._loads(cores):
+                found.append(trial)
+        except WorkSpent:
+            self.ended_early = True
+        return sorted(found or [self.at(cores)], key=lambda trial: trial.load)
+
+    def _loads(self, cores: int) -> Iterator[PlanTrial]:
+        low, high = 0.0, 0.0
         for load in LOADS if self.alone().holds else FEW_LOADS:
-            found.append(self.at(cores, load))
-            if self._is_hopeless(found[-1]):
+            trial = self.at(cores, load)
+            yield trial
+            if trial.holds:
+                low = load
+            else:
+                high = high or load
+            if self._is_hopeless(trial):
                 break
-        holding = [trial.load for trial in found if trial.holds]
-        broken = [trial.load for trial in found if not trial.holds]
-        low, high = max(holding, default=0.0), min(broken, default=0.0)
         if 0 < low < high:
             for _ in range(HALVINGS):
-                middle = round((low + high) / 2, 4)
-                found.append(self.at(cores, middle))
-                if found[-1].holds:
-                    low = middle
+                trial = self.at(cores, round((low + high) / 2, 4))
+                yield trial
+                if trial.holds:
+                    low = trial.load
                 else:
-                    high = middle
-        return sorted(found, key=lambda trial: trial.load)
+                    high = trial.load
 
     def _is_hopeless(self, trial: PlanTrial) -> bool:
         """Whether larger loads would only show the same, and more of it: where there is a bound on
-        steps, one that doesn't hold is enough."""
+        work, one that doesn't hold is enough."""
         early = trial.ended == "late" and 2 * trial.requests < self._traffic.num_requests
         return not trial.holds and (early or not self._all_requests or trial.busy > OVERLOADED)
 
 
-def most_steps(cores: int, load: float) -> int:
-    """How many steps of a trial are simulated before its last arrival."""
-    most = max(MOST_STEPS, STEPS_OF_A_CORE * cores)
+def most_work(cores: int, load: float) -> int:
+    """Steps' worth of work of a trial before its last arrival."""
+    most = max(MOST_WORK, WORK_OF_A_CORE * cores)
     return most if load >= 1.0 else int(CURVE_SHARE * most)
 
 

@@ -11,7 +11,8 @@ from penstock.config.settings import EngineConfig
 from penstock.errors import InvalidRequest
 from penstock_engine.plan.arrivals import Arrivals, Ended
 from penstock_engine.plan.objective import LatencyBound
-from penstock_engine.simulate.cost import StepCost
+from penstock_engine.plan.work import TableWork, TrialWork
+from penstock_engine.simulate.cost import StepCost, check_cost
 from penstock_engine.simulate.metrics import LatencyHistogram, Metrics
 from penstock_engine.simulate.replica import SimulatedDrafts
 from penstock_engine.simulate.routing import make_router
@@ -21,7 +22,10 @@ from penstock_engine.simulate.trace import TraceRequest
 BUSY = 0.9
 """Cores that compute for so much of the time have no room for more."""
 KEPT_UP = 0.95
-"""Engine cores that are busy, and answer fewer than this share of what comes, fall behind."""
+"""Engine cores that are busy, and answer fewer than this share of what comes, may fall behind: or
+the last answers are long, or by chance fewer came."""
+GROWTH = 1.5
+"""They do if so many times as many requests are under way later on, see Arrivals."""
 
 
 class CoreLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +35,7 @@ class CoreLayout(msgspec.Struct, frozen=True, kw_only=True):
     prompts of `apart_tokens` for the others.  gateway: seconds that a request takes outside of the
     engine core until its first token has arrived.  draft_tokens, acceptance: see SimulatedDrafts.
     transfer_block: seconds until a KV block is fetched from another core.  seed: of drafts, and of
-    steps' spread."""
+    steps' spread.  cost_source: what messages call the cost."""
 
     config: EngineConfig
     cost: StepCost = StepCost()
@@ -43,6 +47,7 @@ class CoreLayout(msgspec.Struct, frozen=True, kw_only=True):
     draft_tokens: int = 0
     acceptance: float = 0.7
     seed: int = 0
+    cost_source: str = "step cost"
 
     def prefill_cores(self, cores: int) -> int:
         """Of so many, those that compute prompts for the others."""
@@ -105,12 +110,19 @@ def run_trial(
     load: float = 1.0,
     rate: float,
     counts: Mapping[str, int] | None = None,
-    most_steps: int | None = None,
+    table: TableWork | None = None,
+    most_work: float | None = None,
+    least: int = 1,
 ) -> PlanTrial:
-    """rate: requests per second at this load.  counts, most_steps: see Arrivals. Raises
-    InvalidRequest for settings that can't be simulated."""
+    """rate: requests per second at this load.  counts, most_work, least: see Arrivals.  table: its
+    work, None: without end. Raises InvalidRequest for settings that can't be simulated, WorkSpent
+    if the table has no work left."""
+    table = table or TableWork(math.inf)
+    table.make(cores, layout.config.cache.num_kv_blocks or 0)
     simulation = Simulation(layout.config, layout.options(cores))
-    arrivals = Arrivals(bounds, counts or {}, most_steps)
+    work = TrialWork(table, simulation)
+    arrivals = Arrivals(bounds, counts or {}, work, most_work, least)
+    simulation.watch = work.look
     simulation.run(arrivals.of(simulation, requests))
     metrics = simulation.metrics
     later = {"ttft": layout.gateway, "itl": 0.0, "e2e": layout.gateway}
@@ -124,7 +136,8 @@ def run_trial(
     seconds = max(metrics.last, 1e-9)
     busy = sum(tally.busy for tally in tallies) / (cores * seconds)
     completed = metrics.finishes.total()
-    behind = busy > BUSY and completed / seconds < KEPT_UP * rate
+    slow = busy > BUSY and completed / seconds < KEPT_UP * rate
+    behind = slow and arrivals.growth > GROWTH
     holds = not broken and not metrics.rejected and not behind
     preemptions = sum(r.core.state.scheduling.num_preemptions for r in simulation.replicas)
     steps = sum(tally.steps for tally in tallies)
@@ -210,6 +223,7 @@ def _ms(seconds: float) -> float | None:
 def check_layout(layout: CoreLayout) -> None:
     """Raises InvalidRequest, which names what isn't allowed."""
     make_router(layout.routing)
+    check_cost(layout.cost, layout.cost_source)
     SimulatedDrafts(layout.draft_tokens, layout.acceptance)
     if not 0.0 <= layout.apart < 1.0:
         raise InvalidRequest(f"apart must be in 0 to 1, not {layout.apart:g}", param="apart")

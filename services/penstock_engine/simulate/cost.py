@@ -97,6 +97,32 @@ class FittedCost(msgspec.Struct, frozen=True, kw_only=True):
     left_out_percent: float = 0.0
 
 
+LEAST_MS, MOST_MS = 1e-9, 60_000.0
+"""What a part of a step may cost, if it costs anything."""
+LEAST_STEP_MS = 0.001
+"""What a step of one token takes at least."""
+NAMES = ", ".join(name.removesuffix("_ms") for name in NUMBERS)
+
+
+def check_cost(cost: StepCost, source: str) -> None:
+    """Raises InvalidRequest, which names what is allowed."""
+    for name in NUMBERS:
+        value = getattr(cost, name)
+        if not 0 <= value <= MOST_MS:
+            raise InvalidRequest(
+                f"{source}: {name.removesuffix('_ms')}={value:g} is not allowed; each part of a "
+                f"step takes 0 to {MOST_MS:,.0f} ms",
+                param="step_cost",
+            )
+    step = 1000 * cost.seconds(1, 1, 1, reads=1)
+    if not step >= LEAST_STEP_MS:
+        raise InvalidRequest(
+            f"{source}: a step of one token takes {step:g} ms; at least {LEAST_STEP_MS:g} ms are "
+            "allowed",
+            param="step_cost",
+        )
+
+
 def parse(text: str) -> StepCost:
     """`base=5,token=0.1,sequence=0.05,context=0.0001,overhead=0.5`, in milliseconds, or a file that
     `penstock fit-cost` wrote. Raises InvalidRequest."""
@@ -110,11 +136,10 @@ def parse(text: str) -> StepCost:
         except ValueError:
             values["?"] = math.nan
     known = set(values) <= set(NUMBERS)
-    if not known or not all(math.isfinite(value) and value >= 0 for value in values.values()):
+    if not known or not all(v == 0 or LEAST_MS <= v <= MOST_MS for v in values.values()):
         raise InvalidRequest(
-            f"step cost {text!r}; it takes base, token, sequence, context, overhead, adapter, "
-            "adapted, copy, read and hidden, each a number of milliseconds ≥ 0, as in "
-            "base=5,token=0.1"
+            f"step cost {text[:80]!r}; it takes {NAMES}, each of them 0 or {LEAST_MS:g} to "
+            f"{MOST_MS:,.0f} milliseconds, as in base=5,token=0.1"
         )
     return msgspec.convert({**dict.fromkeys(NUMBERS, 0.0), **values}, StepCost)
 

@@ -41,6 +41,9 @@ _RESULT, _WAKE, _DEATH, _LOADED, _TURN, _READ = 0, 1, 2, 3, 4, 5
 
 Progress = Callable[[float, Metrics], None]
 
+LOOK = 64
+"""Events between two calls of `watch`."""
+
 
 class Stuck(Exception):
     """Requests are open, and neither the core nor a worker has anything to do: a lost request."""
@@ -83,7 +86,7 @@ class Simulation:
     """`run` is its whole life.
 
     events: handled so far.  checks: proofs of books, of which none has failed.
-    wall_seconds, cpu_seconds: that `run` took.
+    wall_seconds, cpu_seconds: that `run` took.  watch: is called while it runs, and may raise.
     """
 
     def __init__(self, config: EngineConfig, options: SimulationOptions) -> None:
@@ -137,6 +140,7 @@ class Simulation:
         self.checks = 0
         self.deaths = 0
         self.wall_seconds = self.cpu_seconds = 0.0
+        self.watch: Callable[[], None] | None = None
         self._heap: list[tuple[float, int, int, int]] = []
         """(time, kind, replica, life of its worker); of a turn: its number in place of these"""
         self._turns = SessionTurns()
@@ -167,7 +171,7 @@ class Simulation:
                 if self._turns.waits(comes):
                     continue
                 replica = self._arrive(comes, progress)
-            elif heap and (arrival is not None or self._open or self._next_turns):
+            elif heap and (arrival is not None or self.num_open or self._next_turns):
                 at, kind, index, life = heapq.heappop(heap)
                 self.now = at
                 if kind == _TURN:
@@ -178,17 +182,20 @@ class Simulation:
             else:
                 break
             self.events += 1
+            if self.watch is not None and self.events % LOOK == 0:
+                self.watch()
             if check_every and self.events % check_every == 0:
                 replica.core.check()
                 self.checks += 1
-        if self._open or self._turns.num_waiting:
+        if self.num_open or self._turns.num_waiting:
             raise Stuck(f"at {self.now:g} s there are open requests but no further events")
         self._check_all()
 
     @property
-    def _open(self) -> bool:
+    def num_open(self) -> int:
+        """Requests that have come and were not answered."""
         metrics = self.metrics
-        return metrics.submitted > metrics.rejected + metrics.finishes.total()
+        return metrics.submitted - metrics.rejected - metrics.finishes.total()
 
     def _arrive(self, arrival: TraceRequest, progress: Progress | None) -> SimulatedReplica:
         self._number += 1

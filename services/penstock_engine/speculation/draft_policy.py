@@ -171,9 +171,11 @@ class DraftPolicy:
             # and what is lost in the latter.
             gain = (1.0 + kept / decodes - longer) / math.sqrt(longer)
         self._credit = min(MOST_CREDIT, self._credit + SHARE * passes + gain)
-        # Of a step with prefill, whose rows a head computes too, it is a share of its own time.
-        base = seconds if size.prefill else self.seconds(decodes)
-        cost = upkeep * passes / base if base else 0.0
+        cost = 0.0
+        if upkeep:
+            # Of a step with prefill, whose rows a head computes too, it is a share of its own time.
+            base = seconds if size.prefill else self.seconds(decodes)
+            cost = upkeep * passes / base if base else 0.0
         self.upkeep.settled(sequences or decodes, gain, cost, passes)
         self._trials = min(MOST_TRIALS, self._trials + TRIALS * passes)
         if not size.prefill:

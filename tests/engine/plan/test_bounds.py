@@ -5,14 +5,18 @@ from __future__ import annotations
 import pytest
 
 from penstock.config.settings import CacheSettings, EngineConfig, SchedulerSettings
+from penstock.errors import InvalidRequest
 from penstock_engine.plan.as_text import as_text
 from penstock_engine.plan.objective import parse_slo
 from penstock_engine.plan.plan import CapacityPlan, PlanTerms, make_plan
 from penstock_engine.plan.search import CURVE_SHARE, Planner
 from penstock_engine.plan.traffic import PlanTraffic
-from penstock_engine.plan.trial import CoreLayout, PlanTrial
+from penstock_engine.plan.trial import CoreLayout, PlanTrial, run_trial
+from penstock_engine.plan.work import TableWork, WorkSpent
 from penstock_engine.simulate.commands import Synthetic
 from penstock_engine.simulate.cost import StepCost
+from penstock_engine.simulate.simulation import LOOK
+from penstock_engine.simulate.trace import TraceRequest
 
 SLO = parse_slo("ttft_p95=1s,itl_p95=60ms")
 SLOW = StepCost(base_ms=10.0, token_ms=1.0, sequence_ms=0.6, context_ms=0.001)
@@ -62,8 +66,8 @@ def test_the_steps_of_a_plan_are_bounded(
     layout: CoreLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five times the traffic takes no more of them."""
-    monkeypatch.setattr("penstock_engine.plan.search.MOST_STEPS", 600)
-    monkeypatch.setattr("penstock_engine.plan.search.STEPS_OF_A_CORE", 60)
+    monkeypatch.setattr("penstock_engine.plan.search.MOST_WORK", 600)
+    monkeypatch.setattr("penstock_engine.plan.search.WORK_OF_A_CORE", 60)
     few, many = (plan(layout, requests, all_requests=False) for requests in (200, 1000))
     assert few.cores is not None
     assert many.cores == pytest.approx(few.cores, abs=1)
@@ -78,9 +82,9 @@ def test_the_steps_of_a_plan_are_bounded(
 
 
 def test_a_plan_says_what_was_left_out(layout: CoreLayout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock_engine.plan.search.MOST_STEPS", 500)
-    monkeypatch.setattr("penstock_engine.plan.search.STEPS_OF_A_CORE", 50)
-    said = "runs ended at a bound on simulated steps, after"
+    monkeypatch.setattr("penstock_engine.plan.search.MOST_WORK", 500)
+    monkeypatch.setattr("penstock_engine.plan.search.WORK_OF_A_CORE", 50)
+    said = "runs ended at a bound on simulated work, after"
     assert said in as_text(plan(layout, 400, all_requests=False))
     said = "runs ended when more requests were late than the objective allows"
     assert said in as_text(plan(layout, 400, all_requests=False, rate=40.0))
@@ -91,7 +95,7 @@ def test_as_many_requests_as_are_asked_for_are_simulated(layout: CoreLayout) -> 
     held = [trial for trial in simulated(found) if trial.holds]
     assert held
     assert all((trial.requests, trial.ended) == (60, "") for trial in held)
-    assert not any("bound on simulated steps" in note for note in found.notes)
+    assert not any("bound on simulated work" in note for note in found.notes)
 
 
 def plan(
@@ -103,3 +107,80 @@ def plan(
 
 def simulated(found: CapacityPlan) -> list[PlanTrial]:
     return [*found.trials, *(trial for trial in found.curve if trial.load != 1.0)]
+
+
+ONE_AT_A_TIME = EngineConfig(
+    cache=CacheSettings(num_kv_blocks=4096),
+    scheduler=SchedulerSettings(max_num_seqs=1, max_steps_in_flight=1),
+)
+
+
+@pytest.mark.parametrize(("rate", "behind"), [(9.3, False), (13.0, True)])
+def test_a_core_falls_behind_what_is_more_than_it_can_do(rate: float, behind: bool) -> None:
+    """Of services of 0.1 s, one after another, ten a second can be had; that waits are long at
+    almost as many, and the last ones end late, is no sign of more."""
+    cost = StepCost(base_ms=100.0, token_ms=0.0, sequence_ms=0.0)
+    made = Synthetic(
+        rate=rate, requests=400, prompt=20, output=1, prompt_sigma=0.0, output_sigma=0.0
+    )
+    source = PlanTraffic(made, 400)
+    loose = parse_slo("ttft_p95=1000s")
+    trial = Planner(CoreLayout(config=ONE_AT_A_TIME, cost=cost), source, loose).at(1)
+    assert trial.limit.startswith("falls behind") is behind
+    assert trial.holds is not behind
+
+
+def test_one_long_answer_at_the_end_is_not_falling_behind() -> None:
+    """The core is busy as long as anything is under way, and the last answer takes as long as all
+    the others together."""
+    cost = StepCost(base_ms=10.0, token_ms=0.0, sequence_ms=0.0)
+    layout = CoreLayout(config=EngineConfig(cache=CacheSettings(num_kv_blocks=4096)), cost=cost)
+    requests = [TraceRequest(0.05 * number, 8, 6) for number in range(199)]
+    requests.append(TraceRequest(9.95, 8, 1000))
+    trial = run_trial(layout, 1, requests, parse_slo("ttft_p95=1s"), rate=20.0)
+    assert trial.busy > 0.9
+    assert trial.throughput < 0.95 * trial.rate
+    assert trial.holds
+
+
+def test_a_table_that_takes_too_much_work_is_refused(
+    layout: CoreLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lone request of the shortest answers already takes more steps than are allowed."""
+    monkeypatch.setattr("penstock_engine.plan.work.TABLE_WORK", 100)
+    with pytest.raises(InvalidRequest, match=r"worth of 100 simulated steps.*fewer --requests"):
+        plan(layout, 60, all_requests=False)
+
+
+def test_a_run_takes_no_more_than_its_table_has(layout: CoreLayout) -> None:
+    """Even while it only answers what has come."""
+    table = TableWork(2_000)
+    with pytest.raises(WorkSpent):
+        run_trial(
+            layout, 1, [TraceRequest(0.0, 8, 5_000)], SLO, rate=1.0, table=table, most_work=1_000
+        )
+    assert -LOOK - 2 < table.left <= 0
+
+
+def test_loads_and_changes_without_work_left_are_named(
+    layout: CoreLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = TableWork(1e9)
+    planner = Planner(layout, traffic(60, 1.0), SLO, work=counted)
+    planner.alone()
+    assert planner.fewest(4)
+    spent = counted.most - counted.left
+    monkeypatch.setattr("penstock_engine.plan.work.ASKED_WORK", spent + 200)
+    terms = PlanTerms(bounds=SLO, most=4, changes=("reuse=0", "max_num_seqs=8"))
+    found = make_plan(layout, traffic(60, 1.0), terms)
+    assert found.cores == 1
+    assert [trial.load for trial in found.curve] == [1.0]
+    text = as_text(found)
+    assert "The curve lacks loads" in text
+    assert "all the work that they may take: max_num_seqs=8" in text
+    assert [change.change for change in found.what_if] == ["reuse=0"]
+
+
+def test_more_kv_blocks_than_memory_has_are_refused(layout: CoreLayout) -> None:
+    with pytest.raises(InvalidRequest, match="50,000,000 blocks together are allowed"):
+        TableWork(1e9).make(100, 1_000_000)
