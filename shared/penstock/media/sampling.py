@@ -6,7 +6,7 @@ The rules are those of the families' video processors in transformers, down to h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -124,6 +124,8 @@ def _minicpmv(total: int, rate: float, seconds: float, most: int) -> list[int]:
     last = total - 1
     if seconds <= most:
         return [min(int(number * rate), last) for number in range(math.ceil(seconds))]
-    tenths = (round(number * 0.1, 1) for number in range(int(seconds / 0.1)))
-    found = [min(int(time * rate), last) for time in tenths]
-    return _some(found, most) if len(found) > most else found
+    tenths = int(seconds / 0.1)
+    shown: Sequence[int] = range(tenths)
+    if tenths > most:
+        shown = np.linspace(0, tenths - 1, most, dtype=int).tolist()
+    return [min(int(round(number * 0.1, 1) * rate), last) for number in shown]
