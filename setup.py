@@ -53,7 +53,7 @@ X86 = {
     "isa_avx2.cpp": AVX2,
     "isa_avxvnni.cpp": [*AVX2, "-mavxvnni"],
     "isa_avx512vnni.cpp": AVX512VNNI,
-    "isa_amx.cpp": [*AVX512VNNI, "-mamx-tile", "-mamx-int8"],
+    "isa_amx.cpp": [*AVX512VNNI, *("-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16")],
     "isa_avx512.cpp": [*AVX512VNNI, "-mavx512bf16"],
     "wide_floats.cpp": [*AVX2, "-mavx512f", *AVX512VNNI[-2:]],
 }

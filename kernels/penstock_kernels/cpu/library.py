@@ -17,12 +17,12 @@ INSTRUCTION_SETS = (
     *("neoni8mm", "neon"),
     "portable",
 )
-"""amx: avx512vnni, but AMX multiplies the whole numbers of many rows; a process asks the system for
-it.  avx512vnni: AVX-512 with integer dot products, but without units for bfloat16, or with ones
-that multiply less than those for floats, as Intel's do.  avxvnni: AVX2 with integer dot
-products.  neon: of ARM processors, with integer dot products.  neoni8mm: with products of 8-bit
+"""amx: avx512vnni, but AMX multiplies bfloat16, and the whole numbers of many rows; a process asks
+the system for it.  avx512vnni: AVX-512 with integer dot products, but without units for bfloat16,
+or with ones that multiply less than those for floats, as Intel's do.  avxvnni: AVX2 with integer
+dot products.  neon: of ARM processors, with integer dot products.  neoni8mm: with products of 8-bit
 matrices, too."""
-_SAME_BITS = dict.fromkeys(("amx", "avx512vnni", "avxvnni", "neoni8mm", "neon"), "avx2")
+_SAME_BITS = dict.fromkeys(("avx512vnni", "avxvnni", "neoni8mm", "neon"), "avx2")
 """Instruction sets that compute another one's bits."""
 CHOICE = "PENSTOCK_CPU_ISA"
 """Environment variable that names a lesser instruction set, for comparisons or to rule one out."""

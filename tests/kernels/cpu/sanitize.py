@@ -33,14 +33,14 @@ LEFT_OUT = (
     "4097_rows or long_contexts or several_splits)"
 )
 """Plain C++ is slowest under the sanitizers, avx512vnni is avx512 but for how it multiplies and
-stores bfloat16, and amx is avx512vnni but for products of many rows; those that stay walk through
-the same lines. --long has them too."""
+stores bfloat16, and amx is avx512vnni but for what AMX multiplies; those that stay walk through the
+same lines. --long has them too."""
 TURNS = (
     ("portable", "avx512", "neon", "neoni8mm"),
     ("avx2", "avxvnni", "avx512vnni", "amx"),
 )
-"""Instruction sets that are built and tested together, with --sample. In the second turn all have
-the bits of avx2, with which they are compared. Each is a fifth of a build of minutes."""
+"""Instruction sets that are built and tested together, with --sample. In the second turn all but
+amx have the bits of avx2, with which they are compared. Each is a fifth of a build of minutes."""
 OVERRUN = """
 import numpy as np
 from penstock_kernels.cpu.matrix import product

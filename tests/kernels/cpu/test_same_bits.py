@@ -1,4 +1,5 @@
-"""AVX-512 without units for bfloat16, AMX, AVX-VNNI and NEON have the bits of AVX2."""
+"""AVX-512 without units for bfloat16, AVX-VNNI and NEON have the bits of AVX2, and so has AMX where
+neither operand is bfloat16."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.decoder import CACHE_KINDS
-from penstock_kernels.cpu.matrix import LEVELS_BLOCK, MatrixKind, pack_levels, product
+from penstock_kernels.cpu.matrix import LEVELS_BLOCK, MatrixKind, PackedMatrix, pack_levels, product
 from penstock_kernels.cpu.sampler import Row, sample, uniform
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.slow_recurrent import SlowRecurrent
@@ -25,7 +26,7 @@ from tests.kernels.cpu.test_recurrent import SHAPES
 ODD = (0.0, -0.0, 1e-41, 3e38, np.nan, np.inf)
 
 
-LIKE_AVX2 = ("amx", "avx512vnni", "avxvnni", "neoni8mm", "neon")
+LIKE_AVX2 = ("avx512vnni", "avxvnni", "neoni8mm", "neon")
 """Both families of processors meet where one is emulated (emulated/machine.py)."""
 
 
@@ -34,19 +35,23 @@ def usable(name: str) -> bool:
         library.use(name)
     except ValueError:
         return False
-    return library.bits() == "avx2"
+    return True
 
 
 @pytest.fixture(autouse=True)
 def alike(loaded: None) -> Iterator[list[str]]:
     """The members of LIKE_AVX2 that this processor has."""
     before = library.instruction_set()
-    found = [name for name in LIKE_AVX2 if usable(name)]
+    found = [name for name in LIKE_AVX2 if usable(name) and library.bits() == "avx2"]
     if not found or not usable("avx2"):
         library.use(before)
         pytest.skip(f"here is no avx2, or none of {', '.join(LIKE_AVX2)}")
     yield found
     library.use(before)
+
+
+def with_amx(alike: list[str], kind: MatrixKind) -> list[str]:
+    return alike if kind is MatrixKind.BF16 or not usable("amx") else [*alike, "amx"]
 
 
 def check(alike: list[str], compute: Callable[[], np.ndarray]) -> None:
@@ -60,6 +65,10 @@ def check(alike: list[str], compute: Callable[[], np.ndarray]) -> None:
         assert np.array_equal(one[~nan].view(np.uint32), other[~nan].view(np.uint32)), name
 
 
+def kind_of(packed: PackedMatrix) -> MatrixKind:
+    return MatrixKind(packed.struct.kind)
+
+
 @pytest.mark.parametrize("way", WAYS, ids=name_of)
 def test_products(alike: list[str], way: tuple[str, MatrixKind | None]) -> None:
     format, kind = way
@@ -69,7 +78,7 @@ def test_products(alike: list[str], way: tuple[str, MatrixKind | None]) -> None:
     for row, value in enumerate(ODD):
         x[row, row] = value
     x[len(ODD)], x[len(ODD) + 1] = 1e-38, -3e-37
-    check(alike, lambda: product(x, packed))
+    check(with_amx(alike, kind_of(packed)), lambda: product(x, packed))
 
 
 @pytest.mark.parametrize("way", WAYS, ids=name_of)
@@ -117,7 +126,7 @@ def test_mixed_residuals(alike: list[str]) -> None:
 
 
 ROWS = (15, 16, 23, 24, 25, 31, 32, 33, 55, 64, 77)
-"""AMX multiplies 24 to 32 at a time, some of them twice."""
+"""AMX multiplies whole numbers of 24 to 32 at a time, some of them twice."""
 
 
 @pytest.mark.parametrize("way", WAYS, ids=name_of)
@@ -134,9 +143,10 @@ def test_numbers_of_rows_and_of_groups(
     x = np.random.default_rng(5).standard_normal((ROWS[-1], inputs)).astype(np.float32)
     for row, value in enumerate(ODD):
         x[row * 5, row] = value
+    all_alike = with_amx(alike, kind_of(packed))
     for rows in ROWS:
-        check(alike, lambda rows=rows: product(x[:rows], packed))
-        check(alike, lambda rows=rows: product(x[:rows], packed, two_parts=True))
+        check(all_alike, lambda rows=rows: product(x[:rows], packed))
+        check(all_alike, lambda rows=rows: product(x[:rows], packed, two_parts=True))
 
 
 @pytest.mark.parametrize("level", [-127, 127])
@@ -147,7 +157,7 @@ def test_the_largest_whole_numbers(alike: list[str], level: int) -> None:
         blocks["scales"], blocks["minima"], blocks["levels"] = 1.0, 0.5, levels
         packed = pack_levels([blocks], (21, 160), kind=kind)
         x = np.full((32, 160), level, dtype=np.float32)
-        check(alike, lambda packed=packed, x=x: product(x, packed))
+        check(with_amx(alike, kind), lambda packed=packed, x=x: product(x, packed))
         weight = levels - 128 if kind == MatrixKind.S8H else levels + 0.5
         assert (product(x, packed) == 160.0 * level * weight).all()
 
@@ -171,7 +181,7 @@ def test_the_largest_levels_of_five_and_six_bits(alike: list[str], format: str, 
     source = source_of(format, np.frombuffer(block * count, np.uint8), 21, 512)
     packed = source.packed()
     x = np.full((32, 512), level, dtype=np.float32)
-    check(alike, lambda: product(x, packed))
+    check(with_amx(alike, kind_of(packed)), lambda: product(x, packed))
     true = x.astype(np.float64) @ source.values.T.astype(np.float64)
     assert np.allclose(product(x, packed), true, rtol=1e-5)
     if weight is not None:

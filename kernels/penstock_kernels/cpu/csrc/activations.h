@@ -12,6 +12,12 @@ using Half = uint16_t;
 #else
 using Half = float;
 #endif
+// Rows that may be read behind the last one.
+#if defined(PK_AMX)
+constexpr int HALVES_BEYOND = 15;
+#else
+constexpr int HALVES_BEYOND = 0;
+#endif
 
 // x: [rows, stride] float32.  For quantised matrices also levels [rows, stride], and for each row and
 // group of 32 the scale, scale * sum of levels, and -128 times the sum of levels; the latter two also for each 16,
@@ -21,6 +27,7 @@ using Half = float;
 // rounded in turn. Their products' sum is that of a number with twice as many bits.
 struct Activations {
   int stride = 0, groups = 0, parts = 1;
+  int half_stride = 0;  // of halves, numbers
   int first = 0;  // the part of a row that meets each tile before all others, and asks for the next tile
   int8_t* levels = nullptr;
   float* scales = nullptr;
@@ -44,7 +51,7 @@ struct Activations {
     take(at, scaled_sums16, 2 * group_cells);
     take(at, offsets16, 2 * group_cells);
     take(at, lesser_offsets16, 2 * group_cells);
-    take(at, halves, cells);
+    take(at, halves, static_cast<size_t>(rows * parts + HALVES_BEYOND) * half_stride);
     take(at, floats, floats_in);
     return at;
   }
@@ -54,6 +61,8 @@ struct Activations {
     Activations other = *this;
     other.stride = pk::padded(width, pk::GROUP);
     other.groups = other.stride / pk::GROUP;
+    // An odd number of lines, where rows are read together: they then don't share a place in the nearest cache.
+    other.half_stride = HALVES_BEYOND ? pk::GROUP * (other.groups | 1) : other.stride;
     return other;
   }
 
@@ -110,12 +119,12 @@ __attribute__((always_inline)) inline void set_levels(const Activations& a, int 
   quantise_group(a, forms, a.parts * row + 1, g, sub(low, mul(load_i8(levels), back)), sub(high, mul(load_i8(levels + 16), back)));
 }
 inline void set_halves(const Activations& a, int row, int g, V low, V high) {
-  Half* halves = a.halves + static_cast<size_t>(a.parts) * row * a.stride + pk::GROUP * g;
+  Half* halves = a.halves + static_cast<size_t>(a.parts) * row * a.half_stride + pk::GROUP * g;
   store_half(halves, low);
   store_half(halves + 16, high);
   if (a.parts == 1) return;
-  store_half(halves + a.stride, sub(low, load_half(halves)));
-  store_half(halves + a.stride + 16, sub(high, load_half(halves + 16)));
+  store_half(halves + a.half_stride, sub(low, load_half(halves)));
+  store_half(halves + a.half_stride + 16, sub(high, load_half(halves + 16)));
 }
 
 // Group g of a row in each of `forms` (bits of pk::Form).
@@ -159,7 +168,7 @@ inline void copy_row(const Activations& from, int row, const Activations& to, in
     copy(to.offsets16, from.offsets16, 2 * groups);
     copy(to.lesser_offsets16, from.lesser_offsets16, 2 * groups);
   }
-  if (forms & pk::HALVES) copy(to.halves, from.halves, cells);
+  if (forms & pk::HALVES) copy(to.halves, from.halves, to.parts * to.half_stride);
   if (forms & (pk::HALVES | pk::FLOATS)) copy(to.floats, from.floats, to.stride);
 }
 

@@ -1,7 +1,7 @@
-// Products of quantised weights and many rows by AMX, whose registers multiply 16 rows of 32 levels with 16 outputs at
-// once.
+// Products by AMX, whose registers multiply 16 rows of 32 bfloat16, or of 32 levels, with 16 outputs at once: those of
+// bfloat16 for any number of rows, those of quantised weights for many.
 //
-// Sums of whole numbers are exact, so a row has the bits that vec_avx512.h's instructions give it: what is added to
+// Sums of bfloat16 are AMX's own: it adds pairs up in their order, and takes numbers below 2^-126 for 0. Sums of whole numbers are exact, so a row has the bits that vec_avx512.h's instructions give it: what is added to
 // its floats, and in which order, is said once, in level_groups.h.  First come the whole numbers of some groups, then
 // the floats of these: for some hundred cycles behind an instruction of AMX, one for vectors takes twice as long.
 #pragma once
@@ -19,16 +19,16 @@ constexpr int AMX_GROUPS = 4;
 // Bytes from a row of outputs to the next.
 constexpr size_t AMX_WIDTH = 64;
 
-// A thread's AMX registers are for products while this lives: 0 and 1 hold rows of levels, 2 the weights of a group,
-// those from 4 on sums.  Afterwards the system need not save them for it.
+// A thread's AMX registers are for products while this lives: 0 to 3 hold sums; 4 sixteen rows of 32 bfloat16, 5 what these
+// are multiplied with; 6 sixteen rows of half as many bytes, 7 what these are.  Afterwards the system need not save them for it.
 class AmxRegisters {
  public:
   AmxRegisters() {
     Shapes shapes{};
     shapes.palette = 1;
     for (int i = 0; i < 8; i++) shape(shapes, i, 16, AMX_WIDTH);
-    for (int i = 0; i < 2; i++) shape(shapes, i, AMX_ROWS, pk::GROUP);
-    shape(shapes, 2, pk::GROUP / 4, AMX_WIDTH);
+    shape(shapes, 6, AMX_ROWS, AMX_WIDTH / 2);
+    shape(shapes, 7, 8, AMX_WIDTH);
     // Compilers' own function says that it reads less of the shapes than it does.
     asm volatile("ldtilecfg %0" : : "m"(shapes));
   }
@@ -53,16 +53,25 @@ template <int KIND> struct AmxBytes<Looked<KIND>> : AmxBytes<Signed> {};
 // The whole numbers of two panels of rows and some groups.
 struct alignas(64) AmxSums { int32_t of[2][AMX_GROUPS][AMX_ROWS][16]; };
 
-// Sums 4 + TO, of the rows at x and the weights in register 2.
-template <bool SIGNED, int ROWS, int TO> inline void amx_multiply(const int8_t* x, size_t stride) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(x), "r"(stride), "i"(ROWS) : "memory");
-  if (SIGNED) asm volatile("tilezero %%tmm%c0\n\ttdpbssd %%tmm2, %%tmm%c1, %%tmm%c0" : : "i"(4 + TO), "i"(ROWS));
-  else asm volatile("tilezero %%tmm%c0\n\ttdpbsud %%tmm2, %%tmm%c1, %%tmm%c0" : : "i"(4 + TO), "i"(ROWS));
+template <int REGISTER> inline void amx_load(const void* from, size_t stride) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(REGISTER) : "memory");
 }
+template <int REGISTER> inline void amx_store(void* to, size_t stride) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(REGISTER) : "memory");
+}
+template <int REGISTER> inline void amx_zero() { asm volatile("tilezero %%tmm%c0" : : "i"(REGISTER)); }
+inline void amx_zero_sums() { amx_zero<0>(), amx_zero<1>(), amx_zero<2>(), amx_zero<3>(); }
 
-template <int FROM> inline void amx_store(int32_t (*to)[16]) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(AMX_WIDTH), "i"(4 + FROM) : "memory");
+// Sums number TO, of the rows at x and the weights in register 7.
+template <bool SIGNED, int TO> inline void amx_multiply(const int8_t* x, size_t stride) {
+  amx_load<6>(x, stride);
+  amx_zero<TO>();
+  if (SIGNED) asm volatile("tdpbssd %%tmm7, %%tmm6, %%tmm%c0" : : "i"(TO));
+  else asm volatile("tdpbsud %%tmm7, %%tmm6, %%tmm%c0" : : "i"(TO));
 }
+// Sums number TO += register 4 times register 5, or 6 times 7: pairs of bfloat16, in the order of inputs.
+template <int TO> inline void amx_add_products() { asm volatile("tdpbf16ps %%tmm5, %%tmm4, %%tmm%c0" : : "i"(TO)); }
+template <int TO> inline void amx_add_half_products() { asm volatile("tdpbf16ps %%tmm7, %%tmm6, %%tmm%c0" : : "i"(TO)); }
 
 // A tile of weights times 24 to 32 rows: the first 16, and the last 16, some of which are the same.
 template <class Format> class AmxProduct {
@@ -116,13 +125,13 @@ template <class Format> class AmxProduct {
     const uint8_t* weights = Bytes::AS_STORED ? levels(from + g) : read_[g];
     const int8_t* x = a_.levels + pk::GROUP * static_cast<size_t>(from + g);
     const size_t stride = a_.stride;
-    asm volatile("tileloadd (%0,%1,1), %%tmm2" : : "r"(weights), "r"(AMX_WIDTH) : "memory");
-    amx_multiply<Bytes::SIGNED, 0, 2 * TURN>(x + first_ * stride, stride);
-    amx_multiply<Bytes::SIGNED, 1, 2 * TURN + 1>(x + second_ * stride, stride);
+    amx_load<7>(weights, AMX_WIDTH);
+    amx_multiply<Bytes::SIGNED, 2 * TURN>(x + first_ * stride, stride);
+    amx_multiply<Bytes::SIGNED, 2 * TURN + 1>(x + second_ * stride, stride);
   }
   template <int TURN> void store_group(int g) {
-    amx_store<2 * TURN>(sums_.of[0][g]);
-    amx_store<2 * TURN + 1>(sums_.of[1][g]);
+    amx_store<2 * TURN>(sums_.of[0][g], AMX_WIDTH);
+    amx_store<2 * TURN + 1>(sums_.of[1][g], AMX_WIDTH);
   }
   // Sums are stored while the next ones are computed.
   void multiply(int from, int count) {
@@ -157,5 +166,36 @@ template <class Format> class AmxProduct {
     for (int m = 0; m < AMX_ROWS; m++) store(to + 16 * m, last && bias_ ? ::add(sums[m], bias) : sums[m]);
   }
 };
+
+// Tiles of bfloat16, one or two, times 1 to 32 rows. A sum is built in the order of groups, whatever meets it there.
+template <int TILES, int PANELS> inline void amx_halves(const PkMatrix& matrix, int tile, const Activations& a, int row, float (*out)[AMX_ROWS][16]) {
+  const size_t size = pk::tile_bytes(PK_BF16, a.groups), stride = a.half_stride * sizeof(Half), ahead = row == a.first ? TILES * size : 0;
+  const uint8_t* weights = matrix.tiles + tile * size;
+  const Half* x = a.halves + static_cast<size_t>(row) * a.half_stride;
+  const size_t next = AMX_ROWS * a.half_stride;
+  constexpr size_t bytes = pk::level_bytes(PK_BF16);
+  amx_zero_sums();
+  for (int g = 0; g < a.groups; g++, weights += bytes, x += pk::GROUP) {
+    for (int t = 0; ahead && t < TILES; t++) pk::prefetch(weights + t * size + ahead, bytes);
+    amx_load<4>(x, stride);
+    amx_load<5>(weights, AMX_WIDTH);
+    amx_add_products<0>();
+    if (TILES == 2) {
+      amx_load<5>(weights + size, AMX_WIDTH);
+      amx_add_products<1>();
+    }
+    if (PANELS == 1) continue;
+    amx_load<4>(x + next, stride);
+    amx_add_products<1 + TILES>();
+    if (TILES == 2) {
+      amx_load<5>(weights, AMX_WIDTH);
+      amx_add_products<2>();
+    }
+  }
+  amx_store<0>(out[0], AMX_WIDTH);
+  if (TILES == 2) amx_store<1>(out[1], AMX_WIDTH);
+  if (PANELS == 2) amx_store<2>(out[2], AMX_WIDTH);
+  if (PANELS == 2 && TILES == 2) amx_store<3>(out[3], AMX_WIDTH);
+}
 
 }  // namespace

@@ -5,8 +5,15 @@
 // recurrence (Milakov and Gimelshein, 2018).  A row's bits depend on its own keys alone.
 #pragma once
 #include "scores.h"
+#if defined(PK_AMX)
+#include "amx_attention.h"
+#endif
 
 namespace {
+
+#if !defined(PK_AMX)
+constexpr int ROWS_BEYOND = 0;
+#endif
 
 constexpr float NO_PEAK = -1e30f;
 // Pages of values that are added to sums while these are in registers. Of a few rows: pages lie so far apart that the
@@ -237,7 +244,13 @@ void attend_split(const typename Cache::Query* panel, const Reach& reach, const 
     if (wide) split_scores<F32Cache>(reader, BitByBit<Cell>(to_read, rows), panel, rows, to_read, dim, scores);
   }
   typename Cache::Reader reader;
-  if (!wide) split_scores<Cache>(reader, AtOnce<Cell>(to_read, rows), panel, rows, to_read, dim, scores);
+  const auto by_vectors = [&] { split_scores<Cache>(reader, AtOnce<Cell>(to_read, rows), panel, rows, to_read, dim, scores); };
+#if defined(PK_AMX)
+  if constexpr (in_halves<Cache>) amx_split_scores<Cache>(panel, rows, to_read, dim, scores);
+  else by_vectors();
+#else
+  if (!wide) by_vectors();
+#endif
   coming.ask_for();
   const bool ruled = a.soft_cap > 0.0f || a.biases || reach.first(rows - 1) > first;
   for (int r = 0; r < rows; r++) {
@@ -263,9 +276,17 @@ void attend_split(const typename Cache::Query* panel, const Reach& reach, const 
       };
       const int end_token = end_of(r), begin = begin_of(r);
       for (next = r + 1; next < rows && end_of(next) == end_token && begin_of(next) == begin; next++) {}
-      if (begin < end_token)
-        head_values<Cache>(weights + static_cast<size_t>(r) * pk::KEY_SPLIT + begin, next - r, value_pages + begin / 16, end_token - begin, value_dim,
-                           partials + static_cast<size_t>(r) * size + 16, size);
+      if (begin >= end_token) continue;
+      const typename Cache::Query* of = weights + static_cast<size_t>(r) * pk::KEY_SPLIT + begin;
+      float* out = partials + static_cast<size_t>(r) * size + 16;
+#if defined(PK_AMX)
+      if constexpr (in_halves<Cache>)
+        if (!part) {
+          amx_values<Cache>(of, next - r, value_pages + begin / 16, (end_token - begin) / 16, value_dim, out, size);
+          continue;
+        }
+#endif
+      head_values<Cache>(of, next - r, value_pages + begin / 16, end_token - begin, value_dim, out, size);
     }
 }
 

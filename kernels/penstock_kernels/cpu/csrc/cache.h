@@ -136,6 +136,9 @@ struct Bf16Cache : Halves16 {
       store(out + 16 * t + 16, load_odd(page + t * dim + 2 * d));
     }
   }
+  // N vectors of a page's values from number d on, in pairs: where they lie, or in memory of theirs.
+  static constexpr bool PAIRED = true;
+  template <int N> static inline const uint16_t* pairs_of_values(const uint16_t* page, int, int d, uint16_t*) { return page + 2 * d; }
   static constexpr bool SCALED = false;
   static inline V scaled(V dots, const uint16_t*) { return dots; }
   // The weights as they are used are summed up, so that they are exactly a distribution.
@@ -226,6 +229,14 @@ struct Int8Cache : Halves16 {
   }
   static inline void widen_values(const int8_t* page, int dim, int d, float* out) {
     for (int t = 0; t < 16; t++) store(out + 16 * t, load_i8(page + SCALES + t * dim + d));
+  }
+  // memory: [8][16 * N][2].
+  static constexpr bool PAIRED = false;
+  template <int N> static inline const uint16_t* pairs_of_values(const int8_t* page, int dim, int d, uint16_t* memory) {
+    const int8_t* levels = page + SCALES + d;
+    for (int t = 0; t < 16; t += 2)
+      for (int c = 0; c < N; c++) store_bf16_pairs(memory + 16 * N * t + 32 * c, load_i8(levels + t * dim + 16 * c), load_i8(levels + (t + 1) * dim + 16 * c));
+    return memory;
   }
   static constexpr bool SCALED = true;
   static inline V scaled(V dots, const int8_t* page) { return mul(dots, scales(page)); }

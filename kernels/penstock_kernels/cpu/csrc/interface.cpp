@@ -46,7 +46,8 @@ bool ask_for_amx() {
 }
 
 bool has_amx() {
-  return has_avx512vnni() && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") && ask_for_amx();
+  return has_avx512vnni() && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") && __builtin_cpu_supports("amx-bf16") &&
+         __builtin_cpu_supports("avx512bf16") && ask_for_amx();
 }
 
 bool has_avx512() { return has_avx512vnni() && __builtin_cpu_supports("avx512bf16"); }

@@ -18,8 +18,8 @@ struct Halves {
   static constexpr int KIND = PK_BF16;
   template <int M> static inline void group(const uint8_t* q, const uint8_t*, const Activations& a, int row, int g, V* sums) {
     const uint16_t* w = reinterpret_cast<const uint16_t*>(q);
-    const Half* x = a.halves + static_cast<size_t>(row) * a.stride + 32 * g;
-    const size_t stride = a.stride;
+    const Half* x = a.halves + static_cast<size_t>(row) * a.half_stride + 32 * g;
+    const size_t stride = a.half_stride;
     for (int i = 0; i < 16; i++, w += 32, x += 2) pair<M>(w, x, stride, sums);
   }
 #if defined(PK_BF16_UNITS)
@@ -88,12 +88,29 @@ template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, 
   for (int m = 0; m < M; m++) store(out + 16 * m, matrix.bias ? add(sums[m], bias) : sums[m]);
 }
 
+#if defined(PK_AMX)
+// out: [TILES][pk::ROWS][16].
+template <int TILES> void halves_of(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
+  alignas(64) float sums[4][AMX_ROWS][16];
+  if (rows > AMX_ROWS) amx_halves<TILES, 2>(matrix, tile, a, row, sums);
+  else amx_halves<TILES, 1>(matrix, tile, a, row, sums);
+  for (int t = 0; t < TILES; t++) {
+    const float* bias = matrix.bias ? matrix.bias + 16 * (tile + t) : nullptr;
+    for (int r = 0; r < rows; r++) {
+      const V sum = load(sums[r < AMX_ROWS ? t : 2 + t][r % AMX_ROWS]);
+      store(out + 16 * (t * pk::ROWS + r), bias ? add(sum, load(bias)) : sum);
+    }
+  }
+}
+#endif
+
 // Formats of few files, which share a decoded weight by fewer counts of rows: each is compiled for each instruction set.
 constexpr bool is_rare(int kind) { return kind == PK_U5H || kind == PK_U2K || kind == PK_S3K || kind == PK_U4W16 || kind == PK_T4W; }
 
 // Row counts that a decoded weight is shared by; others are made up of these.
 template <class Format> void tile_of(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
 #if defined(PK_AMX)
+  if constexpr (Format::KIND == PK_BF16) return halves_of<1>(matrix, tile, a, row, rows, out);
   if constexpr (AmxBytes<Format>::ANY)
     if (rows >= AMX_LEAST) return AmxProduct<Format>(matrix, tile, a, row, rows).run(out);
 #endif
@@ -175,12 +192,15 @@ inline void tile_product(const PkMatrix& matrix, int tile, const Activations& a,
   product_of_parts(matrix, tile, a, row, rows, out);
 }
 
-// Tiles that are multiplied together: two of floats share the reading of rows.
-inline int tiles_together(const PkMatrix& matrix) { return matrix.kind == PK_F32 ? 2 : 1; }
+// Tiles that are multiplied together: two of floats share the reading of rows, and two of bfloat16 where AMX reads them.
+inline int tiles_together(const PkMatrix& matrix) { return matrix.kind == PK_F32 || (HALVES_BEYOND && matrix.kind == PK_BF16) ? 2 : 1; }
 
 // out: [count][pk::ROWS][16], of one tile or two, from `tile` on.  By wider registers than these kernels' own where the
 // processor has them: a lane's sum is the same.
 inline void tile_products(const PkMatrix& matrix, int tile, int count, const Activations& a, int row, int rows, float* out) {
+#if defined(PK_AMX)
+  if (matrix.kind == PK_BF16 && a.parts == 1 && count == 2) return halves_of<2>(matrix, tile, a, row, rows, out);
+#endif
   const pk::FloatTiles wide = matrix.kind == PK_F32 ? pk::wide_floats.load(std::memory_order_relaxed) : nullptr;
   if (!wide) {
     for (int i = 0; i < count; i++) tile_product(matrix, tile + i, a, row, rows, out + 16 * pk::ROWS * i);

@@ -2,6 +2,9 @@
 #pragma once
 #include "cache.h"
 #include "elementwise.h"
+#if defined(PK_AMX)
+#include "amx.h"
+#endif
 
 namespace {
 

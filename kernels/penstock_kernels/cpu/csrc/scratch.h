@@ -140,9 +140,9 @@ inline ThreadScratch thread_scratch(const PkProgram& m, const Limits& most, char
   for (int i = 0; i < PK_BUFFERS; i++) Limits::raise(widest, m.widths[i]);
   at = t.own.place(at, PRIVATE_ROWS, m.widths[PK_INPUT], parts_of(m));
   if (most.by_head) at = t.by_head.place(at, pk::ROWS, static_cast<int>(most.by_head), parts_of(m));
-  Activations::take(at, t.scores, most.rows * pk::KEY_SPLIT);
-  Activations::take(at, t.weights, most.rows * pk::KEY_SPLIT);
-  Activations::take(at, t.queries, most.rows * QUERY_STRIDE);
+  Activations::take(at, t.scores, (most.rows + ROWS_BEYOND) * pk::KEY_SPLIT);
+  Activations::take(at, t.weights, (most.rows + ROWS_BEYOND) * pk::KEY_SPLIT);
+  Activations::take(at, t.queries, (most.rows + ROWS_BEYOND) * QUERY_STRIDE);
   Activations::take(at, t.partial, most.rows * partial_size(most.value_dim));
   Activations::take(at, t.folded, most.rows * partial_size(most.value_dim));
   Activations::take(at, t.row, pk::padded(widest, 32));
