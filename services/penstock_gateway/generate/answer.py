@@ -75,6 +75,7 @@ class StreamedAnswer:
         "_open",
         "_opened",
         "_plain",
+        "_prepared",
         "_prompt_tokens",
         "_recorder",
         "_reply",
@@ -111,6 +112,8 @@ class StreamedAnswer:
         self._opened = False
         self._plain: PlainChunk | None = None
         """Writes what the only choice gains, once it has begun, where that is text alone."""
+        self._prepared: PlainChunk | None = None
+        """What `_plain` will be, where the beginning is written before the first token comes."""
         self._unsent = bytearray()
         """Events that go out with the next ones."""
         self._written: bytes | bytearray = b""
@@ -121,6 +124,7 @@ class StreamedAnswer:
         what came before has been written."""
         self._batch, self._events = batch, events
         self._reply.begin(batch.prompt_logprobs)
+        self._prepare()
         batch.feed(self._write_now)
         async for arrivals in batch.arrivals():
             out = self._unsent
@@ -160,6 +164,8 @@ class StreamedAnswer:
                 [delta] = deltas
                 self._written = plain.event(delta.text) if delta.text else b""
                 self._completion_tokens += len(delta.token_ids)
+            elif self._prepared is not None and len(deltas) == 1:
+                self._begin(self._prepared, deltas[0])
             elif self._reply.is_large(deltas):
                 return None
             else:
@@ -168,6 +174,21 @@ class StreamedAnswer:
             self._error = error  # For `run` to raise.
             return None
         return self._put_now
+
+    def _prepare(self) -> None:
+        """Writes what a stream of plain text begins with, while nothing has come: first tokens of
+        many streams may come in one step, and each waits for the work on those before it."""
+        if self._choices == 1 and not self._counts_usage:
+            self._prepared = self._reply.plain_chunk(0, self._no_usage)
+            if self._prepared is not None:
+                self._open_choices(self._unsent)
+
+    def _begin(self, plain: PlainChunk, delta: SequenceDelta) -> None:
+        """Writes the first delta, which ends nothing, behind what was prepared."""
+        written = self._unsent + (plain.event(delta.text) if delta.text else b"")
+        self._completion_tokens += len(delta.token_ids)
+        self._written, self._unsent = written, bytearray()
+        self._plain, self._prepared = plain, None
 
     def _write_any(self, deltas: list[SequenceDelta]) -> None:
         # A copy: a delta that fails half-way leaves nothing behind.

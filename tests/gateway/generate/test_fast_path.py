@@ -25,6 +25,7 @@ from penstock_gateway.generate.reply import (
     append_event,
 )
 from penstock_gateway.http.events import EventStream, Room
+from penstock_gateway.request.fields import StreamOptions
 from tests.gateway.byte_tokenizer import ByteTokenizer
 from tests.gateway.fake_engine import FakeEngineClient, Step
 from tests.gateway.live_gateway import LiveGateway
@@ -116,6 +117,50 @@ async def test_the_end_of_plain_text_is_sent_in_the_turn_that_brings_it() -> Non
         re.findall(rb'"content":"(.)"|"finish_reason":"(.*?)"', each) for each in connection.sent
     ]
     assert sent == [[], [(b"a", b"")], [(b"b", b""), (b"", b"length")]]
+
+
+@pytest.mark.parametrize("format_of", [chat_format, completion_format])
+@pytest.mark.parametrize("first", ["a", ""])
+async def test_what_is_prepared_is_what_the_first_delta_would_have_brought(
+    format_of: Callable[[], ChatFormat | CompletionFormat], first: str
+) -> None:
+    """Also where the first token's text is held back."""
+    deltas = [
+        SequenceDelta(index=0, text=first, token_ids=[1]),
+        SequenceDelta(index=0, text="b", token_ids=[2]),
+        SequenceDelta(index=0, text="c", token_ids=[3], finish_reason="length"),
+    ]
+    found = []
+    for prepares in (False, True):
+        connection = Connection()
+        events = EventStream(connection.send, keepalive=0, room=Room(full=False))
+        answer = StreamedAnswer(format_of(), None, 1, 1, None)  # type: ignore[arg-type]
+        batch = GenerationBatch([], 1, None, background=False)  # type: ignore[arg-type]
+        answer._batch, answer._events = batch, events
+        if prepares:
+            answer._prepare()
+            assert answer._prepared is not None
+        assert connection.sent == [], "nothing goes out before a token"
+        for delta in deltas:
+            put = answer._write_now([delta])
+            assert put is not None
+            put()
+        found.append((connection.sent, answer._completion_tokens))
+    assert found[0] == found[1]
+
+
+def test_nothing_is_prepared_where_the_first_token_tells_what_to_write() -> None:
+    usage = StreamOptions(include_usage=True, continuous_usage_stats=True)
+    echo = EchoOptions(echo=True)
+    echoing = CompletionFormat(HEAD, ByteTokenizer(), echo, [Prompt([1], "x")], 1)  # type: ignore[arg-type]
+    for reply, options, choices in (
+        (echoing, None, 1),
+        (chat_format(), usage, 1),
+        (chat_format(), None, 2),
+    ):
+        answer = StreamedAnswer(reply, options, choices, 1, None)  # type: ignore[arg-type]
+        answer._prepare()
+        assert (answer._prepared, answer._unsent) == (None, b"")
 
 
 async def test_a_server_that_does_not_tell_has_no_room() -> None:
