@@ -8,6 +8,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from functools import cache
 
 from fastapi import FastAPI
 
@@ -107,6 +108,17 @@ def main(
     START.passed("application")
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(reached, app, sock, admin, shared=shared))
+
+
+@cache
+def make_ahead() -> None:
+    """Makes once what every gateway makes when it starts, for the process that they are forks of,
+    and throws it away: they have what it left, which are types that were looked through, patterns
+    that were compiled, modules that were imported."""
+    app = create_app([], GatewayConfig())
+    GatewayServer(app).config.load()
+    _loop_factory()
+    app.state.service.media.close()
 
 
 async def _serve(

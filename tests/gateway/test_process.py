@@ -131,12 +131,12 @@ for module, name in [(os, "urandom"), (secrets, "token_hex"), (secrets, "token_b
                      (secrets, "randbits"), (uuid, "uuid4")]:
     setattr(module, name, watched(getattr(module, name)))
 import penstock_gateway.process
-import penstock_gateway.endpoints
+penstock_gateway.process.make_ahead()
 """
 
 
-def test_imports_draw_nothing() -> None:
-    """Gateways are forks of a process that has imported all that: it would be the same in all."""
+def test_what_forks_share_draws_nothing() -> None:
+    """Gateways are forks of a process that has done all that: it would be the same in all."""
     found = subprocess.run([sys.executable, "-c", DRAWS], capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (0, ""), found.stderr
 

@@ -61,10 +61,11 @@ COMPILED = {
 """Packages with libraries that a process may have mapped after an ordinary answer."""
 IMPORTED = {
     "engine": EVERYWHERE | {"typing_extensions", "zmq"},
-    "gateway": EVERYWHERE
-    | {"annotated_doc", "annotated_types", "anyio", "click", "fastapi", "h11", "opentelemetry"}
-    | {"prometheus_client", "pydantic", "pydantic_core", "python_multipart", "sniffio", "starlette"}
-    | {"tokenizers", "typing_extensions", "typing_inspection", "uvicorn", "zmq"},
+    "fork-server": EVERYWHERE
+    | {"annotated_doc", "annotated_types", "anyio", "click", "fastapi", "h11", "httptools"}
+    | {"opentelemetry", "prometheus_client", "pydantic", "pydantic_core", "python_multipart"}
+    | {"sniffio", "starlette", "tokenizers", "typing_extensions", "typing_inspection", "uvicorn"}
+    | {"uvloop", "websockets", "zmq"},
     "worker": EVERYWHERE | {"numpy", "torch", "torchgen", "tqdm", "typing_extensions", "zmq"},
 }
 """Packages that a process may have imported when it waits for its model."""

@@ -45,6 +45,8 @@ def test_phases_are_parts_of_what_is_measured_from_outside(tiny_model: str) -> N
                 assert [part.rsplit(" ", 1)[0] for part in _parts(said[1])] == [
                     each["name"] for each in phases
                 ]
+            # Which gateways needn't read again.
+            assert "tokenizer" in {each["name"] for each in start["fork-server"]}
             read = {each["name"]: each.get("bytes", 0) for each in start["worker 0"]}
     files = load_manifest(prepare(tiny_model)).weights.files
     assert read.pop("weights read and laid out") == sum(Path(file).stat().st_size for file in files)

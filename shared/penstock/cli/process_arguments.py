@@ -33,10 +33,16 @@ def gateway(parser: Parser) -> None:
 def fork_server(parser: Parser) -> None:
     """`penstock fork-server`."""
     parser.description = (
-        "Imports what gateways need and forks them, so that one that died is replaced at once."
+        "Imports and reads what gateways need and forks them, so that one that died is replaced at "
+        "once."
     )
     parser.add_argument(
         "--fd", type=int, required=True, metavar="FD", help="Socket on which forks are asked for."
+    )
+    parser.add_argument(
+        "--model-dir",
+        metavar="FOLDER",
+        help="Prepared folder of the model whose tokenizer they need.",
     )
     flags.add_settings(parser, flags.LOG)
     _supervision(parser)

@@ -184,6 +184,15 @@ def _import_gateway() -> None:
         import penstock_gateway.process  # noqa: F401
 
 
+def _import_fork_server() -> None:
+    _import_gateway()
+    with uncollected():
+        from penstock_gateway.process import make_ahead
+
+        with suppress(Exception):  # The gateway that can't be made says why.
+            make_ahead()
+
+
 def _import_engine() -> None:
     with uncollected():
         import penstock_engine.process  # noqa: F401
@@ -196,7 +205,7 @@ def _import_worker() -> None:
 
 
 _IMPORTS: dict[str, Callable[[], None]] = {
-    "fork-server": _import_gateway,
+    "fork-server": _import_fork_server,
     "engine": _import_engine,
     "worker": _import_worker,
 }
@@ -226,10 +235,15 @@ def _gateway(arguments: argparse.Namespace) -> int:
 
 
 def _fork_server(arguments: argparse.Namespace) -> int:
-    _import_gateway()
+    _import_fork_server()
     from penstock.supervisor.fork_server import serve
+    from penstock.text.read_ahead import read_ahead
 
     START.passed("imports")
+    if arguments.model_dir is not None:
+        with suppress(OSError, UnsupportedModel):  # Who serves the model says so.
+            read_ahead((Path(arguments.model_dir) / "tokenizer.json").read_bytes())
+        START.passed("tokenizer")
     START.done()
     serve(arguments.fd, OwnRole())
     return 0

@@ -11,9 +11,9 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.model.media_facts import MediaFacts
 from penstock.process import logs
-from penstock.process.memory import trim_heap
 from penstock.process.start_phases import START
 from penstock.protocol.to_frontend import Limits, Welcome
+from penstock.text.read_ahead import tokenizer_of
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
 
@@ -35,11 +35,9 @@ class ModelText:
                 "(tokenizer.json and the chat template)"
             )
         START.passed("engine core")
-        tokenizer = Tokenizer.from_bytes(
+        tokenizer = tokenizer_of(
             frames[0], add_bos=welcome.add_bos, bos_token_id=welcome.generation.bos_token_id
         )
-        tokenizer.prepare()
-        trim_heap()  # Reading takes twice what a tokenizer then has.
         START.passed("tokenizer")
         START.done()
         source = frames[1].decode()

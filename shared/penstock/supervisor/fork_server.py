@@ -1,11 +1,12 @@
 """The process that gateways are forks of: the first ones, and those that take the place of one that
 died.
 
-What gateways import takes most of the time of their start, 0.5 s of a processor each, and seconds
-on one that is busy; here it is done once for all of them, and they share its pages. Nothing else
-happens in this process, so it has no second thread, whose locks a fork would find held. A fork is
-made by a fork that ends at once: so its parent becomes the supervisor, which waits for it as for
-others, and which it doesn't outlive. Where this process can't answer, gateways are executed.
+What gateways import, make of it and read takes nearly all of the time of their start, 1 s of a
+processor each, and seconds on one that is busy; here it is done once for all of them, and they
+share its pages. Nothing else happens in this process, so it has no second thread, whose locks a
+fork would find held. A fork is made by a fork that ends at once: so its parent becomes the
+supervisor, which waits for it as for others, and which it doesn't outlive. Where this process can't
+answer, gateways are executed.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class System:
             self._child(runtime, spec) for replica in replicas for spec in replica.workers
         ]
         self._engines = [self._child(runtime, replica.engine) for replica in replicas]
-        self._make_front(runtime, ("--engine-endpoint", frontends))
+        self._make_front(runtime, ("--engine-endpoint", frontends), model_dir)
         await self._watch(frontends, model_dir, runtime)
 
     async def _serve_several(self, runtime: RuntimeDir, entries: tuple[ModelEntry, ...]) -> None:
@@ -187,8 +187,10 @@ class System:
         self._make_front(runtime, (*arguments, "--models-socket", str(models.socket.path)))
         await self._watch(models.frontends, None, runtime)
 
-    def _make_front(self, runtime: RuntimeDir, engines: tuple[str, ...]) -> None:
-        """engines: the arguments that say how they are reached."""
+    def _make_front(
+        self, runtime: RuntimeDir, engines: tuple[str, ...], model_dir: Path | None = None
+    ) -> None:
+        """engines: the arguments that say how they are reached.  model_dir: of the only model."""
         if self._listener is None:
             return
         # From here on connections wait instead of being refused, also while a gateway is started
@@ -199,7 +201,9 @@ class System:
         specs = FrontSpecs(self.config, runtime, engines, fd, grace, held)
         with suppress(OSError):  # Then gateways are executed.
             failure, ahead = runtime.path / "fork-server.failure", self.options.ahead
-            self._forks = ForkServer(lambda fd: kept_child(specs.fork_server(fd), failure, ahead))
+            self._forks = ForkServer(
+                lambda fd: kept_child(specs.fork_server(fd, model_dir), failure, ahead)
+            )
         self._front = [self._child(runtime, spec, self._forks) for spec in specs.gateways()]
         self._batches = [self._child(runtime, spec) for spec in specs.batches()]
         self._grpc = [self._child(runtime, spec) for spec in specs.grpc()]
@@ -368,9 +372,11 @@ class FrontSpecs:
             for index in range(self.config.gateways)
         ]
 
-    def fork_server(self, fd: int) -> ChildSpec:
-        """The process that gateways are forks of; it is asked for them over that socket."""
-        arguments = ("fork-server", *self._common()[:2], "--fd", str(fd))
+    def fork_server(self, fd: int, model_dir: Path | None) -> ChildSpec:
+        """The process that gateways are forks of; it is asked for them over that socket. model_dir:
+        of the model that all of them have, if there is one."""
+        model = () if model_dir is None else ("--model-dir", str(model_dir))
+        arguments = ("fork-server", *self._common()[:2], "--fd", str(fd), *model)
         return ChildSpec("fork-server", arguments, inherited=(fd,))
 
     def batches(self) -> list[ChildSpec]:

@@ -218,10 +218,10 @@ class Tokenizer:
         return self._fallback_pieces[skip_special_tokens]
 
     @cached_property
-    def _backend_adds_bos(self) -> bool:
-        """Whether tokenizer.json's own post-processor puts BOS in front."""
+    def _put_in_front(self) -> list[int]:
+        """The token that tokenizer.json's own post-processor puts in front, or none."""
         ids: list[int] = self._backend.encode("", add_special_tokens=True).ids
-        return ids[:1] == [self.bos_token_id]
+        return ids[:1]
 
     @cached_property
     def _plain(self) -> Backend:
@@ -250,7 +250,7 @@ class Tokenizer:
         bos = self.bos_token_id
         if not self.add_bos or bos is None:
             return ids
-        if self._backend_adds_bos:
+        if self._put_in_front == [bos]:
             return ids[1:] if ids[1:2] == [bos] else ids
         return ids if ids[:1] == [bos] else [bos, *ids]
 

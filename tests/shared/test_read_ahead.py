@@ -1,0 +1,96 @@
+"""A tokenizer that was read ahead is what is read anew: for any BOS, and in forks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from tokenizers import Tokenizer as Backend
+
+from penstock.errors import UnsupportedModel
+from penstock.text import read_ahead as module
+from penstock.text import tokenizer as tokenizer_module
+from penstock.text.read_ahead import read_ahead, tokenizer_of
+from penstock.text.tokenizer import Tokenizer
+from tests.shared.tiny_models import byte_level_tokenizer, sentencepiece_tokenizer
+
+pytestmark = pytest.mark.timeout(240)
+TEXTS = ("", "the cat <|im_end|> sat", " on\n", "<s>a mat", "é")
+
+
+@pytest.fixture(autouse=True)
+def none_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_read", {})
+
+
+def content_of(make: Callable[[], Backend]) -> bytes:
+    return make().to_str().encode()
+
+
+@pytest.mark.parametrize("make", [byte_level_tokenizer, sentencepiece_tokenizer])
+@pytest.mark.parametrize(("add_bos", "bos"), [(False, None), (True, 1), (True, None), (False, 2)])
+def test_it_is_what_is_read_anew(
+    make: Callable[[], Backend], add_bos: bool, bos: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = content_of(make)
+    anew = Tokenizer.from_bytes(content, add_bos=add_bos, bos_token_id=bos)
+    read_ahead(content)
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer_module, "load_backend", None)  # It isn't read again.
+        for each in (True, False):
+            tokenizer_of(content, add_bos=each, bos_token_id=0).encode("another")
+        ahead = tokenizer_of(content, add_bos=add_bos, bos_token_id=bos)
+    assert (ahead.add_bos, ahead.bos_token_id) == (anew.add_bos, anew.bos_token_id)
+    for text in TEXTS:
+        for options in ({}, {"parse_special": False}, {"add_special": False}, {"begins": False}):
+            ids = anew.encode(text, **options)
+            assert ahead.encode(text, **options) == ids
+            assert ahead.decode(ids) == anew.decode(ids)
+
+
+def test_another_models_is_its_own() -> None:
+    read_ahead(content_of(byte_level_tokenizer))
+    other = content_of(sentencepiece_tokenizer)
+    anew = Tokenizer.from_bytes(other, add_bos=True, bos_token_id=1)
+    found = tokenizer_of(other, add_bos=True, bos_token_id=1)
+    assert [found.encode(text) for text in TEXTS] == [anew.encode(text) for text in TEXTS]
+
+
+def test_what_is_none_is_refused() -> None:
+    with pytest.raises(UnsupportedModel):
+        read_ahead(b"{}")
+    with pytest.raises(UnsupportedModel):
+        tokenizer_of(b"{}", add_bos=False, bos_token_id=None)
+
+
+FORKS = """
+import os, sys
+from penstock.supervisor.ahead import is_single_threaded
+from penstock.text.read_ahead import read_ahead, tokenizer_of
+from penstock.text.tokenizer import LONG_TEXT, Tokenizer
+
+content = sys.stdin.buffer.read()
+read_ahead(content)
+assert is_single_threaded()
+for _ in range(2):
+    if os.fork() == 0:
+        text = "the cat sat on the mat " * LONG_TEXT
+        ids = tokenizer_of(content, add_bos=False, bos_token_id=None).encode(text)
+        anew = Tokenizer.from_bytes(content, add_bos=False, bos_token_id=None)
+        os._exit(0 if ids == anew.encode(text) else 1)
+assert [os.wait()[1] for _ in range(2)] == [0, 0]
+"""
+
+
+def test_forks_share_it() -> None:
+    """Also for texts that the library encodes in threads."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS],
+        input=content_of(byte_level_tokenizer),
+        capture_output=True,
+        timeout=200,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
