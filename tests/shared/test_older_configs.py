@@ -87,3 +87,26 @@ def test_gguf_files() -> None:
         assert found.architecture == name
     with pytest.raises(UnsupportedModel, match="ALiBi"):
         BAICHUAN.read_gguf(GGUFMetadata(Fields({**KEYS, "block_count": 40}, "x"), (), 64_000))
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        ("num_experts_per_tok", 3),
+        ("router_jitter_noise", -0.1),
+        ("rope_scaling", {"long_mscale": 1.5}),
+        ("rope_scaling", {"rope_type": "linear", "type": "linear", "factor": 2.0}),
+    ],
+)
+def test_other_mixtures_of_phi_are_refused(key: str, wrong: Any) -> None:
+    """Its cosines and sines have one multiplier, which config.json says."""
+    own = read("copy/phimoe")
+    experts, scaling = own.layers[0].feed_forward.experts, own.ropes[0].scaling
+    assert experts is not None
+    assert scaling is not None
+    assert (experts.router, experts.nearness, own.head_bias) == ("sparse_mixer", 0.02, True)
+    assert scaling.attention_factor == 1.243163121016122
+    if isinstance(wrong, dict) and "type" not in wrong:
+        wrong = RELEASES["copy/phimoe"]["config"][key] | wrong
+    with pytest.raises(UnsupportedModel, match=r"mscale|linear|num_experts|router_jitter"):
+        read("copy/phimoe", **{key: wrong})

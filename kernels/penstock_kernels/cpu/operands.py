@@ -19,7 +19,7 @@ from penstock_kernels.cpu.structs import (
 )
 
 _NORMS = {"rms": 1, "layer": 2}
-SCORINGS = {"softmax": 0, "sigmoid": 1, "sqrt_softplus": 2}
+SCORINGS = {"softmax": 0, "sigmoid": 1, "sqrt_softplus": 2, "sparse_mixer": 3}
 """Numbers of what makes scores of a router's products (PkScoring), by name."""
 _LANES = 16
 MAX_HEAD_DIM = 1024
@@ -287,7 +287,11 @@ class Experts:
     gates: tuple[PackedMatrix, ...] = ()
     """The gate matrix of each expert; empty for experts without a gate."""
     scoring: str = "softmax"
-    """What makes scores of the router's products: softmax, sigmoid or sqrt_softplus."""
+    """What makes scores of the router's products, of SCORINGS. sparse_mixer: one choice after
+    another, the best product that is left has its softmax over those left that are near it."""
+    nearness: float = 0.0
+    """Of sparse_mixer: how far below the best one is near it, as a share of the larger of the best
+    one and the other's size."""
     normalised: bool = True
     weighs_input: bool = False
     """Whether a share is a factor of the expert's input, instead of its result."""
@@ -319,6 +323,7 @@ class Experts:
             weighs_input=self.weighs_input,
             scale=self.scale,
             sum_floor=self.sum_floor,
+            nearness=self.nearness,
             correction=_address(self.correction),
             gates=_array(self.gates) if self.gates else None,
             ups=_array(self.ups),

@@ -96,6 +96,7 @@ class PkExperts(ctypes.Structure):
         ("weighs_input", c_int32),
         ("scale", c_float),
         ("sum_floor", c_float),
+        ("nearness", c_float),
         ("correction", c_void_p),
         ("gates", ctypes.POINTER(PkMatrix)),
         ("ups", ctypes.POINTER(PkMatrix)),

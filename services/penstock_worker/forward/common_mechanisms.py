@@ -1,4 +1,5 @@
-"""What all backends that compute layers themselves have beyond Llama's."""
+"""What backends that compute layers themselves have beyond Llama's: all of them, and those for
+CPUs."""
 
 from __future__ import annotations
 
@@ -62,4 +63,24 @@ COMMON = frozenset(
     }
 )
 """A mechanism belongs here once the last of these backends has it. Until then, those that have it
-add it in their own MECHANISMS: a backend never gets a model that needs what it doesn't name."""
+name it beside these: a backend never gets a model that needs what it doesn't name."""
+ON_CPUS = COMMON | {
+    mechanism.BESIDE_ATTENTION,
+    mechanism.CHANNEL_DECAY,
+    mechanism.CHOSEN_BLOCKS,
+    mechanism.CHOSEN_TOKENS,
+    mechanism.COMPRESSED,
+    mechanism.EXPERTS_BY_TOKEN,
+    mechanism.HEAD_GATE,
+    mechanism.HYPER_CONNECTIONS,
+    mechanism.LIMITED_GATE,
+    mechanism.LIMITED_INNER,
+    mechanism.MAMBA1,
+    mechanism.OVERSHOOTING,
+    mechanism.QUERY_HEADS,
+    mechanism.SHARED_CHOICE,
+    mechanism.SPARSE_MIXER,
+    mechanism.SQRT_SOFTPLUS,
+    mechanism.UNNORMED_MAMBA2,
+}
+"""What the CPU kernels and the reference have."""

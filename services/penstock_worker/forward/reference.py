@@ -11,24 +11,6 @@ from torch import Tensor
 
 from penstock.model.config import PreparedModel
 from penstock.model.kv_layout import kv_layout
-from penstock.model.mechanisms import (
-    BESIDE_ATTENTION,
-    CHANNEL_DECAY,
-    CHOSEN_BLOCKS,
-    CHOSEN_TOKENS,
-    COMPRESSED,
-    EXPERTS_BY_TOKEN,
-    HEAD_GATE,
-    HYPER_CONNECTIONS,
-    LIMITED_GATE,
-    LIMITED_INNER,
-    MAMBA1,
-    OVERSHOOTING,
-    QUERY_HEADS,
-    SHARED_CHOICE,
-    SQRT_SOFTPLUS,
-    UNNORMED_MAMBA2,
-)
 from penstock.model.media_facts import alignment_heads
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import pad_rows, padded_rows
@@ -44,7 +26,7 @@ from penstock_worker.attention.interface import AttentionBackend, BatchLayout, C
 from penstock_worker.attention.reference import EncoderDecoderCache, ReferenceAttention
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.aux_hidden import aux_hidden_for
-from penstock_worker.forward.common_mechanisms import COMMON
+from penstock_worker.forward.common_mechanisms import ON_CPUS
 from penstock_worker.forward.interface import (
     Batch,
     Forward,
@@ -66,24 +48,7 @@ from penstock_worker.states.slot_states import SlotStates
 from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.opening import open_weights
 
-MECHANISMS = COMMON | {
-    BESIDE_ATTENTION,
-    CHANNEL_DECAY,
-    CHOSEN_BLOCKS,
-    CHOSEN_TOKENS,
-    HEAD_GATE,
-    LIMITED_INNER,
-    COMPRESSED,
-    EXPERTS_BY_TOKEN,
-    HYPER_CONNECTIONS,
-    LIMITED_GATE,
-    MAMBA1,
-    OVERSHOOTING,
-    QUERY_HEADS,
-    SHARED_CHOICE,
-    SQRT_SOFTPLUS,
-    UNNORMED_MAMBA2,
-}
+MECHANISMS = ON_CPUS
 """What this backend has beyond Llama's layers."""
 
 

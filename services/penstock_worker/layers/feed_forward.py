@@ -101,6 +101,8 @@ class Router:
         chosen. `chosen`: [rows, active] int64, where it is known; None: those with the highest
         scores are."""
         spec, raw = self._spec, self._scores(hidden).float()
+        if spec.router == "sparse_mixer":
+            return sparse_mixture(raw, spec.active, spec.nearness)
         if spec.router == "softmax":
             raw = raw - raw.amax(-1, keepdim=True)
             scores = raw.exp()
@@ -138,6 +140,25 @@ class Router:
         )
         open_groups = torch.zeros_like(by_group[..., 0], dtype=torch.bool).scatter_(1, best, True)
         return open_groups[..., None].expand_as(by_group).flatten(1)
+
+
+def sparse_mixture(products: Tensor, active: int, nearness: float) -> Tensor:
+    """SparseMixer at inference (Liu et al., "GRIN: gradient-informed MoE", 2024): one choice after
+    another, the best product that is left has its softmax over those left that are near it.
+
+    products: [rows, experts] float32.  nearness: as ExpertsSpec has it.  Returns each expert's
+    weight for each row, like it; 0 if it isn't chosen.
+    """
+    weights, left = torch.zeros_like(products), products
+    for _ in range(active):
+        best = left.argmax(-1, keepdim=True)
+        peak = left.gather(1, best)
+        # Where both are 0, their distance is no number and nothing is farther.
+        far = (peak - products) / products.abs().maximum(peak) > nearness
+        total = (left - peak).exp().masked_fill(far, 0.0).sum(-1, keepdim=True)
+        weights = weights.scatter(1, best, 1.0 / total)
+        left = left.scatter(1, best, float("-inf"))
+    return weights
 
 
 class RoutedExperts:

@@ -52,6 +52,7 @@ from penstock.families.nemotron import NEMOTRON, NEMOTRON_H
 from penstock.families.nomic_bert import NOMIC_BERT
 from penstock.families.olmo2 import OLMO2, OLMO3, OLMOE
 from penstock.families.olmo_hybrid import OLMO_HYBRID
+from penstock.families.phimoe import PHIMOE
 from penstock.families.qwen import QWEN
 from penstock.families.qwen2 import MIMO, QWEN2, QWEN2_MOE
 from penstock.families.qwen3 import QWEN3, QWEN3_MOE
@@ -80,6 +81,7 @@ FAMILIES: dict[str, Family] = {
         GEMMA3N,
         GEMMA4,
         PHI3,
+        PHIMOE,
         SMOLLM3,
         OLMO2,
         OLMO3,

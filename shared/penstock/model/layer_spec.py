@@ -235,12 +235,14 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     limit: float | None = None
     """The chosen experts' `limit`, as FeedForwardSpec has it."""
     latent: int = 0
-    """Size of the vector that a token's experts read and whose sum they write: one matrix makes it
-    of the hidden state, another one leads back (NVIDIA, "Nemotron 3", 2025). The router and the
-    shared expert don't take part. 0: experts read the hidden state."""
-    router: Literal["softmax", "sigmoid", "sqrt_softplus"] = "softmax"
+    """Size of what a token's experts, but not the shared one, read and write: a matrix makes it of
+    the hidden state, another one leads back (NVIDIA, "Nemotron 3", 2025). 0: the hidden state."""
+    router: Literal["softmax", "sigmoid", "sqrt_softplus", "sparse_mixer"] = "softmax"
     """What makes scores of its products. Normalised, softmax over all experts is that over the
-    chosen ones."""
+    chosen ones.  sparse_mixer (Liu et al., "GRIN", 2024): one choice after another, the best
+    product that is left has its softmax over those left that are near it."""
+    nearness: float = 0.0
+    """Of sparse_mixer: how far below the best is near it, as a share of the larger of the two."""
     by_token: bool = False
     """Whether a table says which experts a token's id has (Roller et al., "Hash layers for large
     sparse models", 2021): scores only weigh them. Only where `hyper_connections` are."""
@@ -267,9 +269,8 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     weighs_input: bool = False
     """Whether an expert's weight is a factor of its input, instead of its result (Llama 4)."""
     beside: bool = False
-    """Whether a network of the layer's own inner dimension stands beside the experts (Gemma 4).
-    Both have norms of their own before and after them; the router's input is normalised by
-    another one. Only in layers of order `sandwich`."""
+    """Whether a network of the layer's own inner dimension is beside the experts (Gemma 4), both
+    and the router with norms of their own. Only in layers of order `sandwich`."""
 
     def width(self, hidden: int) -> int:
         """Returns how many numbers the chosen experts read and write."""
@@ -289,8 +290,7 @@ class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):
     bias: bool = False
     limit: float | None = None
     """What activation(gate) is at most, and up as well, which is at least minus that (StepFun,
-    "Step 3.5 Flash", 2026). None: there are no bounds. Beside experts, it is of the one that every
-    token has."""
+    "Step 3.5 Flash", 2026). None: no bounds. Beside experts: of the one that all tokens have."""
     inner: int | None = None
     """Inner dimension; None: as ModelConfig says."""
     sparsity: float = 0.0

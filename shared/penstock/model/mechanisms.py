@@ -52,6 +52,7 @@ LOGITS_RULE = "a multiplier, cap or bias of logits"
 EXPERTS = "a mixture of experts"
 LATENT_EXPERTS = "experts over latents"
 SQRT_SOFTPLUS = "scores of experts by the root of a softplus"
+SPARSE_MIXER = "experts that are weighed among those near the best"
 EXPERTS_BY_TOKEN = "experts that a token's id chooses"
 EXPERTS_FLOOR = "a floor of the sum of experts' weights"
 SHARED_EXPERT_GATE = "a gate of the shared expert"
@@ -233,6 +234,8 @@ def _of_feed_forward(spec: FeedForwardSpec) -> Iterator[str]:
             yield EXPERTS_FLOOR
         if spec.experts.router == "sqrt_softplus":
             yield SQRT_SOFTPLUS
+        if spec.experts.router == "sparse_mixer":
+            yield SPARSE_MIXER
         if spec.experts.by_token:
             yield EXPERTS_BY_TOKEN
         if spec.experts.latent:

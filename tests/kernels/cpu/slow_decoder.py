@@ -421,6 +421,8 @@ def _shares(layer: SlowLayer, raw: np.ndarray) -> np.ndarray:
     """The share of each expert, for each row; 0 for one that isn't chosen."""
     said = layer.spec.feed_forward.experts
     assert said is not None
+    if said.router == "sparse_mixer":
+        return np.stack([_mixed(row, said.active, said.nearness) for row in raw])
     scores = 1 / (1 + np.exp(-raw))
     if said.router == "softmax":
         scores = np.exp(raw) / np.exp(raw).sum(-1, keepdims=True)
@@ -437,6 +439,17 @@ def _shares(layer: SlowLayer, raw: np.ndarray) -> np.ndarray:
     if said.normalised:
         shares /= shares.sum(-1, keepdims=True) + said.sum_floor
     return shares * said.scale
+
+
+def _mixed(raw: np.ndarray, active: int, nearness: float) -> np.ndarray:
+    """SparseMixer's shares of one row."""
+    shares, left = np.zeros_like(raw), list(range(len(raw)))
+    for _ in range(active):
+        best = max(left, key=lambda at: raw[at])
+        near = [at for at in left if raw[best] - raw[at] <= nearness * max(abs(raw[at]), raw[best])]
+        shares[best] = 1 / np.exp(raw[near] - raw[best]).sum()
+        left.remove(best)
+    return shares
 
 
 def _has_bias(name: str, spec: LayerSpec) -> bool:

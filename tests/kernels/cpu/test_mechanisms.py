@@ -145,6 +145,11 @@ MODELS = {
             experts=experts(7, 3, router="sqrt_softplus", correction=True, shared_inner=100),
         )
     ),
+    "experts that are near the best": sizes(
+        feed_forward(
+            experts=experts(7, 3, router="sparse_mixer", nearness=0.8, normalised=False),
+        )
+    ),
     "capped logits": sizes(LayerSpec(), logits_soft_cap=2.0),
 }
 

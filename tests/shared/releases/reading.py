@@ -35,7 +35,6 @@ NOT_SERVED = {
     "copy/llava_v1.5_7b",
     "copy/phi3_v",
     "copy/phi3small",
-    "copy/phimoe",
     "moonshotai/Kimi-K3",
 }
 """Releases of architectures that no family describes."""

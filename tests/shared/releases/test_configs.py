@@ -114,7 +114,8 @@ def their_rotation(text: Any, kind: str | None, dims: int) -> tuple[torch.Tensor
     settings = text.rope_parameters[kind] if kind else text.rope_parameters
     stretched = ROPE_INIT_FUNCTIONS.get(settings["rope_type"])
     if stretched is not None:
-        return stretched(text, "cpu", **({"layer_type": kind} if kind else {}))
+        found, factor = stretched(text, "cpu", **({"layer_type": kind} if kind else {}))
+        return found, settings.get("short_mscale", factor)  # PhiMoE's class has its own.
     dims = int(dims * settings.get("partial_rotary_factor", 1.0))
     return 1.0 / settings["rope_theta"] ** (torch.arange(0, dims, 2).float() / dims), 1.0
 

@@ -45,6 +45,23 @@ MIMO_V2 = {
     },
 }
 
+PHIMOE = WHOLE | {
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "router_jitter_noise": 0.3,
+    "attention_bias": True,
+    "lm_head_bias": True,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 1000.0,
+        "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+        "long_factor": [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0],
+        "short_mscale": 1.243163121016122,
+        "long_mscale": 1.243163121016122,
+        "original_max_position_embeddings": 256,
+    },
+}
+
 M3_KINDS = ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"]
 MINIMAX_M3 = GROUPED | {
     "dense_intermediate_size": 100,
@@ -119,6 +136,11 @@ EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": (
         "Mixtral",
         GROUPED | {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 21},
+    ),
+    "phimoe": ("Phimoe", PHIMOE),
+    "phimoe-plain": (
+        "Phimoe",
+        WHOLE | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 21},
     ),
     "qwen3-moe": (
         "Qwen3Moe",

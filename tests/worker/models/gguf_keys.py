@@ -69,6 +69,12 @@ def phi3(writer: Writer, config: Any) -> None:
         writer.add_tensor(f"rope_factors_{kind}.weight", factors)
 
 
+def phimoe(writer: Writer, config: Any) -> None:
+    phi3(writer, config)
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+
+
 def gemma2(writer: Writer, config: Any) -> None:
     windows(writer, config)
     writer.add_attn_logit_softcapping(config.attn_logit_softcapping)

@@ -40,6 +40,7 @@ CONVERSIONS = {
     "gemma4-experts": Conversion(ARCH.GEMMA4, gemma_gguf.gemma4, own_parts=gemma_gguf.parts),
     "phi3-window": Conversion(ARCH.PHI3, keys.phi3, usual_keys=False),
     "phi4-mini-partial-longrope": Conversion(ARCH.PHI3, keys.phi3, usual_keys=False),
+    "phimoe-own-jitter": Conversion(ARCH.PHIMOE, keys.phimoe, usual_keys=False),
     "smollm3": Conversion(ARCH.SMOLLM3, permuted=True),
     "olmo2": Conversion(ARCH.OLMO2),
     "granite": Conversion(ARCH.GRANITE, keys.granite, permuted=True),
@@ -134,6 +135,7 @@ OWN["mimo-v2-flash-unscaled"] = (
     "MiMoV2Flash",
     {**CASES["mimo-v2-flash"][1], "routed_scaling_factor": 1.0},
 )
+OWN["phimoe-own-jitter"] = ("Phimoe", {**CASES["phimoe"][1], "router_jitter_noise": 0.01})
 OWN["dots1-no-window"] = ("Dots1", {**CASES["dots1"][1], "sliding_window": None})
 OWN["mixtral-one-by-one"] = OWN["mixtral-no-window"]
 OWN["deepseek-v3-plain"] = ("DeepseekV3", {**CASES["deepseek-v3"][1], "attention_bias": False})
@@ -165,6 +167,7 @@ def test_equals_transformers(case: str, tmp_path: Path) -> None:
 ORIGINAL = {"original_max_position_embeddings": 64}
 BEYOND = {
     "phi4-mini-partial-longrope": ("Phi3", {"rope_parameters": LONGROPE | ORIGINAL} | ORIGINAL),
+    "phimoe-own-jitter": ("Phimoe", {}),
     "llama4-of-four": ("Llama4", {"max_position_embeddings": 20_000}),
     "ministral3": ("Ministral3", {}),
     "olmo3": ("Olmo3", {}),

@@ -61,12 +61,32 @@ inline void take_best(const PkExperts& e, const float* scores, bool* taken) {
   });
 }
 
+// SparseMixer: each choice is the first of the largest products that are left, and becomes its softmax over those left
+// that are near it.
+inline void take_nearest(const PkExperts& e, float* scores, bool* taken) {
+  for (int k = 0; k < e.active; k++) {
+    int best = -1;
+    for (int i = 0; i < e.count; i++)
+      if (!taken[i] && (best < 0 || scores[i] > scores[best])) best = i;
+    const float peak = scores[best];
+    float total = 0.0f;
+    for (int i = 0; i < e.count; i++) {
+      const float size = std::max(std::abs(scores[i]), peak);
+      // Where both are 0, their distance is no number and nothing is farther.
+      if (!taken[i] && !((peak - scores[i]) / size > e.nearness)) total += exponential(scores[i] - peak);
+    }
+    taken[best] = true;
+    scores[best] = 1.0f / total;
+  }
+}
+
 // A row's experts and their shares, from its scores, which become probabilities. given: [active], the experts; or null.
 inline void choose(const PkExperts& e, float* scores, const int32_t* given, int32_t* chosen, float* shares) {
   bool taken[pk::MAX_EXPERTS] = {};
-  score(e, scores);
+  if (e.scoring == PK_SPARSE_MIXER) take_nearest(e, scores, taken);
+  else score(e, scores);
   for (int k = 0; given && k < e.active; k++) taken[given[k]] = true;
-  if (!given) take_best(e, scores, taken);
+  if (!given && e.scoring != PK_SPARSE_MIXER) take_best(e, scores, taken);
   float sum = 0.0f;
   int n = 0;
   for (int i = 0; i < e.count; i++) {

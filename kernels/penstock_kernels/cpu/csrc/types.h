@@ -94,13 +94,16 @@ struct PkEntries {
   int64_t block;
 };
 
-// What makes scores of a router's products. SQRT_SOFTPLUS: the root of ln(1 + e^x).
-enum PkScoring : int32_t { PK_SOFTMAX = 0, PK_SIGMOID = 1, PK_SQRT_SOFTPLUS = 2 };
+// What makes scores of a router's products. SQRT_SOFTPLUS: the root of ln(1 + e^x).  SPARSE_MIXER: one choice after
+// another, the best that is left has its softmax over those left that are near it.
+enum PkScoring : int32_t { PK_SOFTMAX = 0, PK_SIGMOID = 1, PK_SQRT_SOFTPLUS = 2, PK_SPARSE_MIXER = 3 };
 
 // A mixture of experts. active: experts of a row, at most pk::MAX_ACTIVE.  scoring: a PkScoring.
 // normalised: the chosen scores are divided by their sum.
 // scale: of the chosen scores.  sum_floor: what is added to their sum.  Experts are chosen from the best
 // active_groups of `groups`, whose scores are the sums of their best group_best experts' (1 or 2).
+// nearness: of SPARSE_MIXER; what is below the best product by more than this share of the larger of it and the other's
+// size isn't near.  Its experts have neither groups nor corrections, and no token's id chooses them.
 // correction: [count] or null; added for choosing.  gates, ups, downs: [count]; gates null without a gate.
 // scales: [count] or null; factors of the chosen scores.  weighs_input: an expert's input has the score as a
 // factor, instead of its result.
@@ -108,7 +111,7 @@ enum PkScoring : int32_t { PK_SOFTMAX = 0, PK_SIGMOID = 1, PK_SQRT_SOFTPLUS = 2 
 // scores are.
 struct PkExperts {
   int32_t count, active, groups, active_groups, group_best, scoring, normalised, weighs_input;
-  float scale, sum_floor;
+  float scale, sum_floor, nearness;
   const float* correction;
   const PkMatrix *gates, *ups, *downs;
   const float* scales;

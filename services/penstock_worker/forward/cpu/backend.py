@@ -20,24 +20,6 @@ from torch import Tensor
 
 from penstock.model.config import ModelConfig, PreparedModel
 from penstock.model.kv_layout import kv_layout
-from penstock.model.mechanisms import (
-    BESIDE_ATTENTION,
-    CHANNEL_DECAY,
-    CHOSEN_BLOCKS,
-    CHOSEN_TOKENS,
-    COMPRESSED,
-    EXPERTS_BY_TOKEN,
-    HEAD_GATE,
-    HYPER_CONNECTIONS,
-    LIMITED_GATE,
-    LIMITED_INNER,
-    MAMBA1,
-    OVERSHOOTING,
-    QUERY_HEADS,
-    SHARED_CHOICE,
-    SQRT_SOFTPLUS,
-    UNNORMED_MAMBA2,
-)
 from penstock.model.media_facts import alignment_heads
 from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba1Spec, Mamba2Spec
 from penstock.model.sharing import split_obstacle
@@ -49,7 +31,7 @@ from penstock_kernels.cpu.recurrent import MAX_HEADS, MAX_KERNEL, MAX_KEY_DIM
 from penstock_worker.alignment.interface import Crossing
 from penstock_worker.attention.encoded import Division
 from penstock_worker.forward.aux_hidden import aux_hidden_for
-from penstock_worker.forward.common_mechanisms import COMMON
+from penstock_worker.forward.common_mechanisms import ON_CPUS
 from penstock_worker.forward.cpu.adapters import PackedAdapters
 from penstock_worker.forward.cpu.aux_hidden import CPUAuxHidden
 from penstock_worker.forward.cpu.compressed_weights import entries_shape, places_of
@@ -86,24 +68,7 @@ from penstock_worker.parallel.shard import head_ranges, shard_of
 from penstock_worker.states.planning import groups_with_states, program_states
 from penstock_worker.weights.opening import open_weights
 
-MECHANISMS = COMMON | {
-    BESIDE_ATTENTION,
-    CHANNEL_DECAY,
-    CHOSEN_BLOCKS,
-    CHOSEN_TOKENS,
-    COMPRESSED,
-    EXPERTS_BY_TOKEN,
-    HEAD_GATE,
-    HYPER_CONNECTIONS,
-    LIMITED_GATE,
-    LIMITED_INNER,
-    MAMBA1,
-    OVERSHOOTING,
-    QUERY_HEADS,
-    SHARED_CHOICE,
-    SQRT_SOFTPLUS,
-    UNNORMED_MAMBA2,
-}
+MECHANISMS = ON_CPUS
 """What these kernels have beyond Llama's layers (see penstock.model.mechanisms)."""
 
 

@@ -370,6 +370,7 @@ def _experts(spec: LayerSpec, weights: LayerWeights) -> Experts | None:
         normalised=said.normalised,
         scale=said.scale,
         sum_floor=said.sum_floor,
+        nearness=said.nearness,
         weighs_input=said.weighs_input,
         groups=said.groups,
         active_groups=said.active_groups,
