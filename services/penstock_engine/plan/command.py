@@ -243,7 +243,7 @@ def _traffic(
         return traffic, None
     work = table_work(all_requests=False)
     try:
-        lone = Planner(layout, traffic, terms.bounds, work=work).alone()
+        lone = Planner(layout, traffic, terms.bounds, all_requests=False, work=work).alone()
     except WorkSpent:
         raise too_much(work) from None
     wanted = min(MOST_REQUESTS, ramp(traffic, lone))

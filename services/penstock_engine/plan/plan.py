@@ -99,10 +99,11 @@ def make_plan(
     )
     try:
         lone = planner.alone()
-        cores = _cores(planner, lone, terms)
+        cores = _cores(planner, terms)
+        can_hold = cores is not None or planner.can_hold()
     except WorkSpent:
         raise too_much(work) from None
-    shown = cores or (terms.most if lone.holds else 1)
+    shown = cores or (terms.most if can_hold else 1)
     curve = planner.curve(shown)
     best = knee(curve)
     changes, missing = _what_ifs(changed, terms, tell)
@@ -123,7 +124,7 @@ def make_plan(
         what_if=changes,
         notes=[
             *terms.notes,
-            *_notes(traffic, lone, planner.all_trials),
+            *_notes(traffic, lone, planner.all_trials, hopeless=not can_hold),
             *_missing(planner, missing),
         ],
     )
@@ -138,11 +139,10 @@ def too_much(work: TableWork) -> InvalidRequest:
     )
 
 
-def _cores(planner: Planner, lone: PlanTrial, terms: PlanTerms) -> int | None:
+def _cores(planner: Planner, terms: PlanTerms) -> int | None:
     if terms.cores is not None:
         return terms.cores if planner.at(terms.cores).holds else None
-    if not lone.holds:
-        planner.at(1)
+    if not planner.can_hold():
         return None
     found = planner.fewest(terms.most)
     return None if found is None else found.cores
@@ -178,8 +178,8 @@ def _what_if(
         all_requests=terms.all_requests,
         work=work,
     )
-    lone = planner.alone()
-    if not lone.holds:
+    if not planner.can_hold():
+        lone = planner.alone()
         return WhatIf(change=text, cores=None, trial=lone, lone=lone.limit)
     found = planner.fewest(terms.most)
     if found is None:
@@ -267,7 +267,10 @@ def _missing(planner: Planner, changes: Sequence[str]) -> list[str]:
     return found
 
 
-def _notes(traffic: PlanTraffic, lone: PlanTrial, trials: list[PlanTrial]) -> list[str]:
+def _notes(
+    traffic: PlanTraffic, lone: PlanTrial, trials: list[PlanTrial], *, hopeless: bool
+) -> list[str]:
+    """hopeless: neither alone nor on the fewest cores do requests hold the objective."""
     found = []
     late = [trial for trial in trials if trial.ended == "late"]
     stopped = [trial for trial in trials if trial.ended == "work"]
@@ -277,11 +280,12 @@ def _notes(traffic: PlanTraffic, lone: PlanTrial, trials: list[PlanTrial]) -> li
             "objective allows, whatever had come after; their figures are of those that had come."
         )
     if stopped:
-        counts = sorted(trial.requests for trial in stopped)
+        counts = sorted({trial.requests for trial in stopped})
+        after = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
         found.append(
             f"{len(stopped):,} of {len(trials):,} runs ended at a bound on simulated work, after "
-            f"{counts[0]:,} to {counts[-1]:,} of the {traffic.num_requests:,} requests (--requests "
-            "N simulates N, which takes longer)."
+            f"{after} of the {traffic.num_requests:,} requests (--requests N simulates N, which "
+            "takes longer)."
         )
     wanted = ramp(traffic, lone)
     most = min([traffic.num_requests, *(each.requests for each in stopped if each.load == 1.0)])
@@ -290,6 +294,6 @@ def _notes(traffic: PlanTraffic, lone: PlanTrial, trials: list[PlanTrial]) -> li
             f"The traffic ends before engine cores are in a steady state: {most:,} "
             f"requests, where {wanted:,} would do (--requests)."
         )
-    if not lone.holds:
+    if hopeless:
         found.append(f"No number of engine cores holds the objective: alone, {lone.limit}.")
     return found

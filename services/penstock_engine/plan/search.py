@@ -12,8 +12,10 @@ from penstock_engine.plan.work import TableWork, WorkSpent
 
 LONE_REQUESTS, LONE_SECONDS = 100, 3600.0
 """Requests that are tried alone, and seconds between two of them."""
-LONE_LEAST, LONE_WORK = 20, 4_000
-"""So many of them in any case; the others as long as they take no more, in steps' worth."""
+LONE_WORK = 4_000
+"""Steps' worth of work, beyond which there are only as many of them as `enough` says."""
+BEYOND = 3
+"""Values that are to be beyond a percentile: of fewer, it is what some unlucky request had."""
 
 LOADS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 FEW_LOADS = (0.25, 0.5, 1.0)
@@ -79,20 +81,27 @@ class Planner:
         if self._alone is not None:
             return self._alone
         requests = self._traffic.apart(LONE_REQUESTS, LONE_SECONDS)
-        # Two cores where prompts are computed apart.
-        cores = 2 if self._layout.apart else 1
         self._alone = run_trial(
             self._layout,
-            cores,
+            self._least,  # Two where prompts are computed apart.
             requests,
             self._bounds,
             load=0.0,
             rate=1 / LONE_SECONDS,
             table=self._work,
-            most_work=LONE_WORK,
-            least=LONE_LEAST,
+            most_work=None if self._all_requests else LONE_WORK,
+            least=min(LONE_REQUESTS, enough(self._bounds)),
         )
         return self._alone
+
+    def can_hold(self) -> bool:
+        """Whether more engine cores may help: requests hold the objective alone, or the least that
+        there can be hold it. Of few requests the first may come out wrong."""
+        return self.alone().holds or self.at(self._least).holds
+
+    @property
+    def _least(self) -> int:
+        return 2 if self._layout.apart else 1
 
     def at(self, cores: int, load: float = 1.0) -> PlanTrial:
         """The trial of so many cores."""
@@ -110,13 +119,14 @@ class Planner:
                 counts=self._traffic.counts,
                 table=self._work,
                 most_work=None if self._all_requests else most_work(cores, load),
+                least=enough(self._bounds),
             )
         return self._done[key]
 
     def fewest(self, most: int) -> PlanTrial | None:
         """The smallest number of cores that holds the objective, and next to which one less does
         not; None: not even `most` do."""
-        below, above = (1 if self._layout.apart else 0), (2 if self._layout.apart else 1)
+        below, above = self._least - 1, self._least
         while not (trial := self.at(min(above, most))).holds:
             if above >= most:
                 return None
@@ -145,7 +155,7 @@ class Planner:
 
     def _loads(self, cores: int) -> Iterator[PlanTrial]:
         low, high = 0.0, 0.0
-        for load in LOADS if self.alone().holds else FEW_LOADS:
+        for load in LOADS if self.can_hold() else FEW_LOADS:
             trial = self.at(cores, load)
             yield trial
             if trial.holds:
@@ -168,6 +178,11 @@ class Planner:
         work, one that doesn't hold is enough."""
         early = trial.ended == "late" and 2 * trial.requests < self._traffic.num_requests
         return not trial.holds and (early or not self._all_requests or trial.busy > OVERLOADED)
+
+
+def enough(bounds: Sequence[LatencyBound]) -> int:
+    """Requests of which the objective's highest percentile says something."""
+    return max(math.ceil(100 * BEYOND / (100 - bound.percent)) for bound in bounds)
 
 
 def most_work(cores: int, load: float) -> int:

@@ -15,7 +15,7 @@ MOST_BLOCKS = 50_000_000
 """KV blocks of all engine cores of a run: some GB of memory."""
 
 TABLE_WORK = 400_000
-"""Steps' worth of work of a table: half a minute to a minute of a processor. Most take a third."""
+"""Steps' worth of work of a table: one to two minutes of a processor. Most take a third."""
 ASKED_WORK = 10 * TABLE_WORK
 """The same where it is said how many requests are simulated."""
 

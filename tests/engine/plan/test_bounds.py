@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.config.settings import CacheSettings, EngineConfig, SchedulerSettings
@@ -9,7 +10,7 @@ from penstock.errors import InvalidRequest
 from penstock_engine.plan.as_text import as_text
 from penstock_engine.plan.objective import parse_slo
 from penstock_engine.plan.plan import CapacityPlan, PlanTerms, make_plan
-from penstock_engine.plan.search import CURVE_SHARE, Planner
+from penstock_engine.plan.search import CURVE_SHARE, LONE_REQUESTS, Planner
 from penstock_engine.plan.traffic import PlanTraffic
 from penstock_engine.plan.trial import CoreLayout, PlanTrial, run_trial
 from penstock_engine.plan.work import TableWork, WorkSpent
@@ -88,6 +89,25 @@ def test_a_plan_says_what_was_left_out(layout: CoreLayout, monkeypatch: pytest.M
     assert said in as_text(plan(layout, 400, all_requests=False))
     said = "runs ended when more requests were late than the objective allows"
     assert said in as_text(plan(layout, 400, all_requests=False, rate=40.0))
+
+
+def test_a_percentile_is_of_more_than_a_few_requests(layout: CoreLayout) -> None:
+    """Of fewer, p99 is the longest wait that happened to come."""
+    bounds = parse_slo("ttft_p99=1000s")
+    planner = Planner(layout, traffic(1000, 6.0), bounds, all_requests=False)
+    assert planner.at(1).requests >= 300
+    assert planner.alone().requests == LONE_REQUESTS
+
+
+def test_what_one_core_holds_is_never_called_hopeless(layout: CoreLayout) -> None:
+    """Though it came out wrong of the few requests that were tried alone."""
+    found = plan(layout, 60, all_requests=True, rate=1.0)
+    assert found.cores == 1
+    broken = msgspec.structs.replace(found.lone, holds=False, limit="ttft_p95")
+    terms = PlanTerms(bounds=SLO, most=4)
+    again = make_plan(layout, traffic(60, 1.0), terms, lone=broken)
+    assert (again.cores, again.knee) == (found.cores, found.knee)
+    assert not any("No number of engine cores" in note for note in again.notes)
 
 
 def test_as_many_requests_as_are_asked_for_are_simulated(layout: CoreLayout) -> None:
