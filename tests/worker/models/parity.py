@@ -51,13 +51,17 @@ def run_recorded(driver: Driver, jobs: list[Job], seen: LogitsOf) -> list[tuple[
 
 
 def compare_answer(
-    ours: torch.Tensor, true: torch.Tensor, prompt: int, answer: Sequence[int]
+    ours: torch.Tensor,
+    true: torch.Tensor,
+    prompt: int,
+    answer: Sequence[int],
+    tolerance: float = RELATIVE_TOLERANCE,
 ) -> int:
     """Asserts that the logits of the first `prompt` tokens are equal within the tolerance, and that
     each token of the answer is transformers' choice, up to the first that is not clear. ours, true:
     [tokens, vocab]. Returns how many tokens of the answer were compared."""
     difference = (ours[:prompt] - true[:prompt]).abs().amax(-1)
-    allowed = RELATIVE_TOLERANCE * true[:prompt].abs().amax(-1)
+    allowed = tolerance * true[:prompt].abs().amax(-1)
     assert bool((difference <= allowed).all()), (prompt, (difference / allowed).max())
     for step, token in enumerate(answer):
         best = true[prompt - 1 + step].topk(2)

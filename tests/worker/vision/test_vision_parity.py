@@ -27,6 +27,9 @@ from tests.worker.vision.vision_cases import CASES, both
 pytestmark = pytest.mark.slow
 
 WANTED = 12
+TOLERANCES = {"qwen3.5-moe": 5e-4}
+"""Where rounding grows: with AVX-512's sums one of 239 tokens differs by 3e-4, half of them by less
+than 1e-5."""
 
 
 @pytest.mark.timeout(120)
@@ -102,5 +105,7 @@ def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_pat
         assert job.error is None
         tokens = text_of(job.tokens)
         true = theirs_of(theirs, parts, tokens)[: len(found)]
-        compared += compare_answer(found, true, len(job.prompt), tokens)
+        compared += compare_answer(
+            found, true, len(job.prompt), tokens, TOLERANCES.get(case, RELATIVE_TOLERANCE)
+        )
     assert compared >= len(jobs) * WANTED // 2
