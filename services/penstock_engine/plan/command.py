@@ -228,8 +228,8 @@ def _estimated(asked: PlanRequest, config: EngineConfig) -> StepSource:
 def _traffic(
     asked: PlanRequest, layout: CoreLayout, terms: PlanTerms
 ) -> tuple[PlanTraffic, PlanTrial | None]:
-    """Of made traffic so much, if nobody says how much, that it comes to a steady state; and the
-    trial of lone requests that tells, whose requests are the first of both."""
+    """The traffic, made until it comes to a steady state if nobody says how much; and the trial of
+    lone requests that tells, whose requests are the first of both."""
     if (asked.trace is None) == (asked.rate is None):
         raise InvalidRequest("a plan needs either --trace or --rate", param="trace")
     reuse = None if asked.reuse is None else share(asked.reuse, "--reuse")

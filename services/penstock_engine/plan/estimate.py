@@ -12,7 +12,7 @@ BANDWIDTH_SHARE, ARITHMETIC_SHARE, MEMORY_SHARE = 0.8, 0.5, 0.9
 """What kernels reach of a data sheet's bandwidth and of its arithmetic; and the memory that weights
 and KV may take."""
 LEAST_FIGURE, MOST_FIGURE = 0.001, 1e9
-"""Of a device."""
+"""Bounds of each figure of a device."""
 
 
 class Accelerator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

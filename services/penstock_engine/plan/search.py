@@ -15,7 +15,7 @@ LONE_REQUESTS, LONE_SECONDS = 100, 3600.0
 LONE_WORK = 4_000
 """Steps' worth of work, beyond which there are only as many of them as `enough` says."""
 BEYOND = 3
-"""Values that are to be beyond a percentile: of fewer, it is what some unlucky request had."""
+"""Values that are to be beyond a percentile, which otherwise is what one unlucky request had."""
 
 LOADS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 FEW_LOADS = (0.25, 0.5, 1.0)

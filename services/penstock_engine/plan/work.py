@@ -17,7 +17,7 @@ MOST_BLOCKS = 50_000_000
 TABLE_WORK = 400_000
 """Steps' worth of work of a table: one to two minutes of a processor. Most take a third."""
 ASKED_WORK = 10 * TABLE_WORK
-"""The same where it is said how many requests are simulated."""
+"""The work of a table where it is said how many requests are simulated."""
 
 
 class WorkSpent(Exception):

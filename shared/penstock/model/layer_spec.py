@@ -242,7 +242,7 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     chosen ones.  sparse_mixer (Liu et al., "GRIN", 2024): one choice after another, the best
     product that is left has its softmax over those left that are near it."""
     nearness: float = 0.0
-    """Of sparse_mixer: how far below the best is near it, as a share of the larger of the two."""
+    """How far below the best sparse_mixer calls near, as a share of the larger of the two."""
     by_token: bool = False
     """Whether a table says which experts a token's id has (Roller et al., "Hash layers for large
     sparse models", 2021): scores only weigh them. Only where `hyper_connections` are."""

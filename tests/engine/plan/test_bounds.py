@@ -92,7 +92,7 @@ def test_a_plan_says_what_was_left_out(layout: CoreLayout, monkeypatch: pytest.M
 
 
 def test_a_percentile_is_of_more_than_a_few_requests(layout: CoreLayout) -> None:
-    """Of fewer, p99 is the longest wait that happened to come."""
+    """Otherwise p99 is the longest wait that happened to come."""
     bounds = parse_slo("ttft_p99=1000s")
     planner = Planner(layout, traffic(1000, 6.0), bounds, all_requests=False)
     assert planner.at(1).requests >= 300
@@ -137,7 +137,7 @@ ONE_AT_A_TIME = EngineConfig(
 
 @pytest.mark.parametrize(("rate", "behind"), [(9.3, False), (13.0, True)])
 def test_a_core_falls_behind_what_is_more_than_it_can_do(rate: float, behind: bool) -> None:
-    """Of services of 0.1 s, one after another, ten a second can be had; that waits are long at
+    """One at a time, services of 0.1 s can be had ten times a second; that waits are long at
     almost as many, and the last ones end late, is no sign of more."""
     cost = StepCost(base_ms=100.0, token_ms=0.0, sequence_ms=0.0)
     made = Synthetic(
