@@ -42,6 +42,7 @@ ABSENT: dict[str, dict[str, object]] = {
     "llama4": {"num_key_value_heads": 8},
     "mistral": {"num_key_value_heads": 8},
     "mixtral": {"num_key_value_heads": 8},
+    "phimoe": {"num_key_value_heads": 8},
     "qwen3_moe": {"num_key_value_heads": 4},
     "qwen3_next": {"num_key_value_heads": 2},
     "qwen3_5": {
