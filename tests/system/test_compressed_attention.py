@@ -1,5 +1,6 @@
-"""DeepSeek V4 and MiniMax M3 in miniature, served by `penstock serve`: few blocks, so that prompts
-are cut, found and preempted, and a worker that is killed."""
+"""Models in miniature that other tests of the system don't serve (compressed attention, chosen
+blocks, SparseMixer's experts), served by `penstock serve`: few blocks, so that prompts are cut,
+found and preempted, and a worker that is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tests.worker.models.test_parity_families import make_theirs
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 
-@pytest.mark.parametrize("case", ["deepseek-v4", "minimax-m3"])
+@pytest.mark.parametrize("case", ["deepseek-v4", "minimax-m3", "phimoe"])
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("reference", marks=pytest.mark.long)])
 def test_served_as_any_other_and_through_a_killed_worker(
     backend: str, case: str, start_server: Callable[..., Server], tmp_path: Path
