@@ -69,6 +69,8 @@ def test_each_method_as_a_scheme() -> None:
     stacks = read({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
     assert stacks.schemes == (WeightScheme(storage="mxfp4", bits=4, group_size=32),)
     assert stacks.name == "mxfp4"
+    eight = read({"quant_method": "mxfp8", "ignored_layers": ["lm_head"]})
+    assert eight.schemes == (WeightScheme(storage="fp8", bits=8, block=(1, 32)),)
     gptq = WeightScheme(
         storage="gptq",
         bits=4,
@@ -250,6 +252,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a module's bits of AutoRound": (
         AUTO_ROUND | {"extra_config": {"lm_head": {"bits": 9}}}, "bits is 9; 2 or"),
     "FP8 with other exponents": (FP8 | {"fmt": "e5m2"}, "fmt is 'e5m2'"),
+    "MXFP8 in other blocks": (
+        {"quant_method": "mxfp8", "weight_block_size": [1, 16]}, r"weight_block_size .*\[1, 32\]"),
     "blocks of nothing": (FP8 | {"weight_block_size": [0, 128]}, "two positive numbers"),
     "an unknown code of 4 bits": (
         NF4 | {"bnb_4bit_quant_type": "af4"}, "bnb_4bit_quant_type is 'af4'; 'nf4' or 'fp4' is"),

@@ -163,6 +163,11 @@ CASES = {
         mxfp4,
         plain=BRAIN,
     ),
+    "MXFP8, as MiniMax M3": Case(
+        {"quant_method": "mxfp8", "weight_block_size": [1, 32], "scale_fmt": "ue8m0"},
+        fp8((1, 32), name="weight_scale_inv", power=True, exponents=True),
+        plain=BRAIN,
+    ),
     "MXFP8": Case(
         compressed("mxfp8-quantized", strategy="group", group_size=32, **FLOAT8),
         fp8((1, 32), name="weight_scale", power=True, exponents=True),

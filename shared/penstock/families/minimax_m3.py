@@ -1,7 +1,8 @@
 """MiniMax M3: attention to blocks of positions that an index chooses, in most layers, and M2's
 experts, with gpt-oss's activation, beside one that every token has.
 
-Source: MiniMax, "MiniMax M3", 2026.
+Sources: MiniMax, "MiniMax M3", 2026; for GGUF files, llama.cpp's conversion/minimax.py and
+llama-arch.cpp.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.deepseek import MAX_SIZE
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata, rounded
 from penstock.families.gpt_oss import CLAMP
+from penstock.families.minimax_m2 import SIGMOID
 from penstock.families.mistral import MIXTRAL_MODULES
+from penstock.families.qwen3 import GGUF_NAMES
 from penstock.formats.fields import Fields
 from penstock.model.block_index_spec import BlockIndexSpec
 from penstock.model.config import ModelConfig
@@ -90,12 +94,8 @@ def _hub(fields: Fields) -> ModelConfig:
     section = fields.section("sparse_attention_config")
     choosing = _choosing(fields, section, layers)
     index = _index(fields, section)
-    if any(choosing) and index.heads != sizes["num_kv_heads"]:
-        raise UnsupportedModel(
-            f"{fields.where}: the index has {index.heads} heads, and attention"
-            f" {sizes['num_kv_heads']} KV heads; each chooses for one of these, so that as many are"
-            " needed"
-        )
+    if any(choosing):
+        _check_heads(fields, index, sizes["num_kv_heads"])
     hub.refuse_unknown(section, ())
     # As in M2.
     share = math.nextafter(fields.integer("rotary_dim", 64) / head, math.inf)
@@ -105,15 +105,25 @@ def _hub(fields: Fields) -> ModelConfig:
         norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6), plus_one=True),
         ropes=(hub.rope(fields, head, theta=5_000_000.0, share=share),),
         layers=hub.shared(
-            LayerSpec(
-                attention=AttentionSpec(norm="head", blocks=index if chooses else None),
-                feed_forward=FeedForwardSpec(
-                    activation="clamped_swiglu", experts=experts if sparse else None
-                ),
-            )
+            _layer(index if chooses else None, experts if sparse else None)
             for chooses, sparse in zip(choosing, _with_experts(fields, layers), strict=True)
         ),
     )
+
+
+def _layer(index: BlockIndexSpec | None, experts: ExpertsSpec | None) -> LayerSpec:
+    return LayerSpec(
+        attention=AttentionSpec(norm="head", blocks=index),
+        feed_forward=FeedForwardSpec(activation="clamped_swiglu", experts=experts),
+    )
+
+
+def _check_heads(fields: Fields, index: BlockIndexSpec, kv_heads: int) -> None:
+    if index.heads != kv_heads:
+        raise UnsupportedModel(
+            f"{fields.where}: the index has {index.heads} heads, and attention {kv_heads} KV heads;"
+            " each chooses for one of these, so that as many are needed"
+        )
 
 
 def _activation(fields: Fields) -> None:
@@ -188,6 +198,51 @@ def _flags(fields: Fields, key: str, count: int) -> list[bool]:
     return [each == 1 for each in found]
 
 
+def _gguf(model: GGUFMetadata) -> ModelConfig:
+    """Raises UnsupportedModel for a file without an index, as early converters wrote it. The norms'
+    weights are one more than config.json's."""
+    keys, sizes = model.keys, model.sizes()
+    hub.only(keys, expert_gating_func=SIGMOID, expert_shared_count=1, expert_weights_norm=True)
+    inner = keys.integer("expert_feed_forward_length")
+    experts = ExpertsSpec(
+        **model.expert_counts(),
+        inner=inner,
+        shared_inner=inner,
+        router="sigmoid",
+        correction=True,
+        scale=rounded(keys.number("expert_weights_scale")),
+    )
+    most = _index_size(keys, "top_k", MAX_BLOCKS)
+    index = BlockIndexSpec(
+        heads=_index_size(keys, "head_count", MAX_SIZE),
+        size=_index_size(keys, "key_length", MAX_SIZE),
+        block=_index_size(keys, "block_size", MAX_BLOCK),
+        most=most,
+        local=_index_size(keys, "local_blocks", most),
+    )
+    _check_heads(keys, index, sizes["num_kv_heads"])
+    layers, dense = sizes["num_layers"], keys.integer("leading_dense_block_count", 0)
+    return ModelConfig(
+        architecture="minimax_m3",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        # Layers with experts are those with an index.
+        layers=hub.shared(
+            _layer(None, None) if number < dense else _layer(index, experts)
+            for number in range(layers)
+        ),
+    )
+
+
+def _index_size(keys: Fields, name: str, most: int) -> int:
+    key = f"attention.indexer.{name}"
+    found = keys.integer(key)
+    if not 1 <= found <= most:
+        raise UnsupportedModel(f"{keys.where}: {key} is {found}; 1 to {most} are allowed")
+    return found
+
+
 MINIMAX_M3 = Family(
     "minimax_m3",
     (
@@ -199,4 +254,7 @@ MINIMAX_M3 = Family(
     "MiniMax M3",
     _hub,
     hub_names=NAMES,
+    gguf="minimax-m3",
+    read_gguf=_gguf,
+    gguf_names=GGUF_NAMES,
 )

@@ -15,6 +15,7 @@ from tests.worker.models import (
     recurrent_cases,
     test_family_bits,
     test_gguf_families,
+    test_gguf_m3,
     test_gguf_v4,
     test_parity_families,
     test_parity_on_cpu,
@@ -40,7 +41,10 @@ def coverage() -> dict[str, dict[str, Counter[str]]]:
     """Returns how many cases there are of each family, as transformers names it: by backend, by
     SHOWN."""
     gguf = _cases(test_gguf_families.test_equals_transformers)
-    of_v4 = Counter(DeepseekV4=len(_cases(test_gguf_v4.test_equals_transformers)))
+    of_their_own = Counter(
+        DeepseekV4=len(_cases(test_gguf_v4.test_equals_transformers)),
+        MiniMaxM3VL=len(_cases(test_gguf_m3.test_equals_transformers)),
+    )
     return {
         "cpu": {
             "float32 parity": _families(
@@ -60,7 +64,7 @@ def coverage() -> dict[str, dict[str, Counter[str]]]:
             "GGUF": _families(case for case in gguf if case not in test_gguf_families.NOT_ON_CPU)
             + _families(_cases(test_recurrent_gguf.test_equals_transformers))
             + _families(_cases(test_twins.test_equals_its_twin_from_gguf))
-            + of_v4,
+            + of_their_own,
             "TP 2": _families(_cases(test_cpu_ranks.test_two_ranks_have_one_workers_bits)),
         },
         "reference": {
@@ -81,7 +85,7 @@ def coverage() -> dict[str, dict[str, Counter[str]]]:
                 + _cases(test_recurrent_gguf.test_equals_transformers)
                 + _cases(test_twins.test_equals_its_twin_from_gguf)
             )
-            + of_v4,
+            + of_their_own,
             "TP 2": _families(
                 _cases(test_cpu_ranks.test_ranks_of_the_reference)
                 + _cases(test_recurrent_over_ranks.test_tensor_parallel_ranks)

@@ -18,6 +18,7 @@ from penstock.prepare.quantised.methods import (
     read_gptq,
     read_hqq,
     read_mxfp4,
+    read_mxfp8,
 )
 from penstock.prepare.quantised.modelopt import read_modelopt
 
@@ -29,6 +30,7 @@ METHODS: dict[str, Callable[[Fields], QuantisedCheckpoint]] = {
     "fbgemm_fp8": read_fbgemm_fp8,
     "bitsandbytes": read_bitsandbytes,
     "mxfp4": read_mxfp4,
+    "mxfp8": read_mxfp8,
     "hqq": read_hqq,
     "modelopt": read_modelopt,
     "auto-round": read_auto_round,

@@ -65,6 +65,20 @@ def read_fp8(settings: Fields, experts: str = "fp8") -> QuantisedCheckpoint:
     )
 
 
+def read_mxfp8(settings: Fields) -> QuantisedCheckpoint:
+    """Reads FP8 in blocks of 32 inputs whose scales are powers of two (OCP microscaling formats,
+    2023), as MiniMax M3 has it. Raises UnsupportedModel for blocks of another size."""
+    check_known(settings, _FP8_KEYS)
+    one_of(settings, "fmt", settings.text("fmt", "e4m3"), ("e4m3", "float8_e4m3fn"))
+    one_of(settings, "scale_fmt", settings.text("scale_fmt", "ue8m0"), ("ue8m0",))
+    scheme = modelopt.SCHEMES["MXFP8"]
+    if block_of(settings, "weight_block_size") not in (None, scheme.block):
+        raise settings.wrong("weight_block_size", "[1, 32]")
+    return QuantisedCheckpoint(
+        method="mxfp8", schemes=(scheme,), unquantised=modules(settings, *_FP8_SKIPPED)
+    )
+
+
 def read_fbgemm_fp8(settings: Fields) -> QuantisedCheckpoint:
     """Reads FBGEMM's FP8, which has one scale per output."""
     check_known(settings, _FBGEMM)
