@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, Self, overload
 
 import msgspec
 from tokenizers import Tokenizer as Backend
 
 SPACE_MARK = "▁"
-NO_LATIN = "\u0100"
-"""A letter that Latin-1 lacks."""
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -28,9 +28,9 @@ class TokenTexts(Sequence[str | None]):
     """A vocabulary's own text of each id, None for ids without a token. The tokenizer is asked for
     each: as strings of Python's, 150,000 of them would take 15 MB."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, size: int) -> None:
         self._backend = backend
-        self._size = _ids(backend)
+        self._size = size
 
     def __len__(self) -> int:
         return self._size
@@ -67,11 +67,14 @@ class TokenBytes:
     @classmethod
     def of(cls, pieces: Iterable[bytes]) -> Self:
         """Of the ids 0, 1, …"""
-        content, ends = bytearray(), array("I", [0])
-        for piece in pieces:
-            content += piece
-            ends.append(len(content))
-        return cls(bytes(content), ends[:-1], ends[1:])
+        listed = list(pieces)
+        return cls.cut(b"".join(listed), map(len, listed))
+
+    @classmethod
+    def cut(cls, content: bytes, lengths: Iterable[int]) -> Self:
+        """Of the ids 0, 1, …, whose bytes lie one behind another."""
+        ends = array("I", accumulate(lengths, initial=0))
+        return cls(content, ends[:-1], ends[1:])
 
     def without(self, ids: Iterable[int]) -> Self:
         """With no bytes for these ids, as far as there are such."""
@@ -97,12 +100,14 @@ class TokenBytes:
             return b"".join([content[starts[i] : ends[i]] for i in ids if i < size])
 
 
-def _ids(backend: Backend) -> int:
-    """The highest id plus one, without a list of all tokens where the ids have no gaps."""
-    count = backend.get_vocab_size(with_added_tokens=True)
-    if all(backend.id_to_token(token) is not None for token in range(count)):
-        return count
-    return max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+def _texts(backend: Backend) -> list[str | None]:
+    """The texts of all ids, up to the highest one that has one."""
+    name = backend.id_to_token
+    texts: list[str | None] = list(map(name, range(backend.get_vocab_size(with_added_tokens=True))))
+    if None in texts:  # There are gaps, so some ids are higher than that.
+        highest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        texts = list(map(name, range(highest + 1)))
+    return texts
 
 
 class TokenTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,14 +123,14 @@ class TokenTable(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def build(cls, backend: Backend, special: frozenset[int]) -> TokenTable:
-        """Reads the vocabulary and the decoder's description. Takes milliseconds; keep it."""
-        texts = TokenTexts(backend)
+        """Reads the vocabulary and the decoder's description. Takes tenths of a second; keep it."""
+        texts = _texts(backend)
         decoder = _decoder(backend)
         is_byte_level = decoder == [{"type": "ByteLevel"}]
         return cls(
-            texts=texts,
+            texts=TokenTexts(backend, len(texts)),
             special=special,
-            byte_level=TokenBytes.of(_byte_level_bytes(texts)) if is_byte_level else None,
+            byte_level=_byte_level(texts) if is_byte_level else None,
             byte_fallback=_byte_fallback_rules(decoder),
         )
 
@@ -193,17 +198,23 @@ def _byte_fallback_rules(steps: list[dict[str, Any]]) -> ByteFallbackRules | Non
     return ByteFallbackRules(strips, names.index("Replace") > names.index("ByteFallback"))
 
 
-def _byte_level_bytes(texts: Sequence[str | None]) -> Iterator[bytes]:
+def _byte_level(texts: list[str | None]) -> TokenBytes:
     """A token is written with one letter for each byte. A text with a letter that stands for no
     byte (an added token's may have one) stands for its own UTF-8 bytes."""
-    # Through Latin-1, in which a byte is a letter: half the time of looking up each letter.
-    to_latin = dict.fromkeys(range(0x100), NO_LATIN)
-    to_latin |= {ord(letter): chr(byte) for letter, byte in byte_letters().items()}
-    for text in texts:
-        try:
-            yield (text or "").translate(to_latin).encode("latin-1")
-        except UnicodeEncodeError:
-            yield (text or "").encode()
+    letters = {ord(letter): byte for letter, byte in byte_letters().items()}
+    own = [text or "" for text in texts]
+    try:  # All together: a tenth of the time that each alone takes.
+        content, _ = codecs.charmap_encode("".join(own), "strict", letters)
+    except UnicodeEncodeError:
+        return TokenBytes.of(_byte_level_bytes(text, letters) for text in own)
+    return TokenBytes.cut(content, map(len, own))
+
+
+def _byte_level_bytes(text: str, letters: dict[int, int]) -> bytes:
+    try:
+        return codecs.charmap_encode(text, "strict", letters)[0]
+    except UnicodeEncodeError:
+        return text.encode()
 
 
 def byte_letters() -> dict[str, int]:
