@@ -70,7 +70,8 @@ def test_who_drafts_and_who_does_not_finds_the_same_blocks(
 
 
 @pytest.mark.parametrize(
-    ("kind", "head"), [("Llama", "eagle3"), ("DeepseekV3", "mtp"), ("Qwen3Next", "mtp")]
+    ("kind", "head"),
+    [("Llama", "eagle3"), ("DeepseekV3", "mtp"), ("DeepseekV4", "mtp"), ("Qwen3Next", "mtp")],
 )
 @pytest.mark.usefixtures("eager")
 def test_beside_a_head(models, tmp_path: Path, kind: str, head: str) -> None:  # type: ignore[no-untyped-def]

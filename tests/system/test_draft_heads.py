@@ -54,6 +54,13 @@ CASES = {
     "mtp, swapped": Case("DeepseekV3", "mtp", 64, "swap"),
     "three layers": Case("DeepseekV3", "mtp", 64, "recompute", layers=3),
     "two layers beside the model's": Case("MiMo", "mtp", 64, "swap", layers=2),
+    "mixed residuals": Case("DeepseekV4", "mtp", 64, "recompute", blocks=40),
+    "mixed residuals, two layers, swapped": Case(
+        "DeepseekV4", "mtp", 64, "swap", blocks=40, layers=2
+    ),
+    "mixed residuals by reference": Case(
+        "DeepseekV4", "mtp", 64, "recompute", backend="reference", blocks=40
+    ),
     "recurrent": Case("Qwen3Next", "mtp", 96, "recompute", blocks=36, checkpoints=32),
     "recurrent, three layers": Case(
         "Qwen3Next", "mtp", 96, "recompute", blocks=36, checkpoints=32, layers=3
@@ -158,6 +165,7 @@ def check(case: Case, model: Served, true: Results) -> tuple[int, int]:
         ("Llama", "eagle3", 1, 1),
         ("DeepseekV3", "mtp", 1, 4),
         ("DeepseekV3", "mtp", 3, 4),
+        ("DeepseekV4", "mtp", 1, 4),
         ("Qwen3Next", "mtp", 1, 4),
         ("Qwen3Next", "mtp", 3, 3),
     ],
@@ -177,7 +185,8 @@ def test_a_head_that_knows_its_model_is_mostly_right(
 
 
 @pytest.mark.parametrize(
-    ("kind", "head", "layers"), [("Llama", "eagle3", 1), ("Qwen3Next", "mtp", 2)]
+    ("kind", "head", "layers"),
+    [("Llama", "eagle3", 1), ("Qwen3Next", "mtp", 2), ("DeepseekV4", "mtp", 1)],
 )
 def test_a_new_worker_goes_on_where_the_last_one_was(
     kind: str,

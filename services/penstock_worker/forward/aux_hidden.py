@@ -17,13 +17,13 @@ def aux_hidden_for(config: ModelConfig, setup: Setup) -> AuxHidden | None:
     said = setup.speculation
     if said is None or said.method not in ("eagle3", "mtp"):
         return None
+    if said.method == "mtp":
+        return AuxHidden((config.num_layers,))
     if config.hyper_connections is not None:
         raise StartupError(
             f"speculative_config: a head of method {said.method} reads one residual, and the model"
             f" has {HYPER_CONNECTIONS}; method suffix is allowed with every model"
         )
-    if said.method == "mtp":
-        return AuxHidden((config.num_layers,))
     head = load_manifest(said.model).config
     stated = head.aux_layers if isinstance(head, HeadConfig) else ()
     layers = stated or default_aux_layers(config.num_layers)

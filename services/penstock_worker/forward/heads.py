@@ -54,7 +54,7 @@ class HeadForward(Protocol):
 
     @property
     def like(self) -> Tensor:
-        """A tensor of no rows, [0, hidden], of the dtype of hidden states."""
+        """A tensor of no rows, [0, hidden numbers], of the dtype of hidden states."""
 
     def hidden(self, taken: Tensor) -> Tensor:
         """Maps what was taken of the model, [rows, width], to hidden states as `step` reads them,

@@ -47,7 +47,7 @@ class ReferenceHead(LayerByLayer):
 
     @property
     def like(self) -> Tensor:
-        return torch.empty(0, self._model.config.hidden_size, dtype=self._model.dtype)
+        return torch.empty(0, self._model.config.hidden_numbers, dtype=self._model.dtype)
 
     def hidden(self, taken: Tensor) -> Tensor:
         return self._model.to_hidden(_padded(taken.to(self._model.dtype)))[: len(taken)]

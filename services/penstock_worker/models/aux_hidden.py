@@ -20,8 +20,9 @@ class AuxHidden:
         self._last = threading.local()
 
     def keep(self, residuals: dict[int, Tensor]) -> None:
-        """Keeps a pass's residuals, [rows, hidden] each, by the number of layers before them."""
-        self._last.found = [residuals[number] for number in self.behind]
+        """Keeps a pass's residuals, [rows, hidden] each, or of several, [rows, count, hidden], by
+        the number of layers before them."""
+        self._last.found = [residuals[number].flatten(1) for number in self.behind]
 
     def put(self, taken: Tensor) -> None:
         """Keeps what was taken of a pass and lies side by side already, [rows, hidden of all

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from penstock.families.eagle3 import NUM_AUX_LAYERS
+from penstock.families.family import OF_EMBEDDING, OF_HIDDEN
 from penstock.model.config import HeadConfig
+from penstock.model.layer_spec import HyperConnectionsSpec
 from penstock_worker.attention.interface import StepAttention
 from penstock_worker.layers.attention import SelfAttention
 from penstock_worker.layers.decoder_layer import (
@@ -18,6 +20,7 @@ from penstock_worker.layers.decoder_layer import (
     load_layer,
 )
 from penstock_worker.layers.feed_forward import FeedForward
+from penstock_worker.layers.hyper_connections import HyperEnds
 from penstock_worker.layers.parts import DecoderOps, Parts
 from penstock_worker.layers.per_layer_inputs import Layer
 from penstock_worker.layers.reference_ops import REFERENCE
@@ -48,6 +51,10 @@ class JoinedFront:
         self._layer: Layer = load_layer(parts, 0)
         self._hidden_first = config.hidden_first
 
+    def end(self, residual: Tensor) -> Tensor:
+        """Maps what the layer gives to what is normed for logits, [rows, hidden]."""
+        return residual
+
     def __call__(self, embedded: Tensor, hidden: Tensor, step: Step) -> Tensor:
         """Maps [rows, hidden] of each to the layer's residual."""
         pair = self._embedding_norm(embedded), self._hidden_norm(hidden)
@@ -55,6 +62,38 @@ class JoinedFront:
         residual = self._join(both)
         update = self._layer(None, residual, step)
         return residual if update is None else residual + update
+
+
+class MixedFront:
+    """In front of a layer that mixes several residuals: each is a product of one of the served
+    model's, normed by itself, and one of the embedding, which is added to all (DeepSeek-AI,
+    "DeepSeek-V4", 2026)."""
+
+    def __init__(self, parts: Parts, config: HeadConfig, mixed: HyperConnectionsSpec) -> None:
+        width = config.hidden_size
+        self._count = mixed.count
+        self._embedding_norm = parts.norm("enorm", width)
+        self._hidden_norm = parts.norm("hnorm", width)
+        self._of_embedding = parts.product([(OF_EMBEDDING, width)], width, bias=False)
+        self._of_hidden = parts.product([(OF_HIDDEN, width)], width, bias=False)
+        self._layer: Layer = load_layer(parts, 0)
+        self._ends = HyperEnds.load(parts, mixed)
+
+    def to_hidden(self, taken: Tensor) -> Tensor:
+        return _unchanged(taken)
+
+    def __call__(self, embedded: Tensor, hidden: Tensor, step: Step) -> Tensor:
+        """Maps embeddings, [rows, hidden], and all residuals, [rows, count * hidden], to residuals
+        behind the layer."""
+        apart = hidden.unflatten(1, (self._count, -1)).flatten(0, 1)
+        residuals = self._of_hidden(self._hidden_norm(apart)).unflatten(0, (-1, self._count))
+        residuals = residuals + self._of_embedding(self._embedding_norm(embedded))[:, None]
+        self._layer(None, residuals, step)
+        return residuals.flatten(1)
+
+    def end(self, residuals: Tensor) -> Tensor:
+        """Maps [rows, count * hidden] to what is normed for logits, [rows, hidden]."""
+        return self._ends.end(residuals.unflatten(1, (self._count, -1)))
 
 
 class BesideFront:
@@ -71,6 +110,10 @@ class BesideFront:
         self._norm = parts.norm(f"layers.0.{FEED_FORWARD_NORM}", width)
         self._feed_forward = FeedForward.load(parts, 0)
         self._normed_residual = config.normed_residual
+
+    def end(self, residual: Tensor) -> Tensor:
+        """Maps what the layer gives to what is normed for logits, [rows, hidden]."""
+        return residual
 
     def __call__(self, embedded: Tensor, hidden: Tensor, step: Step) -> Tensor:
         """Maps [rows, hidden] of each to the residual, as JoinedFront does."""
@@ -106,7 +149,7 @@ class DraftHeadModel:
 
         table = ends.get(weights, EMBEDDING, lambda: ops.table(end(EMBEDDING, config.served_vocab)))
         self._embed = TokenEmbedding(table, shard, ALONE)
-        self._front = BesideFront(parts, config) if config.beside else JoinedFront(parts, config)
+        self._front = _front(parts, config)
         self.ids = drafted_ids(weights, config) if config.beside else None
         self._norm = parts.norm("norm", width)
         head = ends.get(weights, HEAD, lambda: ops.head(end(HEAD, config.vocab_size)))
@@ -120,15 +163,23 @@ class DraftHeadModel:
     def hidden(
         self, tokens: Tensor, hidden: Tensor, positions: Tensor, attention: StepAttention
     ) -> Tensor:
-        """Maps `tokens` at `positions`, each [rows] int64, and hidden states, [rows, hidden], to
-        the layer's output, [rows, hidden]."""
+        """Maps `tokens` at `positions`, each [rows] int64, and hidden states to the layer's output,
+        each [rows, hidden numbers] (see HeadConfig)."""
         rotations = tuple(rotary.at(positions) for rotary in self._rotaries)
         return self._front(self._embed(tokens), hidden, Step(rotations, attention))
 
     def onward(self, hidden: Tensor) -> Tensor:
-        """Maps the layer's output, [rows, hidden], to the hidden states of further drafts."""
+        """Maps the layer's output to the hidden states of further drafts, each [rows, hidden
+        numbers]."""
         return self._norm(hidden) if self.config.normed_result else hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Maps [rows, hidden] to logits of its own ids, [rows, vocab] float32."""
-        return self._head(self._norm(hidden))
+        """Maps the layer's output, [rows, hidden numbers], to logits of its own ids, [rows, vocab]
+        float32."""
+        return self._head(self._norm(self._front.end(hidden)))
+
+
+def _front(parts: Parts, config: HeadConfig) -> BesideFront | JoinedFront | MixedFront:
+    if config.hyper_connections is not None:
+        return MixedFront(parts, config, config.hyper_connections)
+    return BesideFront(parts, config) if config.beside else JoinedFront(parts, config)

@@ -5,7 +5,8 @@ has each layer of a head with several. One of EAGLE-3 has `fc` in front, and nor
 `layers.0.hidden_norm` and `layers.0.input_layernorm` of the two halves of what its attention reads;
 `ids`, int64, are differences between the served model's ids and its own. One of the checkpoint's
 own (MTP) has `enorm`, `hnorm` and `eh_proj` in front, and `served_norm`, that after the served
-model's last layer, if it reads what that gives.
+model's last layer, if it reads what that gives. Where layers mix several residuals, it has `e_proj`
+and `h_proj` in the place of `eh_proj`, and `hc_head` behind the layer.
 """
 
 from __future__ import annotations
@@ -18,9 +19,16 @@ import numpy as np
 import torch
 
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.families.family import LAYER_BEHIND_THE_LAST, TensorNames
+from penstock.families.family import (
+    JOIN,
+    LAYER_BEHIND_THE_LAST,
+    OF_EMBEDDING,
+    OF_HIDDEN,
+    TensorNames,
+)
 from penstock.families.finding import served_family
 from penstock.model.config import HeadConfig, ModelConfig, WeightFiles
+from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.factors import multiply_rows
 from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.files import gguf_by_our_names, named_tensors, safetensors_tensors
@@ -35,6 +43,8 @@ from penstock_worker.weights.weights import Weights
 
 EMBEDDING, HEAD, NORM = "embed_tokens.weight", "lm_head.weight", "norm.weight"
 SERVED_NORM, IDS = "served_norm.weight", "ids"
+_ENDS_OF_RESIDUALS = [f"hc_head.{part}.weight" for part in ("fn", "base", "scale")]
+"""What reads several residuals behind the last layer, as GGUF files call it."""
 
 _MIDDLE = "midlayer."
 """What SpecForge's files call the layer."""
@@ -75,6 +85,13 @@ class OwnHeadFiles:
         begins = self.layout.begins(self._served.num_layers, draft)
         return any(name.startswith(begins) for name in self._found)
 
+    def _ends(self) -> dict[str, StoredTensor]:
+        """The served model's embedding, output head and last norm by our names, where its files
+        call them otherwise."""
+        named = ((f"{a}.weight", f"{b}.weight") for a, b in self._names.modules.items())
+        ends = (EMBEDDING, HEAD, NORM)
+        return {b: self._found[a] for a, b in named if b in ends and a in self._found}
+
     def _of_layer(self, draft: int) -> dict[str, StoredTensor]:
         """The tensors of a layer, by our names but for those that the family names."""
         layers, found = self._served.num_layers, self._found.items()
@@ -101,7 +118,11 @@ class OwnHeadFiles:
         shared = {EMBEDDING: EMBEDDING, HEAD: head}
         if config.normed_input:
             shared[SERVED_NORM] = NORM
-        _share(own, found, shared)
+        if config.hyper_connections is not None:
+            # llama.cpp takes the model's where its converter has written none of the head's.
+            shared |= {name: name for name in (NORM, *_ENDS_OF_RESIDUALS)} if self._of_gguf else {}
+            cut_join(own)
+        _share(own, self._ends() | found, shared)
         names = replace(self._names, layers_for_drafts=False)
         quantised = self._quantised or any(each.format in LAYOUTS for each in own.values())
         kind = QuantisedWeights if keep_quantised and quantised else Weights
@@ -190,6 +211,25 @@ def _of_eagle3(name: str) -> str:
     if name == "d2t":
         return IDS
     return f"layers.0.{name.removeprefix(_MIDDLE)}" if name.startswith(_MIDDLE) else name
+
+
+def cut_join(own: dict[str, StoredTensor]) -> None:
+    """Replaces a product that joins embedding and hidden state by its halves. Raises
+    UnsupportedModel for one in whose middle a block of a quantised type lies."""
+    both = own.pop(f"{JOIN}.weight", None)
+    if both is None:
+        return
+    stored = FORMATS.get(both.format)
+    outputs, inputs = both.shape if len(both.shape) == 2 else (0, 1)
+    if stored is None or not outputs or inputs % (2 * stored.elements):
+        raise UnsupportedModel(
+            f"tensor {both.name} is {both.format} of shape {both.shape}, which can't be cut in two"
+        )
+    by_row = both.content.reshape(outputs, 2, -1)
+    for half, name in enumerate((OF_EMBEDDING, OF_HIDDEN)):
+        data = np.ascontiguousarray(by_row[:, half]).reshape(-1)
+        shape = (outputs, inputs // 2)
+        own[f"{name}.weight"] = replace(both, shape=shape, data=data, made=None)
 
 
 def _share(

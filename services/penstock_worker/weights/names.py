@@ -169,6 +169,7 @@ _GGUF_OWN_HEAD = {
     "embed_tokens": "embed_tokens",
     "shared_head_head": "shared_head.head",
     "shared_head_norm": "shared_head.norm",
+    **{f"hc_head_{part}": f"hc_head.{part}" for part in ("fn", "base", "scale")},
 }
 """What stands beside the layer of a head that drafts; as DeepSeek's checkpoints call it."""
 _GGUF_LAYERS = re.compile(r"blk\.(\d+)\.(.+)")

@@ -1,11 +1,13 @@
 """DeepSeek V4: attention to the last tokens and to entries that stand for more of them, residuals
 that each layer mixes, and experts that in the first layers a token's id chooses.
 
-Source: DeepSeek-AI, "DeepSeek-V4", 2026; for what the releases leave open, transformers' class. The
-layers that draft aren't read.
+Sources: DeepSeek-AI, "DeepSeek-V4", 2026; for what the releases leave open, transformers' class;
+for the layers that draft, the makers' inference/model.py (MTPBlock).
 """
 
 from __future__ import annotations
+
+from msgspec.structs import replace
 
 from penstock.errors import UnsupportedModel
 from penstock.families import bounds
@@ -13,7 +15,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.deepseek import MAX_SIZE, one_of
 from penstock.families.deepseek_v4_gguf import GGUF_NAMES, said_in_gguf
 from penstock.families.deepseek_v32 import checked_index
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import OF_EMBEDDING, OF_HIDDEN, Family, OwnHead, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
@@ -229,6 +231,21 @@ def _rope(fields: Fields, settings: Fields, head_dim: int, share: float) -> Rope
     return found
 
 
+def _drafting(model: ModelConfig) -> LayerSpec:
+    """A layer that drafts: without entries, and with experts that the router chooses."""
+    last = model.layer(model.num_layers - 1)
+    compressed, experts = last.attention.compressed, last.feed_forward.experts
+    if compressed is None or experts is None:
+        raise UnsupportedModel("a DeepSeek-V4 without entries or without experts drafts nothing")
+    without = replace(compressed, rate=0, overlaps=False, index=None)
+    chosen = replace(experts, by_token=False, correction=True)
+    return replace(
+        last,
+        attention=replace(last.attention, rope=MAIN, compressed=without),
+        feed_forward=replace(last.feed_forward, experts=chosen),
+    )
+
+
 def _read_gguf(model: GGUFMetadata) -> ModelConfig:
     return _read(said_in_gguf(model))
 
@@ -291,6 +308,23 @@ _STACKED = {
     "mlp.experts.down_proj": ("mlp.experts.*.down_proj",),
 }
 
+OWN_HEAD = OwnHead(
+    "mtp.{}.",
+    {
+        "mtp.{}.enorm": "enorm",
+        "mtp.{}.hnorm": "hnorm",
+        "mtp.{}.e_proj": OF_EMBEDDING,
+        "mtp.{}.h_proj": OF_HIDDEN,
+        "mtp.{}.norm": "norm",
+        "mtp.{}.emb.tok_emb": "embed_tokens",
+        "mtp.{}.head": "lm_head",
+        **{f"mtp.{{}}.hc_head_{part}": f"hc_head.{part}" for part in ("fn", "base", "scale")},
+    },
+    normed_input=False,
+    spec=_drafting,
+)
+"""A head that reads all of the model's residuals, each by itself."""
+
 DEEPSEEK_V4 = Family(
     "deepseek_v4",
     ("DeepseekV4ForCausalLM",),
@@ -300,4 +334,5 @@ DEEPSEEK_V4 = Family(
     read_gguf=_read_gguf,
     hub_names=TensorNames({**_OF_RELEASES, **_OF_TRANSFORMERS}, stacked=_STACKED),
     gguf_names=GGUF_NAMES,
+    own_head=OWN_HEAD,
 )

@@ -15,6 +15,8 @@ from penstock.model.layer_spec import LayerSpec
 
 JOIN = "eh_proj"
 """Our name of the product that joins embedding and hidden state."""
+OF_EMBEDDING, OF_HIDDEN = "e_proj", "h_proj"
+"""Our names of its halves, where they are two products."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,11 @@ class OwnHead:
         return frozenset(f"{ours}.weight" for theirs, ours in named if "{}" not in theirs)
 
     def join(self, layers: int, draft: int = 0) -> str:
-        """The file's name of the product that joins embedding and hidden state, of one of the
-        head's layers in the checkpoint of a model of so many layers."""
-        theirs = next(theirs for theirs, ours in self.modules.items() if ours == JOIN)
+        """The file's name of the product that joins embedding and hidden state, or of its half for
+        the hidden state, of one of the head's layers in the checkpoint of a model of so many
+        layers."""
+        named = self.modules.items()
+        theirs = next(theirs for theirs, ours in named if ours in (JOIN, OF_HIDDEN))
         return theirs.format(self._number(layers, draft))
 
     def begins(self, layers: int, draft: int) -> str:
@@ -67,6 +71,8 @@ class OwnHead:
         for theirs, ours in self.modules.items():
             if module == theirs.format(number):
                 return f"{ours}.{kind}"
+            if name == theirs.format(number):
+                return ours  # of a tensor that isn't called a weight
         begins = self.begins(layers, draft)
         if name.startswith(begins):
             return f"layers.0.{name.removeprefix(begins)}"
@@ -88,6 +94,7 @@ LAYER_BEHIND_THE_LAST = OwnHead(
         "layers.{}.embed_tokens": "embed_tokens",
         "layers.{}.shared_head.head": "lm_head",
         "layers.{}.shared_head.norm": "norm",
+        **{f"layers.{{}}.hc_head.{part}": f"hc_head.{part}" for part in ("fn", "base", "scale")},
     },
     behind_the_last=True,
 )

@@ -195,6 +195,12 @@ class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
         return 2 * self.hidden_size if self.beside else self.hidden_size
 
     @property
+    def hidden_numbers(self) -> int:
+        """Numbers of a hidden state that it reads: of all residuals, where layers mix several."""
+        mixed = self.hyper_connections
+        return self.hidden_size * (1 if mixed is None else mixed.count)
+
+    @property
     def embedding_rows(self) -> int:
         return self.served_vocab
 

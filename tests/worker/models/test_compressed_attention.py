@@ -185,10 +185,9 @@ def test_what_a_long_context_takes_is_entries() -> None:
 def test_what_is_not_served() -> None:
     config = read(CASE)
     setup = CPUModel(config, NO_FILES, "float32", backend="reference").setup()
-    for method in ("mtp", "eagle3"):
-        said = SpeculativeConfig(method=method, num_speculative_tokens=2)
-        with pytest.raises(StartupError, match="reads one residual"):
-            aux_hidden_for(config, replace(setup, speculation=said))
+    said = SpeculativeConfig(method="eagle3", num_speculative_tokens=2)
+    with pytest.raises(StartupError, match="reads one residual"):
+        aux_hidden_for(config, replace(setup, speculation=said))
     with pytest.raises(StartupError, match="kv_cache_dtype is int8"):
         CacheShape.of(config, 16, torch.int8)
     for ranks in ((2, 1), (1, 2)):

@@ -20,8 +20,10 @@ from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
 from penstock.prepare.from_hub_folder import read_head
 from penstock.prepare.hub_config import read_config
 from tests.worker.models import step_files
-from tests.worker.models.case_sizes import QUARTER
+from tests.worker.models.case_sizes import QUARTER, YARN
 from tests.worker.models.family_cases import config_class
+from tests.worker.models.latent_cases import DEEPSEEK_V4
+from tests.worker.speculation.mixed_heads import MixedLayer, MixedReference
 from tests.worker.speculation.slow_heads import (
     FULL,
     HIDDEN,
@@ -94,6 +96,13 @@ STEP = {
     "moe_intermediate_size": 32,
     "share_expert_dim": 40,
 }
+V4_KINDS = [
+    "compressed_sparse_attention",
+    SLIDING,
+    "heavily_compressed_attention",
+    "compressed_sparse_attention",
+]
+V4 = DEEPSEEK_V4 | {"sliding_window": 9, "rope_parameters": YARN}
 HYBRIDS = ("Qwen3Next", "Qwen3_5", "Qwen3_5Moe")
 WINDOWED = ("MiMoV2Flash", "Step3p7")
 SERVED: dict[str, dict[str, Any]] = {
@@ -105,13 +114,14 @@ SERVED: dict[str, dict[str, Any]] = {
     "Step3p7": GROUPED | STEP,
     "DeepseekV3": LATENTS | EXPERTS,
     "DeepseekV32": LATENTS | EXPERTS | INDEX,
+    "DeepseekV4": V4,
     "Qwen3Next": HYBRID | {"num_experts": 8, **HYBRID_EXPERTS},
     "Qwen3_5": HYBRID | {"tie_word_embeddings": True},
     "Qwen3_5Moe": HYBRID | {"num_experts": 6, **HYBRID_EXPERTS},
 }
 """What is served, by the first part of transformers' class; MiMo, which is Qwen 2."""
 HEADS = dict.fromkeys(HYBRIDS, QwenLayer) | {"MiMo": MiMoLayer, "MiMoV2Flash": MiMoV2Layer}
-HEADS["Step3p7"] = StepLayer
+HEADS |= {"Step3p7": StepLayer, "DeepseekV4": MixedLayer}
 
 
 def randomise(module: torch.nn.Module, seed: int) -> None:
@@ -120,6 +130,10 @@ def randomise(module: torch.nn.Module, seed: int) -> None:
     for name, each in [*module.named_parameters(), *module.named_buffers()]:
         values = torch.randn(each.shape, generator=generator)
         if name.endswith("inv_freq"):
+            continue
+        if name.endswith("tid2eid"):
+            experts = torch.rand(len(each), V4["n_routed_experts"], generator=generator)
+            each.copy_(experts.argsort(-1)[:, : each.shape[1]])
             continue
         if each.dim() > 1:
             each.data.copy_(values * 1.6 / each.shape[-1] ** 0.5)
@@ -133,7 +147,7 @@ def count_on(hub: Any) -> None:
     # Where norms add 1 to their weights, what layers read is twice as large.
     share = 0.02 if hub.config.model_type.startswith("qwen3_") else 0.1
     for name, each in hub.named_parameters():
-        if any(part in name for part in ("o_proj", "out_proj", "down_proj")):
+        if any(part in name for part in ("o_proj", "o_b_proj", "out_proj", "down_proj")):
             each.data.mul_(share)
     hub.model.embed_tokens.weight.data.copy_(embeddings)
     hub.model.norm.weight.data.fill_(1.0)
@@ -150,6 +164,9 @@ def served_model(kind: str, folder: Path, *, drafts: int, counts: bool = False) 
     elif kind in WINDOWED:
         settings["layer_types"] = WINDOW_LAYERS + [SLIDING] * drafts
         settings["mlp_layer_types"] = ["dense", *["sparse"] * (LAYERS - 1), *["dense"] * drafts]
+    elif kind == "DeepseekV4":
+        settings["layer_types"] = V4_KINDS + [SLIDING] * drafts
+        settings["mlp_layer_types"] = ["hash_moe", "hash_moe", *["moe"] * (2 + drafts)]
     theirs = "Qwen2" if kind == "MiMo" else kind
     config = config_class(theirs)(**settings, attn_implementation="eager")
     model = getattr(transformers, f"{theirs}ForCausalLM", None) or step_files.model_class()
@@ -167,6 +184,9 @@ def served_model(kind: str, folder: Path, *, drafts: int, counts: bool = False) 
     if kind in HYBRIDS:
         rename_layers(folder, drafts, "mtp.layers")
         said["mtp_num_hidden_layers"] = drafts
+    elif kind == "DeepseekV4":
+        rename_layers(folder, drafts, "mtp")
+        said["mlp_layer_types"] = sparse[:LAYERS]
     elif kind == "MiMoV2Flash":
         rename_layers(folder, drafts, "model.mtp.layers")
     elif kind == "Step3p7":
@@ -178,7 +198,7 @@ def served_model(kind: str, folder: Path, *, drafts: int, counts: bool = False) 
     if drafts and kind not in HYBRIDS:
         said["num_nextn_predict_layers"] = drafts
     path.write_text(json.dumps(said))
-    return Reference(hub)
+    return MixedReference(hub) if kind == "DeepseekV4" else Reference(hub)
 
 
 def rename_layers(folder: Path, drafts: int, name: str) -> None:

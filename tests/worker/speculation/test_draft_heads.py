@@ -22,6 +22,8 @@ ATTENDING = [
     ("DeepseekV3", "mtp", 1),
     ("DeepseekV3", "mtp", 2),
     ("DeepseekV32", "mtp", 1),
+    ("DeepseekV4", "mtp", 1),
+    ("DeepseekV4", "mtp", 2),
     ("MiMo", "mtp", 2),
     ("MiMoV2Flash", "mtp", 3),
     ("Step3p7", "mtp", 3),

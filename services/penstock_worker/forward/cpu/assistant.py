@@ -220,7 +220,7 @@ def assistant_recipe(
     def build() -> Callable[[Forward], HeadForward]:
         read = _read(config, files, kind_of(dtype), setup, threads)
         aux_hidden = AuxHidden((config.num_layers,))
-        keep = CPUAuxHidden(aux_hidden, config.hidden_size)
+        keep = CPUAuxHidden(aux_hidden, config)
 
         def beside_model(forward: Forward) -> HeadForward:
             if not isinstance(forward, CPUForward):

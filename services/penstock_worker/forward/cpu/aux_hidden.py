@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from penstock.model.config import ModelConfig
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
 from penstock_worker.models.aux_hidden import AuxHidden
 
@@ -15,10 +16,12 @@ from penstock_worker.models.aux_hidden import AuxHidden
 class CPUAuxHidden:
     """Takes residuals out of a program that computes one step at a time."""
 
-    def __init__(self, aux_hidden: AuxHidden, width: int) -> None:
-        """`width`: the model's hidden size."""
+    def __init__(self, aux_hidden: AuxHidden, config: ModelConfig) -> None:
+        """`config`: of the model."""
         self._aux_hidden = aux_hidden
-        self._width = width
+        mixed = config.hyper_connections
+        self._source = Buffer.RESIDUAL if mixed is None else Buffer.STREAMS
+        self._width = config.hidden_size * (1 if mixed is None else mixed.count)
         self._found: dict[int, np.ndarray] = {}
 
     def behind(self, layers: int) -> Iterator[Phase]:
@@ -26,7 +29,7 @@ class CPUAuxHidden:
         if layers in self._aux_hidden.behind:
             yield Phase(
                 kind=PhaseKind.EXCHANGE,
-                source=Buffer.RESIDUAL,
+                source=self._source,
                 width=self._width,
                 part=True,
                 exchange=partial(self._take, layers),

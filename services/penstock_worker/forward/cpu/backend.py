@@ -104,7 +104,7 @@ def recipe(
         purpose.take(weights)
         loader = CPUWeights(config, weights, kind_of(dtype), threads)
         see, join, ends = media.load(), None, None
-        aux_hidden = None if taken is None else CPUAuxHidden(taken, config.hidden_size)
+        aux_hidden = None if taken is None else CPUAuxHidden(taken, config)
         stored = None
         adapted = None if adapters is None else adapters.phases(split, shard.layers)
         if ranks.place.ranks == 1:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from penstock.families.eagle3 import NUM_AUX_LAYERS
+from penstock.families.family import OF_EMBEDDING, OF_HIDDEN
 from penstock.model.config import HeadConfig, WeightFiles
 from penstock.model.kv_layout import kv_layout
 from penstock.protocol.to_worker import Setup
@@ -19,8 +20,10 @@ from penstock_kernels.cpu.decoder_step import DecoderStep, GivenRows
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.operands import NormWeights
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program
+from penstock_kernels.cpu.streams import CPUMixing
 from penstock_worker.forward.cpu.aux_hidden import CPUAuxHidden
 from penstock_worker.forward.cpu.backend import shapes_of
+from penstock_worker.forward.cpu.compressed_layers import spread
 from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
 from penstock_worker.forward.cpu.forward import step_of
 from penstock_worker.forward.cpu.gates import forms_of, product_into
@@ -64,6 +67,30 @@ class JoinedEntry:
         yield given_into(Buffer.MIXED, 0, self.width)
         yield input_of(self.of_hidden, Buffer.MIXED, self.width, self.hidden_norm)
         yield Phase(kind=PhaseKind.PRODUCT, source=Buffer.INPUT, matrices=(self.of_hidden,))
+
+    def end(self) -> Iterator[Phase]:
+        yield from ()
+
+
+@dataclass(frozen=True)
+class MixedEntry:
+    """What stands before a layer that mixes several residuals: a product of the embedding, to which
+    what is given is added, for each of them."""
+
+    config: HeadConfig
+    embedding: PackedMatrix
+    embedding_norm: NormWeights
+    of_embedding: PackedMatrix
+    mixing: CPUMixing
+
+    def begin(self) -> Iterator[Phase]:
+        width = self.config.hidden_size
+        yield Phase(kind=PhaseKind.EMBED, matrices=(self.embedding,))
+        yield input_of(self.of_embedding, Buffer.RESIDUAL, width, self.embedding_norm)
+        yield product_into(self.of_embedding, Buffer.RESIDUAL)
+        yield from spread(self.config, self.mixing)
+        given = given_into(Buffer.STREAMS, 0, self.config.hidden_numbers)
+        yield replace(given, adds=True)
 
     def end(self) -> Iterator[Phase]:
         yield from ()
@@ -117,10 +144,10 @@ def normed(norm: NormWeights, width: int) -> Iterator[Phase]:
     yield rows_phase(width, norm)
 
 
-def multiplied(matrix: PackedMatrix) -> Iterator[Phase]:
+def multiplied(matrix: PackedMatrix, norm: NormWeights | None = None) -> Iterator[Phase]:
     inputs, outputs = matrix.struct.inputs, matrix.struct.outputs
     yield given_into(Buffer.MIXED, 0, inputs)
-    yield input_of(matrix, Buffer.MIXED, inputs)
+    yield input_of(matrix, Buffer.MIXED, inputs, norm)
     yield product_into(matrix, Buffer.RESIDUAL)
     yield rows_phase(outputs)
 
@@ -163,6 +190,8 @@ class _Front:
     """Norms hidden states, for EAGLE-3."""
     onward: RowsProgram | None = None
     """Makes what further drafts read of the layer's own result; None: it stays as it is."""
+    of_hidden: RowsProgram | None = None
+    """Norms and multiplies residuals, each as a row, where layers mix several."""
 
 
 class CPUHead:
@@ -197,7 +226,7 @@ class CPUHead:
 
     @property
     def like(self) -> Tensor:
-        return torch.empty(0, self._config.hidden_size)
+        return torch.empty(0, self._config.hidden_numbers)
 
     def hidden(self, taken: Tensor) -> Tensor:
         if self._front.to_hidden is None:
@@ -222,6 +251,10 @@ class CPUHead:
 
     def _given(self, tokens: np.ndarray, hidden: np.ndarray) -> np.ndarray:
         front = self._front
+        if front.of_hidden is not None:
+            apart = hidden.reshape(-1, self._config.hidden_size)
+            made = front.of_hidden(np.zeros(len(apart), dtype=np.int32), apart)
+            return made.reshape(hidden.shape)
         if front.embed is None or front.hidden_norm is None:
             return hidden
         normed = front.hidden_norm(tokens, hidden)
@@ -244,6 +277,8 @@ class _Loader:
         """Returns the layer and its ends, what lies in front, and `CPUHead.ids`."""
         packing = CPUPacking(self.weights, self.threads)
         norms = NormReader(self.config, packing)
+        if self.config.hyper_connections is not None:
+            return self._mixed(packing, norms)
         return (self._beside if self.config.beside else self._joined)(packing, norms)
 
     def _read(self) -> ModelWeights:
@@ -289,6 +324,24 @@ class _Loader:
         onward = self._rows(normed(read.norm, width)) if self.config.normed_result else None
         return read, _Front(entry, to_hidden, onward=onward), None
 
+    def _mixed(
+        self, packing: CPUPacking, norms: NormReader
+    ) -> tuple[ModelWeights, _Front, Tensor | None]:
+        width = self.config.hidden_size
+        embedding_norm, hidden_norm = (norms.norm(name, width) for name in ("enorm", "hnorm"))
+        of_embedding, of_hidden = (
+            packing.matrix(name, width, width, kind=self.kind) for name in (OF_EMBEDDING, OF_HIDDEN)
+        )
+        read = self._read()
+        if read.embedding is None or read.mixing is None:
+            raise ValueError("a head has an embedding, and reads residuals behind its layer")
+        entry = MixedEntry(self.config, read.embedding, embedding_norm, of_embedding, read.mixing)
+        return (
+            read,
+            _Front(entry, None, of_hidden=self._rows(multiplied(of_hidden, hidden_norm))),
+            None,
+        )
+
     def _packed(self, matrix: np.ndarray) -> PackedMatrix:
         """Half a matrix is never packed to whole numbers."""
         kind = MatrixKind.F32 if self.kind is MatrixKind.F32 else MatrixKind.BF16
@@ -309,8 +362,8 @@ def head_recipe(
     ends: SharedEnds[Any],
 ) -> HeadRecipe:
     """`files`: the head's. `opening` opens its weights. `setup`: its own. `ends`: of all layers of
-    the head. Raises Unable for a head
-    that the kernels can't compute, and StartupError for settings that can't be followed."""
+    the head. Raises Unable for a head that the kernels can't compute, and StartupError for settings
+    that can't be followed."""
     shapes, layout = shapes_of(config, setup), kv_layout(config, setup.max_model_len)
     dtype = dtype_of(setup, files.dtype)
     cache = cache_of(setup.kv_cache_dtype, dtype)
@@ -319,7 +372,7 @@ def head_recipe(
         loader = _Loader(config, opening(torch.float32), kind_of(dtype), setup, threads, ends)
         read, front, ids = loader.load()
         aux_hidden = AuxHidden((1,))
-        keep = CPUAuxHidden(aux_hidden, config.hidden_size)
+        keep = CPUAuxHidden(aux_hidden, config)
         layers = replace(read, embedding=None)
         program = compile_program(config, layers, ends=front.entry, aux_hidden=keep)
 

@@ -181,7 +181,9 @@ def _streams_begun(model: _Model) -> Iterable[Phase]:
 
 def _residuals_spread(model: _Model) -> Iterable[Phase]:
     mixing = model.weights.mixing
-    return () if mixing is None else spread(model.config, mixing)
+    if mixing is None or model.weights.embedding is None:
+        return ()  # What stands before the layer of a head makes the residuals.
+    return spread(model.config, mixing)
 
 
 def _residuals_read(model: _Model) -> Iterable[Phase]:
