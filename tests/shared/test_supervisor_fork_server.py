@@ -23,6 +23,7 @@ from tests.said import said as said_by
 PROGRAM = """
 import asyncio, json, os, random, signal, socket, sys, threading, time, uuid
 import psutil
+from penstock.supervisor import fork_server
 from penstock.supervisor.fork_server import PATIENCE, ForkServer, serve
 
 class Role:
@@ -43,6 +44,7 @@ class Server:
         self.fd, self.pid, self.starts = fd, 0, 0
         self.started, self.ended = asyncio.Event(), asyncio.Event()
         self.most, self.pause = {starts}, 0.0
+        self.stopped = asyncio.get_running_loop().create_future()
 
     async def run(self):
         while self.starts < self.most:
@@ -52,16 +54,23 @@ class Server:
             self.started.set()
             await process.wait()
             self.ended.set()
-            await asyncio.sleep(self.pause)
+            await asyncio.wait([self.stopped], timeout=self.pause)
         return "it was enough"
 
     def kill(self):
-        os.kill(self.pid, signal.SIGKILL)
+        if psutil.pid_exists(self.pid):
+            os.kill(self.pid, signal.SIGKILL)
+
+    async def stop(self, signum):
+        self.most = 0
+        self.stopped.set_result(None)
+        self.kill()
+        await self.ended.wait()
 
 async def main():
     made = []
-    server = ForkServer(lambda fd: made.append(Server(fd)) or made[0])
-    (own,) = made
+    server = ForkServer(lambda fd: made.append(Server(fd)) or made[-1])
+    own = made[0]
     running = asyncio.create_task(server.run())
     reading, writing = os.pipe()
     pipe = os.fdopen(reading)
@@ -76,8 +85,8 @@ async def main():
         {parent}
     finally:
         running.cancel()
-        if psutil.pid_exists(own.pid):
-            own.kill()
+        for each in made:
+            each.kill()
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
@@ -104,7 +113,12 @@ def said(
         )
     )
     done = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -279,6 +293,122 @@ def test_orphans_are_waited_for(tmp_path: Any) -> None:
         """,
     )
     assert found == [3, False]
+
+
+VERSIONED = """
+        version = open("version").read()
+        while version == "new" and not os.path.exists("ready"):
+            time.sleep(0.01)
+        """
+"""A server has what was installed when it was started, and takes its time for what is newer."""
+TELLS = "tell(version=version)"
+RENEWING = """
+        def install(version):
+            with open("version", "w") as file:
+                file.write(version)
+
+        async def of_fork():
+            await (await fork("gateway")).wait()
+            return heard()["version"]
+
+        install("old")
+        assert await of_fork() == "old"
+        install("new")
+        """
+
+
+def test_while_it_is_renewed_forks_are_the_formers_and_then_the_successors(tmp_path: Any) -> None:
+    found = said(
+        tmp_path,
+        RENEWING
+        + """
+        renewing = asyncio.create_task(server.renew())
+        while len(made) < 2:
+            await asyncio.sleep(0.01)
+        await made[1].started.wait()
+        meanwhile = await of_fork()
+        open("ready", "w").close()
+        renewed = await renewing
+        former = psutil.pid_exists(own.pid)
+        print(json.dumps([meanwhile, renewed, await of_fork(), former, server.child is made[1]]))
+        """,
+        TELLS,
+        VERSIONED,
+    )
+    assert found == ["old", True, "new", False, True]
+
+
+def test_a_successor_that_is_not_ready_in_time_is_ended(tmp_path: Any) -> None:
+    found = said(
+        tmp_path,
+        RENEWING
+        + """
+        fork_server.PATIENCE = 0.5
+        renewed = await server.renew()
+        print(json.dumps([renewed, await of_fork(), psutil.pid_exists(made[1].pid)]))
+        """,
+        TELLS,
+        VERSIONED,
+    )
+    assert found == [False, "old", False]
+
+
+def test_it_takes_the_place_of_one_that_does_not_fork_in_any_case(tmp_path: Any) -> None:
+    """It comes later, and has what was installed."""
+    found = said(
+        tmp_path,
+        RENEWING
+        + """
+        own.pause = 600.0
+        own.kill()
+        await own.ended.wait()
+        fork_server.PATIENCE = 0.5
+        renewed = await server.renew()
+        open("ready", "w").close()
+        print(json.dumps([renewed, await of_fork()]))
+        """,
+        TELLS,
+        VERSIONED,
+    )
+    assert found == [True, "new"]
+
+
+def test_who_waits_for_the_former_gets_a_fork_of_the_successor(tmp_path: Any) -> None:
+    found = said(
+        tmp_path,
+        RENEWING
+        + """
+        fork_server.LOOK_AT_SERVER = fork_server.SOON = 600.0
+        server._patience = 600.0
+        os.kill(own.pid, signal.SIGSTOP)
+        asking = asyncio.create_task(of_fork())
+        await asyncio.sleep(0)
+        open("ready", "w").close()
+        print(json.dumps([await server.renew(), await asking]))
+        """,
+        TELLS,
+        VERSIONED,
+    )
+    assert found == [True, "new"]
+
+
+def test_a_renewal_that_is_given_up_leaves_the_former(tmp_path: Any) -> None:
+    found = said(
+        tmp_path,
+        RENEWING
+        + """
+        renewing = asyncio.create_task(server.renew())
+        while len(made) < 2:
+            await asyncio.sleep(0.01)
+        await made[1].started.wait()
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+        print(json.dumps([await of_fork(), psutil.pid_exists(made[1].pid)]))
+        """,
+        TELLS,
+        VERSIONED,
+    )
+    assert found == ["old", False]
 
 
 @pytest.mark.timeout(60)

@@ -201,10 +201,10 @@ def test_what_dies_is_started_again_and_serves(start_server: StartServer, tiny_m
     assert running.process.wait(PATIENCE) == 0
 
 
-def test_a_gateway_that_died_is_forked_and_one_that_is_renewed_is_executed(
+def test_gateways_are_forks_and_those_that_are_renewed_of_a_renewed_server(
     start_server: StartServer, tiny_model: str
 ) -> None:
-    """What is installed anew is in no fork, also not in a later one."""
+    """What is installed anew is in each, also in a later one."""
     running = start_server(tiny_model, *SMALL)
     expected = running.complete()
 
@@ -230,9 +230,47 @@ def test_a_gateway_that_died_is_forked_and_one_that_is_renewed_is_executed(
     source, gateway = running.child("fork-server"), running.child("gateway 0")
     running.process.send_signal(signal.SIGUSR2)
     wait_until(lambda: 'event="gateways restarted"' in running.stderr)
-    assert "forked=True" not in successor(gateway)
-    assert running.child("fork-server") != source
+    assert "forked=True" in successor(gateway)
+    renewed = running.child("fork-server")
+    assert renewed != source
+    started = [running.stderr.index(f"pid={running.child(name)}") for name in BOTH]
+    assert started == sorted(started)
     assert "forked=True" in dies()
+    assert running.child("fork-server") == renewed
+
+
+BOTH = ("fork-server", "gateway 0")
+
+
+def test_one_that_dies_while_the_fork_server_is_renewed_is_replaced_at_once(
+    start_server: StartServer, tiny_model: str
+) -> None:
+    """The former one forks until its successor could, which here stands still."""
+    running = start_server(tiny_model, *SMALL)
+    expected = running.complete()
+    source, gateway = map(running.child, BOTH)
+    running.process.send_signal(signal.SIGUSR2)
+    supervisor = psutil.Process(running.process.pid)
+    known = {each.pid for each in supervisor.children()}
+
+    def successors() -> set[int]:
+        return {each.pid for each in supervisor.children()} - known
+
+    wait_until(lambda: bool(successors()))
+    (successor,) = successors()
+    freeze(successor)
+    os.kill(gateway, signal.SIGKILL)
+    assert running.complete() == expected
+    assert psutil.pid_exists(source)
+    assert 'event="gateways restarted"' not in running.stderr
+    os.kill(successor, signal.SIGCONT)
+    wait_until(
+        lambda: 'event="gateways restarted"' in running.stderr,
+        2 * PATIENCE,
+        lambda: running.stderr[-5000:],
+    )
+    assert running.child("fork-server") == successor
+    assert running.complete() == expected
 
 
 def test_a_gateway_that_has_just_died_is_renewed_with_the_others(
@@ -250,12 +288,8 @@ def test_a_gateway_that_has_just_died_is_renewed_with_the_others(
     for name in ("gateway 0", "gateway 1"):
         pid = running.child(name)
         assert pid != before[name]
-        (line,) = [
-            one
-            for one in running.stderr.splitlines()
-            if f"pid={pid}" in one and "child started" in one
-        ]
-        assert "forked=True" not in line
+        source = running.stderr.index(f"pid={running.child('fork-server')}")
+        assert running.stderr.index(f"pid={pid}") > source
     assert running.complete() == expected
 
 

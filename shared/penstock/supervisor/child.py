@@ -72,8 +72,7 @@ NOBODY = ForkedAhead()
 
 class Child:
     """Keeps one process running until it is stopped or can't be started. ahead: from where its
-    first process comes, if there is one for it.  forks: makes any other, but for what takes the
-    place of one that was renewed, as it may have been installed anew. What neither has is
+    first process comes, if there is one for it.  forks: makes any other. What neither has is
     executed."""
 
     def __init__(
@@ -136,17 +135,17 @@ class Child:
 
     async def _next(self) -> Running | None:
         """The next process; None if it was stopped before there was one. Raises StartupError."""
-        forked = None if self._renewing else await self._forked()
-        if forked is not None and (self._renewing or self._stopping.is_set()):
+        while not self._stopping.is_set():
+            self._renewing = False
+            forked = await self._forked()
+            if forked is None:
+                break
+            if not self._renewing and not self._stopping.is_set():
+                return forked
             # It was asked for before that, and may have what was installed before.
             _signal(forked, signal.SIGKILL)
             await forked.wait()
-            forked = None
-        if self._stopping.is_set():
-            return None
-        process = forked or await start(self.spec, self._failure_file)
-        self._renewing = False
-        return process
+        return None if self._stopping.is_set() else await start(self.spec, self._failure_file)
 
     async def _forked(self) -> Running | None:
         words = _words(self.spec, self._failure_file)
@@ -185,8 +184,8 @@ class Child:
 
     async def renew(self, signum: int) -> None:
         """Has the process leave on `signum`, within the grace time, and returns when `run` has
-        executed its successor, also where it has just died. Does nothing once `run` has given it
-        up."""
+        started its successor, also where it has just died: by a fork that was asked for after this
+        was called, or executed. Does nothing once `run` has given it up."""
         process = self._process
         if self._stopping.is_set():
             return

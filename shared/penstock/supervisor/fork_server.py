@@ -62,6 +62,8 @@ LOOK = 1.0
 """Seconds between looks for processes that have ended and that nobody waits for."""
 _PR_SET_CHILD_SUBREAPER = 36
 _GO = b"go"
+ARE_YOU_READY = b"are you ready"
+"""Is answered by anything. Any other message says what to be."""
 
 
 class ForkServer:
@@ -72,65 +74,147 @@ class ForkServer:
 
     def __init__(self, make: Callable[[int], Child]) -> None:
         _adopt_orphans()
-        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._ours.setblocking(False)
-        self.child = make(self._theirs.fileno())
+        self._make = make
+        self._process = _Process(make)
         self._patience = PATIENCE
+
+    @property
+    def child(self) -> Child:
+        """The process that forks."""
+        return self._process.child
 
     async def stop(self) -> None:
         """Ends it at once: it has nothing to bring to an end."""
-        await self.child.stop(signal.SIGKILL)
+        await self._process.end()
 
     async def run(self) -> None:
         """Keeps it running until it is stopped or can't be started, and waits for orphans until
         this is cancelled."""
-        looking = asyncio.create_task(_collect_orphans())
+        self._process.begin()
         try:
-            if (reason := await self.child.run()) is not None:
-                log.warning("gateways are executed from now on", why=reason)
-            self._close()
-            await looking
+            await _collect_orphans()
         finally:
-            looking.cancel()
-            self._close()
+            self._process.close()
 
-    def _close(self) -> None:
-        """Who waits for a fork hears that there will be none."""
-        self._theirs.close()
-        self._ours.close()
+    async def renew(self) -> bool:
+        """Has another process take its place, which imports and reads anew. Until that is ready,
+        the former one goes on. False: it wasn't in time, and the former one stays. If that doesn't
+        run, it goes in any case, and gateways may be executed for a while."""
+        successor = _Process(self._make)
+        successor.begin()
+        taken = False
+        try:
+            taken = await successor.is_ready(PATIENCE) or not self._process.runs
+        finally:
+            if not taken:
+                await successor.end()
+        if taken:
+            former, self._process = self._process, successor
+            await former.end()
+        return taken
 
     async def fork(
         self, words: Sequence[str], inherited: Sequence[int], environment: Mapping[str, str]
     ) -> ForkedProcess | None:
         """A process that is running this command; None if there is none in time."""
+        told = msgspec.json.encode(Told(list(words), dict(environment), list(inherited)))
+        while True:
+            asked = self._process
+            forked = await asked.fork(told, inherited, self._patience)
+            if forked is not None:
+                self._patience = SOON
+            if forked is not None or asked is self._process:
+                return forked
+            # It was renewed meanwhile.
+
+
+class _Process:
+    """One that forks, as the supervisor sees it: kept running, and asked over a socket that its
+    successors after a death share. Raises OSError."""
+
+    def __init__(self, make: Callable[[int], Child]) -> None:
+        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ours.setblocking(False)
+        self.child = make(self._theirs.fileno())
+        self._running: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """From now on it is kept running."""
+        self._running = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        if (reason := await self.child.run()) is not None:
+            log.warning("gateways are executed from now on", why=reason)
+        self.close()
+
+    async def end(self) -> None:
+        """SIGKILL."""
+        await self.child.stop(signal.SIGKILL)
+        if self._running is not None:
+            await self._running
+
+    def close(self) -> None:
+        """Who waits for an answer hears that there will be none."""
+        self._theirs.close()
+        self._ours.close()
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process that isn't stopped (SIGSTOP)."""
+        pid = self.child.pid
+        return pid is not None and state_of(pid) not in _DOWN
+
+    async def is_ready(self, patience: float) -> bool:
+        """Returns once it could fork. False: it isn't in time (seconds), or can't be started."""
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(patience):
+                # One that dies over it is asked again, as it is started again.
+                while not await self._answer_to(ARE_YOU_READY):
+                    pass
+            return True
+        return False
+
+    async def _answer_to(self, question: bytes) -> bytes:
+        """Empty: it ended over it. Raises OSError."""
+        with self._ask(question) as answering:
+            return await asyncio.get_running_loop().sock_recv(answering, 32)
+
+    def _ask(self, question: bytes, files: Sequence[int] = ()) -> socket.socket:
+        """Where the answer comes. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        told = msgspec.json.encode(Told(list(words), dict(environment), list(inherited)))
-        with ours, suppress(OSError, ValueError, TimeoutError):
-            with theirs:
-                socket.send_fds(self._ours, [told], [theirs.fileno(), *inherited])
-            loop = asyncio.get_running_loop()
-            async with asyncio.timeout(self._patience) as patience:
-                looking = asyncio.create_task(self._look(patience))
+        with theirs:
+            try:
+                socket.send_fds(self._ours, [question], [theirs.fileno(), *files])
+            except OSError:
+                ours.close()
+                raise
+        return ours
+
+    async def fork(
+        self, told: bytes, inherited: Sequence[int], patience: float
+    ) -> ForkedProcess | None:
+        """One that does as it is told; None if there is none in time (seconds)."""
+        with suppress(OSError, ValueError, TimeoutError), self._ask(told, inherited) as answering:
+            async with asyncio.timeout(patience) as waiting:
+                looking = asyncio.create_task(self._look(waiting))
                 try:
-                    pid = await loop.sock_recv(ours, 32)
+                    pid = await asyncio.get_running_loop().sock_recv(answering, 32)
                 finally:
                     looking.cancel()
             process = ForkedProcess(int(pid))  # Empty: it has ended without a fork.
             process.watch()
-            self._patience = SOON
-            ours.send(_GO)  # One that doesn't hear that ends, as its place may have been filled.
+            answering.send(_GO)  # One that doesn't hear that ends, as its place may be filled.
             return process
         return None
 
-    async def _look(self, patience: asyncio.Timeout) -> None:
+    async def _look(self, waiting: asyncio.Timeout) -> None:
         """Ends the wait for a fork once the process is down."""
         down = 0
         while down < 2:
             await asyncio.sleep(LOOK_AT_SERVER)
-            pid = self.child.pid
-            down = down + 1 if pid is None or state_of(pid) in _DOWN else 0
-        patience.reschedule(asyncio.get_running_loop().time())
+            down = 0 if self.runs else down + 1
+        waiting.reschedule(asyncio.get_running_loop().time())
 
 
 def kept_child(spec: ChildSpec, failure_file: Path, ahead: ForkedAhead) -> Child:
@@ -183,7 +267,10 @@ def serve(fd: int, run: Role) -> None:
             if not message:
                 return
             with suppress(OSError):  # There is no room; the supervisor sees the files closed.
-                _fork(message, files, run, supervisor)
+                if message == ARE_YOU_READY:
+                    os.write(files[0], b"ready")
+                else:
+                    _fork(message, files, run, supervisor)
             for file in files:
                 os.close(file)
 

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -24,6 +25,15 @@ PATIENCE = 30.0
 """Seconds that a restarted gateway may take before the restart of the others is given up."""
 
 
+class Renewable(Protocol):
+    """What gateways are forks of."""
+
+    async def renew(self) -> bool:
+        """Returns once forks have what is installed now. False: that wasn't possible in time, and
+        they have what they had."""
+        ...
+
+
 class Rolling:
     """At most one restart at a time."""
 
@@ -36,10 +46,10 @@ class Rolling:
         host: str,
         port: int,
         tls: ssl.SSLContext | None = None,
-        source: Child | None = None,
+        source: Renewable | None = None,
     ) -> None:
         """Starts a restart of `gateways`, which share the socket at host and port. source: what
-        they are forks of, which is restarted first, as it holds what was installed before."""
+        they are forks of, which is renewed first, as it holds what was installed before."""
         if self._task is not None and not self._task.done():
             log.warning("the gateways are being restarted already")
             return
@@ -57,12 +67,13 @@ async def _roll(
     host: str,
     port: int,
     tls: ssl.SSLContext | None,
-    source: Child | None,
+    source: Renewable | None,
 ) -> None:
     """Each once its predecessor serves. New connections meanwhile go to the others, or wait in the
     socket, which the supervisor holds."""
-    if source is not None:
-        await source.renew(signal.SIGKILL)
+    if source is not None and not await source.renew():
+        log.error("not ready again", child="fork-server", seconds=PATIENCE)
+        return
     for gateway in gateways:
         log.info("restarting", child=gateway.spec.name)
         await gateway.renew(ROLL)

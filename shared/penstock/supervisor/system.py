@@ -142,8 +142,8 @@ class System:
             log.warning("no gateways to restart", signal=ROLL.name)
         else:
             tls = client_context(self.config.gateway)
-            source = next(iter(self._sources), None)
-            self._rolling.begin(self._front, *http.reachable_address(self._listener), tls, source)
+            address = http.reachable_address(self._listener)
+            self._rolling.begin(self._front, *address, tls, self._forks)
 
     def _ask_to_stop(self, why: str) -> None:
         if not self._stop.is_set():
