@@ -27,8 +27,9 @@ Tokens per second, of each machine and model the newest run of `python -m loadte
 - `penstock` drafts, as it does by default: random prompts lead a small model into repetition, from
   which one stream gains more than from most real texts, and can exceed the limit.
 - vLLM and transformers don't read GGUF in these versions: they have the same weights in bfloat16.
-- llama.cpp's AMX buffers crash with these batches. OpenVINO GenAI fails when confined to AVX2,
-  so there it keeps AVX-512, and it can't load Q4_K_M files or the random models.
+- llama.cpp's buffers for AMX crash: where a processor has it, llama.cpp runs without them, by
+  AVX-512; before 2026-11-29 its figures were missing there. OpenVINO GenAI fails when confined to
+  AVX2, so there it keeps AVX-512, and it can't load Q4_K_M files or the random models.
 - The limit is what the machine allows for the GGUF file: every weight read once a step, and keys
   and values in bfloat16, or every multiply-add of the matrices in int8 (two operations), whichever
   takes longer. *Reached* is Penstock's share of it. Before 2026-11-24 23:00 the probe may have

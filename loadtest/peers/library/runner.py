@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 Answer = dict[str, Any]
@@ -96,7 +97,11 @@ def llamacpp(model: str, threads: int) -> Run:
     import numpy as np
 
     c.llama_backend_init()
-    loaded = c.llama_model_load_from_file(model.encode(), c.llama_model_default_params())
+    params = c.llama_model_default_params()
+    if "amx_int8" in Path("/proc/cpuinfo").read_text():
+        # Its buffers for AMX end in an illegal instruction; without them it has AVX-512.
+        params.use_extra_bufts = False
+    loaded = c.llama_model_load_from_file(model.encode(), params)
     if not loaded:
         raise RuntimeError(f"llama.cpp can't load {model}")
     vocabulary = c.llama_vocab_n_tokens(c.llama_model_get_vocab(loaded))
