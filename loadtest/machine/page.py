@@ -46,7 +46,7 @@ measure your machine.
 - *limit*: what the machine's memory and int8 instructions allow the file: every weight read once a
   step, and keys and values in bfloat16; or every multiply-add of the matrices as two operations.
   *reached*: the share of it, without drafts. *blocks*: the share where int8 products have a scale
-  and a minimum for each 32 weights, as in this file.
+  and a minimum for each 32 weights, as in this file; – where they are AMX's or AVX2's.
 """
 
 
@@ -74,6 +74,8 @@ def share(document: Document, system: str, work: Work, *, blocks: bool = False) 
     """Of what the machine allows."""
     found, limits = rate(document, system, work.name), _limits(document)
     if limits is not None and blocks:
+        if limits.block_int8_ops_per_s is None:
+            return None
         limits = replace(limits, int8_ops_per_s=limits.block_int8_ops_per_s)
     if found is None or limits is None or not limits.ops_per_s:
         return None

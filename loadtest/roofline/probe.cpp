@@ -1,7 +1,8 @@
 // Limits of this machine: bytes read per second from memory, and operations per second of the
-// int8 and bfloat16 dot-product units. Compiled by probe.py for the processor it runs on. Products of
-// int8 are AMX's where the system lets the process have it, VNNI's, or made of what AVX2 has. Of
-// VNNI's also with what a GGUF file's blocks add to them: a scale and a minimum of each 32 weights.
+// int8 and bfloat16 dot-product units. Compiled by probe.py for the processor it runs on. Products
+// are AMX's where the system lets the process have it; else those of int8 are VNNI's, or made of what
+// what AVX2 has. VNNI's are also measured with what a GGUF file's blocks add to them: a scale and a minimum
+// of each 32 weights.
 //
 //   probe THREADS BUFFER_MIB    prints one JSON object; null where the processor has no such unit
 //
@@ -187,23 +188,32 @@ struct alignas(64) Shapes {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// Two operands and six accumulators; a product is of 16 rows, 16 columns and 64 inputs.
+// Two operands and six accumulators; a product is of 16 rows, 16 columns and 64 inputs of int8, or 32 of bfloat16.
+template <int INPUTS>
 double amx_peak(int threads) {
+  static_assert(INPUTS == 64 || INPUTS == 32);
   constexpr int64_t kTurns = 400000;
   const double seconds = best_seconds([&] {
 #pragma omp parallel num_threads(threads)
     {
       const Shapes shapes;
       asm volatile("ldtilecfg %0" : : "m"(shapes));
-      for (int64_t i = 0; i < kTurns; i++)
-        asm volatile(
-            "tdpbssd %tmm1, %tmm0, %tmm2\n\ttdpbssd %tmm1, %tmm0, %tmm3\n\t"
-            "tdpbssd %tmm1, %tmm0, %tmm4\n\ttdpbssd %tmm1, %tmm0, %tmm5\n\t"
-            "tdpbssd %tmm1, %tmm0, %tmm6\n\ttdpbssd %tmm1, %tmm0, %tmm7");
+      for (int64_t i = 0; i < kTurns; i++) {
+        if (INPUTS == 64)
+          asm volatile(
+              "tdpbssd %tmm1, %tmm0, %tmm2\n\ttdpbssd %tmm1, %tmm0, %tmm3\n\t"
+              "tdpbssd %tmm1, %tmm0, %tmm4\n\ttdpbssd %tmm1, %tmm0, %tmm5\n\t"
+              "tdpbssd %tmm1, %tmm0, %tmm6\n\ttdpbssd %tmm1, %tmm0, %tmm7");
+        else
+          asm volatile(
+              "tdpbf16ps %tmm1, %tmm0, %tmm2\n\ttdpbf16ps %tmm1, %tmm0, %tmm3\n\t"
+              "tdpbf16ps %tmm1, %tmm0, %tmm4\n\ttdpbf16ps %tmm1, %tmm0, %tmm5\n\t"
+              "tdpbf16ps %tmm1, %tmm0, %tmm6\n\ttdpbf16ps %tmm1, %tmm0, %tmm7");
+      }
       asm volatile("tilerelease");
     }
   });
-  return 2.0 * 16 * 16 * 64 * 6 * kTurns * threads / seconds;
+  return 2.0 * 16 * 16 * INPUTS * 6 * kTurns * threads / seconds;
 }
 
 // A process has to ask for AMX's registers: ARCH_REQ_XCOMP_PERM of arch_prctl, XFEATURE_XTILEDATA.
@@ -212,7 +222,7 @@ bool may_use_amx() { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
 
 double int8_peak([[maybe_unused]] int threads) {
 #ifdef HAS_AMX
-  if (may_use_amx()) return amx_peak(threads);
+  if (may_use_amx()) return amx_peak<64>(threads);
 #endif
 #ifdef NO_INT8
   return 0;
@@ -233,6 +243,9 @@ double block_peak([[maybe_unused]] int threads) {
 }
 
 double bf16_peak([[maybe_unused]] int threads) {
+#if defined(HAS_AMX) && defined(__AMX_BF16__)
+  if (may_use_amx()) return amx_peak<32>(threads);
+#endif
 #ifdef NO_BF16
   return 0;
 #else
