@@ -21,7 +21,7 @@ from penstock.supervisor.restarts import RestartSettings
 from tests.said import said as said_by
 
 PROGRAM = """
-import asyncio, json, os, random, signal, socket, sys, threading, time, uuid
+import asyncio, json, os, random, signal, socket, subprocess, sys, threading, time, uuid
 import psutil
 from penstock.supervisor import fork_server
 from penstock.supervisor.fork_server import PATIENCE, ForkServer, serve
@@ -409,6 +409,51 @@ def test_a_renewal_that_is_given_up_leaves_the_former(tmp_path: Any) -> None:
         VERSIONED,
     )
     assert found == ["old", False]
+
+
+def test_what_a_gateway_leaves_behind_is_waited_for_at_once(tmp_path: Any) -> None:
+    """What is in its group is nobody else's, so it isn't looked at twice, and needn't be first."""
+    found = said(
+        tmp_path,
+        """
+        fork_server.LOOK, fork_server.LOOKS = 0.01, 10**9
+        process = await fork("gateway")
+        orphan = heard()["pid"]
+        code = await process.wait()
+        while psutil.pid_exists(orphan):
+            await asyncio.sleep(0.01)
+        print(json.dumps(code))
+        """,
+        """
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            while os.getppid() == parent:
+                time.sleep(0.001)
+            os._exit(0)
+        tell(pid=pid)
+        os._exit(3)
+        """,
+    )
+    assert found == 3
+
+
+def test_what_others_wait_for_is_left_to_them(tmp_path: Any) -> None:
+    """As another thread that has started a process, in whatever group, and is slow to ask."""
+    found = said(
+        tmp_path,
+        """
+        codes = []
+        for group in (0, None):
+            process = subprocess.Popen(["sh", "-c", "exit 7"], process_group=group)
+            while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            codes.append(process.wait())
+        print(json.dumps(codes))
+        """,
+    )
+    assert found == [7, 7]
 
 
 @pytest.mark.timeout(60)

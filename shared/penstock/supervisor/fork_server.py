@@ -58,8 +58,10 @@ _DOWN = ("T", "Z", "")
 RESTARTS = RestartSettings(max_delay=60.0)
 REPARENTED = 5.0
 """Seconds in which the kernel gives a fork its new parent."""
-LOOK = 1.0
-"""Seconds between looks for processes that have ended and that nobody waits for."""
+LOOK = 0.02
+"""Seconds between looks for processes that have ended, while there are any."""
+LOOKS = 50
+"""In a row that find one before it is taken for one that nobody waits for."""
 _PR_SET_CHILD_SUBREAPER = 36
 _GO = b"go"
 ARE_YOU_READY = b"are you ready"
@@ -232,26 +234,43 @@ def _adopt_orphans() -> None:
 
 
 async def _collect_orphans() -> None:
-    """Waits for what others have left behind, such as the helpers of a gateway that was killed.
-    What has ended and is there at two looks is nobody else's to wait for."""
-    seen = None
-    while True:
+    """Waits for what others have left behind, such as the helpers of a gateway that was killed."""
+    loop, died = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGCHLD, died.set)
+    try:
+        while True:
+            died.clear()
+            await _collect()
+            await died.wait()
+    finally:
+        loop.remove_signal_handler(signal.SIGCHLD)
+
+
+async def _collect() -> None:
+    """Returns once nobody is there that has ended. What is there for long is nobody else's to wait
+    for either."""
+    seen, looks = None, 0
+    while (ended := _ended()) is not None:
+        looks = looks + 1 if ended == seen else 0
+        seen = ended
+        with suppress(OSError):  # Who started it was faster.
+            if looks >= LOOKS or _was_left_behind(ended):
+                os.waitpid(ended, os.WNOHANG)
+                continue
         await asyncio.sleep(LOOK)
-        seen = _collect(seen)
 
 
-def _collect(seen: int | None) -> int | None:
-    """seen: the pid found before.  Returns the one that is found now."""
-    with suppress(ChildProcessError):
-        if seen is not None and _ended() == seen:
-            os.waitpid(seen, os.WNOHANG)
-        return _ended()
-    return None
+def _was_left_behind(pid: int) -> bool:
+    """Whether it belongs to a child's group, as none of what is started here does. Raises
+    OSError."""
+    return os.getpgid(pid) not in (pid, os.getpgrp())
 
 
 def _ended() -> int | None:
-    found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    return None if found is None else found.si_pid
+    with suppress(ChildProcessError):
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return None if found is None else found.si_pid
+    return None
 
 
 # The process itself, and its forks.
