@@ -238,6 +238,7 @@ EACH = (
     "tests/worker/speculation/test_draft_jobs.py",
     "tests/worker/speculation/test_draft_model.py",
     "tests/worker/speculation/test_exactness.py",
+    "tests/worker/speculation/test_gguf_assistants.py",
     "tests/worker/speculation/test_gguf_heads.py",
     "tests/worker/speculation/test_mixed_heads.py",
     "tests/worker/speculation/test_recurrent_served.py",

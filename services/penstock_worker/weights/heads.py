@@ -177,9 +177,16 @@ def eagle3_weights(
 def assistant_weights(files: WeightFiles, config: HeadConfig, dtype: torch.dtype) -> Weights:
     """Opens an assistant's own files: `pre_projection` in front of its layers, `post_projection`
     behind their norm, and an output head that is its embedding."""
-    names = served_family(config.architecture).hub_names
-    found = safetensors_tensors(files.files, quantised=files.quantised)
-    weights = Weights(by_our_names(found, names, config), dtype)
+    family = served_family(config.architecture)
+    if files.format == "gguf":
+        # What joins both models stands in no layer.
+        stored = named_tensors(files.files).items()
+        named = {name.removeprefix("nextn."): each for name, each in stored}
+        tensors = gguf_by_our_names(named, family.gguf_names, config)
+    else:
+        found = safetensors_tensors(files.files, quantised=files.quantised)
+        tensors = by_our_names(found, family.hub_names, config)
+    weights = Weights(tensors, dtype)
     weights.ignore(HEAD)
     return weights
 

@@ -187,7 +187,8 @@ HUB_NAMES = TensorNames(
 )
 
 
-def _gguf(model: GGUFMetadata) -> ModelConfig:
+def read_gguf(model: GGUFMetadata) -> ModelConfig:
+    """Raises UnsupportedModel."""
     keys, kinds = model.keys, model.layer_kinds()
     inner, kv_heads = (
         model.in_each_layer(key) for key in ("feed_forward_length", "attention.head_count_kv")
@@ -271,6 +272,6 @@ GEMMA4 = Family(
     _hub,
     hub_names=HUB_NAMES,
     gguf="gemma4",
-    read_gguf=_gguf,
+    read_gguf=read_gguf,
     gguf_names=GGUF_NAMES,
 )

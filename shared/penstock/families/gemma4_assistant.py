@@ -1,6 +1,7 @@
 """Gemma 4's assistant: a few layers that draft for a Gemma 4, whose keys and values they read.
 
-Source: transformers' Gemma4AssistantConfig and Gemma4AssistantForCausalLM.
+Sources: transformers' Gemma4AssistantConfig and Gemma4AssistantForCausalLM; for GGUF files,
+llama.cpp's conversion/gemma.py and models/gemma4-assistant.cpp.
 """
 
 from __future__ import annotations
@@ -8,13 +9,16 @@ from __future__ import annotations
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families.gemma4 import GEMMA4
+from penstock.families.gemma4 import GEMMA4, read_gguf
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import HeadConfig, ModelConfig
 from penstock.model.layer_spec import KVHeadsSpec
 
 CLASS = "Gemma4AssistantForCausalLM"
 """What `architectures` names in an assistant's config.json."""
+GGUF_ASSISTANT = "gemma4-assistant"
+"""`general.architecture` of its GGUF files."""
 TEXT, SHARED = "text_config", "num_kv_shared_layers"
 OWN_INPUTS = ("hidden_size_per_layer_input", "vocab_size_per_layer_input")
 """Settings of inputs of each layer; the second says nothing where the first is 0."""
@@ -46,21 +50,48 @@ def read_assistant(fields: Fields) -> HeadConfig:
     if not fields.flag("tie_word_embeddings", True):
         raise fields.wrong("tie_word_embeddings", "true")
     decoder = GEMMA4.read_hub(text.without(SHARED, *OWN_INPUTS).replaced({OWN_INPUTS[0]: 0}))
+    groups = _id_groups(fields, decoder.vocab_size)
+    return _head(decoder, fields.integer("backbone_hidden_size", HIDDEN), groups)
+
+
+def read_gguf_assistant(model: GGUFMetadata) -> HeadConfig:
+    """Files have no groups of ids, which llama.cpp's converter leaves out: all ids are drafted.
+    Raises UnsupportedModel."""
+    keys = model.keys
+    count = keys.integer("block_count")
+    for key, allowed in (
+        ("attention.shared_kv_layers", (0, count)),
+        ("nextn_predict_layers", (count,)),
+        ("embedding_length_per_layer_input", (0,)),
+        ("expert_count", (0,)),
+    ):
+        if keys.integer(key, allowed[-1]) not in allowed:
+            raise keys.wrong(key, f"{allowed[-1]}, as of an assistant of {count} layers,")
+    own = GGUFMetadata(
+        keys.replaced({"attention.shared_kv_layers": 0}), model.tensors, model.vocab_size
+    )
+    decoder = read_gguf(own)
+    if not decoder.tie_word_embeddings:
+        raise UnsupportedModel(f"{keys.where}: output.weight is there; an assistant has none")
+    return _head(decoder, keys.integer("embedding_length_out"), (0, 0))
+
+
+def _head(decoder: ModelConfig, served_hidden: int, groups: tuple[int, int]) -> HeadConfig:
+    """`decoder`: its layers as those of a model. `groups`: of ids, and the likeliest of them."""
     said = {name: getattr(decoder, name) for name in ModelConfig.__struct_fields__}
-    groups, likeliest = _id_groups(fields, decoder.vocab_size)
     return HeadConfig(
         **said
         | {
-            "layers": tuple(decoder.layer(number) for number in range(count)),
+            "layers": tuple(decoder.layer(number) for number in range(decoder.num_layers)),
             "tie_word_embeddings": True,
             "embedding_multiplier": 1.0,
             "logits_soft_cap": None,
         },
         served_vocab=decoder.vocab_size,
-        served_hidden=fields.integer("backbone_hidden_size", HIDDEN),
+        served_hidden=served_hidden,
         borrows=True,
-        id_groups=groups,
-        likeliest_groups=likeliest,
+        id_groups=groups[0],
+        likeliest_groups=groups[1],
     )
 
 

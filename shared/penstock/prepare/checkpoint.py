@@ -10,7 +10,13 @@ import msgspec
 
 from penstock.errors import PenstockError, UnsupportedModel
 from penstock.families.bounds import MAX_LAYERS
-from penstock.model.config import EncoderConfig, GenerationDefaults, ModelConfig, WeightFiles
+from penstock.model.config import (
+    EncoderConfig,
+    GenerationDefaults,
+    HeadConfig,
+    ModelConfig,
+    WeightFiles,
+)
 from penstock.model.layer_spec import KVHeadsSpec, LayerSpec, RopeSpec
 from penstock.model.media_facts import MediaFacts
 from penstock.model.pooling_config import PoolingConfig
@@ -31,6 +37,23 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     add_bos: bool
     pooling: PoolingConfig | None = None
     media: MediaFacts | None = None
+
+
+NO_TOKENIZER = b"{}"
+"""tokenizer.json of a head, whose tokens are those of the model that it drafts for."""
+
+
+def head_checkpoint(config: HeadConfig, weights: WeightFiles) -> Checkpoint:
+    """Returns what the files of a head hold. Tokenizer, template and defaults of generation are
+    those of the model that it drafts for."""
+    return Checkpoint(
+        config=config,
+        generation=GenerationDefaults(),
+        weights=weights,
+        tokenizer_json=NO_TOKENIZER,
+        chat_template="",
+        add_bos=False,
+    )
 
 
 def check_config(config: ModelConfig, where: str) -> ModelConfig:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from penstock.errors import UnsupportedModel
-from penstock.families import GGUF_ARCHITECTURES, GGUF_ENCODERS, MODEL_NAMES, Family
+from penstock.families import GGUF_ARCHITECTURES, GGUF_ENCODERS, MODEL_NAMES
 from penstock.families.finding import family_of_gguf
+from penstock.families.gemma4_assistant import GGUF_ASSISTANT, read_gguf_assistant
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
@@ -18,6 +20,7 @@ from penstock.formats.gguf_split import open_gguf
 from penstock.model.config import (
     EncoderConfig,
     GenerationDefaults,
+    HeadConfig,
     ModelConfig,
     WeightFiles,
 )
@@ -27,6 +30,7 @@ from penstock.prepare.checkpoint import (
     Checkpoint,
     check_config,
     check_token_ids,
+    head_checkpoint,
     odd_values_refused,
 )
 from penstock.prepare.gguf_tokenizer import BuiltTokenizer, build_tokenizer
@@ -45,6 +49,9 @@ def read_gguf(path: Path, mmproj: Path | None = None) -> Checkpoint:
     fields = Fields(file.metadata, str(path))
     config, pooling = _config(file)
     _check_tensors(file, config)
+    if isinstance(config, HeadConfig):
+        files = tuple(map(str, part_paths(path)))
+        return head_checkpoint(config, WeightFiles(format="gguf", files=files, dtype=_dtype(file)))
     tokenizer = build_tokenizer(file, encoder=isinstance(config, EncoderConfig))
     generation = _generation(fields, tokenizer)
     check_token_ids(generation, config, tokenizer.highest_id, str(path))
@@ -126,7 +133,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
     be computed."""
     where = str(file.path)
     name = Fields(file.metadata, where).text("general.architecture")
-    family = _family(name, where)
+    read = read_gguf_assistant if name == GGUF_ASSISTANT else _reader(name, where)
     begin = f"{name}."
     keys = Fields(
         {
@@ -139,15 +146,13 @@ def read_config(file: GGUFFile) -> ModelConfig:
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise UnsupportedModel(f"{where}: the tensor token_embd.weight is missing")
-    if family.read_gguf is None:
-        raise UnsupportedModel(f"{where}: {family.known_as} can't be read from GGUF files")
     with odd_values_refused(where):
-        config = family.read_gguf(GGUFMetadata(keys, file.tensors, embedding.shape[0]))
+        config = read(GGUFMetadata(keys, file.tensors, embedding.shape[0]))
     _refuse_variants(keys)
     return check_config(config, where)
 
 
-def _family(name: str, where: str) -> Family:
+def _reader(name: str, where: str) -> Callable[[GGUFMetadata], ModelConfig]:
     family = family_of_gguf(name)
     if family is None:
         raise UnsupportedModel(
@@ -155,7 +160,9 @@ def _family(name: str, where: str) -> Family:
             f"GGUF files of {', '.join(GGUF_ARCHITECTURES)} are ({MODEL_NAMES}), and of the "
             f"encoders {', '.join((ARCHITECTURE, *GGUF_ENCODERS))}"
         )
-    return family
+    if family.read_gguf is None:
+        raise UnsupportedModel(f"{where}: {family.known_as} can't be read from GGUF files")
+    return family.read_gguf
 
 
 HARMLESS = frozenset({"vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type"})

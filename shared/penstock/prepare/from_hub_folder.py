@@ -33,6 +33,7 @@ from penstock.prepare.checkpoint import (
     Checkpoint,
     check_config,
     check_token_ids,
+    head_checkpoint,
     odd_values_refused,
 )
 from penstock.prepare.checkpoint_size import (
@@ -84,7 +85,8 @@ def read_hub_folder(
     stated = lifted(_read_json(path / CONFIG))
     if is_eagle3(stated) or is_assistant(stated):
         files = find_safetensors(path)
-        return head_checkpoint(stated, _weight_files(stated, files, check_shards(path, files)))
+        held = check_shards(path, files)
+        return head_checkpoint(read_head(stated), _weight_files(stated, files, held))
     config = _config(stated, model_impl, language_model_only=language_model_only)
     weights = find_safetensors(path)
     held = check_shards(path, weights)
@@ -257,10 +259,7 @@ def _dtype(sizes: Counter[str], shard: Path) -> str:
     return FLOAT_DTYPES[kind]
 
 
-# A folder in the hub's format with a head that drafts for a model, as a Checkpoint.
-
-NO_TOKENIZER = b"{}"
-"""tokenizer.json of a head, whose tokens are those of the model that it drafts for."""
+# A folder in the hub's format with a head that drafts for a model.
 
 
 def read_head(stated: Fields) -> HeadConfig:
@@ -269,19 +268,6 @@ def read_head(stated: Fields) -> HeadConfig:
         config = read_assistant(stated) if is_assistant(stated) else read_eagle3(stated)
     check_config(config, stated.where)
     return config
-
-
-def head_checkpoint(stated: Fields, weights: WeightFiles) -> Checkpoint:
-    """Returns what a folder holds whose config.json is that of a head. Tokenizer, template and
-    defaults of generation are those of the model that it drafts for."""
-    return Checkpoint(
-        config=read_head(stated),
-        generation=GenerationDefaults(),
-        weights=weights,
-        tokenizer_json=NO_TOKENIZER,
-        chat_template="",
-        add_bos=False,
-    )
 
 
 # Decoders that say by one token whether a document answers a query: their scores as a label.
