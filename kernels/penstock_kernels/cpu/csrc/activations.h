@@ -56,6 +56,13 @@ struct Activations {
     return at;
   }
 
+  // Bytes of a row, as a matrix of that kind reads it.
+  size_t row_bytes(int kind) const {
+    const int form = pk::form_of(kind);
+    const size_t numbers = form & pk::FLOATS ? stride * sizeof(float) : form & pk::HALVES ? half_stride * sizeof(Half) : stride + 3 * sizeof(float) * groups;
+    return parts * numbers;
+  }
+
   // The same memory for rows of another width, at most the one that it was laid out for.
   Activations of_width(int width) const {
     Activations other = *this;

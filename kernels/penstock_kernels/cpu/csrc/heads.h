@@ -19,7 +19,7 @@ template <class Cache> class Heads {
     const int units = a_.heads + (keys + own_values) * a_.kv_heads, begin = t_.mine(units).begin;
     if (begin < a_.heads) ask_for_raised(t_, p_, 0, begin * per_head, 2);
     else if (begin < a_.heads + a_.kv_heads) ask_for_raised(t_, p_, 1, (begin - a_.heads) * per_head, 2);
-    t_.by_tiles(units, [&](int head, int row, int rows) {
+    t_.by_tiles(units, a.row_bytes(p_.matrices[0].kind), [&](int head, int row, int rows) {
       const int beyond_query = head - a_.heads, beyond_key = beyond_query - a_.kv_heads;
       if (beyond_query < 0 && !t_.computes(row, rows)) return;
       const int which = beyond_query < 0 ? 0 : beyond_key < 0 ? 1 : 2;

@@ -33,7 +33,7 @@ template <class Cache> void place_latent(Thread& t, const PkPhase& p) {
 inline void by_head(Thread& t, const PkPhase& p) {
   const PkByHead& h = *p.by_head;
   const Activations a = t.own.by_head.of_width(h.matrices[0].inputs);
-  t.by_tiles(h.count, [&](int head, int row, int rows) {
+  t.by_tiles(h.count, a.row_bytes(h.matrices[0].kind), [&](int head, int row, int rows) {
     const PkMatrix& matrix = h.matrices[head];
     for (int r = 0; r < rows; r++) {
       float* from = t.row(p.source, row + r) + h.source_stride * head + h.source_first;

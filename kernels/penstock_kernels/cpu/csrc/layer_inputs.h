@@ -30,7 +30,7 @@ inline void gate_by(Thread& t, const PkPhase& p) {
   const bool gates = p.matrices[0].tiles;
   const PkMatrix& matrix = p.matrices[gates ? 0 : 1];
   const Activations a = t.input(p.source, matrix.inputs), inner = t.input(PK_INNER, matrix.outputs);
-  t.by_tiles(pk::padded(matrix.outputs, 32) / 32, [&](int unit, int row, int rows) {
+  t.by_tiles(pk::padded(matrix.outputs, 32) / 32, a.row_bytes(matrix.kind), [&](int unit, int row, int rows) {
     alignas(64) float out[2][16 * pk::ROWS];
     // As in inner_unit.
     const int tiles = 2 * unit + 2 <= pk::padded(matrix.outputs, 16) / 16 ? 2 : 1, left = matrix.outputs - 32 * unit;

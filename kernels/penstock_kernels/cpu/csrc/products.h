@@ -11,7 +11,7 @@ inline void product(Thread& t, const PkPhase& p) {
   const bool adapted = p.low_rank >= 0 && t.batch.num_runs;
   const int tiles = pk::padded(matrix.outputs, 16) / 16, together = adapted ? 2 : tiles_together(matrix), units = (tiles + together - 1) / together;
   ask_for_raised(t, p, 0, together * t.mine(units).begin, together);
-  t.by_tiles(units, [&](int unit, int row, int rows) {
+  t.by_tiles(units, a.row_bytes(matrix.kind), [&](int unit, int row, int rows) {
     alignas(64) float out[2][16 * pk::ROWS];
     const int first = unit * together, count = tiles - first < together ? tiles - first : together;
     // What is added to may have gone to a further cache since the last layer.
@@ -82,7 +82,7 @@ inline void gate_up(Thread& t, const PkPhase& p) {
   const Activations a = t.input(p.source, up.inputs), inner = t.input(PK_INNER, p.part ? p.width : up.outputs);
   const int units = pk::padded(up.outputs, 32) / 32;
   for (int which = 0; which < 2; which++) ask_for_raised(t, p, which, 2 * t.mine(units).begin, 2);
-  t.by_tiles(units, [&](int unit, int row, int rows) {
+  t.by_tiles(units, a.row_bytes(up.kind), [&](int unit, int row, int rows) {
     float weights[pk::ROWS];
     for (int r = 0; p.weighed && r < rows; r++) weights[r] = logistic(t.row(PK_SCORES, row + r)[0]);
     inner_unit(t, p, gate, up, a, inner, unit, row, rows, raised_by(t, p), p.weighed ? weights : nullptr);

@@ -1,13 +1,24 @@
 // One thread of a step: what it works on, and how it takes its part of a phase.
 #pragma once
+#include <unistd.h>
+
 #include "product.h"
 #include "scratch.h"
 
 namespace {
 
-// Of rows that pass a tile of weights, as many parts as are multiplied with all tiles before the next ones: their inputs
-// and results stay in a core's second cache.
-constexpr int PARTS_TOGETHER = 4;
+// Blocks into which parts of rows are divided, each of which is multiplied with all units of tiles before the next one: its
+// inputs, so many bytes a row, and its results stay in a core's second cache, of which inputs may fill half; and each thread
+// finds several units.
+inline int blocks_of(int parts, int units, int threads, size_t row_bytes) {
+  constexpr int LEAST = 4, MOST = 32, UNITS_EACH = 8;  // parts of a block, units of a thread
+  constexpr long USUAL = 512 << 10;                    // where the system doesn't say how large the cache is
+  static const long found = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  const size_t fit = static_cast<size_t>(found > 0 ? found : USUAL) / 2 / (pk::ROWS * row_bytes);
+  const int together = fit < LEAST ? LEAST : fit > MOST ? MOST : static_cast<int>(fit);
+  const int least = (parts + together - 1) / together, most = (parts + LEAST - 1) / LEAST, wanted = (UNITS_EACH * threads + units - 1) / units;
+  return wanted < least ? least : wanted > most ? most : wanted;
+}
 
 // Cosines and sines of a row's rotation.
 struct Angles { const float *cosines, *sines; };
@@ -56,10 +67,10 @@ struct Thread {
 
   // body(tile unit, first row, rows): a unit's weights stay in the nearest cache while rows pass, and the inputs of many
   // rows in the next one while all units pass them.
-  // all: even of rows that the phase may leave out.
-  template <class Body> void by_tiles(int units, const Body& body, bool all = false) {
+  // row_bytes: of a row's input.  all: even of rows that the phase may leave out.
+  template <class Body> void by_tiles(int units, size_t row_bytes, const Body& body, bool all = false) {
     const bool some = few && !all;
-    const int parts = some ? scratch.num_pieces : (batch.rows + pk::ROWS - 1) / pk::ROWS, blocks = (parts + PARTS_TOGETHER - 1) / PARTS_TOGETHER;
+    const int parts = some ? scratch.num_pieces : (batch.rows + pk::ROWS - 1) / pk::ROWS, blocks = blocks_of(parts, units, threads, row_bytes);
     share_out(units * blocks, [&](int i) {
       const Share own = share_of(parts, i / units, blocks);
       for (int part = own.begin; part < own.end; part++) {
