@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.projector_spec import SquarePoolProjector, WindowProjector
+from penstock.model.projector_spec import SquarePoolProjector, TwiceProjector, WindowProjector
 from penstock.model.tower_spec import AxialPositions, LearnedPositions, MergingSpec, RotaryPositions
 from penstock.prepare.hub_config import read_config
 from tests.shared.newer_vision_configs import FROM_MEMORY
@@ -22,6 +22,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "granite4-vision": RELEASES["copy/granite_vision_4_1"]["config"],
     "gemma-4-31b": RELEASES["nvidia/Gemma-4-31B-IT-NVFP4"]["config"],
     "gemma-4-e2b": RELEASES["google/gemma-4-E2B-it"]["config"],
+    "minimax-m3": RELEASES["nvidia/MiniMax-M3-NVFP4"]["config"],
     "kimi-k2.5": RELEASES["moonshotai/Kimi-K2.5"]["config"],
 } | FROM_MEMORY
 
@@ -64,6 +65,16 @@ def test_what_they_are_made_of() -> None:
     assert kimi.vision.tower.positions == RotaryPositions(
         table=64, cubic=True, by_turns=True, adjacent=True
     )
+    minimax = read("minimax-m3")
+    assert minimax.vision is not None
+    tower = minimax.vision.tower
+    assert (tower.num_layers, tower.head_dim, tower.frames, tower.together) == (32, 80, 2, 4)
+    assert tower.positions == RotaryPositions(timed=True)
+    assert minimax.vision.projector == TwiceProjector(side=2, inner=6144)
+    assert not any(rope.sections for rope in minimax.ropes)
+    unbounded = read("minimax-m3", vision_config__vision_segment_max_frames=None).vision
+    assert unbounded is not None
+    assert unbounded.tower.together == 0
     minicpm = read("minicpm-v-4.6")
     assert minicpm.vision is not None
     assert minicpm.vision.tower.positions == LearnedPositions(
@@ -129,6 +140,27 @@ def test_what_they_are_made_of() -> None:
         ("kimi-k2.5", {"vision_config__vt_hidden_size": 10**9}, "hidden_size"),
         ("kimi-k2.5", {"vision_config__mm_hidden_size": 10}, "mm_hidden_size"),
         ("kimi-k2.5", {"text_config__model_type": "llama"}, "kimi_k2 are"),
+        ("minimax-m3", {"vision_config__rope_mode": "2d"}, "rope_mode"),
+        ("minimax-m3", {"vision_config__position_embedding_type": "learned"}, "position_emb"),
+        ("minimax-m3", {"vision_config__num_attention_heads": 320}, "at least 6"),
+        ("minimax-m3", {"vision_config__num_channels": 4}, "num_channels"),
+        ("minimax-m3", {"vision_config__vision_segment_max_frames": 0}, "segment_max_frames"),
+        ("minimax-m3", {"vision_config__vision_segment_max_frames": 10**9}, "segment_max_frames"),
+        ("minimax-m3", {"projector_hidden_size": 10**9}, "projector_hidden_size"),
+        ("minimax-m3", {"projector_hidden_act": "gelu_pytorch_tanh"}, "projector_hidden_act"),
+        ("minimax-m3", {"process_image_mode": "anyres"}, "process_image_mode"),
+        ("minimax-m3", {"vision_feature_layer": -2}, "vision_feature_layer"),
+        (
+            "minimax-m3",
+            {"vision_config__img_token_compression_config": {"spatial_merge_size": 999}},
+            "spatial_merge_size",
+        ),
+        (
+            "minimax-m3",
+            {"vision_config__img_token_compression_config": {"token_pruning": 2}},
+            "token_pruning",
+        ),
+        ("minimax-m3", {"text_config__model_type": "llama"}, "minimax_m3_vl_text"),
         ("minicpm-v-4.6", {"downsample_mode": "8x"}, "downsample_mode"),
         ("minicpm-v-4.6", {"merger_times": 2}, "merger_times"),
         ("minicpm-v-4.6", {"merge_kernel_size": [4, 4]}, "merge_kernel_size"),

@@ -216,6 +216,7 @@ MODELS: dict[str, Callable[[Path], Model]] = {
     "sounds": hearing,
     "slices and states": seen_by("minicpm-v"),
     "lines and levels": seen_by("granite4-vision"),
+    "patches turned by frame, row and column": seen_by("minimax-m3"),
     "tiles": seen_by("qianfan-ocr"),
     "pages in lines": seen_by("deepseek-ocr"),
     "pages and queries": seen_by("deepseek-ocr2"),

@@ -22,13 +22,13 @@ from penstock.model.projector_spec import (
     AdapterProjector,
     AnyresProjector,
     ClassProjector,
-    MergerProjector,
     MLPProjector,
     ProbeProjector,
     SheetProjector,
     ShuffleProjector,
     SquareMLPProjector,
     SquarePoolProjector,
+    SquaresProjector,
 )
 from penstock.model.tower_spec import AxialPositions, LearnedPositions, VisionSpec
 from penstock_worker.media.unfit import UnfitItem
@@ -94,7 +94,7 @@ class Picture:
 
 def read_picture(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
     """Raises UnfitPicture for other tensors than the tower takes."""
-    if isinstance(spec.projector, MergerProjector):
+    if isinstance(spec.projector, SquaresProjector):
         return _of_patches(tensors, spec, spec.projector.side)
     if isinstance(spec.projector, SheetProjector):
         return _of_sheet(tensors, spec)
@@ -217,7 +217,7 @@ def _rows_of_part(picture: Picture, spec: VisionSpec) -> int:
         case AnyresProjector():
             shape = anyres_of(picture, spec, projector)
             return projector.side(picture.rows) ** 2 + shape.rows * (shape.columns + 1)
-        case MergerProjector():
+        case SquaresProjector():
             return picture.tiles * picture.per_tile // projector.side**2
         case ClassProjector() | ProbeProjector():
             return picture.tiles
@@ -245,7 +245,7 @@ def pooled_side(picture: Picture) -> tuple[int, int]:
 def grid_of(picture: Picture, spec: VisionSpec) -> tuple[int, ...] | None:
     """MediaItem.grid of a picture on which positions depend: frames, rows and columns of merged
     patches; None where they depend on nothing. How far apart frames are isn't seen in them."""
-    if not isinstance(spec.projector, MergerProjector):
+    if not isinstance(spec.projector, SquaresProjector):
         return None
     side = spec.projector.side
     return picture.tiles, picture.rows // side, picture.columns // side

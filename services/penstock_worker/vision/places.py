@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.model.projector_spec import MergerProjector
-from penstock.model.tower_spec import LearnedPositions, RotaryPositions, VisionSpec
+from penstock.model.projector_spec import SquaresProjector
+from penstock.model.tower_spec import LearnedPositions, RotaryPositions, TowerSpec, VisionSpec
 from penstock_kernels import reference
 from penstock_worker.vision.picture import Picture, UnfitPicture
 
@@ -25,7 +25,7 @@ class PatchLayout:
     after each tile's class token where there is one."""
 
     lengths: list[int]
-    """Rows of each part that attends to itself: a tile."""
+    """Rows of each part that attends to itself: a tile, or frames of a video."""
     windows: list[int]
     """Rows of each window, in layers that attend within windows; empty if there are none."""
     angles: tuple[Tensor, Tensor] | None
@@ -52,24 +52,30 @@ class PatchLayout:
 
 def lay_out(picture: Picture, spec: VisionSpec) -> PatchLayout:
     tower, projector = spec.tower, spec.projector
-    each = picture.per_tile + tower.class_token
     order, angles, table = None, None, None
     windows: list[int] = []
-    if tower.windows is not None and isinstance(projector, MergerProjector):
+    if tower.windows is not None and isinstance(projector, SquaresProjector):
         order, windows = _windows(picture, projector.side, tower.windows.side // projector.side)
     if tower.rotary is not None:
-        side = projector.side if isinstance(projector, MergerProjector) else 1
-        angles = _angles(picture, tower.rotary, tower.head_dim, side)
+        side = projector.side if isinstance(projector, SquaresProjector) else 1
+        turned = _timed_angles if tower.rotary.timed else _angles
+        angles = turned(picture, tower, tower.rotary, side)
         if tower.class_token:
             angles = _beside_class(angles, picture.tiles)
         if tower.rotary.table:
             table = _around(picture, tower.rotary, side)
     seen = _seen(picture) if picture.shown else None
-    layout = PatchLayout([each] * picture.tiles, windows, None, order, table, seen)
+    layout = PatchLayout(seen_together(picture, tower), windows, None, order, table, seen)
     if angles is None:
         return layout
-    turned = (layout.ordered(angles[0]), layout.ordered(angles[1]))
-    return replace(layout, angles=turned)
+    return replace(layout, angles=(layout.ordered(angles[0]), layout.ordered(angles[1])))
+
+
+def seen_together(picture: Picture, tower: TowerSpec) -> list[int]:
+    """PatchLayout.lengths: of groups of TowerSpec.together tiles."""
+    each, together = picture.per_tile + tower.class_token, tower.together or picture.tiles
+    firsts = range(0, picture.tiles, together)
+    return [each * min(together, picture.tiles - first) for first in firsts]
 
 
 def _seen(picture: Picture) -> Tensor:
@@ -137,11 +143,11 @@ def _by_squares(picture: Picture, side: int) -> tuple[Tensor, Tensor]:
 
 
 def _angles(
-    picture: Picture, positions: RotaryPositions, head_dim: int, side: int
+    picture: Picture, tower: TowerSpec, positions: RotaryPositions, side: int
 ) -> tuple[Tensor, Tensor]:
-    own = [reference.inverse_frequencies(head_dim // 2, positions.theta)] * 2
+    own = [reference.inverse_frequencies(tower.head_dim // 2, positions.theta)] * 2
     if positions.alternating:
-        whole = reference.inverse_frequencies(head_dim, positions.theta)
+        whole = reference.inverse_frequencies(tower.head_dim, positions.theta)
         own = [whole[0::2].contiguous(), whole[1::2].contiguous()]
     longest = max(picture.rows, picture.columns) + positions.first
     tables = [reference.rope_table(each, longest) for each in own]
@@ -154,6 +160,19 @@ def _angles(
     else:
         cos, sin = (torch.cat(each, 1) for each in both)
     return cos.repeat(picture.tiles, 1), sin.repeat(picture.tiles, 1)
+
+
+def _timed_angles(
+    picture: Picture, tower: TowerSpec, positions: RotaryPositions, side: int
+) -> tuple[Tensor, Tensor]:
+    """Angles by frame, row and column, one after the other."""
+    together = min(tower.together or picture.tiles, picture.tiles)
+    own = reference.inverse_frequencies(tower.head_dim // 6 * 2, positions.theta)
+    table = reference.rope_table(own, max(picture.rows, picture.columns, together))
+    row, column = (each.repeat(picture.tiles) for each in _by_squares(picture, side))
+    frame = torch.arange(picture.tiles).repeat_interleave(picture.per_tile) % together
+    cos, sin = (torch.cat([each[at] for at in (frame, row, column)], 1) for each in table)
+    return cos, sin
 
 
 def _beside_class(angles: tuple[Tensor, Tensor], tiles: int) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,7 @@ from penstock.model.projector_spec import (
     ShuffleProjector,
     SquareMLPProjector,
     SquarePoolProjector,
+    TwiceProjector,
     WindowProjector,
 )
 from penstock.model.tower_spec import TowerSpec, VisionSpec
@@ -31,6 +32,7 @@ from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.documents import Documents
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
+from penstock_worker.vision.mergers import GatedMerger, Merger, TwiceOverSquares
 from penstock_worker.vision.pages import Pages
 from penstock_worker.vision.picture import Picture, anyres_of, in_lines, in_squares, pooled_side
 from penstock_worker.vision.rows import ONE_THREAD, RowThreads
@@ -176,61 +178,6 @@ class _Anyres:
         return torch.cat((lines, self._newline[None])).contiguous()
 
 
-class _Merger:
-    def __init__(
-        self,
-        spec: MergerProjector,
-        weights: Weights,
-        inputs: int,
-        outputs: int,
-        at: str = "projector",
-    ) -> None:
-        """`at`: how the tensors' names begin."""
-        wide = inputs * spec.side**2
-        self._wide = wide
-        self._normed = wide if spec.behind else inputs
-        self._norm = TowerNorm(weights, f"{at}.norm", self._normed, spec.norm)
-        self._first = TowerProduct.load(weights, [(f"{at}.1", wide)], wide)
-        self._second = TowerProduct.load(weights, [(f"{at}.2", outputs)], wide)
-        self.row_work = self._first.size + self._second.size
-
-    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
-        squares = self._norm(vectors.reshape(-1, self._normed)).view(-1, self._wide)
-        return (yield from threads.mapped(self._of_squares, squares, each=self.row_work))
-
-    def _of_squares(self, squares: Tensor) -> Tensor:
-        return self._second(reference.plain_activation(self._first(squares), "gelu"))
-
-
-class _GatedMerger:
-    def __init__(
-        self, spec: GatedMergerProjector, weights: Weights, inputs: int, outputs: int
-    ) -> None:
-        shape = (outputs, inputs, spec.side, spec.side)
-        kernel = weights.take("projector.merging.weight", shape).permute(0, 2, 3, 1).flatten(1)
-        bias = weights.take("projector.merging.bias", (outputs,))
-        self._wide = kernel.shape[1]
-        self._merging = TowerProduct(kernel.contiguous(), bias)
-        first, down = [("projector.1", outputs)], [("projector.down_proj", outputs)]
-        self._first = TowerProduct.load(weights, first, outputs, bias=False)
-        self._norm = TowerNorm(weights, "projector.norm", outputs, spec.norm)
-        up = [("projector.gate_proj", spec.inner), ("projector.up_proj", spec.inner)]
-        self._up = TowerProduct.load(weights, up, outputs, bias=False)
-        self._down = TowerProduct.load(weights, down, spec.inner, bias=False)
-        self._activation = spec.activation
-        products = (self._merging, self._first, self._up, self._down)
-        self.row_work = sum(product.size for product in products)
-
-    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
-        squares = vectors.reshape(-1, self._wide)
-        return (yield from threads.mapped(self._of_squares, squares, each=self.row_work))
-
-    def _of_squares(self, squares: Tensor) -> Tensor:
-        rows = self._norm(self._first(self._merging(squares)))
-        rows = self._up(reference.plain_activation(rows, "gelu"))
-        return self._down(reference.gated_activation(rows, self._activation))
-
-
 class _Pool:
     def __init__(self, spec: PoolProjector, weights: Weights, inputs: int, outputs: int) -> None:
         weight = weights.take("projector.weight", (inputs, outputs))
@@ -300,9 +247,11 @@ def load_projector(
         case AnyresProjector():
             return _Anyres(spec, projector, weights, inputs, outputs)
         case GatedMergerProjector():
-            return _GatedMerger(projector, weights, inputs, outputs)
+            return GatedMerger(projector, weights, inputs, outputs)
+        case TwiceProjector():
+            return TwiceOverSquares(projector, weights, inputs, outputs)
         case MergerProjector():
-            return _Merger(projector, weights, inputs, outputs)
+            return Merger(projector, weights, inputs, outputs)
         case PoolProjector():
             return _Pool(projector, weights, inputs, outputs)
         case SquarePoolProjector():
@@ -327,7 +276,7 @@ def load_deepstack(spec: VisionSpec, weights: Weights, outputs: int) -> list[Pro
         return []
     behind = msgspec.structs.replace(projector, behind=True)
     return [
-        _Merger(behind, weights, spec.tower.hidden_size, outputs, f"projector.deepstack.{number}")
+        Merger(behind, weights, spec.tower.hidden_size, outputs, f"projector.deepstack.{number}")
         for number in range(len(spec.deepstack_layers))
     ]
 

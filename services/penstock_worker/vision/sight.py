@@ -248,6 +248,8 @@ _IN_LAYER = {
     "feed_forward.gate_proj": "gate_proj",
     "feed_forward.up_proj": "up_proj",
     "feed_forward.down_proj": "down_proj",
+    "block_sparse_moe.fc1": "up_proj",  # as transformers saves MiniMax M3's mlp
+    "block_sparse_moe.fc2": "down_proj",
     "mlp.gate_proj": "gate_proj",
     "mlp.up_proj": "up_proj",
     "mlp.down_proj": "down_proj",
@@ -308,12 +310,16 @@ _OF_PROJECTOR = {
     "mlp.0.pre_norm": "projector.norm",
     "mlp.0.linear_1": "projector.1",
     "mlp.0.linear_2": "projector.2",
+    "merge_linear_1": "projector.squares.1",
+    "merge_linear_2": "projector.squares.2",
     "patch_merger.merging_layer": "projector.merging",
     "modality_projection.proj": "projector",
     "mm_soft_emb_norm": "projector.norm",
     "mm_input_projection_weight": "projector.weight",
     "embedding_projection": "projector",
 }
+_OF_SQUARES = re.compile(r"^(?:model\.)?patch_merge_mlp\.linear_")
+"""The second half of MiniMax M3's projector."""
 _OF_PICTURES = re.compile(r"^visual_projection\b")
 """CLIP's names of what makes its pictures' vectors."""
 _WINDOWS = re.compile(r"^(?:model\.)?(layerwise|spatial)_projectors\.(\d+)\.")
@@ -341,6 +347,8 @@ def from_hub(name: str) -> str | None:
         return _known(_PROJECTOR.sub("", name), _OF_PROJECTOR)
     if (window := _WINDOWS.match(name)) is not None:
         return f"projector.{window[1]}.{window[2]}.{name[window.end() :]}"
+    if _OF_SQUARES.match(name):
+        return _OF_SQUARES.sub("projector.squares.", name)
     if _OF_PICTURES.match(name):
         return _OF_PICTURES.sub("head.projection", name)
     return "projector.newline" if _NEWLINE.match(name) else None

@@ -18,7 +18,7 @@ from penstock_worker.vision.distances import DistanceLayer
 from penstock_worker.vision.layer import LAYER_OF, LayerForm, TowerLayer, TowerNorm, TowerProduct
 from penstock_worker.vision.merging import Merging
 from penstock_worker.vision.picture import Picture
-from penstock_worker.vision.places import PatchLayout, stretched, table_rows
+from penstock_worker.vision.places import PatchLayout, seen_together, stretched, table_rows
 from penstock_worker.vision.rows import ONE_THREAD, RowThreads, attention_work
 from penstock_worker.weights.weights import Weights
 
@@ -83,7 +83,7 @@ class Tower:
         if self._merging is not None:
             return self._work_around_merging(picture, self._merging)
         of_rows = self._patches.size + sum(layer.row_work for layer in self._layers)
-        within = [picture.per_tile] * picture.tiles
+        within = seen_together(picture, spec)
         if spec.windows is not None and spec.windows.grid:
             return patches * of_rows + sum(layer.seen_work(within) for layer in self._layers)
         narrow = 0 if spec.windows is None else spec.num_layers - len(spec.windows.whole)

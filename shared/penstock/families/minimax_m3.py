@@ -249,7 +249,7 @@ MINIMAX_M3 = Family(
         "MiniMaxM3VLForCausalLM",
         "MiniMaxM3ForCausalLM",
         "MiniMaxM3SparseForCausalLM",
-        "MiniMaxM3SparseForConditionalGeneration",  # for text only
+        "MiniMaxM3SparseForConditionalGeneration",
     ),
     "MiniMax M3",
     _hub,

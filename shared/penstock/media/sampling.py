@@ -13,6 +13,9 @@ import numpy as np
 
 from penstock.model.video_facts import FrameSampling
 
+HARDLY = 1e-4
+"""Seconds by which a frame may be too early for MiniMax M3's rule."""
+
 
 def sampled(total: int, rate: Fraction, sampling: FrameSampling, group: int) -> tuple[int, ...]:
     """The numbers of the frames, ascending, at least one.
@@ -63,6 +66,8 @@ def _by_rule(total: int, rate: float, sampling: FrameSampling, group: int) -> tu
         found = _glm4v(total, rate, seconds, sampling)
     elif sampling.rule == "glm46v":
         found = _glm46v(total, rate, seconds, group)
+    elif sampling.rule == "apart":
+        found = list(_apart(total, rate, sampling.fps))
     else:
         found = _minicpmv(total, rate, seconds, most)
     if sampling.rule != "minicpmv":
@@ -116,6 +121,17 @@ def _spaced(total: int, each: float, step: float, seconds: int) -> Iterator[int]
             yield number
             if due >= seconds:
                 return
+
+
+def _apart(total: int, rate: float, fps: float) -> Iterator[int]:
+    """The first frame, each next one that is about 1 / fps seconds behind the one before it, and
+    the last."""
+    number = 0
+    while number < total - 1:
+        yield number
+        due = number / rate + 1 / fps - HARDLY
+        number = max(math.ceil(due * rate), number + 1)
+    yield total - 1
 
 
 def _minicpmv(total: int, rate: float, seconds: float, most: int) -> list[int]:

@@ -129,6 +129,8 @@ def group_texts(
         match texts.stamp:
             case "tagged":
                 before = f"<{time:.1f} seconds>{before}"
+            case "bracketed":
+                before = f"]<]{time:.1f} seconds[>[{before}"
             case "whole":
                 behind += f"{int(time)}"
             case "tenths":

@@ -101,12 +101,17 @@ class WindowProjector(AnyresProjector, frozen=True, kw_only=True, tag="windows")
         return patches // self.window * self.queries
 
 
-class MergerProjector(msgspec.Struct, frozen=True, kw_only=True, tag="merger"):
-    """A norm of each patch, then two products with gelu between them over each square of side x
-    side patches (Wang et al., "Qwen2-VL", 2024). A picture's patches are ordered by such
+class SquaresProjector(msgspec.Struct, frozen=True, kw_only=True):
+    """One row for each square of side x side patches. A picture's patches are ordered by such
     squares."""
 
     side: int
+
+
+class MergerProjector(SquaresProjector, frozen=True, kw_only=True, tag="merger"):
+    """A norm of each patch, then two products with gelu between them over each square (Wang et al.,
+    "Qwen2-VL", 2024)."""
+
     norm: NormSpec
     behind: bool = False
     """Whether the norm is one of all the square's patches together."""
@@ -120,6 +125,18 @@ class GatedMergerProjector(MergerProjector, frozen=True, kw_only=True, tag="gate
     inner: int
     """Outputs of the gate."""
     activation: Literal["gelu", "gelu_tanh", "quick_gelu", "silu"] = "silu"
+
+
+class TwiceProjector(SquaresProjector, frozen=True, kw_only=True, tag="twice"):
+    """Two products with gelu between them for each patch, which give a row of the decoder's size,
+    and again two over each square's rows, one after the other (MiniMax M3)."""
+
+    inner: int
+    """Outputs of the first product, and of the third."""
+    bias: bool = True
+    """Whether the first two products have a bias."""
+    square_bias: bool = True
+    """Whether the others have one."""
 
 
 class PoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pool"):
@@ -176,6 +193,7 @@ Projector = (
     | WindowProjector
     | MergerProjector
     | GatedMergerProjector
+    | TwiceProjector
     | PoolProjector
     | SquarePoolProjector
     | ClassProjector

@@ -16,7 +16,6 @@ from penstock.model.projector_spec import (
     AdapterProjector,
     AnyresProjector,
     ClassProjector,
-    MergerProjector,
     MLPProjector,
     PoolProjector,
     ProbeProjector,
@@ -25,6 +24,7 @@ from penstock.model.projector_spec import (
     ShuffleProjector,
     SquareMLPProjector,
     SquarePoolProjector,
+    SquaresProjector,
 )
 
 
@@ -56,6 +56,10 @@ class RotaryPositions(msgspec.Struct, frozen=True, kw_only=True, tag="rotary"):
     by_halves: bool = False
     """Whether the file has the numbers that turn by row, and those that turn by column, in a half
     of a head each, in which those of a pair are half of it apart (Gemma 4)."""
+    timed: bool = False
+    """Whether the first third of the pairs turns by the number of the group of frames among those
+    that see one another, the second by the row, the last by the column. All have the same
+    frequencies. What three whole numbers of pairs leave of a head doesn't turn (MiniMax M3)."""
     first: int = 0
     """Number of the first row and column: a class token doesn't turn, as one at 0."""
 
@@ -134,6 +138,9 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     channels: int = 3
     frames: int = 1
     """Pictures of a video that make up a patch. A single picture is repeated."""
+    together: int = 1
+    """Groups of so many frames of a video that see one another, counted from the first one; 0: all
+    of them do."""
     norm: NormSpec
     activation: Literal["gelu", "gelu_tanh", "quick_gelu", "silu"] = "gelu"
     """quick_gelu: x * sigmoid(1.702 x)."""
@@ -252,7 +259,7 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
                 | SheetProjector()
             ):
                 return (projector.factor * self.tower.merged) ** 2
-            case MergerProjector():
+            case SquaresProjector():
                 return projector.side**2
             case PoolProjector():
                 return (self._side // projector.side) ** 2

@@ -23,9 +23,11 @@ class FrameSampling(msgspec.Struct, frozen=True, kw_only=True):
     spread: Literal["even", "middles", "ends"] = "even"
     """even: one at the beginning of each of so many equal parts.  middles: in the middle of each.
     ends: from the first to the last."""
-    rule: Literal["", "glm4v", "glm46v", "minicpmv"] = ""
+    rule: Literal["", "glm4v", "glm46v", "minicpmv", "apart"] = ""
     """A family's own rule, which says by a video's length which frames are shown; of more than are
-    allowed some are left out, evenly. Empty: fps and num_frames say it."""
+    allowed some are left out, evenly. apart: the first frame, those of which each is the next one
+    that is 1 / fps seconds behind it, and the last (MiniMax M3). Empty: fps and num_frames say
+    it."""
     longest: float = 300.0
     """Seconds from which on a video has no more frames by GLM-4.1V's rule, but sparser ones."""
 
@@ -39,10 +41,11 @@ class GroupTexts(msgspec.Struct, frozen=True, kw_only=True):
     begin: str = ""
     end: str = ""
     between: str = ""
-    stamp: Literal["", "tagged", "whole", "tenths", "clock", "frame"] = ""
+    stamp: Literal["", "tagged", "bracketed", "whole", "tenths", "clock", "frame"] = ""
     """tagged: "<1.5 seconds>" before `begin`, the middle of the group.  The others are of its first
-    frame.  whole: "1" behind `end`, seconds.  tenths: "1.5 seconds" behind it.  clock: "00:01 "
-    before `begin`.  frame: "Frame2: " before it, counted from 1."""
+    frame.  bracketed: "]<]1.5 seconds[>[" before it.  whole: "1" behind `end`, seconds.  tenths:
+    "1.5 seconds" behind it.  clock: "00:01 " before `begin`.  frame: "Frame2: " before it, counted
+    from 1."""
 
 
 class VideoFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="frames"):

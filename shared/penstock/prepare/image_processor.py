@@ -47,6 +47,10 @@ CLASSES: dict[str, dict[str, Any]] = {
         "size": 1024,
     },
     "MiniCPMV4_6ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
+    "MiniMaxM3VLImageProcessor": {
+        **_CLIP,
+        "size": {"shortest_edge": 4 * 28 * 28, "longest_edge": 672 * 672},
+    },
     "Gemma4ImageProcessor": {
         "resample": 3,
         "do_normalize": False,

@@ -32,7 +32,15 @@ from penstock.prepare.image_processor import (
 )
 from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR, VIDEO_PREPROCESSOR
 from penstock.prepare.media_tokens import MediaTokens
-from penstock.prepare.patch_readers import gemma4, kimi_k25, of_kimi, paddleocr_vl, qwen2_vl
+from penstock.prepare.patch_readers import (
+    gemma4,
+    kimi_k25,
+    minimax_m3,
+    of_kimi,
+    of_minimax,
+    paddleocr_vl,
+    qwen2_vl,
+)
 from penstock.prepare.phi4_readers import PHI4, phi4_pictures, phi4_sounds
 from penstock.prepare.picture_readers import (
     deepseek_ocr,
@@ -118,6 +126,8 @@ def _settings(path: Path) -> ImageSettings | None:
     values, where = _section(path, "image_processor")
     if "media_proc_cfg" in values:
         values = of_kimi(values["media_proc_cfg"], where)
+    if "process_image_mode" in values:
+        values = of_minimax(values, where)
     if not values:
         values, where = of_deepseek(_values(path / PROCESSOR)), str(path / PROCESSOR)
     return ImageSettings(values, where) if values else None
@@ -143,7 +153,8 @@ def _video_section(path: Path) -> tuple[dict[str, Any], str]:
     values = _values(path / VIDEO_PREPROCESSOR)
     if values:
         return values, str(path / VIDEO_PREPROCESSOR)
-    return _values(path / PREPROCESSOR), str(path / PREPROCESSOR)
+    values, where = _values(path / PREPROCESSOR), str(path / PREPROCESSOR)
+    return of_minimax(values, where) if "process_image_mode" in values else values, where
 
 
 def _values(file: Path) -> dict[str, Any]:
@@ -271,6 +282,8 @@ READERS: dict[str, Reader] = {
     "Lfm2VlForConditionalGeneration": lfm2_vl,
     "Llama4ForConditionalGeneration": llama4,
     "MiniCPMV4_6ForConditionalGeneration": minicpmv4_6,
+    "MiniMaxM3SparseForConditionalGeneration": minimax_m3,
+    "MiniMaxM3VLForConditionalGeneration": minimax_m3,
     "Mistral3ForConditionalGeneration": pixtral,
     "Phi4MultimodalForCausalLM": phi4_pictures,
     "Phi4MMForCausalLM": phi4_pictures,

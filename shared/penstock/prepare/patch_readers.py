@@ -1,9 +1,11 @@
 """How pictures are prepared of which patches are cut before a tower sees them: Qwen-VL's, GLM's,
-PaddleOCR-VL's and Kimi K2.5's."""
+PaddleOCR-VL's, Kimi K2.5's and MiniMax M3's."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
@@ -24,6 +26,16 @@ _OF_KIMI = {
 are of videos."""
 
 
+MINIMAX_ONLY = (
+    "add_start_end_special_tokens",
+    "img_token_compression_config",
+    "process_image_mode",
+    "size",
+)
+"""Settings in the file of MiniMax M3's makers that transformers doesn't have."""
+MINIMAX_BEGIN, MINIMAX_END = "]<]start of image[>[", "]<]end of image[>["
+
+
 def of_kimi(values: dict[str, Any], where: str) -> dict[str, Any]:
     """The settings as transformers has them, of the makers' own file. Raises UnsupportedModel."""
     if not isinstance(values, dict) or values.get("fixed_output_tokens") is not None:
@@ -32,6 +44,20 @@ def of_kimi(values: dict[str, Any], where: str) -> dict[str, Any]:
     if "size" in found:
         found["size"] = {"max_height": found["size"], "max_width": found["size"]}
     return found | {"image_processor_type": "Kimi_K25ImageProcessor"}
+
+
+def of_minimax(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """The settings as transformers has them, of the makers' own file. Its size is that of older
+    models, and no picture gets it. Raises UnsupportedModel."""
+    if values["process_image_mode"] != "dynamic_res":
+        raise UnsupportedModel(f"{where}: process_image_mode must be dynamic_res")
+    merging = values.get("img_token_compression_config")
+    if not isinstance(merging, dict):
+        raise UnsupportedModel(f"{where}: img_token_compression_config must be a JSON object")
+    named = {"spatial_merge_size": "merge_size", "temporal_patch_size": "temporal_patch_size"}
+    found = {ours: merging[theirs] for theirs, ours in named.items() if theirs in merging}
+    kept = {key: value for key, value in values.items() if key not in MINIMAX_ONLY}
+    return {"image_processor_type": "MiniMaxM3VLImageProcessor"} | found | kept
 
 
 def paddleocr_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
@@ -101,6 +127,16 @@ def gemma4(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Kind
     )
 
 
+def minimax_m3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    size = settings.sizes("size", 4 * 28 * 28, 672 * 672)
+    vision = config.section("vision_config")
+    merging = vision.section("img_token_compression_config")
+    found = _in_patches(settings, vision.completed(**merging.values), tokens, size)
+    for text in (MINIMAX_BEGIN, MINIMAX_END):
+        tokens.check(text)
+    return msgspec.structs.replace(found, before=MINIMAX_BEGIN, behind=MINIMAX_END)
+
+
 def qwen2_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     size = settings.sizes("size", 56 * 56, 28 * 28 * 1280)
     return _in_patches(settings, config.section("vision_config"), tokens, size)
@@ -140,5 +176,5 @@ def _in_patches(
             f"{settings.where}: pictures are to have {image.min_pixels} to {image.max_pixels} "
             f"pixels; 1 to {1 << 28}, ascending, are allowed"
         )
-    token, token_id = tokens.named("image_token_id")
+    token, token_id = tokens.named("image_token_id", "image_token_index")
     return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)

@@ -47,6 +47,14 @@ CLASSES: dict[str, dict[str, Any]] = {
         "fps": 2,
         "max_video_tokens": 768,
     },
+    "MiniMaxM3VLVideoProcessor": {
+        "resample": 3,
+        "image_mean": CLIP_MEAN,
+        "image_std": CLIP_STD,
+        "size": {"height": 672, "width": 672},
+        "min_pixels": 4 * 28 * 28,
+        "max_pixels": 768 * 28 * 28,
+    },
     "Glm4vVideoProcessor": {**_GLM, "fps": 2, "max_duration": 300},
     "Glm46VVideoProcessor": _GLM,
     "InternVLVideoProcessor": {

@@ -123,6 +123,37 @@ def glm4v(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindF
     return msgspec.structs.replace(found, shown_id=tokens.named("image_token_id")[1])
 
 
+def minimax_m3(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """MiniMax M3's: each group of frames stands after its time. Which frames are shown is the
+    makers' own rule, by their code in SGLang: their video processor shows all that it is given, and
+    total_pixels bounds nothing there."""
+    vision = config.section("vision_config")
+    merging = vision.section("img_token_compression_config")
+    settings.ignore("size", "total_pixels", "min_frames", "num_frames", "do_sample_frames")
+    fps, most = settings.number("fps", 1.0), settings.integer("max_frames", 768)
+    if not (0 < fps <= 1000 and 1 <= most <= MAX_FRAMES):
+        raise settings.wrong("fps", f"above 0, to 1000, with max_frames to {MAX_FRAMES}")
+    patch, merge = settings.integer("patch_size", 14), settings.integer("merge_size", 2)
+    for text in (patch_readers.MINIMAX_BEGIN, patch_readers.MINIMAX_END):
+        tokens.check(text)
+    video = VideoFrames(
+        pixels=pixels_of(settings),
+        min_pixels=settings.integer("min_pixels"),
+        max_pixels=settings.integer("max_pixels"),
+        patch=patch,
+        merge=merge,
+        group=settings.integer("temporal_patch_size", 2),
+        sampling=FrameSampling(num_frames=0, fps=fps, max_frames=most, rule="apart"),
+        texts=GroupTexts(
+            begin=patch_readers.MINIMAX_BEGIN,
+            end=patch_readers.MINIMAX_END,
+            stamp="bracketed",
+        ),
+    )
+    _check(video, settings, vision.completed(**merging.values))
+    return _facts(video, tokens)
+
+
 def internvl(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     """InternVL's: each frame is a picture of one tile, with its token."""
     picture = picture_readers.internvl(settings, config, tokens)
@@ -291,6 +322,7 @@ class VideoFamily(NamedTuple):
 
 QWEN3 = VideoFamily("Qwen3VLVideoProcessor", qwen3_vl)
 GLM = VideoFamily("Glm4vVideoProcessor", glm4v)
+MINIMAX = VideoFamily("MiniMaxM3VLVideoProcessor", minimax_m3)
 FAMILIES: dict[str, VideoFamily] = {
     "Gemma4ForConditionalGeneration": VideoFamily("Gemma4VideoProcessor", gemma4),
     "Glm4vForConditionalGeneration": GLM,
@@ -301,6 +333,8 @@ FAMILIES: dict[str, VideoFamily] = {
         "LlavaOnevisionVideoProcessor", onevision
     ),
     "MiniCPMV4_6ForConditionalGeneration": VideoFamily("MiniCPMV4_6VideoProcessor", minicpmv4_6),
+    "MiniMaxM3SparseForConditionalGeneration": MINIMAX,
+    "MiniMaxM3VLForConditionalGeneration": MINIMAX,
     "Qwen2VLForConditionalGeneration": VideoFamily("Qwen2VLVideoProcessor", qwen2_vl),
     "Qwen2_5_VLForConditionalGeneration": VideoFamily("Qwen2VLVideoProcessor", qwen2_5_vl),
     "Qwen3VLForConditionalGeneration": QWEN3,

@@ -57,6 +57,13 @@ OF_VIDEOS = (
 )
 """Further ones, of videos. They are only where they are needed: what a tiny model with random
 weights says depends on how many tokens it has."""
+MINIMAX = (
+    "]<]image[>[",
+    "]<]video[>[",
+    "]<]start of image[>[",
+    "]<]end of image[>[",
+)
+"""Those of MiniMax M3, which are only where they are needed, too."""
 MERGES = ("\n\n", "\n\n\n", "ab", "abc")
 """Texts beyond single bytes that the tokenizer has a token for: line breaks join."""
 

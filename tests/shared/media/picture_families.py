@@ -29,6 +29,7 @@ from transformers.models.llava_onevision.image_processing_pil_llava_onevision im
     LlavaOnevisionImageProcessorPil,
 )
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.minimax_m3_vl.processing_minimax_m3_vl import MiniMaxM3VLProcessor
 from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
@@ -36,7 +37,7 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
-from tests.shared.media.media_tokenizer import tokenizer
+from tests.shared.media.media_tokenizer import MINIMAX, tokenizer
 from tests.shared.media.processors import (
     gemma3,
     gemma4,
@@ -52,16 +53,18 @@ from tests.shared.media.processors import (
     unchecked,
     without_videos,
 )
+from tests.shared.media.without_torchvision import MiniMaxPictures
 
 
 class Family(NamedTuple):
     """architecture, config: config.json's.  processor: of transformers, over a tokenizer.
-    mark: what stands for a picture in a prompt's text."""
+    mark: what stands for a picture in a prompt's text.  tokens: special ones that only it has."""
 
     architecture: str
     config: Callable[[dict[str, int]], dict[str, Any]]
     processor: Callable[[PreTrainedTokenizerFast], Any]
     mark: str
+    tokens: tuple[str, ...] = ()
 
 
 FORMS = [[24 * rows, 24 * columns] for rows in (1, 2) for columns in (1, 2, 3)]
@@ -351,6 +354,21 @@ FAMILIES: dict[str, Family] = {
         ),
         "<image>",
     ),
+    "minimax_m3": Family(
+        "MiniMaxM3SparseForConditionalGeneration",
+        lambda ids: {
+            "image_token_index": ids["]<]image[>["],
+            "vision_config": {
+                "patch_size": 14,
+                "img_token_compression_config": {"spatial_merge_size": 2, "temporal_patch_size": 2},
+            },
+        },
+        lambda fast: unchecked(MiniMaxM3VLProcessor)(
+            MiniMaxPictures(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112}), fast
+        ),
+        "]<]image[>[",
+        MINIMAX,
+    ),
     "minicpmv4_6": Family(
         "MiniCPMV4_6ForConditionalGeneration",
         lambda ids: {
@@ -396,7 +414,7 @@ FAMILIES: dict[str, Family] = {
 def write_folder(folder: Path, family: Family, *more: str) -> Any:
     """Writes config.json, tokenizer.json and what the processor saves. Returns the processor. more:
     special tokens that the tokenizer has beside the usual ones."""
-    made = tokenizer(*more)
+    made = tokenizer(*family.tokens, *more)
     made.save(str(folder / "tokenizer.json"))
     fast = PreTrainedTokenizerFast(
         tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="</s>"

@@ -51,7 +51,7 @@ from penstock.model.image_facts import Pixels as P
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.shared.media.phi4_pictures import Phi4Pictures
-from tests.shared.media.without_torchvision import KimiPictures
+from tests.shared.media.without_torchvision import KimiPictures, MiniMaxPictures
 
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -205,6 +205,12 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
             merge=2,
             frames=1,
             most_side=9,
+        ),
+    ),
+    "minimax_m3": (
+        MiniMaxPictures(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112}),
+        PatchImages(
+            pixels=pixels(3, CLIP), min_pixels=56 * 56, max_pixels=112 * 112, patch=14, merge=2
         ),
     ),
     "lfm2_vl": (

@@ -17,7 +17,7 @@ from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.prompt import ids_with_runs, with_rows, with_runs
 from penstock.media.resize import prepare
-from penstock.model.image_facts import ImagePreparation, SheetImages
+from penstock.model.image_facts import ImagePreparation, PatchImages, SheetImages
 from penstock.model.media_facts import MediaFacts
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
@@ -331,6 +331,41 @@ def test_the_file_of_kimis_makers(tmp_path: Path) -> None:
     saved.write_text(json.dumps({"media_proc_cfg": own | {"fixed_output_tokens": 64}}))
     with pytest.raises(UnsupportedModel, match="fixed_output_tokens"):
         facts_of(tmp_path)
+
+
+def test_the_file_of_minimaxs_makers(tmp_path: Path) -> None:
+    """It names no class, and its size is none that a picture gets."""
+    write_folder(tmp_path, FAMILIES["minimax_m3"])
+    saved = tmp_path / "preprocessor_config.json"
+    saved.write_text(json.dumps({"image_processor_type": "MiniMaxM3VLImageProcessor"}))
+    plain = facts_of(tmp_path)
+    own = {
+        "processor_class": "MiniMaxVLProcessor",
+        "process_image_mode": "dynamic_res",
+        "image_mean": [0.48145466, 0.4578275, 0.40821073],
+        "image_std": [0.26862954, 0.26130258, 0.27577711],
+        "size": [672, 672],
+        "patch_size": 14,
+        "img_token_compression_config": {
+            "image_token_compression_threshold": 1.1,
+            "image_token_compression_method": "patch_merge",
+            "max_image_resolution": 1008,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+        },
+        "add_start_end_special_tokens": True,
+    }
+    saved.write_text(json.dumps(own))
+    found = facts_of(tmp_path)
+    assert found == plain
+    assert found is not None
+    image = found.kinds["image"].preparation
+    assert isinstance(image, PatchImages)
+    assert (image.min_pixels, image.max_pixels, image.frames) == (3136, 451_584, 2)
+    for wrong in ({"process_image_mode": "anyres"}, {"img_token_compression_config": 2}):
+        saved.write_text(json.dumps(own | wrong))
+        with pytest.raises(UnsupportedModel, match=next(iter(wrong))):
+            facts_of(tmp_path)
 
 
 def test_models_without_eyes(tmp_path: Path) -> None:

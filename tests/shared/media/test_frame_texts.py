@@ -1,5 +1,5 @@
-"""Videos of Gemma 4, GLM, InternVL and MiniCPM-V in prompts: which frames are shown, the text
-around them and the token ids are those of transformers' processors."""
+"""Videos of Gemma 4, GLM, InternVL, MiniCPM-V and MiniMax M3 in prompts: which frames are shown,
+the text around them and the token ids are those of transformers' processors."""
 
 from __future__ import annotations
 import __future__
@@ -50,6 +50,7 @@ from tests.shared.media.picture_families import FAMILIES, Family, write_folder
 from tests.shared.media.pictures import picture
 from tests.shared.media.processors import without_videos
 from tests.shared.media.videos import BOUNDS, noise
+from tests.shared.media.without_torchvision import class_of
 
 GLM4V = FAMILIES["glm4v"]._replace(
     processor=lambda fast: without_videos(Glm4vProcessor)(
@@ -63,6 +64,7 @@ WATCHING: dict[str, Family] = {
     "glm46v": FAMILIES["glm4v"]._replace(architecture="Glm46VForConditionalGeneration"),
     "internvl": FAMILIES["internvl"],
     "minicpmv4_6": FAMILIES["minicpmv4_6"],
+    "minimax_m3": FAMILIES["minimax_m3"],
 }
 MARKS = {
     "gemma4": "<|video|>",
@@ -70,9 +72,15 @@ MARKS = {
     "glm46v": "<|begin_of_video|><|video|><|end_of_video|>",
     "internvl": "<video>",
     "minicpmv4_6": "<|video_pad|>",
+    "minimax_m3": "]<]video[>[",
 }
 """What a chat template writes for a video."""
 NUMBERS, RATE, TOTAL = (0, 13, 25, 37, 49, 61, 1999), Fraction(30000, 1001), 2000
+
+
+def tokens_of(name: str) -> Any:
+    """The family's tokenizer."""
+    return tokenizer(*WATCHING[name].tokens, *OF_VIDEOS)
 
 
 def folder_of(folder: Path, name: str, **settings: Any) -> tuple[Any, MediaFacts]:
@@ -80,8 +88,10 @@ def folder_of(folder: Path, name: str, **settings: Any) -> tuple[Any, MediaFacts
     video_preprocessor_config.json; without some, there is none."""
     processor = write_folder(folder, WATCHING[name], *OF_VIDEOS)
     values = json.loads((folder / "config.json").read_text())
-    ids = tokenizer(*OF_VIDEOS).get_vocab(with_added_tokens=True)
-    if name != "internvl":
+    ids = tokens_of(name).get_vocab(with_added_tokens=True)
+    if name == "minimax_m3":
+        values["video_token_index"] = ids[MARKS[name]]
+    elif name != "internvl":
         values["video_token_id"] = ids["<|video_pad|>" if "minicpm" in name else "<|video|>"]
     if settings:
         (folder / "video_preprocessor_config.json").write_text(json.dumps(settings))
@@ -107,9 +117,9 @@ def text_of(processor: Any, name: str, video: VideoPreparation, shape: VideoShap
     if name == "gemma4":
         _, _, height, width = made["pixel_values"].shape
         own["num_soft_tokens_per_video"] = [height * width // 8**2]
-    elif "glm" in name:
+    elif "glm" in name or name == "minimax_m3":
         own["video_grid_thw"] = torch.from_numpy(made["grid_thw"]).long()[None]
-        processor.video_processor = SimpleNamespace(merge_size=2)
+        processor.video_processor = SimpleNamespace(merge_size=2, temporal_patch_size=2)
     elif name == "internvl":
         own["pixel_values_videos"] = made["pixel_values"][None]
     else:
@@ -138,12 +148,10 @@ def test_texts_and_ids_are_those_of_transformers(
     picture_text = processor(
         text=[WATCHING[name].mark], images=[picture(60, 40)], return_tensors="np"
     )["input_ids"][0].tolist()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer(*OF_VIDEOS))
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokens_of(name))
     inner = mark.replace(own.placeholder, text_of(processor, name, video, shape))
     true = [*fast.encode(f"ab{inner}\nc"), *picture_text]
-    mine = Tokenizer.from_bytes(
-        tokenizer(*OF_VIDEOS).to_str().encode(), add_bos=False, bos_token_id=None
-    )
+    mine = Tokenizer.from_bytes(tokens_of(name).to_str().encode(), add_bos=False, bos_token_id=None)
     layouts: list[ItemLayout] = [one, shown]
     ids, spans = with_rows(mine.encode(with_runs(prompt, facts, layouts)), facts, layouts)
     assert ids == true
@@ -219,6 +227,26 @@ def test_frames_are_those_of_transformers(
     assert compared >= 15
 
 
+@pytest.mark.parametrize("fps", [1, 0.5, 3, 29.97])
+def test_frames_of_minimax_m3_lie_apart(fps: float, tmp_path: Path) -> None:
+    """transformers shows all frames that it is given. Those of the makers' rule: a frame is shown
+    if it is 1 / fps seconds behind the last one that is, more or less, and the last one is."""
+    video = video_of(folder_of(tmp_path, "minimax_m3", fps=fps)[1])
+    for total, rate in LENGTHS:
+        shown, before = [], -math.inf
+        for number in range(total):
+            if number / rate - before >= 1 / fps - 1e-4:
+                shown.append(number)
+                before = number / rate
+        shown += [total - 1] * (shown[-1] != total - 1)
+        found = list(sampled(total, rate, video.sampling, 2))
+        if len(shown) > 768:
+            assert len(found) == 768
+            assert set(found) <= set(shown)
+            continue
+        assert found == shown + shown[-1:] * (len(shown) % 2), (total, rate)
+
+
 def test_the_operators_frames_count(tmp_path: Path) -> None:
     """A family's own rule yields to them; what it gives beyond --max-video-frames is left out."""
     _, facts = folder_of(tmp_path, "glm4v")
@@ -252,6 +280,10 @@ def test_frames_become_as_large_as_in_transformers(
     assert isinstance(gemma, PooledFrames)
     true = get_aspect_ratio_preserving_size(*size, 4, gemma.most * 2**2, 2)
     assert frame_size(gemma, size, shown) == true
+    (tmp_path / "m3").mkdir()
+    minimax = video_of(folder_of(tmp_path / "m3", "minimax_m3")[1])
+    rule = class_of("minimax_m3_vl", "smart_resize")
+    assert frame_size(minimax, size, shown) == rule(*size, 28, 4 * 28 * 28, 768 * 28 * 28)
 
 
 # ---- settings
@@ -287,6 +319,10 @@ def test_settings_of_folders(tmp_path: Path) -> None:
     ("name", "wrong"),
     [
         ("gemma4", {"max_soft_tokens": 71}),
+        ("minimax_m3", {"fps": 0}),
+        ("minimax_m3", {"max_frames": 10**6}),
+        ("minimax_m3", {"merge_size": 3}),
+        ("minimax_m3", {"max_size": [756, 756]}),
         ("glm4v", {"fps": 0}),
         ("internvl", {"size": {"height": 30, "width": 30}}),
         ("minicpmv4_6", {"patch_size": 4, "stack_frames": 3}),

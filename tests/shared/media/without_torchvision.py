@@ -7,9 +7,11 @@ import ast
 import json
 import logging
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,8 @@ from transformers.image_transforms import group_images_by_shape, reorder_images,
 from transformers.image_utils import (
     IMAGENET_STANDARD_MEAN,
     IMAGENET_STANDARD_STD,
+    OPENAI_CLIP_MEAN,
+    OPENAI_CLIP_STD,
     PILImageResampling,
     SizeDict,
 )
@@ -81,6 +85,10 @@ def class_of(model: str, name: str) -> Any:
         "PILImageResampling": PILImageResampling,
         "IMAGENET_STANDARD_MEAN": IMAGENET_STANDARD_MEAN,
         "IMAGENET_STANDARD_STD": IMAGENET_STANDARD_STD,
+        "OPENAI_CLIP_MEAN": OPENAI_CLIP_MEAN,
+        "OPENAI_CLIP_STD": OPENAI_CLIP_STD,
+        "Iterable": Iterable,
+        "tvF": SimpleNamespace(InterpolationMode=int),
         "BatchFeature": BatchFeature,
         "ImageInput": object,
         "TensorType": str,
@@ -146,6 +154,29 @@ class KimiPictures(Pictures):
         "patch_size",
         "merge_size",
         "max_patches",
+    )
+
+    def __call__(self, images: Any, return_tensors: str = "np", **more: Any) -> Any:
+        found = super().__call__(images, **more)
+        return BatchFeature({name: np.asarray(value) for name, value in found.items()})
+
+
+class MiniMaxPictures(Pictures):
+    model = "minimax_m3_vl"
+    name = "MiniMaxM3VLImageProcessor"
+    model_input_names = ("pixel_values", "image_grid_thw")
+    of_a_call = (
+        "do_resize",
+        "size",
+        "resample",
+        "do_rescale",
+        "rescale_factor",
+        "do_normalize",
+        "image_mean",
+        "image_std",
+        "patch_size",
+        "temporal_patch_size",
+        "merge_size",
     )
 
     def __call__(self, images: Any, return_tensors: str = "np", **more: Any) -> Any:

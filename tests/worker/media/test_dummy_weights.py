@@ -42,6 +42,7 @@ SEEING = (
     "gemma4-clipped-with-inputs-of-layers",
     "granite4-vision",
     "minicpm-v",
+    "minimax-m3",
 )
 HEARING = ("gemma4", "granite-speech", "qwen2-audio", "qwen3-asr")
 

@@ -1,4 +1,5 @@
-"""Tiny models that see pictures of any form as patches: Qwen3.5's and GLM-4.1V's relatives."""
+"""Tiny models that see pictures of any form as patches: Qwen3.5's and GLM-4.1V's relatives, and
+MiniMax M3."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ from tests.worker.vision.case import (
     QWEN_TOKENS,
     QWEN_TOWER,
     SECTIONS,
+    SEES,
     TEXT,
     WIDE,
     Case,
 )
+from tests.worker.vision.timed_model import make_timed
 
 DELTA: dict[str, Any] = TEXT | {
     "head_dim": 16,
@@ -40,6 +43,14 @@ GLM_TOWER = QWEN_TOWER | {
     "intermediate_size": 52,
     "image_size": 24,
 }
+TIMED_TOWER: dict[str, Any] = SEES | {
+    "hidden_size": 40,
+    "num_attention_heads": 2,
+    "patch_size": 4,
+    "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0},
+    "vision_segment_max_frames": 2,
+}
+"""With heads of 20 numbers, of which the last two don't turn."""
 OF_PATCHES: dict[str, Case] = {
     "qwen3.5": Case(
         "Qwen3_5",
@@ -103,6 +114,39 @@ OF_PATCHES: dict[str, Case] = {
         }
         | GLM_TOKENS,
         QWEN_PATCHES,
+    ),
+    "minimax-m3": Case(
+        "MiniMaxM3VL",
+        {
+            "text_config": WIDE
+            | {
+                "head_dim": 16,
+                "dense_intermediate_size": 100,
+                "intermediate_size": 24,
+                "shared_intermediate_size": 40,
+                "num_local_experts": 6,
+                "num_experts_per_tok": 3,
+                "mlp_layer_types": ["dense", "sparse", "sparse"],
+                "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+                "index_n_heads": 2,
+                "index_head_dim": 16,
+                "index_block_size": 16,
+                "index_topk_blocks": 3,
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 100.0,
+                    "partial_rotary_factor": 0.5,
+                },
+                "rotary_dim": 8,
+            },
+            "vision_config": TIMED_TOWER,
+            "image_token_index": PLACEHOLDER,
+            "video_token_index": 191,
+            "projector_hidden_size": 56,
+        },
+        QWEN_PATCHES,
+        make_timed,
+        "MiniMaxM3SparseForConditionalGeneration",
     ),
     "glm-ocr": Case(
         "GlmOcr",

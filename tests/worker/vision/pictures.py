@@ -207,6 +207,12 @@ def as_given(model: Any, patches: torch.Tensor, grids: Sequence[torch.Tensor]) -
     return torch.cat(found).unflatten(1, (3, patch, patch))
 
 
+def of_one(rows: Any) -> torch.Tensor:
+    """The rows of the only picture: a class of transformers gives those of each, or of all."""
+    found: torch.Tensor = rows if isinstance(rows, torch.Tensor) else rows[0]
+    return found
+
+
 def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
     """Pictures of different sizes as a processor of transformers gives them: filled up with zeros,
     to be cut off."""

@@ -1,5 +1,6 @@
 """Videos whose frames are pictures, or whose rows have pictures' token, against transformers on the
-same weights; and in any chunks: Gemma 4's, GLM's, InternVL's and MiniCPM-V's."""
+same weights; and in any chunks: Gemma 4's, GLM's, InternVL's and MiniCPM-V's. MiniMax M3's, whose
+frames see those of some groups."""
 
 from __future__ import annotations
 
@@ -71,11 +72,11 @@ def preparation_of(case: str) -> VideoPreparation:
         patch=4,
         merge=2,
         texts=TEXTS,
-        of_all=True,
+        of_all=case != "minimax-m3",
     )
 
 
-FAMILIES = ("gemma4", "glm4v", "glm4v-moe", "glm4.6v", "internvl", "minicpm-v")
+FAMILIES = ("gemma4", "glm4v", "glm4v-moe", "glm4.6v", "internvl", "minicpm-v", "minimax-m3")
 OF_PICTURES = ("glm4v", "glm4v-moe", "glm4.6v", "internvl")
 """Their videos' rows have the token of pictures."""
 
@@ -141,7 +142,12 @@ def theirs_of(case: str, model: Any, parts: Parts, more: Sequence[int]) -> torch
         pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in videos]
         grids = [torch.from_numpy(each.inputs["grid_thw"]).long() for each in videos]
         also = {"pixel_values_videos": torch.cat(pixels), "video_grid_thw": torch.stack(grids)}
-        also["mm_token_type_ids"] = 2 * (given == PLACEHOLDER).int()
+        if pictures:
+            shown_pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in pictures]
+            shapes = [torch.from_numpy(each.inputs["grid_thw"]).long() for each in pictures]
+            also |= {"pixel_values": torch.cat(shown_pixels), "image_grid_thw": torch.stack(shapes)}
+        if "glm" in case:
+            also["mm_token_type_ids"] = 2 * (given == PLACEHOLDER).int()
     with torch.inference_mode():
         found_logits: torch.Tensor = model(given, **also).logits[0].float()
     return found_logits

@@ -32,6 +32,7 @@ def _paused(pieces: Pieces[torch.Tensor], works: list[int]) -> torch.Tensor:
         ("qwen2.5-vl", 9),
         ("qwen3-vl", 9),
         ("idefics3", 11),
+        ("minimax-m3", 9),
         ("deepseek-ocr2", 5),
     ],
 )

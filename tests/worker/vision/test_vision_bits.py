@@ -22,6 +22,7 @@ QUICK = (
     "qwen3-vl",
     "qwen3.5",
     "glm4v",
+    "minimax-m3",
     "mistral3",
     "gemma3",
     "gemma4",

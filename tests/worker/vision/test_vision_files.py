@@ -55,6 +55,7 @@ QWEN_5 = renamed(
     (r"^model\.(?!visual|language_model)", "model.language_model."),
     (r"^(?:model\.)?visual\.", "model.visual."),
 )
+M3 = renamed((r"\.block_sparse_moe\.fc", ".mlp.fc"))
 NAMINGS = {
     "llava as releases have it": ("llava", CLIP_4),
     "llava as transformers 5 names it": ("llava", CLIP_5),
@@ -63,6 +64,7 @@ NAMINGS = {
     "qwen as releases have it": ("qwen2.5-vl", QWEN_4),
     "qwen 3 as releases have it": ("qwen3-vl", QWEN_5),
     "qwen as transformers 5 names it": ("qwen2.5-vl", QWEN_5),
+    "minimax m3 as releases have it": ("minimax-m3", M3),
 }
 
 

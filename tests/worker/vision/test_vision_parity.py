@@ -14,6 +14,7 @@ from tests.worker.vision.pictures import (
     Prepared,
     as_given,
     job_of,
+    of_one,
     picture,
     pixels_of,
     prompts,
@@ -46,7 +47,7 @@ def test_encodings_equal_transformers(case: str) -> None:
                 given_pixels = as_given(theirs, pixels, list(grid))
                 seen = theirs.model.get_image_features(given_pixels, grid)
                 deep = getattr(seen, "deepstack_features", None) or ()
-                features = torch.cat((seen.pooler_output[0], *deep), 1)
+                features = torch.cat((of_one(seen.pooler_output), *deep), 1)
             elif "spatial_shapes" in shown.inputs:
                 given = pixels_of(theirs, [shown])
                 if "target_sizes" in given:

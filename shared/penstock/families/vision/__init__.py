@@ -18,6 +18,7 @@ from penstock.families.vision.llama4 import LLAMA4_VISION
 from penstock.families.vision.llava import LLAVA, LLAVA_ONEVISION
 from penstock.families.vision.llava_next import LLAVA_NEXT
 from penstock.families.vision.minicpmv4_6 import MINICPMV4_6
+from penstock.families.vision.minimax_m3 import MINIMAX_M3_VISION
 from penstock.families.vision.paddleocr_vl import PADDLEOCR_VL
 from penstock.families.vision.phi4_multimodal import PHI4_MULTIMODAL
 from penstock.families.vision.pixtral import MISTRAL3
@@ -46,6 +47,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         PADDLEOCR_VL,
         KIMI_K25,
         MINICPMV4_6,
+        MINIMAX_M3_VISION,
         GRANITE4_VISION,
         QIANFAN_OCR,
         LLAMA4_VISION,
