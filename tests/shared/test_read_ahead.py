@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from tokenizers import Tokenizer as Backend
@@ -63,6 +65,18 @@ def test_what_is_none_is_refused() -> None:
         read_ahead(b"{}")
     with pytest.raises(UnsupportedModel):
         tokenizer_of(b"{}", add_bos=False, bos_token_id=None)
+
+
+@pytest.mark.parametrize("token", [4_194_304, 100_000_000, 2**32 - 1])
+def test_one_whose_ids_lie_far_apart_is_refused(token: int) -> None:
+    """Tables have a place for each id."""
+    described = json.loads(content_of(byte_level_tokenizer))
+    described["model"]["vocab"]["far"] = token
+    content = json.dumps(described).encode()
+    for read in (read_ahead, partial(tokenizer_of, add_bos=False, bos_token_id=None)):
+        with pytest.raises(UnsupportedModel, match=f"has the id {token}; 0 to 4194303"):
+            read(content)
+    assert module._read == {}
 
 
 FORKS = """

@@ -17,7 +17,7 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.prepare.inputs import ADDED_TOKENS, MAX_JSON_BYTES, SPECIAL_TOKENS
-from penstock.prepare.tokenizer_bounds import HIGHEST_ID
+from penstock.text.token_table import HIGHEST_ID
 
 _DECODER = "added_tokens_decoder"
 _LISTS = ("extra_special_tokens", "additional_special_tokens")

@@ -45,7 +45,7 @@ from penstock.prepare.tiktoken_file import (
     read_tekken,
     read_tiktoken,
 )
-from penstock.prepare.tokenizer_bounds import HIGHEST_ID
+from penstock.text.token_table import HIGHEST_ID
 
 MAX_FILE_BYTES = 64 << 20
 MERGES = "merges.txt"

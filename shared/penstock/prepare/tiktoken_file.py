@@ -13,8 +13,8 @@ import re
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.prepare.tokenizer_bounds import HIGHEST_ID, LONGEST_PIECE
-from penstock.text.token_table import byte_letters
+from penstock.prepare.tokenizer_bounds import LONGEST_PIECE
+from penstock.text.token_table import HIGHEST_ID, byte_letters
 
 _LINE = re.compile(rb"[A-Za-z0-9+/]+=* \d+\s*(?:\n|$)")
 _TEKKEN_NAMED = (

@@ -17,9 +17,8 @@ import numpy as np
 from tokenizers import Regex, normalizers
 
 from penstock.errors import UnsupportedModel
+from penstock.text.token_table import HIGHEST_ID
 
-HIGHEST_ID = (1 << 22) - 1
-"""A table of all ids is made. The largest vocabularies have a million."""
 LONGEST_PIECE = 4096
 """Characters of a token. The library's tree of them is as deep as the longest."""
 MOST_UNIGRAM = 16 << 20

@@ -12,8 +12,15 @@ from typing import Any, NamedTuple, Self, overload
 import msgspec
 from tokenizers import Tokenizer as Backend
 
+from penstock.errors import UnsupportedModel
+
 SPACE_MARK = "▁"
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+HIGHEST_ID = (1 << 22) - 1
+"""Of a token. Tables have a place for each id up to the highest, at most some 110 MB; the largest
+vocabularies have a million."""
 
 
 class ByteFallbackRules(NamedTuple):
@@ -101,11 +108,16 @@ class TokenBytes:
 
 
 def _texts(backend: Backend) -> list[str | None]:
-    """The texts of all ids, up to the highest one that has one."""
+    """The texts of all ids, up to the highest one that has one. Raises UnsupportedModel if that is
+    too high."""
     name = backend.id_to_token
     texts: list[str | None] = list(map(name, range(backend.get_vocab_size(with_added_tokens=True))))
     if None in texts:  # There are gaps, so some ids are higher than that.
         highest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        if highest > HIGHEST_ID:
+            raise UnsupportedModel(
+                f"tokenizer.json has the id {highest}; 0 to {HIGHEST_ID} are possible"
+            )
         texts = list(map(name, range(highest + 1)))
     return texts
 
@@ -123,7 +135,8 @@ class TokenTable(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def build(cls, backend: Backend, special: frozenset[int]) -> TokenTable:
-        """Reads the vocabulary and the decoder's description. Takes tenths of a second; keep it."""
+        """Reads the vocabulary and the decoder's description. Takes tenths of a second; keep it.
+        Raises UnsupportedModel for ids that are too high."""
         texts = _texts(backend)
         decoder = _decoder(backend)
         is_byte_level = decoder == [{"type": "ByteLevel"}]
