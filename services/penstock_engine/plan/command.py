@@ -245,7 +245,7 @@ def _traffic(
     try:
         lone = Planner(layout, traffic, terms.bounds, all_requests=False, work=work).alone()
     except WorkSpent:
-        raise too_much(work) from None
+        raise too_much(work, traffic, terms) from None
     wanted = min(MOST_REQUESTS, ramp(traffic, lone))
     if wanted > most:
         traffic = PlanTraffic(_made(asked, wanted), wanted, reuse, asked.seed)

@@ -10,10 +10,10 @@ from penstock.config.settings import EngineConfig
 from penstock.config.tree import leaves, replace_settings
 from penstock.errors import InvalidRequest
 from penstock_engine.plan.objective import LatencyBound
-from penstock_engine.plan.search import MOST_CORES, Planner, Tell, knee
+from penstock_engine.plan.search import LONE_REQUESTS, MOST_CORES, Planner, Tell, enough, knee
 from penstock_engine.plan.traffic import PlanTraffic
 from penstock_engine.plan.trial import CoreLayout, PlanTrial, check_layout
-from penstock_engine.plan.work import TableWork, WorkSpent, table_work
+from penstock_engine.plan.work import TableWork, WorkSpent, remedies, table_work
 
 OWN = {
     "routing": str,
@@ -102,7 +102,7 @@ def make_plan(
         cores = _cores(planner, terms)
         can_hold = cores is not None or planner.can_hold()
     except WorkSpent:
-        raise too_much(work) from None
+        raise too_much(work, traffic, terms) from None
     shown = cores or (terms.most if can_hold else 1)
     curve = planner.curve(shown)
     best = knee(curve)
@@ -130,12 +130,19 @@ def make_plan(
     )
 
 
-def too_much(work: TableWork) -> InvalidRequest:
+def too_much(work: TableWork, traffic: PlanTraffic, terms: PlanTerms) -> InvalidRequest:
     """What is said of a plan that takes more work than its table may."""
+    alone = len(work.runs) < 2
+    helping = remedies(
+        work.runs,
+        enough=enough(terms.bounds),
+        wanted=min(traffic.num_requests, LONE_REQUESTS) if alone else traffic.num_requests,
+        made=traffic.is_made,
+        cores=terms.cores is not None,
+    )
     return InvalidRequest(
         f"this plan takes more than the worth of {work.most:,.0f} simulated steps, which is what "
-        "a plan may take: fewer --requests, --output-tokens, --input-tokens or --max-cores do, or "
-        "one number of --cores"
+        f"a plan may take. What spares most comes first: {', '.join(helping)}"
     )
 
 

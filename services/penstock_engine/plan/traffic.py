@@ -63,6 +63,11 @@ class PlanTraffic:
         return self._source if isinstance(self._source, str) else "made"
 
     @property
+    def is_made(self) -> bool:
+        """Whether flags say how long prompts and answers are."""
+        return isinstance(self._source, Synthetic)
+
+    @property
     def rate(self) -> float:
         """Requests per second, on average."""
         if isinstance(self._source, Synthetic):

@@ -10,7 +10,7 @@ from penstock.errors import InvalidRequest
 from penstock_engine.plan.as_text import as_text
 from penstock_engine.plan.objective import parse_slo
 from penstock_engine.plan.plan import CapacityPlan, PlanTerms, make_plan
-from penstock_engine.plan.search import CURVE_SHARE, LONE_REQUESTS, Planner
+from penstock_engine.plan.search import CURVE_SHARE, LONE_REQUESTS, Planner, enough
 from penstock_engine.plan.traffic import PlanTraffic
 from penstock_engine.plan.trial import CoreLayout, PlanTrial, run_trial
 from penstock_engine.plan.work import TableWork, WorkSpent
@@ -168,8 +168,66 @@ def test_a_table_that_takes_too_much_work_is_refused(
 ) -> None:
     """A lone request of the shortest answers already takes more steps than are allowed."""
     monkeypatch.setattr("penstock_engine.plan.work.TABLE_WORK", 100)
-    with pytest.raises(InvalidRequest, match=r"worth of 100 simulated steps.*fewer --requests"):
+    with pytest.raises(
+        InvalidRequest, match=r"worth of 100 simulated steps.*comes first: fewer --output-tokens"
+    ):
         plan(layout, 60, all_requests=False)
+
+
+@pytest.mark.parametrize(
+    ("best", "made", "most"),
+    [
+        ("--output-tokens", {"prompt": 8, "output": 100}, 4),
+        ("--input-tokens", {"prompt": 8000, "max_prompt": 8000, "output": 1}, 4),
+        ("--requests", {"prompt": 60, "output": 12, "requests": 3000}, 4),
+        ("--max-cores", {"prompt": 60, "output": 2, "rate": 3e5}, 32),
+    ],
+)
+def test_what_is_named_first_for_too_much_work_spares_most(
+    monkeypatch: pytest.MonkeyPatch, best: str, made: dict[str, float], most: int
+) -> None:
+    """A tenth of it is tried for each flag, as far as it goes: none leaves less to do."""
+    limit = 10_000 if best == "--requests" else 3_000
+    monkeypatch.setattr("penstock_engine.plan.work.ASKED_WORK", limit)
+    asked = {"rate": 6.0, "requests": 60, "prompt_sigma": 0.0, "output_sigma": 0.0} | made
+    cache = CacheSettings(num_kv_blocks=40_000 if best == "--max-cores" else 1024)
+    layout = CoreLayout(config=EngineConfig(cache=cache, scheduler=SchedulerSettings()), cost=SLOW)
+
+    def source(changed: dict[str, float]) -> PlanTraffic:
+        return PlanTraffic(msgspec.convert(asked | changed, Synthetic), 200_000)
+
+    with pytest.raises(InvalidRequest) as refused:
+        make_plan(layout, source({}), PlanTerms(bounds=SLO, most=most))
+    assert f"comes first: fewer {best} (" in str(refused.value)
+    tried = {
+        "--output-tokens": ({"output": max(1, asked["output"] // 10)}, most),
+        "--input-tokens": ({"prompt": max(1, asked["prompt"] // 10)}, most),
+        "--requests": ({"requests": max(enough(SLO), asked["requests"] // 10)}, most),
+        "--max-cores": ({}, max(1, most // 10)),
+    }
+    work = {flag: spent(layout, source(changed), cores) for flag, (changed, cores) in tried.items()}
+    assert min(work, key=lambda flag: work[flag]) == best, work
+
+
+def spent(layout: CoreLayout, source: PlanTraffic, most: int) -> float:
+    """What the search for a number of engine cores takes, if nothing ends it."""
+    work = TableWork(1e9)
+    found = Planner(layout, source, SLO, work=work)
+    if found.can_hold():
+        found.fewest(most)
+    return work.most - work.left
+
+
+def test_lengths_of_a_trace_are_no_flags(
+    layout: CoreLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock_engine.plan.work.ASKED_WORK", 3_000)
+    source = PlanTraffic("synthetic:rate=6,requests=400,prompt=60,output=12", 400)
+    with pytest.raises(InvalidRequest) as refused:
+        make_plan(layout, source, PlanTerms(bounds=SLO, cores=2))
+    assert "comes first: fewer --requests (" in str(refused.value)
+    assert "-tokens" not in str(refused.value)
+    assert "--max-cores" not in str(refused.value)
 
 
 def test_a_run_takes_no_more_than_its_table_has(layout: CoreLayout) -> None:
