@@ -76,8 +76,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_each_failure_is_told_though_the_state_is_the_same(
     holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def prepare(processes: ModelProcesses) -> float:
-        return 9.0
+    async def prepare(processes: ModelProcesses) -> tuple[Path, float]:
+        return Path("prepared"), 9.0
 
     monkeypatch.setattr(ModelProcesses, "prepare", prepare)
     for _ in range(3):
@@ -89,7 +89,7 @@ async def test_each_failure_is_told_though_the_state_is_the_same(
 async def test_what_nobody_foresaw_is_a_failure_of_the_model(
     holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def prepare(processes: ModelProcesses) -> float:
+    async def prepare(processes: ModelProcesses) -> tuple[Path, float]:
         raise ValueError("a manifest that makes no sense")
 
     monkeypatch.setattr(ModelProcesses, "prepare", prepare)
@@ -102,7 +102,7 @@ async def test_who_waits_for_a_model_hears_that_the_server_leaves(
 ) -> None:
     prepares = asyncio.Event()
 
-    async def prepare(processes: ModelProcesses) -> float:
+    async def prepare(processes: ModelProcesses) -> tuple[Path, float]:
         prepares.set()
         await asyncio.Event().wait()
         return 0.0

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer as Backend
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer as Backend
 from penstock.errors import UnsupportedModel
 from penstock.text import read_ahead as module
 from penstock.text import tokenizer as tokenizer_module
-from penstock.text.read_ahead import read_ahead, tokenizer_of
+from penstock.text.read_ahead import MOST_BYTES, ListedModels, read_ahead, tokenizer_of
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.tiny_models import byte_level_tokenizer, sentencepiece_tokenizer
 
@@ -25,6 +26,7 @@ TEXTS = ("", "the cat <|im_end|> sat", " on\n", "<s>a mat", "é")
 @pytest.fixture(autouse=True)
 def none_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_read", {})
+    monkeypatch.setattr(module, "_room", [MOST_BYTES])
 
 
 def content_of(make: Callable[[], Backend]) -> bytes:
@@ -77,6 +79,42 @@ def test_one_whose_ids_lie_far_apart_is_refused(token: int) -> None:
         with pytest.raises(UnsupportedModel, match=f"has the id {token}; 0 to 4194303"):
             read(content)
     assert module._read == {}
+
+
+def folder_of(folder: Path, content: bytes) -> str:
+    folder.mkdir()
+    (folder / "tokenizer.json").write_bytes(content)
+    return str(folder)
+
+
+def test_each_model_that_is_listed_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that can't be read is left out, and keeps none of the others from it."""
+    contents = list(map(content_of, (byte_level_tokenizer, sentencepiece_tokenizer)))
+    listed = tmp_path / "listed"
+    one, two = (folder_of(tmp_path / f"{n}", each) for n, each in enumerate(contents))
+    broken, missing = folder_of(tmp_path / "broken", b"{}"), str(tmp_path / "missing")
+    read: list[bytes] = []
+    monkeypatch.setattr(module, "read_ahead", lambda content: read.append(content))
+    models = ListedModels(listed)
+    models.read()
+    for folders in ((one,), (one,), (one, broken, missing, two), (one, broken, missing, two)):
+        listed.write_text("\n".join(folders))
+        models.read()
+    assert read == [contents[0], b"{}", contents[1]]
+
+
+def test_what_is_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = list(map(content_of, (byte_level_tokenizer, sentencepiece_tokenizer)))
+    monkeypatch.setattr(module, "_room", [len(contents[0])])
+    listed = tmp_path / "listed"
+    folders = [folder_of(tmp_path / f"{n}", each) for n, each in enumerate(contents)]
+    listed.write_text("\n".join([*folders, folders[0]]))
+    ListedModels(listed).read()
+    assert list(module._read) == [module._digest(contents[0])]
+    read_ahead(contents[1])
+    assert len(module._read) == 1
 
 
 FORKS = """

@@ -23,6 +23,7 @@ from tests.said import said as said_by
 PROGRAM = """
 import asyncio, json, os, random, signal, socket, subprocess, sys, threading, time, uuid
 import psutil
+from pathlib import Path
 from penstock.supervisor import fork_server
 from penstock.supervisor.fork_server import PATIENCE, ForkServer, serve
 
@@ -33,6 +34,11 @@ class Role:
     def run(self, words):
         {child}
         os._exit(0)
+
+def read():
+    known.append(Path("listed").read_text().split())
+
+known = []
 
 def tell(**said):
     os.write(int(os.environ["PIPE"]), (json.dumps(said) + "\\n").encode())
@@ -69,7 +75,7 @@ class Server:
 
 async def main():
     made = []
-    server = ForkServer(lambda fd: made.append(Server(fd)) or made[-1])
+    server = ForkServer(lambda fd: made.append(Server(fd)) or made[-1], Path("listed"))
     own = made[0]
     running = asyncio.create_task(server.run())
     reading, writing = os.pipe()
@@ -91,7 +97,7 @@ async def main():
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         {before}
-        serve(int(sys.argv[1]), Role())
+        serve(int(sys.argv[1]), Role(), read)
     else:
         asyncio.run(main())
 """
@@ -409,6 +415,30 @@ def test_a_renewal_that_is_given_up_leaves_the_former(tmp_path: Any) -> None:
         VERSIONED,
     )
     assert found == ["old", False]
+
+
+def test_what_is_to_be_read_is_known_to_later_forks(tmp_path: Any) -> None:
+    """Also of a server that was started after that."""
+    found = said(
+        tmp_path,
+        """
+        async def of_fork():
+            await (await fork("gateway")).wait()
+            return heard()["known"]
+
+        found = []
+        for folder in ("one", "two", "one"):
+            server.read(Path(folder))
+            found.append(await of_fork())
+        own.kill()
+        await own.ended.wait()
+        print(json.dumps([*found, await of_fork(), await server.renew(), await of_fork()]))
+        """,
+        "tell(known=known[-1])",
+        "Path('listed').exists() and read()",
+    )
+    both = ["one", "two"]
+    assert found == [["one"], both, both, both, True, both]
 
 
 def test_what_a_gateway_leaves_behind_is_waited_for_at_once(tmp_path: Any) -> None:

@@ -40,9 +40,9 @@ def fork_server(parser: Parser) -> None:
         "--fd", type=int, required=True, metavar="FD", help="Socket on which forks are asked for."
     )
     parser.add_argument(
-        "--model-dir",
-        metavar="FOLDER",
-        help="Prepared folder of the model whose tokenizer they need.",
+        "--model-dirs",
+        metavar="FILE",
+        help="Names the prepared folders of models whose tokenizers they need, one a line.",
     )
     flags.add_settings(parser, flags.LOG)
     _supervision(parser)

@@ -237,15 +237,14 @@ def _gateway(arguments: argparse.Namespace) -> int:
 def _fork_server(arguments: argparse.Namespace) -> int:
     _import_fork_server()
     from penstock.supervisor.fork_server import serve
-    from penstock.text.read_ahead import read_ahead
+    from penstock.text.read_ahead import ListedModels
 
     START.passed("imports")
-    if arguments.model_dir is not None:
-        with suppress(OSError, UnsupportedModel):  # Who serves the model says so.
-            read_ahead((Path(arguments.model_dir) / "tokenizer.json").read_bytes())
-        START.passed("tokenizer")
+    models = ListedModels(Path(arguments.model_dirs or os.devnull))
+    models.read()
+    START.passed("tokenizer")
     START.done()
-    serve(arguments.fd, OwnRole())
+    serve(arguments.fd, OwnRole(), models.read)
     return 0
 
 

@@ -5,6 +5,7 @@ restarts     when a dead child is started again, and when that is given up (sans
 child        one child process: start, watch, stop
 ahead        processes that are forked before the model is known
 fork_server  the process that gateways are forks of
+front        what gateways and the others that dial engine cores are told
 rolling      restarts the gateways one after the other, and asks whether one is ready
 replicas     engine cores and their workers: what each process is told, and gets of the machine
 models       several models, of which some are loaded

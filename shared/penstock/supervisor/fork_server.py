@@ -65,18 +65,23 @@ LOOKS = 50
 _PR_SET_CHILD_SUBREAPER = 36
 _GO = b"go"
 ARE_YOU_READY = b"are you ready"
-"""Is answered by anything. Any other message says what to be."""
+"""Is answered by anything."""
+READ = b"read"
+"""Isn't answered. Any other message says what to be."""
 
 
 class ForkServer:
-    """The supervisor's side. make: of the process, which gets this file descriptor.
+    """The supervisor's side. make: of the process, which gets this file descriptor.  listed: file
+    that tells each such process the folders of models.
 
     Raises OSError where the system can't do it.
     """
 
-    def __init__(self, make: Callable[[int], Child]) -> None:
+    def __init__(self, make: Callable[[int], Child], listed: Path) -> None:
         _adopt_orphans()
         self._make = make
+        self._listed = listed
+        self._folders: list[str] = []
         self._process = _Process(make)
         self._patience = PATIENCE
 
@@ -97,6 +102,15 @@ class ForkServer:
             await _collect_orphans()
         finally:
             self._process.close()
+
+    def read(self, folder: Path) -> None:
+        """From now on, gateways needn't read the tokenizer of the prepared model there."""
+        if str(folder) in self._folders:
+            return
+        self._folders.append(str(folder))
+        with suppress(OSError):  # There is no room: gateways read it.
+            self._listed.write_text("\n".join(self._folders), encoding="utf-8")
+            self._process.read()
 
     async def renew(self) -> bool:
         """Has another process take its place, which imports and reads anew. Until that is ready,
@@ -165,6 +179,11 @@ class _Process:
         """Whether there is a process that isn't stopped (SIGSTOP)."""
         pid = self.child.pid
         return pid is not None and state_of(pid) not in _DOWN
+
+    def read(self) -> None:
+        """Has it look at the list of folders, which it reads by itself when it starts. Raises
+        OSError."""
+        self._ours.send(READ)
 
     async def is_ready(self, patience: float) -> bool:
         """Returns once it could fork. False: it isn't in time (seconds), or can't be started."""
@@ -276,8 +295,9 @@ def _ended() -> int | None:
 # The process itself, and its forks.
 
 
-def serve(fd: int, run: Role) -> None:
-    """Forks for whoever has the other end of the socket. Returns when that is closed."""
+def serve(fd: int, run: Role, read: Callable[[], None] = lambda: None) -> None:
+    """Forks for whoever has the other end of the socket. Returns when that is closed. read: called
+    when there is more to read for forks; raises nothing."""
     supervisor = os.getppid()
     gc.freeze()  # A collection would write to what forks share.
     with socket.socket(fileno=fd) as asking:
@@ -288,6 +308,9 @@ def serve(fd: int, run: Role) -> None:
             with suppress(OSError):  # There is no room; the supervisor sees the files closed.
                 if message == ARE_YOU_READY:
                     os.write(files[0], b"ready")
+                elif message == READ:
+                    read()
+                    gc.freeze()
                 else:
                     _fork(message, files, run, supervisor)
             for file in files:

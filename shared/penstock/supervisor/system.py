@@ -29,6 +29,7 @@ from penstock.supervisor.ahead import ForkedAhead
 from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.data_lock import DataLock
 from penstock.supervisor.fork_server import ForkServer, kept_child
+from penstock.supervisor.front import FrontSpecs, grpc_ready
 from penstock.supervisor.models.fleet import ModelFleet
 from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
@@ -177,7 +178,7 @@ class System:
         await self._watch(frontends, model_dir, runtime)
 
     async def _serve_several(self, runtime: RuntimeDir, entries: tuple[ModelEntry, ...]) -> None:
-        models = ModelFleet(entries, self.config, runtime, self._drain_grace)
+        models = ModelFleet(entries, self.config, runtime, self._drain_grace, self._read_ahead)
         self._models = models
         await models.socket.open()
         listed = runtime.write("models.json", msgspec.json.encode(ModelsFile(models=entries)))
@@ -201,12 +202,19 @@ class System:
         specs = FrontSpecs(self.config, runtime, engines, fd, grace, held)
         with suppress(OSError):  # Then gateways are executed.
             failure, ahead = runtime.path / "fork-server.failure", self.options.ahead
+            listed = runtime.write("model-dirs", b"")
             self._forks = ForkServer(
-                lambda fd: kept_child(specs.fork_server(fd, model_dir), failure, ahead)
+                lambda fd: kept_child(specs.fork_server(fd, listed), failure, ahead), listed
             )
+            if model_dir is not None:
+                self._read_ahead(model_dir)
         self._front = [self._child(runtime, spec, self._forks) for spec in specs.gateways()]
         self._batches = [self._child(runtime, spec) for spec in specs.batches()]
         self._grpc = [self._child(runtime, spec) for spec in specs.grpc()]
+
+    def _read_ahead(self, model_dir: Path) -> None:
+        if self._forks is not None:
+            self._forks.read(model_dir)
 
     @property
     def _fronts(self) -> tuple[Child, ...]:
@@ -337,64 +345,3 @@ def run_system(config: ServeConfig, options: SystemOptions) -> bool:
             known = isinstance(error, PenstockError)
             options.report.send_error(str(error) if known else f"{type(error).__name__}: {error}")
         raise
-
-
-# The processes that dial engine cores: gateways, batches, gRPC; what they are told.
-
-
-@dataclass(frozen=True)
-class FrontSpecs:
-    """engines: the arguments that say how engine cores are reached.  fd: the bound socket that
-    gateways share.  grace: seconds that each gets to leave.  held: file descriptors that all keep
-    while they live."""
-
-    config: ServeConfig
-    runtime: RuntimeDir
-    engines: tuple[str, ...]
-    fd: int
-    grace: float
-    held: tuple[int, ...] = ()
-
-    def _common(self) -> tuple[str, ...]:
-        file = self.runtime.write("config.json", msgspec.json.encode(self.config))
-        return ("--config", str(file), *self.engines)
-
-    def gateways(self) -> list[ChildSpec]:
-        """Gateways to start, as many as the configuration says."""
-        common, fd = self._common(), self.fd
-        return [
-            ChildSpec(
-                f"gateway {index}",
-                ("gateway", *common, "--index", str(index), "--fd", str(fd)),
-                inherited=(fd, *self.held),
-                grace=self.grace,
-            )
-            for index in range(self.config.gateways)
-        ]
-
-    def fork_server(self, fd: int, model_dir: Path | None) -> ChildSpec:
-        """The process that gateways are forks of; it is asked for them over that socket. model_dir:
-        of the model that all of them have, if there is one."""
-        model = () if model_dir is None else ("--model-dir", str(model_dir))
-        arguments = ("fork-server", *self._common()[:2], "--fd", str(fd), *model)
-        return ChildSpec("fork-server", arguments, inherited=(fd,))
-
-    def batches(self) -> list[ChildSpec]:
-        """None where nothing is kept."""
-        if self.config.storage.data_dir is None:
-            return []
-        arguments = ("batches", *self._common())
-        return [ChildSpec("batches", arguments, inherited=self.held, grace=self.grace)]
-
-    def grpc(self) -> list[ChildSpec]:
-        """None where nobody asks for it."""
-        if self.config.gateway.grpc_port is None:
-            return []
-        ready = ("--ready-file", str(grpc_ready(self.runtime)))
-        arguments = ("grpc", *self._common(), *ready)
-        return [ChildSpec("grpc", arguments, inherited=self.held, grace=self.grace)]
-
-
-def grpc_ready(runtime: RuntimeDir) -> Path:
-    """Made by gRPC's process when it is ready."""
-    return runtime.path / "grpc.ready"

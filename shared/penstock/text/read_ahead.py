@@ -8,18 +8,53 @@ than was expected reads its own.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from copy import copy
+from pathlib import Path
 
+from penstock.errors import UnsupportedModel
 from penstock.process.memory import trim_heap
 from penstock.text.tokenizer import Tokenizer
 
+MOST_BYTES = 256 << 20
+"""Of all that are read: a tokenizer takes about as much as its tokenizer.json, at most 33 MB of
+those in use. What is beyond that is left to gateways."""
+
 _read: dict[bytes, Tokenizer] = {}
+_room = [MOST_BYTES]
+
+
+class ListedModels:
+    """The models whose prepared folders a file names, one a line, more and more of them."""
+
+    def __init__(self, listed: Path) -> None:
+        self._listed = listed
+        self._known: set[str] = set()
+
+    def read(self) -> None:
+        """Reads the tokenizers of those that are new. Raises nothing: who serves a model says what
+        is wrong with it."""
+        with suppress(OSError):
+            for folder in self._listed.read_text(encoding="utf-8").split("\n"):
+                if folder and folder not in self._known:
+                    self._known.add(folder)
+                    _read_folder(Path(folder))
+
+
+def _read_folder(folder: Path) -> None:
+    with suppress(OSError, UnsupportedModel):
+        file = folder / "tokenizer.json"
+        if file.stat().st_size <= _room[0]:
+            read_ahead(file.read_bytes())
 
 
 def read_ahead(content: bytes) -> None:
-    """Reads a tokenizer.json for this process and its forks. Raises UnsupportedModel where that is
-    none."""
-    _read[_digest(content)] = _prepared(content)
+    """Reads a tokenizer.json for this process and its forks, if there is room. Raises
+    UnsupportedModel where that is none."""
+    digest = _digest(content)
+    if digest not in _read and len(content) <= _room[0]:
+        _read[digest] = _prepared(content)
+        _room[0] -= len(content)
 
 
 def tokenizer_of(content: bytes, *, add_bos: bool, bos_token_id: int | None) -> Tokenizer:

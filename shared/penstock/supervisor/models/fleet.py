@@ -55,7 +55,8 @@ LOOK_EVERY = 0.5
 
 
 class ModelFleet:
-    """Lives in the supervisor's event loop. grace: seconds that an engine core gets to leave."""
+    """Lives in the supervisor's event loop. grace: seconds that an engine core gets to leave.
+    prepared: gets the folder of each model that has been."""
 
     def __init__(
         self,
@@ -63,8 +64,10 @@ class ModelFleet:
         config: ServeConfig,
         runtime: RuntimeDir,
         grace: float,
+        prepared: Callable[[Path], None] = lambda folder: None,
     ) -> None:
         settings = config.models
+        self._prepared = prepared
         self._processes = {
             entry.name: ModelProcesses(entry, config, number, len(entries), runtime, grace)
             for number, entry in enumerate(entries)
@@ -201,7 +204,7 @@ class ModelFleet:
 
     async def _prepare(self, model: str) -> None:
         try:
-            gib = await self._processes[model].prepare()
+            folder, gib = await self._processes[model].prepare()
         except Stopped:
             return
         except PenstockError as error:
@@ -210,6 +213,7 @@ class ModelFleet:
             # Else who waits for it would wait for as long as they may.
             self._failed(model, f"it could not be prepared: {error!r}")
         else:
+            self._prepared(folder)
             self._residents.prepared(model, gib)
         self._news.set()
 

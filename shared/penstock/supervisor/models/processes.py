@@ -92,8 +92,9 @@ class ModelProcesses:
             for index in range(config.data_parallel_size)
         ]
 
-    async def prepare(self) -> float:
-        """Finds its files, and returns the GiB that it counts for. Raises PenstockError."""
+    async def prepare(self) -> tuple[Path, float]:
+        """Finds its files, and returns their folder and the GiB that it counts for. Raises
+        PenstockError."""
         config = config_of(self.entry, self.base, self.count)
         preparation = Preparation(self._place() / "prepare.failure", config.log)
         self._preparation = preparation
@@ -101,7 +102,7 @@ class ModelProcesses:
         engine = await with_draft_folder(config.engine, preparation)
         config = msgspec.structs.replace(config, engine=engine)
         self._config, gib = within_memory(self.entry, config, self._folder)
-        return gib
+        return self._folder, gib
 
     async def run(self) -> str | None:
         """Starts what was prepared, and keeps it running. Returns why it can't go on, or None when
