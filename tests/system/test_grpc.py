@@ -148,6 +148,16 @@ def test_the_process_comes_back_at_its_port(server: Server, channel: grpc.Channe
     assert token_ids(stream(channel, generate("Again"))) == expected
 
 
+def test_calls_that_come_while_it_is_dead_are_served(server: Server) -> None:
+    """Those that wait until somebody listens: it has a session by then."""
+    expected = over_http(server, "Once more")["token_ids"]
+    for _ in range(3):
+        os.kill(server.child("grpc"), signal.SIGKILL)
+        quick = [("grpc.initial_reconnect_backoff_ms", 20), ("grpc.max_reconnect_backoff_ms", 20)]
+        with grpc.insecure_channel(address(server), [*quick]) as dialled:
+            assert token_ids(stream(dialled, generate("Once more"))) == expected
+
+
 def test_gateways_load_nothing_of_it(server: Server) -> None:
     gateway = psutil.Process(server.child("gateway 0"))
     assert not [each.path for each in gateway.memory_maps() if "grpc" in each.path]

@@ -7,8 +7,10 @@ import gc
 import resource
 import signal
 import socket
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 from fastapi import FastAPI
@@ -87,6 +89,7 @@ async def _serve(
         beside.append(asyncio.create_task(service.ring.watch()))
     try:
         async with serving(service, admin):
+            await _unless(stopped, models.first_sessions())
             await server.start()
             most = server.most_connections
             log.info("listening", address=server.address, grpc=True, most_connections=most)
@@ -107,6 +110,15 @@ async def _serve(
         if service.tracing is not None:
             await service.tracing.close()
     log.info("left")
+
+
+async def _unless(stopped: asyncio.Event, first: Coroutine[Any, Any, None]) -> None:
+    """Waits for it, or for the end. Connections wait in the socket, which is bound."""
+    tasks = [asyncio.create_task(each) for each in (first, stopped.wait())]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _tell_ready(service: Service, file: Path | None) -> None:
