@@ -469,7 +469,7 @@ def test_what_a_gateway_leaves_behind_is_waited_for_at_once(tmp_path: Any) -> No
 
 
 def test_what_others_wait_for_is_left_to_them(tmp_path: Any) -> None:
-    """As another thread that has started a process, in whatever group, and is slow to ask."""
+    """Another thread may have started a process, in whatever group, and be slow to ask."""
     found = said(
         tmp_path,
         """

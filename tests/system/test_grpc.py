@@ -149,7 +149,7 @@ def test_the_process_comes_back_at_its_port(server: Server, channel: grpc.Channe
 
 
 def test_calls_that_come_while_it_is_dead_are_served(server: Server) -> None:
-    """Those that wait until somebody listens: it has a session by then."""
+    """Calls wait until somebody listens, who has a session by then."""
     expected = over_http(server, "Once more")["token_ids"]
     for _ in range(3):
         os.kill(server.child("grpc"), signal.SIGKILL)

@@ -17,8 +17,8 @@ from penstock.process.memory import trim_heap
 from penstock.text.tokenizer import Tokenizer
 
 MOST_BYTES = 256 << 20
-"""Of all that are read: a tokenizer takes about as much as its tokenizer.json, at most 33 MB of
-those in use. What is beyond that is left to gateways."""
+"""The bytes of all files that are read ahead. A tokenizer takes about as much as its
+tokenizer.json, at most 33 MB of those in use; what is beyond that is left to gateways."""
 
 _read: dict[bytes, Tokenizer] = {}
 _room = [MOST_BYTES]

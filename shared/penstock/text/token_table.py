@@ -19,8 +19,8 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 HIGHEST_ID = (1 << 22) - 1
-"""Of a token. Tables have a place for each id up to the highest, at most some 110 MB; the largest
-vocabularies have a million."""
+"""The highest id that a token may have. Tables have a place for each id up to that of their
+highest token, at most some 110 MB; the largest vocabularies have a million."""
 
 
 class ByteFallbackRules(NamedTuple):
@@ -79,7 +79,7 @@ class TokenBytes:
 
     @classmethod
     def cut(cls, content: bytes, lengths: Iterable[int]) -> Self:
-        """Of the ids 0, 1, …, whose bytes lie one behind another."""
+        """Makes those of the ids 0, 1, …, whose bytes lie one behind another."""
         ends = array("I", accumulate(lengths, initial=0))
         return cls(content, ends[:-1], ends[1:])
 

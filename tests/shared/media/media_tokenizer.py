@@ -63,7 +63,7 @@ MINIMAX = (
     "]<]start of image[>[",
     "]<]end of image[>[",
 )
-"""Those of MiniMax M3, which are only where they are needed, too."""
+"""Marks around MiniMax M3's media. Tokenizers have these, too, only where they are needed."""
 MERGES = ("\n\n", "\n\n\n", "ab", "abc")
 """Texts beyond single bytes that the tokenizer has a token for: line breaks join."""
 

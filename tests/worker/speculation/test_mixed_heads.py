@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(240)
 
 BACKENDS = ["cpu", "reference"]
 RATES = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
-"""Those of releases: GGUF files know no others."""
+"""Tokens that an entry stands for, in releases: GGUF files know no others."""
 NEXTN = {
     "enorm.weight": "enorm",
     "hnorm.weight": "hnorm",
@@ -108,7 +108,7 @@ def test_a_quantised_product_is_cut_between_its_blocks() -> None:
 
 
 def test_a_product_that_cannot_be_cut_in_two(made: Served, tmp_path: Path) -> None:
-    """As a block of its type would lie on both sides."""
+    """A block of its type would lie on both sides."""
     kind, path = gguf.GGMLQuantizationType.Q4_K, tmp_path / "model.gguf"
     add = writes(own_of(made))
 
