@@ -92,6 +92,8 @@ class MmprojNames:
         if kind == "llama4":
             self._modules |= _OF_LLAMA4
             self._whole["v.position_embd.weight"] = "positions_before_class"
+        if kind == "kimik25":
+            self._whole["v.position_embd.weight"] = "position_grid"
         if kind == "minicpmv4_6":
             self._modules |= {"mm.up": "projector.1", "mm.down": "projector.2"}
         self._in_layer = IN_LAYER | (_SWAPPED if _is_swapped(file) else {})

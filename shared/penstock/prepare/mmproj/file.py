@@ -48,7 +48,7 @@ class MmprojFile(NamedTuple):
         keys = self.keys
         hidden = self.hidden_size()
         if eps is None:
-            eps = as_written(keys.number("attention.layer_norm_epsilon"))
+            eps = self.norm_eps()
         return TowerSpec(
             hidden_size=hidden,
             intermediate_size=inner or bounded(keys, "feed_forward_length", MAX_WIDTH),
@@ -62,6 +62,9 @@ class MmprojFile(NamedTuple):
             ),
             **parts,
         )
+
+    def norm_eps(self) -> float:
+        return as_written(self.keys.number("attention.layer_norm_epsilon"))
 
     def hidden_size(self) -> int:
         return bounded(self.keys, "embedding_length", MAX_WIDTH)

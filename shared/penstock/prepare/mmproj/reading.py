@@ -35,6 +35,7 @@ from penstock.prepare.mmproj.deepseek_ocr import deepseek_ocr, deepseek_ocr2
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.gemma import gemma3, gemma4, gemma4_sounds, siglip_tower
 from penstock.prepare.mmproj.glm4v import glm4v
+from penstock.prepare.mmproj.kimi import kimi_k25, kimi_vl
 from penstock.prepare.mmproj.llama4 import llama4
 from penstock.prepare.mmproj.minicpmv import minicpmv4_6
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
@@ -283,6 +284,8 @@ KINDS: dict[str, MmprojKind] = {
     ),
     "glm4v": MmprojKind("GLM-4.1V, 4.5V or GLM-OCR", ("glm4", "glm4_moe"), glm4v),
     "llama4": MmprojKind("Llama 4", ("llama4",), llama4),
+    "kimik25": MmprojKind("Kimi K2.5 or K2.6", ("deepseek_v3",), kimi_k25),
+    "kimivl": MmprojKind("Kimi-VL", ("deepseek_v3",), kimi_vl),
     "internvl": MmprojKind("InternVL 3", ("qwen2", "qwen3", "qwen3_moe", "llama"), internvl),
     "qwen2a": MmprojKind("Qwen2-Audio", ("qwen2",), qwen2_audio, hears=True),
     "voxtral": MmprojKind("Voxtral", ("llama",), voxtral, hears=True),

@@ -1,0 +1,151 @@
+"""A GGUF model with an mmproj file made of a release's own tensors answers as the release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.gguf import GGUFFile
+from penstock.model.config import WeightFiles
+from penstock.model.image_facts import ImagePreparation, PatchImages
+from penstock.model.tower_spec import RotaryPositions, VisionSpec
+from penstock.prepare.from_gguf import read_config
+from penstock.prepare.mmproj import read_mmproj
+from tests.shared.media.media_tokenizer import tokenizer
+from tests.worker.vision.mmproj_writer import write_text_half
+from tests.worker.vision.pictures import picture
+from tests.worker.vision.released_mmproj import write_released
+from tests.worker.vision.test_mmproj import answers, known
+from tests.worker.vision.vision_cases import CASES, both, opened
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+KIMI = PatchImages(
+    pixels=known(3),
+    min_pixels=64,
+    max_pixels=16_384,
+    patch=4,
+    merge=2,
+    frames=1,
+    most_side=512,
+)
+PREPARED: dict[str, tuple[str, ImagePreparation]] = {
+    "kimi-k25": ("kimi-k25", KIMI),
+    "kimi-vl": ("kimi-k25", msgspec.structs.replace(KIMI, max_pixels=65_536)),
+}
+"""By the kind of file: the tiny model that has such a tower, and how its pictures are prepared."""
+TOKENS = ("<|media_pad|>",)
+
+
+def vocabulary() -> bytes:
+    return tokenizer(*TOKENS).to_str().encode()
+
+
+def alike(spec: VisionSpec) -> VisionSpec:
+    """Without what tells in which order a file has a head's pairs."""
+    positions = spec.tower.positions
+    if not isinstance(positions, RotaryPositions):
+        return spec
+    order = {"by_turns": False, "columns_first": False, "adjacent": False}
+    plain = msgspec.structs.replace(positions, **order)
+    return msgspec.structs.replace(spec, tower=msgspec.structs.replace(spec.tower, positions=plain))
+
+
+@pytest.mark.parametrize("kind", PREPARED)
+def test_two_files_answer_as_the_checkpoint(kind: str, tmp_path: Path) -> None:
+    case, preparation = PREPARED[kind]
+    theirs, hub = both(case)
+    text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    write_text_half(text, theirs)
+    write_released(mmproj, kind, theirs, hub.files.files)
+    config, media = read_mmproj(mmproj, read_config(GGUFFile(text)), vocabulary())
+    assert media.kinds["image"].preparation == preparation
+    assert config.vision is not None
+    assert hub.config.vision is not None
+    assert alike(config.vision) == alike(hub.config.vision)
+    files = WeightFiles(format="gguf", files=(str(text),), dtype="F32", mmproj=str(mmproj))
+    ours = opened(config, files)
+    shown = picture(CASES[case].preparation, 2, 1).inputs
+    with torch.inference_mode():
+        found, expected = (one.tower.encode(one.tower.read(shown)) for one in (ours, hub))
+    # Pairs in another order are summed in another one.
+    close = 1e-5 if kind == "kimi-k25" else 0.0
+    assert torch.allclose(found, expected, rtol=close, atol=close)
+    assert answers(case, ours, tmp_path) == answers(case, hub, tmp_path)
+
+
+def written(kind: str, folder: Path, key: str, value: Any) -> tuple[Path, Path]:
+    """The two files; value: what the key of the mmproj file says, or a tensor of it; None: it lacks
+    that."""
+    case, _ = PREPARED[kind]
+    theirs, hub = both(case)
+    text, mmproj = folder / "text.gguf", folder / "mmproj.gguf"
+    write_text_half(text, theirs)
+
+    def change(tensors: dict[str, torch.Tensor], writer: Any) -> None:
+        if key in tensors:
+            tensors.pop(key)
+            if value is not None:
+                tensors[key] = value
+        else:
+            writer.kv_data[0][key].value = value
+
+    write_released(mmproj, kind, theirs, hub.files.files, change)
+    return text, mmproj
+
+
+REFUSED: dict[str, tuple[str, str, Any, str]] = {
+    "a table that isn't square": (
+        "kimi-k25",
+        "v.position_embd.weight",
+        torch.zeros(5, 4, 48),
+        "v.position_embd.weight has 5 × 4 places",
+    ),
+    "no table": ("kimi-k25", "v.position_embd.weight", None, "lacks the tensor v.position_embd"),
+    "a table of no square": (
+        "kimi-vl",
+        "v.position_embd.weight",
+        torch.zeros(24, 48),
+        "v.position_embd has 24 rows",
+    ),
+    "heads of six numbers": (
+        "kimi-k25",
+        "clip.vision.attention.head_count",
+        8,
+        "heads of a multiple of 4 numbers",
+    ),
+    "pictures of no square": (
+        "kimi-k25",
+        "clip.vision.image_max_pixels",
+        16,
+        "image_max_pixels is 16; at least 64",
+    ),
+    "no patch together": (
+        "kimi-vl",
+        "clip.vision.projector.scale_factor",
+        0,
+        "projector.scale_factor is 0",
+    ),
+    "an unknown projector": ("kimi-vl", "clip.projector_type", "kimi", "'kimi' is not served"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_file_says_is_refused_by_name(case: str, tmp_path: Path) -> None:
+    kind, key, value, said = REFUSED[case]
+    text, mmproj = written(kind, tmp_path, key, value)
+    with pytest.raises(UnsupportedModel, match=said):
+        read_mmproj(mmproj, read_config(GGUFFile(text)), vocabulary())
+
+
+def test_a_tensor_of_another_shape_is_refused_by_the_files_name(tmp_path: Path) -> None:
+    text, mmproj = written("kimi-vl", tmp_path, "mm.1.weight", torch.zeros(192, 48))
+    config, _ = read_mmproj(mmproj, read_config(GGUFFile(text)), vocabulary())
+    files = WeightFiles(format="gguf", files=(str(text),), dtype="F32", mmproj=str(mmproj))
+    with pytest.raises(UnsupportedModel, match=r"mm\.1\.weight has shape"):
+        opened(config, files)
