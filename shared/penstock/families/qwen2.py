@@ -49,13 +49,15 @@ def _model(fields: Fields, name: str) -> ModelConfig:
 
 
 def _gguf(model: GGUFMetadata) -> ModelConfig:
+    """PaddleOCR-VL's decoder is Qwen2-VL's without biases."""
     sizes = model.sizes()
+    bias = model.has("attn_q.bias", "attn_k.bias", "attn_v.bias")
     return ModelConfig(
         architecture="qwen2",
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),
         ropes=(model.with_sections(model.rope(sizes["head_dim"])),),
-        layers=(LayerSpec(attention=AttentionSpec(qkv_bias=True)),),
+        layers=(LayerSpec(attention=AttentionSpec(qkv_bias=bias)),),
     )
 
 
@@ -65,7 +67,7 @@ QWEN2 = Family(
     "Qwen2, Qwen2.5",
     _hub,
     gguf="qwen2",
-    gguf_also=("qwen2vl",),
+    gguf_also=("qwen2vl", "paddleocr"),
     read_gguf=_gguf,
 )
 MIMO = Family("mimo", ("MiMoForCausalLM",), "MiMo", _hub_mimo, own_head=LAYERS_OF_THEIR_OWN)

@@ -78,6 +78,7 @@ TEXT_HALVES |= {
     "glm4v_moe_text": Conversion(gguf.MODEL_ARCH.GLM4_MOE, glm4v_moe_text),
 }
 TEXT_HALVES["llama4_text"] = CONVERSIONS["llama4-of-four"]
+TEXT_HALVES["paddleocr_vl_text"] = Conversion(gguf.MODEL_ARCH.PADDLEOCR, sections)
 TEXT_HALVES["deepseek_v3"] = CONVERSIONS["deepseek-v3-plain"]
 TEXT_HALVES["deepseek_ocr2_text"] = Conversion(gguf.MODEL_ARCH.DEEPSEEK2OCR, keys.deepseek_ocr2)
 RECURRENT_HALVES = {

@@ -84,9 +84,28 @@ def _of_kimi(name: str) -> str:
     return name.replace("encoder.patch_embed.proj", "patch_embed.proj")
 
 
+# PaddleOCR-VL.
+
+
+def of_largest(config: Any) -> int:
+    return 64
+
+
+def paddleocr(writer: Writer, config: Any) -> None:
+    writer.add_vision_max_pixels(of_largest(config) ** 2)
+    writer.add_vision_min_pixels(64)
+    writer.add_vision_use_gelu(True)
+    writer.add_vision_attention_layernorm_eps(config.vision_config.layer_norm_eps)
+
+
+def paddleocr_parts(name: str, tensor: Tensor, config: Any) -> Parts:
+    yield name.replace("visual.", "model."), tensor
+
+
 KINDS = {
     "kimi-k25": Kind("kimik25", of_kimi, kimi_k25, kimi_k25_parts),
     "kimi-vl": Kind("kimivl", of_kimi, kimi_vl, kimi_vl_parts),
+    "paddleocr-vl": Kind("paddleocr", of_largest, paddleocr, paddleocr_parts),
 }
 OF_DECODERS = ("language_model.", "model.embed_tokens", "model.layers.", "model.norm", "lm_head")
 

@@ -37,9 +37,21 @@ KIMI = PatchImages(
 PREPARED: dict[str, tuple[str, ImagePreparation]] = {
     "kimi-k25": ("kimi-k25", KIMI),
     "kimi-vl": ("kimi-k25", msgspec.structs.replace(KIMI, max_pixels=65_536)),
+    "paddleocr-vl": (
+        "paddleocr-vl",
+        PatchImages(
+            pixels=known(3),
+            min_pixels=64,
+            max_pixels=4096,
+            patch=4,
+            merge=2,
+            frames=1,
+            widened=True,
+        ),
+    ),
 }
 """By the kind of file: the tiny model that has such a tower, and how its pictures are prepared."""
-TOKENS = ("<|media_pad|>",)
+TOKENS = ("<|media_pad|>", "<|IMAGE_PLACEHOLDER|>")
 
 
 def vocabulary() -> bytes:
@@ -130,6 +142,18 @@ REFUSED: dict[str, tuple[str, str, Any, str]] = {
         "clip.vision.projector.scale_factor",
         0,
         "projector.scale_factor is 0",
+    ),
+    "a table of no square, of PaddleOCR-VL": (
+        "paddleocr-vl",
+        "v.position_embd.weight",
+        torch.zeros(26, 48),
+        "v.position_embd has 26 rows",
+    ),
+    "more pixels at least than at most": (
+        "paddleocr-vl",
+        "clip.vision.image_min_pixels",
+        5000,
+        "image_min_pixels is 5000; at most 4096",
     ),
     "an unknown projector": ("kimi-vl", "clip.projector_type", "kimi", "'kimi' is not served"),
 }

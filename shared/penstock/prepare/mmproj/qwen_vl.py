@@ -102,17 +102,21 @@ def _deepstack_layers(found: MmprojFile, layers: int) -> tuple[int, ...]:
 
 
 def patch_tower(
-    found: MmprojFile, norm: Literal["layer", "rms"], eps: float | None = EPS, **parts: Any
+    found: MmprojFile,
+    norm: Literal["layer", "rms"],
+    eps: float | None = EPS,
+    frames: int = FRAMES,
+    **parts: Any,
 ) -> TowerSpec:
     """The tower of pictures of any form, before a decoder whose tokens have positions of three
-    numbers. eps: of its norms; None: as the file says."""
+    numbers. eps: of its norms; None: as the file says.  frames: of a patch."""
     if not all(rope.sections for rope in found.text.ropes):
         raise UnsupportedModel(
             f"{found.file.path} belongs to a decoder whose tokens have positions of three numbers; "
             "this one's don't (rope.dimension_sections)"
         )
     parts = {"positions": RotaryPositions()} | parts
-    tower: TowerSpec = found.tower(norm, eps=eps, frames=FRAMES, **parts)
+    tower: TowerSpec = found.tower(norm, eps=eps, frames=frames, **parts)
     if tower.head_dim % 4:
         raise found.keys.wrong("attention.head_count", "heads of a multiple of 4 numbers")
     return tower
@@ -123,16 +127,22 @@ def merge_of(found: MmprojFile) -> int:
     return bounded(found.keys, "spatial_merge_size", MAX_MERGE, 2)
 
 
+def pixel_bounds(found: MmprojFile, usual: tuple[int, int]) -> tuple[int, int]:
+    """The fewest and the most pixels of a picture; usual: where the file doesn't say."""
+    least = bounded(found.keys, "image_min_pixels", MAX_PICTURE, usual[0])
+    most = bounded(found.keys, "image_max_pixels", MAX_PICTURE, usual[1])
+    if least > most:
+        raise found.keys.wrong("image_min_pixels", f"at most {most}")
+    return least, most
+
+
 def _seen(
     found: MmprojFile, tokens: MmprojTokens, tower: TowerSpec, release: Release
 ) -> tuple[VisionSpec, Kinds]:
     merge = merge_of(found)
     vision = VisionSpec(tower=tower, projector=MergerProjector(side=merge, norm=tower.norm))
     pixels = found.pixels(3, release.mean, release.std)
-    least = bounded(found.keys, "image_min_pixels", MAX_PICTURE, release.pixels[0])
-    most = bounded(found.keys, "image_max_pixels", MAX_PICTURE, release.pixels[1])
-    if least > most:
-        raise found.keys.wrong("image_min_pixels", f"at most {most}")
+    least, most = pixel_bounds(found, release.pixels)
     preparation = PatchImages(
         pixels=pixels,
         min_pixels=least,

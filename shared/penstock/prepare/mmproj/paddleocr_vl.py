@@ -1,0 +1,42 @@
+"""mmproj files of PaddleOCR-VL, whose image_size is the side of the largest picture, and not of the
+table of positions."""
+
+from __future__ import annotations
+
+from penstock.families.vision.paddleocr_vl import PROJECTOR_NORM
+from penstock.model.image_facts import PatchImages
+from penstock.model.projector_spec import MergerProjector
+from penstock.model.tower_spec import RotaryPositions, VisionSpec
+from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD
+from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
+from penstock.prepare.mmproj.qwen_vl import merge_of, patch_tower, pixel_bounds
+
+TOKEN = "<|IMAGE_PLACEHOLDER|>"
+PIXELS = (384 * 384, 1536 * 1536)
+"""The fewest and the most that a picture has, where the file doesn't say."""
+
+
+def paddleocr_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    tower = patch_tower(
+        found,
+        "layer",
+        None,
+        frames=1,
+        activation=found.activation("gelu_tanh"),
+        patch_bias=True,
+        last_norm=True,
+        positions=RotaryPositions(table=side_of_table(found), by_edges=True),
+    )
+    merge, (least, most) = merge_of(found), pixel_bounds(found, PIXELS)
+    preparation = PatchImages(
+        pixels=found.pixels(3, CLIP_MEAN, CLIP_STD),
+        min_pixels=least,
+        max_pixels=most,
+        patch=tower.patch,
+        merge=merge,
+        frames=1,
+        widened=True,
+    )
+    vision = VisionSpec(tower=tower, projector=MergerProjector(side=merge, norm=PROJECTOR_NORM))
+    token, token_id = tokens.id_of(TOKEN)
+    return vision, of_pictures(preparation, token, token, token_id)
