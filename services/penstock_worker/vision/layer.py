@@ -198,6 +198,8 @@ class LayerForm:
     other."""
     pairs_by_halves: bool = False
     """Whether they have them in one half of a head (see RotaryPositions.by_halves)."""
+    pairs_by_axes: bool = False
+    """Whether they have them in one third of what turns (see RotaryPositions.by_axes)."""
     kv_heads: int = 0
     """Heads of keys and values, each of which several of queries share; 0: all have their own."""
 
@@ -357,6 +359,8 @@ def _qkv_order(spec: LayerSizes, form: LayerForm) -> Tensor | None:
         rows = torch.arange(size).unflatten(0, (spec.num_heads, -1, 2)).transpose(1, 2).flatten()
     elif form.pairs_by_halves:
         rows = _by_pairs(size, spec.num_heads)
+    elif form.pairs_by_axes:
+        rows = _by_axes(size, spec.num_heads)
     else:
         return None
     return torch.cat((rows, size + rows, 2 * size + torch.arange(size)))
@@ -365,3 +369,11 @@ def _qkv_order(spec: LayerSizes, form: LayerForm) -> Tensor | None:
 def _by_pairs(size: int, heads: int) -> Tensor:
     """[size] int64: the quarters of each head in the order first, third, second, fourth."""
     return torch.arange(size).unflatten(0, (heads, 2, 2, -1)).transpose(1, 2).flatten()
+
+
+def _by_axes(size: int, heads: int) -> Tensor:
+    """[size] int64: first halves of all thirds of what turns of a head, second ones, the rest."""
+    each = torch.arange(size).unflatten(0, (heads, -1))
+    turning = each.shape[1] // 6 * 6
+    thirds = each[:, :turning].unflatten(1, (3, 2, -1)).transpose(1, 2).flatten(1)
+    return torch.cat((thirds, each[:, turning:]), 1).flatten()

@@ -48,6 +48,8 @@ _MODULES = {
     "mm.0": "projector.1",
     "mm.1": "projector.1",
     "mm.2": "projector.2",
+    "mm.merger.fc1": "projector.squares.1",
+    "mm.merger.fc2": "projector.squares.2",
     "mm.model.mlp.0": "projector.norm",
     "mm.model.mlp.1": "projector.1",
     "mm.model.mlp.3": "projector.2",

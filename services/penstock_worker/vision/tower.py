@@ -57,6 +57,7 @@ class Tower:
             spec.score_scale,
             pairs_adjacent=spec.rotary is not None and spec.rotary.adjacent,
             pairs_by_halves=spec.rotary is not None and spec.rotary.by_halves,
+            pairs_by_axes=spec.rotary is not None and spec.rotary.by_axes,
         )
         self._layers = [
             self._layer(spec, weights, number, form, threads) for number in range(spec.num_layers)

@@ -56,6 +56,9 @@ class RotaryPositions(msgspec.Struct, frozen=True, kw_only=True, tag="rotary"):
     by_halves: bool = False
     """Whether the file has the numbers that turn by row, and those that turn by column, in a half
     of a head each, in which those of a pair are half of it apart (Gemma 4)."""
+    by_axes: bool = False
+    """Whether the file has the numbers that turn by frame, by row and by column in a third of what
+    turns each, in which those of a pair are half of it apart (MiniMax M3's mmproj)."""
     timed: bool = False
     """Whether the first third of the pairs turns by the number of the group of frames among those
     that see one another, the second by the row, the last by the column. All have the same

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.worker.models import gguf_keys as keys
+from tests.worker.models import test_gguf_m3 as minimax_m3
 from tests.worker.models import test_recurrent_gguf as recurrent
 from tests.worker.models.gguf_writing import Conversion, Made, write
 from tests.worker.models.test_gguf_families import CONVERSIONS
@@ -303,6 +304,9 @@ def write_text_half(path: Path, theirs: Any, made: Made = Writer) -> None:
         recurrent.write(path, folder, config, RECURRENT_HALVES[config.model_type])
         return
     half = TextHalf(config, weights | {"lm_head.weight": theirs.lm_head.weight.detach()})
+    if config.model_type == "minimax_m3_vl_text":
+        minimax_m3.write(path, half)
+        return
     write(path, half, TEXT_HALVES[config.model_type], made)
 
 

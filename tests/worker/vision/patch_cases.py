@@ -47,10 +47,10 @@ TIMED_TOWER: dict[str, Any] = SEES | {
     "hidden_size": 40,
     "num_attention_heads": 2,
     "patch_size": 4,
-    "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0},
+    "rope_parameters": {"rope_type": "axial", "rope_theta": 10_000.0},
     "vision_segment_max_frames": 2,
 }
-"""With heads of 20 numbers, of which the last two don't turn."""
+"""With heads of 20 numbers, of which the last two don't turn. GGUF files say no other theta."""
 OF_PATCHES: dict[str, Case] = {
     "qwen3.5": Case(
         "Qwen3_5",
@@ -123,7 +123,7 @@ OF_PATCHES: dict[str, Case] = {
                 "head_dim": 16,
                 "dense_intermediate_size": 100,
                 "intermediate_size": 24,
-                "shared_intermediate_size": 40,
+                "shared_intermediate_size": 24,  # of GGUF files it is that of the others
                 "num_local_experts": 6,
                 "num_experts_per_tok": 3,
                 "mlp_layer_types": ["dense", "sparse", "sparse"],

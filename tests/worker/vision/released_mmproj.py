@@ -102,7 +102,47 @@ def paddleocr_parts(name: str, tensor: Tensor, config: Any) -> Parts:
     yield name.replace("visual.", "model."), tensor
 
 
+# MiniMax M3.
+
+
+def minimax_m3(writer: Writer, config: Any) -> None:
+    writer.add_vision_use_gelu(True)
+    writer.add_vision_attention_layernorm_eps(config.vision_config.layer_norm_eps)
+    writer.add_vision_spatial_merge_size(2)
+
+
+def minimax_m3_parts(name: str, tensor: Tensor, config: Any) -> Parts:
+    name = name.replace("block_sparse_moe.", "mlp.")  # as transformers saves it
+    if name.endswith("patch_embedding.weight"):
+        yield "v.patch_embd.weight", tensor[:, :, 0]
+        yield "v.patch_embd.weight.1", tensor[:, :, 1]
+    elif name.startswith("patch_merge_mlp.linear_"):
+        yield name.replace("patch_merge_mlp.linear_", "mm.merger.fc"), tensor
+    elif name.startswith("multi_modal_projector.linear_"):
+        yield name.replace("multi_modal_projector.linear_", "mm."), tensor
+    else:
+        turning = ".q_proj." in name or ".k_proj." in name
+        heads = config.vision_config.num_attention_heads
+        yield name, axis_after_axis(tensor, heads) if turning else tensor
+
+
+def axis_after_axis(rows: Tensor, heads: int) -> Tensor:
+    """Both halves of what turns by frame, both of what turns by row, both of what turns by column,
+    and what doesn't turn."""
+    each = list(rows.unflatten(0, (heads, -1)).unbind(1))
+    third = len(each) // 6
+    order = [
+        half * 3 * third + axis * third + pair
+        for axis in range(3)
+        for half in range(2)
+        for pair in range(third)
+    ]
+    order += range(len(order), len(each))
+    return torch.stack([each[number] for number in order], 1).flatten(0, 1)
+
+
 KINDS = {
+    "minimax-m3": Kind("minimax_m3", lambda config: 2016, minimax_m3, minimax_m3_parts),
     "kimi-k25": Kind("kimik25", of_kimi, kimi_k25, kimi_k25_parts),
     "kimi-vl": Kind("kimivl", of_kimi, kimi_vl, kimi_vl_parts),
     "paddleocr-vl": Kind("paddleocr", of_largest, paddleocr, paddleocr_parts),

@@ -14,9 +14,10 @@ from penstock.formats.gguf import GGUFFile
 from penstock.model.config import WeightFiles
 from penstock.model.image_facts import ImagePreparation, PatchImages
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
+from penstock.model.video_facts import FrameSampling, GroupTexts, VideoFrames
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
-from tests.shared.media.media_tokenizer import tokenizer
+from tests.shared.media.media_tokenizer import MINIMAX, tokenizer
 from tests.worker.vision.mmproj_writer import write_text_half
 from tests.worker.vision.pictures import picture
 from tests.worker.vision.released_mmproj import write_released
@@ -34,9 +35,11 @@ KIMI = PatchImages(
     frames=1,
     most_side=512,
 )
+M3 = PatchImages(pixels=known(3), min_pixels=3136, max_pixels=451_584, patch=4, merge=2)
 PREPARED: dict[str, tuple[str, ImagePreparation]] = {
     "kimi-k25": ("kimi-k25", KIMI),
     "kimi-vl": ("kimi-k25", msgspec.structs.replace(KIMI, max_pixels=65_536)),
+    "minimax-m3": ("minimax-m3", M3),
     "paddleocr-vl": (
         "paddleocr-vl",
         PatchImages(
@@ -51,7 +54,7 @@ PREPARED: dict[str, tuple[str, ImagePreparation]] = {
     ),
 }
 """By the kind of file: the tiny model that has such a tower, and how its pictures are prepared."""
-TOKENS = ("<|media_pad|>", "<|IMAGE_PLACEHOLDER|>")
+TOKENS = ("<|media_pad|>", "<|IMAGE_PLACEHOLDER|>", *MINIMAX)
 
 
 def vocabulary() -> bytes:
@@ -63,9 +66,11 @@ def alike(spec: VisionSpec) -> VisionSpec:
     positions = spec.tower.positions
     if not isinstance(positions, RotaryPositions):
         return spec
-    order = {"by_turns": False, "columns_first": False, "adjacent": False}
+    order = dict.fromkeys(("by_turns", "columns_first", "adjacent", "by_axes"), False)
     plain = msgspec.structs.replace(positions, **order)
-    return msgspec.structs.replace(spec, tower=msgspec.structs.replace(spec.tower, positions=plain))
+    return msgspec.structs.replace(
+        spec, tower=msgspec.structs.replace(spec.tower, positions=plain, together=0)
+    )
 
 
 @pytest.mark.parametrize("kind", PREPARED)
@@ -155,6 +160,18 @@ REFUSED: dict[str, tuple[str, str, Any, str]] = {
         5000,
         "image_min_pixels is 5000; at most 4096",
     ),
+    "a first product of nothing": (
+        "minimax-m3",
+        "mm.1.weight",
+        torch.zeros(40),
+        "lacks the tensor mm.1.weight of 2 dimensions",
+    ),
+    "heads that can't turn three ways": (
+        "minimax-m3",
+        "clip.vision.attention.head_count",
+        8,
+        "heads of at least 6 numbers",
+    ),
     "an unknown projector": ("kimi-vl", "clip.projector_type", "kimi", "'kimi' is not served"),
 }
 
@@ -173,3 +190,23 @@ def test_a_tensor_of_another_shape_is_refused_by_the_files_name(tmp_path: Path) 
     files = WeightFiles(format="gguf", files=(str(text),), dtype="F32", mmproj=str(mmproj))
     with pytest.raises(UnsupportedModel, match=r"mm\.1\.weight has shape"):
         opened(config, files)
+
+
+def test_minimaxs_videos_are_prepared_as_of_its_release(tmp_path: Path) -> None:
+    theirs, hub = both("minimax-m3")
+    text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    write_text_half(text, theirs)
+    write_released(mmproj, "minimax-m3", theirs, hub.files.files)
+    decoder = read_config(GGUFFile(text))
+    _, media = read_mmproj(mmproj, decoder, vocabulary())
+    assert media.kinds["video"].preparation == VideoFrames(
+        pixels=known(3),
+        min_pixels=3136,
+        max_pixels=602_112,
+        patch=4,
+        merge=2,
+        sampling=FrameSampling(num_frames=0, fps=1.0, max_frames=768, rule="apart"),
+        texts=GroupTexts(begin="]<]start of image[>[", end="]<]end of image[>[", stamp="bracketed"),
+    )
+    bare = vocabulary().decode().replace("]<]video[>[", "]<]film[>[").encode()
+    assert list(read_mmproj(mmproj, decoder, bare)[1].kinds) == ["image"]

@@ -10,14 +10,12 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.families.vision.qwen_vl import EPS, MAX_MERGE, MAX_WINDOW
 from penstock.families.vision.reading import MAX_WIDTH, bounded
-from penstock.formats.fields import Fields
 from penstock.model.image_facts import Colour, PatchImages
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec, WindowSpec
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
-from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.prepare.video_readers import read_video
+from penstock.prepare.mmproj.videos import as_of_release
 
 FRAMES = 2
 """Frames of a patch: the converter writes a kernel for each, and knows no other number."""
@@ -161,27 +159,8 @@ def _seen(
 def _videos(
     found: MmprojFile, tokens: MmprojTokens, picture: PatchImages, release: Release
 ) -> Kinds:
-    """How videos are prepared: as for a folder of the hub with the release's settings."""
     named = {"video_token_id": VIDEO, "vision_start_token_id": BEGIN, "vision_end_token_id": END}
-    sizes = {
-        "patch_size": picture.patch,
-        "spatial_merge_size": picture.merge,
-        "temporal_patch_size": picture.frames,
-    }
-    if release.seconds is not None:
-        sizes["tokens_per_second"] = release.seconds
-    where = str(found.file.path)
-    stated: dict[str, Any] = {key: tokens.id_of(text)[1] for key, text in named.items()}
-    stated |= {"architectures": [release.hub_class], "vision_config": sizes}
-    config = Fields(stated, where)
-    least, most = release.frame_pixels
-    values = {
-        "min_pixels": least,
-        "max_pixels": most,
-        "patch_size": picture.patch,
-        "merge_size": picture.merge,
-        "image_mean": picture.pixels.mean,
-        "image_std": picture.pixels.std,
-    }
-    video = read_video(values, where, config, MediaTokens(tokens.tokenizer, config))
-    return {} if video is None else {"video": video}
+    sizes = {} if release.seconds is None else {"tokens_per_second": release.seconds}
+    return as_of_release(
+        found, tokens, picture, release.hub_class, named, release.frame_pixels, sizes
+    )

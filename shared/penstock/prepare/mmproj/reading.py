@@ -38,6 +38,7 @@ from penstock.prepare.mmproj.glm4v import glm4v
 from penstock.prepare.mmproj.kimi import kimi_k25, kimi_vl
 from penstock.prepare.mmproj.llama4 import llama4
 from penstock.prepare.mmproj.minicpmv import minicpmv4_6
+from penstock.prepare.mmproj.minimax_m3 import minimax_m3
 from penstock.prepare.mmproj.paddleocr_vl import paddleocr_vl
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
 from penstock.prepare.mmproj.sounds import granite_speech, qwen2_audio, voxtral
@@ -288,6 +289,7 @@ KINDS: dict[str, MmprojKind] = {
     "kimik25": MmprojKind("Kimi K2.5 or K2.6", ("deepseek_v3",), kimi_k25),
     "kimivl": MmprojKind("Kimi-VL", ("deepseek_v3",), kimi_vl),
     "paddleocr": MmprojKind("PaddleOCR-VL", ("qwen2",), paddleocr_vl),
+    "minimax_m3": MmprojKind("MiniMax M3", ("minimax_m3",), minimax_m3),
     "internvl": MmprojKind("InternVL 3", ("qwen2", "qwen3", "qwen3_moe", "llama"), internvl),
     "qwen2a": MmprojKind("Qwen2-Audio", ("qwen2",), qwen2_audio, hears=True),
     "voxtral": MmprojKind("Voxtral", ("llama",), voxtral, hears=True),

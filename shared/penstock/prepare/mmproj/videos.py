@@ -1,11 +1,22 @@
-"""Videos of models whose frames are pictures: an mmproj file says nothing of them, so they are
-prepared as for the families' releases, where the vocabulary has the token that stands for one."""
+"""Videos: an mmproj file says nothing of them, so they are prepared as for the families' releases,
+where the vocabulary has the token that stands for one."""
 
 from __future__ import annotations
 
-from penstock.model.image_facts import SOFT_TOKENS, CanvasImages, PooledImages, SlicedImages
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.formats.fields import Fields
+from penstock.model.image_facts import (
+    SOFT_TOKENS,
+    CanvasImages,
+    PatchImages,
+    PooledImages,
+    SlicedImages,
+)
 from penstock.model.video_facts import FrameSampling
-from penstock.prepare.mmproj.file import Kinds, MmprojTokens
+from penstock.prepare.media_tokens import MediaTokens
+from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens
 from penstock.prepare.video_processor import CLASSES, USUAL_FRAMES
 from penstock.prepare.video_readers import (
     INTERNVL_TOKEN,
@@ -14,6 +25,7 @@ from penstock.prepare.video_readers import (
     of_pooled,
     of_sliced,
     of_tiles,
+    read_video,
 )
 
 GEMMA, MINICPM = "<|video|>", "<|video_pad|>"
@@ -36,3 +48,39 @@ def with_videos(kinds: Kinds, tokens: MmprojTokens) -> Kinds:
         case _:
             return kinds
     return {**kinds, "video": video}
+
+
+def as_of_release(
+    found: MmprojFile,
+    tokens: MmprojTokens,
+    picture: PatchImages,
+    hub_class: str,
+    named: Mapping[str, str],
+    pixels: tuple[int, int],
+    sizes: Mapping[str, int] = {},
+    **settings: Any,
+) -> Kinds:
+    """Videos of frames in patches, as for a folder of the hub with the release's settings.
+
+    named: tokens by what config.json calls them.  pixels: the fewest and the most, as the release's
+    class means them.  sizes: what config.json says of the tower besides.  settings: of the video
+    processor's file besides."""
+    where = str(found.file.path)
+    stated: dict[str, Any] = {key: tokens.id_of(text)[1] for key, text in named.items()}
+    tower = {
+        "patch_size": picture.patch,
+        "spatial_merge_size": picture.merge,
+        "temporal_patch_size": picture.frames,
+    }
+    stated |= {"architectures": [hub_class], "vision_config": tower | dict(sizes)}
+    config = Fields(stated, where)
+    values = settings | {
+        "min_pixels": pixels[0],
+        "max_pixels": pixels[1],
+        "patch_size": picture.patch,
+        "merge_size": picture.merge,
+        "image_mean": picture.pixels.mean,
+        "image_std": picture.pixels.std,
+    }
+    video = read_video(values, where, config, MediaTokens(tokens.tokenizer, config))
+    return {} if video is None else {"video": video}
