@@ -137,10 +137,11 @@ make_bf16_model() {
 
 [ $# -gt 0 ] || set -- vllm llamacpp openvino
 for peer in "$@"; do
-    case $peer in
-        vllm | llamacpp | openvino | vectors | ik_llamacpp) "install_$peer" ;;
-        *) echo "install.sh: no peer called $peer; there are vllm, llamacpp, openvino, vectors and ik_llamacpp" >&2
-            exit 2 ;;
-    esac
+    if [ "$(type -t "install_$peer")" != function ]; then
+        echo "install.sh: no peer called $peer; there are" \
+            $(declare -F | sed -n 's/^declare -f install_//p') >&2
+        exit 2
+    fi
+    "install_$peer"
     echo "install.sh: $peer is ready in $PEERS_DIR/$peer"
 done
