@@ -64,6 +64,7 @@ _MERGING = "v.vit_merger."
 _IN_MERGING = IN_LAYER | {"ds_ln": "norm2", "ds_ffn_up": "up_proj", "ds_ffn_down": "down_proj"}
 _WHOLE = {
     "v.class_embd": "class_embedding",
+    "model.image_newline": "projector.newline",
     "v.patch_embd.weight.1": "patch_embedding.1.weight",
     "v.std_bias": "projector.std_bias",
     "v.std_scale": "projector.std_scale",
@@ -71,8 +72,8 @@ _WHOLE = {
 _FLAT = frozenset(
     {"class_embedding", "position_embedding.weight", "projector.end", "projector.newline"}
 )
-_NOT_NEEDED = ("a.", "mm.a.", "v.token_embd.img_break")
-"""What a model hears with; a row of the decoder's own table."""
+_NOT_NEEDED = ("a.", "mm.a.", "v.token_embd.img_break", "v.head.")
+"""What a model hears with; a row of the decoder's own table; what pools SigLIP's patches."""
 
 
 class MmprojNames:

@@ -43,7 +43,7 @@ def tensors_of(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Te
     """The tensors in the place of one."""
     kind = kind_of(config)
     if kind == "llava":
-        yield from _of_old_llava(name, tensor, layers_of(config))
+        yield from of_old_llava(name, tensor, layers_of(config))
     elif kind == "lfm2_vl" and name.endswith("patch_embedding.weight"):
         patch = config.vision_config.patch_size
         yield name, tensor.unflatten(1, (patch, patch, 3)).movedim(-1, 1)
@@ -179,7 +179,7 @@ def _of_llama4(name: str) -> str:
     return name.removeprefix("model.")
 
 
-def _of_old_llava(name: str, tensor: Tensor, layers: int) -> Iterator[tuple[str, Tensor]]:
+def of_old_llava(name: str, tensor: Tensor, layers: int) -> Iterator[tuple[str, Tensor]]:
     """Names and tensors of the converter in tools/mtmd/legacy-models, which calls fc1 ffn_down."""
     name = name.removeprefix("vision_tower.vision_model.")
     if name.startswith("post_layernorm"):

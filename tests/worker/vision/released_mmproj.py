@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from tests.worker.vision.mmproj_tensors import as_released, of_old_llava
 from tests.worker.vision.mmproj_writer import MEAN, STD, finish
 
 Writer = gguf.GGUFWriter
@@ -102,6 +103,38 @@ def paddleocr_parts(name: str, tensor: Tensor, config: Any) -> Parts:
     yield name.replace("visual.", "model."), tensor
 
 
+def of_clip(config: Any) -> int:
+    return int(config.vision_config.image_size)
+
+
+# LLaVA-NeXT and Granite Vision, by the converter in tools/mtmd/legacy-models.
+
+
+def llava_next(writer: Writer, config: Any) -> None:
+    """projection_dim is what CLIP has for vectors of whole pictures."""
+    count, stated = config.vision_config.num_hidden_layers, config.vision_feature_layer
+    layers = [count + 1 + each for each in (stated if isinstance(stated, list) else [stated])]
+    writer.kv_data[0]["clip.vision.block_count"].value = max(layers)
+    writer.kv_data[0]["clip.vision.projection_dim"].value = 768
+    writer.add_vision_use_gelu(False)
+    writer.add_vision_attention_layernorm_eps(config.vision_config.layer_norm_eps)
+    writer.add_array("clip.vision.feature_layer", layers)
+    forms = [side for form in config.image_grid_pinpoints for side in form]
+    writer.add_array("clip.vision.image_grid_pinpoints", forms)
+    writer.add_string("clip.vision.mm_patch_merge_type", "spatial_unpad")
+    writer.add_string("clip.vision.image_aspect_ratio", "anyres")
+
+
+def llava_next_parts(name: str, tensor: Tensor, config: Any) -> Parts:
+    stated, count = config.vision_feature_layer, config.vision_config.num_hidden_layers
+    last = count + 1 + (max(stated) if isinstance(stated, list) else stated)
+    if name == "image_newline":
+        yield "model.image_newline", tensor
+        return
+    for old, rows in of_old_llava(as_released(name), tensor, last):
+        yield old.replace("vision_tower.head", "v.head"), rows
+
+
 # MiniMax M3.
 
 
@@ -142,11 +175,14 @@ def axis_after_axis(rows: Tensor, heads: int) -> Tensor:
 
 
 KINDS = {
+    "llava-next": Kind("mlp", of_clip, llava_next, llava_next_parts),
+    "granite-vision": Kind("mlp", of_clip, llava_next, llava_next_parts),
     "minimax-m3": Kind("minimax_m3", lambda config: 2016, minimax_m3, minimax_m3_parts),
     "kimi-k25": Kind("kimik25", of_kimi, kimi_k25, kimi_k25_parts),
     "kimi-vl": Kind("kimivl", of_kimi, kimi_vl, kimi_vl_parts),
     "paddleocr-vl": Kind("paddleocr", of_largest, paddleocr, paddleocr_parts),
 }
+OF_FILES = ("v.", "mm.", "model.image_newline")
 OF_DECODERS = ("language_model.", "model.embed_tokens", "model.layers.", "model.norm", "lm_head")
 
 
@@ -179,8 +215,10 @@ def write_released(
             if name.startswith(OF_DECODERS):
                 continue
             for inner, tensor in how.parts(name.removeprefix("model."), whole, config):
-                found = names.get_name(inner, try_suffixes=(".weight", ".bias")) or inner
-                assert found.startswith(("v.", "mm.")), name
+                found: str | None = inner
+                if not inner.startswith(OF_FILES):
+                    found = names.get_name(inner, try_suffixes=(".weight", ".bias"))
+                assert found is not None, name
                 made[found] = tensor
     change(made, writer)
     for name, tensor in made.items():

@@ -262,7 +262,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "LLaVA-NeXT": (
         {"clip.projector_type": "mlp", "clip.vision.image_grid_pinpoints": [24, 48]},
-        "LLaVA-NeXT",
+        "lacks the tensor model.image_newline",
     ),
     "another projector": ({"clip.projector_type": "ldp"}, "'ldp' is not served; mlp, gemma3"),
     "another decoder": ({"clip.projector_type": "gemma3"}, "belongs to Gemma 3"),

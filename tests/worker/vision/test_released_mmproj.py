@@ -19,6 +19,7 @@ from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
 from tests.shared.media.media_tokenizer import MINIMAX, tokenizer
 from tests.worker.vision.mmproj_writer import write_text_half
+from tests.worker.vision.newer_cases import ANYRES
 from tests.worker.vision.pictures import picture
 from tests.worker.vision.released_mmproj import write_released
 from tests.worker.vision.test_mmproj import answers, known
@@ -36,10 +37,13 @@ KIMI = PatchImages(
     most_side=512,
 )
 M3 = PatchImages(pixels=known(3), min_pixels=3136, max_pixels=451_584, patch=4, merge=2)
+NEXT = msgspec.structs.replace(ANYRES, pixels=known(3))
 PREPARED: dict[str, tuple[str, ImagePreparation]] = {
     "kimi-k25": ("kimi-k25", KIMI),
     "kimi-vl": ("kimi-k25", msgspec.structs.replace(KIMI, max_pixels=65_536)),
     "minimax-m3": ("minimax-m3", M3),
+    "llava-next": ("llava-next", NEXT),
+    "granite-vision": ("granite-vision", NEXT),
     "paddleocr-vl": (
         "paddleocr-vl",
         PatchImages(
@@ -171,6 +175,42 @@ REFUSED: dict[str, tuple[str, str, Any, str]] = {
         "clip.vision.attention.head_count",
         8,
         "heads of at least 6 numbers",
+    ),
+    "half a form": (
+        "llava-next",
+        "clip.vision.image_grid_pinpoints",
+        [24, 24, 48],
+        "a height and a width of each form",
+    ),
+    "a form of no whole tiles": (
+        "llava-next",
+        "clip.vision.image_grid_pinpoints",
+        [24, 30],
+        "up to 64 whole tiles of 24 pixels",
+    ),
+    "lines of tiles without an end": (
+        "llava-next",
+        "model.image_newline",
+        None,
+        "lacks the tensor model.image_newline",
+    ),
+    "tiles that aren't merged": (
+        "granite-vision",
+        "clip.vision.mm_patch_merge_type",
+        "flat",
+        "spatial_unpad",
+    ),
+    "a layer that isn't there": (
+        "granite-vision",
+        "clip.vision.feature_layer",
+        [0, 2, 4],
+        "1 to 16 layers from 0 to 3",
+    ),
+    "rows of another size": (
+        "llava-next",
+        "mm.2.weight",
+        torch.zeros(64, 72),
+        "makes rows of 64 numbers",
     ),
     "an unknown projector": ("kimi-vl", "clip.projector_type", "kimi", "'kimi' is not served"),
 }

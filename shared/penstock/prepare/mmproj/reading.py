@@ -20,7 +20,6 @@ from penstock.model.config import ModelConfig
 from penstock.model.image_facts import (
     CanvasImages,
     Colour,
-    FixedImages,
     NaflexImages,
     RowImages,
     TiledImages,
@@ -37,6 +36,7 @@ from penstock.prepare.mmproj.gemma import gemma3, gemma4, gemma4_sounds, siglip_
 from penstock.prepare.mmproj.glm4v import glm4v
 from penstock.prepare.mmproj.kimi import kimi_k25, kimi_vl
 from penstock.prepare.mmproj.llama4 import llama4
+from penstock.prepare.mmproj.llava import llava
 from penstock.prepare.mmproj.minicpmv import minicpmv4_6
 from penstock.prepare.mmproj.minimax_m3 import minimax_m3
 from penstock.prepare.mmproj.paddleocr_vl import paddleocr_vl
@@ -151,60 +151,7 @@ def lfm2_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]
     return vision, kinds
 
 
-# mmproj files of LLaVA 1.5 and its like, which have CLIP's tower.
-#
-# Its converter leaves out the layers after the one whose output is taken, so all that are there are
-# computed (ggml-org/llama.cpp, issue 25817).
-
-MARK = "<image>"
-UNKNOWN = "<unk>"
-"""Llama 2's token that no text has: where the vocabulary lacks one for pictures, as Vicuna's does,
-this one stands for their rows."""
-
-
-def llava(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
-    _refuse_variants(found)
-    image, side = found.side()
-    tower = found.tower(
-        "layer",
-        activation=found.activation("gelu"),
-        class_token=True,
-        first_norm=True,
-        positions=LearnedPositions(side=side),
-    )
-    outputs, _ = found.shape("mm.2.weight", 2)
-    if outputs != found.text.hidden_size:
-        raise UnsupportedModel(
-            f"{found.file.path} makes rows of {outputs} numbers; its model's hidden size is "
-            f"{found.text.hidden_size}"
-        )
-    vision = VisionSpec(
-        tower=tower, projector=MLPProjector(bias=found.has("mm.0.bias")), image_size=image
-    )
-    preparation = FixedImages(
-        pixels=found.pixels(3, CLIP_MEAN, CLIP_STD),
-        height=image,
-        width=image,
-        rows=side * side,
-        shortest_edge=image,
-    )
-    token, token_id = tokens.id_of(MARK, UNKNOWN)
-    return vision, of_pictures(preparation, MARK, token, token_id)
-
-
-def _refuse_variants(found: MmprojFile) -> None:
-    keys, where = found.keys, str(found.file.path)
-    layers = keys.listed("feature_layer", int) if "feature_layer" in keys else []
-    if layers not in ([], [found.num_layers()]):
-        raise UnsupportedModel(f"{where}: several layers' outputs ({layers}) are not served")
-    tiled = "image_grid_pinpoints" in keys or found.has("model.image_newline")
-    if tiled or keys.text("mm_patch_merge_type", "flat") != "flat":
-        raise UnsupportedModel(f"{where}: pictures in tiles (LLaVA-NeXT) are not served")
-    if not found.has("v.class_embd"):
-        raise UnsupportedModel(
-            f"{where}: a LLaVA tower without a class token is not served; CLIP's is"
-        )
-
+# mmproj files of InternVL 3.
 
 MEAN: Colour = (0.485, 0.456, 0.406)
 STD: Colour = (0.229, 0.224, 0.225)
@@ -269,7 +216,7 @@ class MmprojKind(NamedTuple):
 
 
 KINDS: dict[str, MmprojKind] = {
-    "mlp": MmprojKind("LLaVA", (), llava, sized=False),
+    "mlp": MmprojKind("LLaVA or LLaVA-NeXT", (), llava, sized=False),
     "gemma3": MmprojKind("Gemma 3", ("gemma3",), gemma3),
     "gemma4v": MmprojKind("Gemma 4", ("gemma4",), gemma4, ears=gemma4_sounds),
     "idefics3": MmprojKind("Idefics 3 or SmolVLM", ("llama",), idefics3),
