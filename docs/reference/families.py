@@ -80,6 +80,7 @@ TOWERS_FROM_MEMORY = {
     "phi4_multimodal",
     "qianfan_ocr",
     "qwen3_asr",
+    "step3p7",
 }
 """Families that see or hear, whose configs were written from memory: no release's could be had."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {

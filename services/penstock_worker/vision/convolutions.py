@@ -1,6 +1,7 @@
 """Convolutions that make one vector of each square of a tower's patches.
 
-Source: DeepSeek-AI, "DeepSeek-OCR: contexts optical compression", 2025.
+Sources: DeepSeek-AI, "DeepSeek-OCR: contexts optical compression", 2025; StepFun, "Step 3.7 Flash",
+2026.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from torch.nn import functional
 
 from penstock.model.document_spec import QUARTER
 from penstock.model.layer_spec import NormSpec
+from penstock.model.projector_spec import HalvingProjector
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture
@@ -54,15 +56,52 @@ class Convolutions:
         return tiles
 
 
+class Halving:
+    """Computes a HalvingProjector. Loads its weights when it is constructed."""
+
+    def __init__(self, spec: HalvingProjector, weights: Weights, inputs: int, outputs: int) -> None:
+        self._smaller = [
+            _Convolution(
+                weights, f"projector.halving.{which}", size, 2 * size, 3, step=2, bias=True
+            )
+            for which, size in enumerate((inputs, 2 * inputs))
+        ]
+        self._product = TowerProduct.load(
+            weights, [("projector", outputs)], 4 * inputs, bias=spec.bias
+        )
+
+    @property
+    def row_work(self) -> int:
+        """Multiplications for each row."""
+        first, second = self._smaller
+        return QUARTER * first.size + second.size + self._product.size
+
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
+        tiles = vectors.unflatten(0, (picture.tiles, picture.rows, picture.columns))
+        for convolution in self._smaller:
+            tiles = yield from convolution.pieces(tiles, threads)
+        rows = tiles.flatten(0, 2)
+        return (yield from threads.mapped(self._product, rows, each=self._product.size))
+
+
 class _Convolution:
-    """A product of what lies around each place of a tile, or around every `step`-th, without a
-    bias. Beyond the edges are zeros."""
+    """A product of what lies around each place of a tile, or around every `step`-th. Beyond the
+    edges are zeros."""
 
     def __init__(
-        self, weights: Weights, name: str, inputs: int, outputs: int, wide: int, *, step: int = 1
+        self,
+        weights: Weights,
+        name: str,
+        inputs: int,
+        outputs: int,
+        wide: int,
+        *,
+        step: int = 1,
+        bias: bool = False,
     ) -> None:
         weight = weights.take(f"{name}.weight", (outputs, inputs, wide, wide))
-        self._product = TowerProduct(weight.permute(0, 2, 3, 1).flatten(1).contiguous(), None)
+        added = weights.take(f"{name}.bias", (outputs,)) if bias else None
+        self._product = TowerProduct(weight.permute(0, 2, 3, 1).flatten(1).contiguous(), added)
         self._wide, self._step = wide, step
 
     @property

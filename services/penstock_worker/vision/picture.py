@@ -17,11 +17,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from penstock.media import geometry, sheets
-from penstock.model.document_spec import DocumentProjector, PageProjector
+from penstock.model.document_spec import QUARTER, DocumentProjector, PageProjector
 from penstock.model.projector_spec import (
     AdapterProjector,
     AnyresProjector,
     ClassProjector,
+    HalvingProjector,
     MLPProjector,
     ProbeProjector,
     SheetProjector,
@@ -101,7 +102,10 @@ def read_picture(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture
     if isinstance(spec.projector, AnyresProjector):
         return _of_any_size(tensors, spec, spec.projector)
     positions = spec.tower.positions
-    if isinstance(positions, LearnedPositions) and (positions.stretched or positions.of_parts):
+    learned = isinstance(positions, LearnedPositions) and (
+        positions.stretched or positions.of_parts
+    )
+    if learned or isinstance(spec.projector, HalvingProjector):
         return _of_parts(tensors, spec)
     return _of_pixels(tensors, spec)
 
@@ -233,6 +237,8 @@ def _rows_of_part(picture: Picture, spec: VisionSpec) -> int:
             return sheets.rows_of((seen[0], seen[1]), picture.rows, projector.factor)
         case PageProjector():
             return projector.rows_of(picture.rows, picture.columns, picture.form)
+        case HalvingProjector():
+            return picture.tiles * picture.per_tile // QUARTER**2
         case _:
             return picture.tiles * projector.side**2
 
@@ -310,7 +316,8 @@ def _of_parts(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
     for form in set(forms):
         _check_form(*form, spec)
     alike = [(form, len(list(each))) for form, each in groupby(forms)]
-    if len(alike) > 2 and isinstance(spec.projector, (DocumentProjector, PageProjector)):
+    ordered = (DocumentProjector, PageProjector, HalvingProjector)
+    if len(alike) > 2 and isinstance(spec.projector, ordered):
         raise UnfitPicture(f"{SHAPES} have parts that are not in order")
     found = torch.from_numpy(pixels.copy())
     parts = found.split([tiles * rows * columns for (rows, columns), tiles in alike])
@@ -365,12 +372,15 @@ def _check_form(rows: int, columns: int, spec: VisionSpec) -> None:
     windows = spec.tower.windows
     if windows is not None and windows.grid and rows != columns:
         raise UnfitPicture(f"a tile has {rows} x {columns} patches; squares are needed")
+    factor = 1
     if isinstance(spec.projector, (SquareMLPProjector, AdapterProjector, SquarePoolProjector)):
         factor = spec.projector.factor * spec.tower.merged
-        if rows % factor or columns % factor:
-            raise UnfitPicture(
-                f"a picture has {rows} x {columns} patches; multiples of {factor} are needed"
-            )
+    elif isinstance(spec.projector, HalvingProjector):
+        factor = QUARTER
+    if rows % factor or columns % factor:
+        raise UnfitPicture(
+            f"a picture has {rows} x {columns} patches; multiples of {factor} are needed"
+        )
     if not isinstance(spec.projector, ShuffleProjector):
         return
     factor = spec.projector.factor

@@ -16,6 +16,7 @@ from penstock.model.projector_spec import (
     AnyresProjector,
     ClassProjector,
     GatedMergerProjector,
+    HalvingProjector,
     MergerProjector,
     MLPProjector,
     PoolProjector,
@@ -30,6 +31,7 @@ from penstock.model.projector_spec import (
 from penstock.model.tower_spec import TowerSpec, VisionSpec
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
+from penstock_worker.vision.convolutions import Halving
 from penstock_worker.vision.documents import Documents
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
 from penstock_worker.vision.mergers import GatedMerger, Merger, TwiceOverSquares
@@ -262,6 +264,8 @@ def load_projector(
             return ProbeVector(spec.tower, weights)
         case SheetProjector():
             return Sheets(projector, weights, inputs, outputs)
+        case HalvingProjector():
+            return Halving(projector, weights, inputs, outputs)
         case DocumentProjector():
             return Documents(spec.tower, projector, weights, outputs, threads)
         case PageProjector():

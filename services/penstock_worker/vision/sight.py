@@ -19,6 +19,7 @@ from penstock.model.video_facts import VideoPreparation
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.vision.document_names import of_document
 from penstock_worker.vision.mmproj_names import mmproj_tensors
+from penstock_worker.vision.perception_names import of_perception
 from penstock_worker.vision.picture import Picture, UnfitPicture, grid_of, read_picture, rows_of
 from penstock_worker.vision.places import lay_out, table_rows
 from penstock_worker.vision.projector import load_deepstack, load_projector
@@ -337,10 +338,9 @@ def from_hub(name: str) -> str | None:
     name stays as it is, without its prefix."""
     if _NOT_NEEDED.search(name):
         return None
-    if (document := of_document(name)) is not None:
-        return document
-    if (sheet := of_sheet(name)) is not None:
-        return sheet
+    for of_family in (of_document, of_sheet, of_perception):
+        if (found := of_family(name)) is not None:
+            return found
     if _TOWER.match(name):
         return _in_tower(_TOWER.sub("", name))
     if _PROJECTOR.match(name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isqrt, prod
 from typing import NamedTuple
 
-from penstock.media import geometry, sheets, slices
+from penstock.media import geometry, sheets, slices, windows
 from penstock.media.geometry import (
     Size,
     best_canvas,
@@ -34,6 +34,7 @@ from penstock.model.image_facts import (
     SheetImages,
     SlicedImages,
     TiledImages,
+    WindowedImages,
 )
 from penstock.model.media_facts import MediaFacts, MediaKind, Preparation
 from penstock.model.sound_facts import (
@@ -142,6 +143,10 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
             return _Runs((ItemRun("", count),), grid=(rows, columns))
         case SheetImages():
             return _Runs((ItemRun("", sheets.embeddings(preparation, _size(shape))),))
+        case WindowedImages():
+            found, behind = windows.runs(preparation, _size(shape))
+            grid = windows.windows(preparation, _size(shape)).grid
+            return _Runs(tuple(ItemRun(*each) for each in found), behind, grid)
         case AnyresImages():
             return _Runs((ItemRun("", _rows_of_anyres(preparation, _size(shape))),))
 

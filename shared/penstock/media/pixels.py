@@ -19,6 +19,7 @@ from penstock.model.image_facts import (
     Pixels,
     SheetImages,
     SlicedImages,
+    WindowedImages,
 )
 from penstock.model.media_facts import Preparation
 from penstock.model.sound_facts import SoundPreparation
@@ -29,16 +30,16 @@ PIXELS = "pixels"
 SIZE = "size"
 """Name of an AnyresImages' array: int32 [2], height and width of the picture itself."""
 SHAPES = "shapes"
-"""Name of an array of pictures in parts (NaflexImages, SlicedImages, DocumentImages): int32 [parts,
-2], rows and columns of patches of each tile or slice; the whole's come last or first. Its pixels
-are patches, uint8 [patches, patch, patch, 3]."""
+"""Name of an array of pictures in parts (NaflexImages, SlicedImages, DocumentImages,
+WindowedImages): int32 [parts, 2], rows and columns of patches of each tile or slice; the whole's
+come last or first. Its pixels are patches, uint8 [patches, patch, patch, 3]."""
 GRID = "grid"
 """Name of an array of a DocumentImages in lines, and of a SheetImages: int32 [2], rows and columns
 of tiles."""
 CUBIC = -0.75
 """The slope of the cubic convolution's kernel at 1, as in torch (Keys, "Cubic convolution
 interpolation for digital image processing", 1981)."""
-PARTED = (NaflexImages, SlicedImages, DocumentImages)
+PARTED = (NaflexImages, SlicedImages, DocumentImages, WindowedImages)
 FRAMES = "frames"
 """Name of a prepared video's array: uint8 [frames, height, width, 3]; of a SlicedFrames patches, as
 of a picture in parts, with the SHAPES of each frame's whole and its slices."""
@@ -98,7 +99,7 @@ def video_inputs(
 
 
 def _of_parts(
-    image: NaflexImages | SlicedImages | DocumentImages,
+    image: NaflexImages | SlicedImages | DocumentImages | WindowedImages,
     pixels: np.ndarray,
     shapes: np.ndarray | None,
 ) -> dict[str, np.ndarray]:

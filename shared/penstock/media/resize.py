@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 from PIL import Image
 
-from penstock.media import geometry, sheets, slices
+from penstock.media import geometry, sheets, slices, windows
 from penstock.media.geometry import (
     Size,
     best_canvas,
@@ -49,6 +49,7 @@ from penstock.model.image_facts import (
     SheetImages,
     SlicedImages,
     TiledImages,
+    WindowedImages,
 )
 
 
@@ -84,6 +85,8 @@ def prepare(image: ImagePreparation, picture: Image.Image) -> dict[str, np.ndarr
             return _sliced(image, picture)
         case DocumentImages():
             return _document(image, picture)
+        case WindowedImages():
+            return _windowed(image, picture)
         case SheetImages():
             shown = _resized(picture, sheets.inner(image, _size(picture)), image.pixels)
             form = np.array(sheets.grid(image, _size(picture)), np.int32)
@@ -226,6 +229,26 @@ def _sliced(image: SlicedImages, picture: Image.Image) -> dict[str, np.ndarray]:
     if rows:
         high, wide = slices.slice_size(image, size)
         parts += [*_cut(_resized(picture, (rows * high, columns * wide), image.pixels), high, wide)]
+    return _in_patches(parts, image.patch)
+
+
+def _windowed(image: WindowedImages, picture: Image.Image) -> dict[str, np.ndarray]:
+    """The patches of the windows, by rows, then of the whole."""
+    found = windows.windows(image, _size(picture))
+    if found.squared:
+        square = Image.new("RGB", (max(picture.size), max(picture.size)))
+        square.paste(picture)
+        picture = square
+    parts: list[np.ndarray] = []
+    if found.side:
+        cut = Image.fromarray(_resized(picture, found.cut, image.pixels))
+        high, wide = (min(found.side, length) for length in found.cut)
+        corners = product(range(0, found.cut[0], high), range(0, found.cut[1], wide))
+        for top, left in corners:
+            window = cut.crop((left, top, left + wide, top + high))
+            parts.append(_resized(window, (image.tile, image.tile), image.pixels))
+    smaller = Image.fromarray(_resized(picture, found.size, image.pixels))
+    parts.append(_resized(smaller, (image.whole, image.whole), image.pixels))
     return _in_patches(parts, image.patch)
 
 

@@ -296,6 +296,32 @@ class SheetImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     most: int = 36
 
 
+class WindowedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="step3p7"):
+    """Step 3.7's: square windows of a picture that is large or long, each resized to one size, and
+    behind them the whole as a larger square. Nothing keeps its proportions.
+
+    whole, tile: sides of the square and of a window behind its resizing, pixels.  longest: side to
+    which a picture is made smaller first, pixels.  patch: side, pixels.  whole_rows, tile_rows:
+    embeddings of each.
+    """
+
+    pixels: Pixels
+    whole: int
+    tile: int
+    longest: int
+    patch: int
+    whole_rows: int
+    tile_rows: int
+    begin: str = "<im_start>"
+    end: str = "<im_end>"
+    """Around the embeddings of the whole."""
+    tile_begin: str = "<patch_start>"
+    tile_end: str = "<patch_end>"
+    """Around those of a window."""
+    row_end: str = "<patch_newline>"
+    """Between the rows of windows."""
+
+
 ImagePreparation = (
     FixedImages
     | ScannedImages
@@ -310,4 +336,5 @@ ImagePreparation = (
     | PooledImages
     | DocumentImages
     | SheetImages
+    | WindowedImages
 )

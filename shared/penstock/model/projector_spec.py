@@ -171,6 +171,15 @@ class SheetProjector(msgspec.Struct, frozen=True, kw_only=True, tag="sheet"):
     factor: int = 2
 
 
+class HalvingProjector(msgspec.Struct, frozen=True, kw_only=True, tag="halving"):
+    """One row for each square of QUARTER x QUARTER patches: two convolutions of 3 x 3 vectors with
+    biases that go two places at a time, each of which doubles the vectors' size, and a product
+    (StepFun, "Step 3.7 Flash", 2026)."""
+
+    bias: bool = False
+    """Whether the product has a bias."""
+
+
 class ClassProjector(msgspec.Struct, frozen=True, kw_only=True, tag="class"):
     """One row for each tile: a norm of the class token's vector, and a product without a bias
     (Radford et al., "CLIP", 2021)."""
@@ -201,4 +210,5 @@ Projector = (
     | DocumentProjector
     | PageProjector
     | SheetProjector
+    | HalvingProjector
 )

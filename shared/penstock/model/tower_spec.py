@@ -16,6 +16,7 @@ from penstock.model.projector_spec import (
     AdapterProjector,
     AnyresProjector,
     ClassProjector,
+    HalvingProjector,
     MLPProjector,
     PoolProjector,
     ProbeProjector,
@@ -268,6 +269,8 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
                 return (self._side // projector.side) ** 2
             case ClassProjector() | ProbeProjector():
                 return self._side**2
+            case HalvingProjector():
+                return QUARTER**2
             case DocumentProjector() | PageProjector():  # not counting the vector behind the last
                 return QUARTER**2
 

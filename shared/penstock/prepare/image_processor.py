@@ -59,6 +59,13 @@ CLASSES: dict[str, dict[str, Any]] = {
     },
     "Phi4MultimodalImageProcessor": _PHI4,
     "Phi4MMImageProcessor": _PHI4,
+    "Step3p7ImageProcessor": {
+        **_CLIP,
+        "resample": 2,
+        "size": 728,
+        "patch_size": 504,
+        "max_image_size": 3024,
+    },
     "PixtralImageProcessor": {**_CLIP, "patch_size": 16},
 }
 """Class -> its defaults."""

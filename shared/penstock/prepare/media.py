@@ -67,6 +67,8 @@ from penstock.prepare.sound_readers import (
     granite_sounds,
 )
 from penstock.prepare.sounds import read_sounds
+from penstock.prepare.step_readers import BUILT_IN as STEP_BUILT_IN
+from penstock.prepare.step_readers import step3p7
 from penstock.prepare.video_readers import read_video
 from penstock.text.tokenizer import Tokenizer
 
@@ -114,6 +116,8 @@ def _read_pictures(path: Path, config: Fields, tokens: MediaTokens) -> KindFacts
         (READERS[name] for name in config.listed("architectures", str) if name in READERS), None
     )
     found = None if read is None else _settings(path)
+    if found is None and read is step3p7:
+        found = ImageSettings(STEP_BUILT_IN, str(path))
     if read is None or found is None:
         return None
     image = read(found, config, tokens)
@@ -287,6 +291,7 @@ READERS: dict[str, Reader] = {
     "Mistral3ForConditionalGeneration": pixtral,
     "Phi4MultimodalForCausalLM": phi4_pictures,
     "Phi4MMForCausalLM": phi4_pictures,
+    "Step3p7ForConditionalGeneration": step3p7,
     "LightOnOcrForConditionalGeneration": lighton_ocr,
     "LightOnOCRForConditionalGeneration": lighton_ocr,
     "LlavaOnevisionForConditionalGeneration": onevision,

@@ -64,6 +64,15 @@ MINIMAX = (
     "]<]end of image[>[",
 )
 """Marks around MiniMax M3's media. Tokenizers have these, too, only where they are needed."""
+STEP = (
+    "<im_patch>",
+    "<im_start>",
+    "<im_end>",
+    "<patch_start>",
+    "<patch_end>",
+    "<patch_newline>",
+)
+"""Those around Step 3.7's pictures, likewise."""
 MERGES = ("\n\n", "\n\n\n", "ab", "abc")
 """Texts beyond single bytes that the tokenizer has a token for: line breaks join."""
 

@@ -34,10 +34,11 @@ from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProce
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
+from transformers.models.step3p7.processing_step3p7 import Step3p7Processor
 
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
-from tests.shared.media.media_tokenizer import MINIMAX, tokenizer
+from tests.shared.media.media_tokenizer import MINIMAX, STEP, tokenizer
 from tests.shared.media.processors import (
     gemma3,
     gemma4,
@@ -53,7 +54,7 @@ from tests.shared.media.processors import (
     unchecked,
     without_videos,
 )
-from tests.shared.media.without_torchvision import MiniMaxPictures
+from tests.shared.media.without_torchvision import MiniMaxPictures, StepPictures
 
 
 class Family(NamedTuple):
@@ -368,6 +369,21 @@ FAMILIES: dict[str, Family] = {
         ),
         "]<]image[>[",
         MINIMAX,
+    ),
+    "step3p7": Family(
+        "Step3p7ForConditionalGeneration",
+        lambda ids: {"image_token_id": ids["<im_patch>"], "vision_config": {"patch_size": 2}},
+        lambda fast: unchecked(Step3p7Processor)(
+            StepPictures(
+                size={"height": 24, "width": 24},
+                patch_size=16,
+                max_image_size=60,
+                vision_patch_size=2,
+            ),
+            fast,
+        ),
+        "<im_patch>",
+        STEP,
     ),
     "minicpmv4_6": Family(
         "MiniCPMV4_6ForConditionalGeneration",

@@ -46,12 +46,13 @@ from penstock.model.image_facts import (
     SheetImages,
     SlicedImages,
     TiledImages,
+    WindowedImages,
 )
 from penstock.model.image_facts import Pixels as P
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.shared.media.phi4_pictures import Phi4Pictures
-from tests.shared.media.without_torchvision import KimiPictures, MiniMaxPictures
+from tests.shared.media.without_torchvision import KimiPictures, MiniMaxPictures, StepPictures
 
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -284,6 +285,30 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
     "phi4_multimodal of few tiles": (
         Phi4Pictures(tile=48, patch=12, most=5),
         SheetImages(pixels=pixels(2, HALF), tile=48, patch=12, most=5),
+    ),
+    "step3p7": (
+        StepPictures(size={"height": 96, "width": 96}, patch_size=64, max_image_size=200),
+        WindowedImages(
+            pixels=pixels(2, CLIP),
+            whole=96,
+            tile=64,
+            longest=200,
+            patch=2,
+            whole_rows=144,
+            tile_rows=64,
+        ),
+    ),
+    "step3p7 of small windows": (
+        StepPictures(size={"height": 48, "width": 48}, patch_size=24, max_image_size=250),
+        WindowedImages(
+            pixels=pixels(2, CLIP),
+            whole=48,
+            tile=24,
+            longest=250,
+            patch=2,
+            whole_rows=36,
+            tile_rows=9,
+        ),
     ),
     "pixtral": (
         PixtralImageProcessorPil(size={"longest_edge": 100}, patch_size={"height": 8, "width": 8}),

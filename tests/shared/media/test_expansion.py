@@ -17,7 +17,10 @@ from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.prompt import ids_with_runs, with_rows, with_runs
 from penstock.media.resize import prepare
-from penstock.model.image_facts import ImagePreparation, PatchImages, SheetImages
+from penstock.model.image_facts import (
+    ImagePreparation,
+    SheetImages,
+)
 from penstock.model.media_facts import MediaFacts
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
@@ -264,6 +267,13 @@ WRONG: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "no patches at all": ("kimi_k25", {"max_patches": 1}, {}, "max_patches"),
     "sides of two lengths": ("kimi_k25", {"size": {"max_height": 9, "max_width": 8}}, {}, "size"),
     "squares of another size": ("kimi_k25", {"merge_size": 3}, {}, "merge_size"),
+    "an oblong whole": ("step3p7", {"size": {"height": 32, "width": 24}}, {}, "size"),
+    "a whole of half squares": ("step3p7", {"size": 28}, {}, "multiple of 8"),
+    "windows of half squares": ("step3p7", {"patch_size": 20}, {}, "patch_size"),
+    "windows of no pixels": ("step3p7", {"patch_size": 0}, {}, "patch_size"),
+    "endless windows": ("step3p7", {"max_image_size": 1 << 30}, {}, "max_image_size"),
+    "a whole larger than pictures": ("step3p7", {"max_image_size": 16}, {}, "max_image_size"),
+    "other rows of a window": ("step3p7", {}, {"patch_token_len": 81}, "patch_token_len"),
     "an oblong page": ("deepseek_ocr2", {"size": {"height": 128, "width": 96}}, {}, "a square"),
     "a page of other queries": ("deepseek_ocr2", {"size": 112}, {}, "144 or 256"),
     "parts of other queries": ("deepseek_ocr2", {"tile_size": 0}, {}, "144 or 256"),
@@ -306,66 +316,6 @@ def test_a_processor_saved_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "processor_config.json").write_text(json.dumps(whole))
     saved.unlink()
     assert facts_of(tmp_path) == plain
-
-
-def test_the_file_of_kimis_makers(tmp_path: Path) -> None:
-    """It has other names than transformers', in a section, beside settings of videos."""
-    write_folder(tmp_path, FAMILIES["kimi_k25"])
-    plain = facts_of(tmp_path)
-    own = {
-        "config_type": "media_proc.processors.moonvit.MoonViTMediaProcessorConfig",
-        "fixed_output_tokens": None,
-        "image_mean": [0.5, 0.5, 0.5],
-        "image_std": [0.5, 0.5, 0.5],
-        "in_patch_limit": 40,
-        "in_patch_limit_each_frame": 10,
-        "merge_kernel_size": 2,
-        "patch_limit_on_one_side": 9,
-        "patch_size": 8,
-        "sample_fps": 2.0,
-        "temporal_merge_kernel_size": 4,
-    }
-    saved = tmp_path / "preprocessor_config.json"
-    saved.write_text(json.dumps({"auto_map": {}, "media_proc_cfg": own}))
-    assert facts_of(tmp_path) == plain
-    saved.write_text(json.dumps({"media_proc_cfg": own | {"fixed_output_tokens": 64}}))
-    with pytest.raises(UnsupportedModel, match="fixed_output_tokens"):
-        facts_of(tmp_path)
-
-
-def test_the_file_of_minimaxs_makers(tmp_path: Path) -> None:
-    """It names no class, and its size is none that a picture gets."""
-    write_folder(tmp_path, FAMILIES["minimax_m3"])
-    saved = tmp_path / "preprocessor_config.json"
-    saved.write_text(json.dumps({"image_processor_type": "MiniMaxM3VLImageProcessor"}))
-    plain = facts_of(tmp_path)
-    own = {
-        "processor_class": "MiniMaxVLProcessor",
-        "process_image_mode": "dynamic_res",
-        "image_mean": [0.48145466, 0.4578275, 0.40821073],
-        "image_std": [0.26862954, 0.26130258, 0.27577711],
-        "size": [672, 672],
-        "patch_size": 14,
-        "img_token_compression_config": {
-            "image_token_compression_threshold": 1.1,
-            "image_token_compression_method": "patch_merge",
-            "max_image_resolution": 1008,
-            "spatial_merge_size": 2,
-            "temporal_patch_size": 2,
-        },
-        "add_start_end_special_tokens": True,
-    }
-    saved.write_text(json.dumps(own))
-    found = facts_of(tmp_path)
-    assert found == plain
-    assert found is not None
-    image = found.kinds["image"].preparation
-    assert isinstance(image, PatchImages)
-    assert (image.min_pixels, image.max_pixels, image.frames) == (3136, 451_584, 2)
-    for wrong in ({"process_image_mode": "anyres"}, {"img_token_compression_config": 2}):
-        saved.write_text(json.dumps(own | wrong))
-        with pytest.raises(UnsupportedModel, match=next(iter(wrong))):
-            facts_of(tmp_path)
 
 
 def test_models_without_eyes(tmp_path: Path) -> None:

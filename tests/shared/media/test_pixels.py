@@ -24,6 +24,7 @@ from penstock.model.image_facts import (
     PooledImages,
     SheetImages,
     SlicedImages,
+    WindowedImages,
 )
 from penstock.model.media_facts import KindFacts, MediaFacts
 from tests.shared.media.lfm2_pictures import pages_of, parts_of, strip_of
@@ -57,7 +58,7 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
             assert np.array_equal(ours["pixel_values"], patches), picture.size
             assert np.array_equal(ours["spatial_shapes"], shapes)
             continue
-        if isinstance(preparation, DocumentImages):
+        if isinstance(preparation, (DocumentImages, WindowedImages)):
             patches, parts = pages_of(theirs, preparation.patch)
             assert np.array_equal(ours["pixel_values"], patches), picture.size
             assert ours["spatial_shapes"].tolist() == parts
@@ -127,6 +128,8 @@ def test_rows_are_known_from_the_size_alone(case: str) -> None:
         if isinstance(preparation, (PatchImages, PooledImages)):
             side = preparation.patch * preparation.merge
             assert found.rows == tiles.shape[1] // side * (tiles.shape[2] // side)
+        elif isinstance(preparation, WindowedImages):  # of patches, 16 of which become one
+            assert found.rows == len(tiles) // 16
         else:
             assert found.rows == preparation.rows * len(tiles)
 

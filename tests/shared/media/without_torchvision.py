@@ -19,7 +19,12 @@ import torch
 from PIL import Image
 from torch.nn import functional
 from transformers.image_processing_utils import BatchFeature
-from transformers.image_transforms import group_images_by_shape, reorder_images, split_to_tiles
+from transformers.image_transforms import (
+    divide_to_patches,
+    group_images_by_shape,
+    reorder_images,
+    split_to_tiles,
+)
 from transformers.image_utils import (
     IMAGENET_STANDARD_MEAN,
     IMAGENET_STANDARD_STD,
@@ -57,8 +62,10 @@ class Backend:
         middle, spread = (np.array(each, np.float32)[:, None, None] for each in (mean, std))
         return torch.from_numpy((scaled - middle) / spread)
 
-    def pad(self, image: torch.Tensor, pad_size: SizeDict) -> torch.Tensor:
-        """Fills up with zeros at the right and below."""
+    def pad(self, image: Any, pad_size: SizeDict) -> Any:
+        """Fills up one picture, or several, with zeros at the right and below."""
+        if isinstance(image, list):
+            return [self.pad(each, pad_size) for each in image]
         below, right = pad_size.height - image.shape[-2], pad_size.width - image.shape[-1]
         return functional.pad(image, (0, right, 0, below))
 
@@ -95,6 +102,7 @@ def class_of(model: str, name: str) -> Any:
         "group_images_by_shape": group_images_by_shape,
         "reorder_images": reorder_images,
         "split_to_tiles": split_to_tiles,
+        "divide_to_patches": divide_to_patches,
     }
     exec(compile(tree, str(path), "exec"), names)
     return names[name]
@@ -182,3 +190,19 @@ class MiniMaxPictures(Pictures):
     def __call__(self, images: Any, return_tensors: str = "np", **more: Any) -> Any:
         found = super().__call__(images, **more)
         return BatchFeature({name: np.asarray(value) for name, value in found.items()})
+
+
+class StepPictures(Pictures):
+    model = "step3p7"
+    name = "Step3p7ImageProcessor"
+    model_input_names = ("pixel_values", "pixel_values_local", "num_local_patches")
+    of_a_call = (
+        "size",
+        "resample",
+        "do_rescale",
+        "rescale_factor",
+        "do_normalize",
+        "image_mean",
+        "image_std",
+        "patch_size",
+    )

@@ -43,6 +43,7 @@ SEEING = (
     "granite4-vision",
     "minicpm-v",
     "minimax-m3",
+    "step-3.7",
 )
 HEARING = ("gemma4", "granite-speech", "qwen2-audio", "qwen3-asr")
 

@@ -179,7 +179,7 @@ def test_the_text_half_of_gemma_4(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(240)
 def test_the_text_half_of_step_37(tmp_path: Path) -> None:
-    """transformers writes StepFun's own names."""
+    """transformers writes StepFun's own names. What sees is read apart from it."""
     import transformers
 
     tower = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -193,6 +193,6 @@ def test_the_text_half_of_step_37(tmp_path: Path) -> None:
     theirs = transformers.Step3p7ForConditionalGeneration(config).eval()
     theirs.save_pretrained(tmp_path)
     model = hub_model(tmp_path, torch.float32, SIZES["max_position_embeddings"])
-    assert model.config.vision is None
+    assert model.config.vision is not None
     prompts = [[token for token in prompt if token != 5] or [6] for prompt in random_prompts()[::3]]
     assert compare(model, theirs, prompts, 8) > 0

@@ -1,11 +1,14 @@
-"""Tiny models that see pictures of any form as patches: Qwen3.5's and GLM-4.1V's relatives, and
-MiniMax M3."""
+"""Tiny models that see pictures of any form as patches, Qwen3.5's and GLM-4.1V's relatives and
+MiniMax M3; and windows of them, Step 3.7."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from penstock.model.image_facts import WindowedImages
+from tests.worker.models.step_files import SETTINGS as STEP
 from tests.worker.vision.case import (
+    COLOURS,
     PLACEHOLDER,
     QWEN3_TOWER,
     QWEN_PATCHES,
@@ -18,6 +21,7 @@ from tests.worker.vision.case import (
     Case,
 )
 from tests.worker.vision.timed_model import make_timed
+from tests.worker.vision.turned_model import make_turned
 
 DELTA: dict[str, Any] = TEXT | {
     "head_dim": 16,
@@ -147,6 +151,31 @@ OF_PATCHES: dict[str, Case] = {
         QWEN_PATCHES,
         make_timed,
         "MiniMaxM3SparseForConditionalGeneration",
+    ),
+    "step-3.7": Case(
+        "Step3p7",
+        {
+            "text_config": {
+                key: value for key, value in (WIDE | STEP).items() if value is not None
+            },
+            "vision_config": {
+                "hidden_size": 48,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 4,
+                "image_size": 48,
+                "patch_size": 4,
+                "mlp_ratio": 1.5,
+                "initializer_range": 0.2,
+                "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0},
+            },
+            "image_token_id": PLACEHOLDER,
+            "projector_bias": True,
+        },
+        WindowedImages(
+            pixels=COLOURS, whole=48, tile=32, longest=640, patch=4, whole_rows=9, tile_rows=4
+        ),
+        make_turned,
+        "Step3p7ForConditionalGeneration",
     ),
     "glm-ocr": Case(
         "GlmOcr",

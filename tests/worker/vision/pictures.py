@@ -30,6 +30,7 @@ from penstock.model.image_facts import (
     RowImages,
     SheetImages,
     SlicedImages,
+    WindowedImages,
 )
 from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.protocol.common import Media, MediaItem
@@ -83,7 +84,7 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
             shape = (1, size * side, (size + 2) * side)
             rows, grid = size * (size + 2), ()
             spans = (size + 2,) * size if preparation.row_end else (rows,)
-        case NaflexImages() | SlicedImages() | DocumentImages() | SheetImages():
+        case NaflexImages() | SlicedImages() | DocumentImages() | SheetImages() | WindowedImages():
             return _in_parts(preparation, size, random_)
         case AnyresImages():
             seen = 10 * size + 3, 30
@@ -103,12 +104,14 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
 
 
 def _in_parts(
-    preparation: NaflexImages | SlicedImages | DocumentImages | SheetImages,
+    preparation: NaflexImages | SlicedImages | DocumentImages | SheetImages | WindowedImages,
     size: int,
     random_: np.random.Generator,
 ) -> Prepared:
     """A picture of 1 is whole; larger ones are tiles and the whole."""
     high = 9 * size + 3
+    if isinstance(preparation, WindowedImages):
+        high = 18 * size + 9
     if isinstance(preparation, DocumentImages):
         high = 2 * size * preparation.tile // 3
     noise = random_.integers(0, 256, (high, 20, 3), np.uint8)
@@ -219,9 +222,10 @@ def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
     if model.config.model_type == "phi4_multimodal":
         return of_sheets(model, [each.inputs for each in shown])
     if "spatial_shapes" in shown[0].inputs:
-        if model.config.model_type == "deepseek_ocr2":
-            return _pages_of(shown, model.config.vision_config.sam_config.patch_size)
-        patch = model.config.vision_config.patch_size
+        vision = model.config.vision_config
+        patch = getattr(vision, "sam_config", vision).patch_size
+        if model.config.model_type in ("deepseek_ocr2", "step3p7"):
+            return _pages_of(shown, patch)
         return (_strips_of if "MiniCPM" in type(model).__name__ else _parts_of)(shown, patch)
     pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in shown]
     if model.config.model_type == "gemma4":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch.nn import functional
@@ -13,6 +15,16 @@ from tests.worker.vision.pictures import picture
 from tests.worker.vision.vision_cases import CASES, both
 
 pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in a worker, whose operations are single-threaded: several threads of torch's sum long
+    rows otherwise."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def _paused(pieces: Pieces[torch.Tensor], works: list[int]) -> torch.Tensor:
@@ -34,6 +46,7 @@ def _paused(pieces: Pieces[torch.Tensor], works: list[int]) -> torch.Tensor:
         ("idefics3", 11),
         ("minimax-m3", 9),
         ("deepseek-ocr2", 5),
+        ("step-3.7", 9),
     ],
 )
 def test_encodings_have_the_same_bits_on_any_number_of_threads(case: str, size: int) -> None:

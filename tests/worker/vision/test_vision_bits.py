@@ -38,6 +38,7 @@ QUICK = (
     "deepseek-ocr",
     "deepseek-ocr2",
     "phi4-multimodal",
+    "step-3.7",
 )
 ATTENDING = tuple(case for case in QUICK if case not in ("lfm2-vl", "qwen3.5", "minicpm-v"))
 """Those without states of recurrent layers, which a prefix in KV blocks doesn't have."""

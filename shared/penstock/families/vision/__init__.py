@@ -26,6 +26,7 @@ from penstock.families.vision.qianfan_ocr import QIANFAN_OCR
 from penstock.families.vision.qwen3_5 import QWEN3_5_VISION
 from penstock.families.vision.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 from penstock.families.vision.reading import HARMLESS, VISION, TextHalf, VisionFamily
+from penstock.families.vision.step3p7 import STEP3P7_VISION
 
 VISION_FAMILIES: dict[str, VisionFamily] = {
     each.name: each
@@ -56,6 +57,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         DEEPSEEK_OCR,
         DEEPSEEK_OCR2,
         PHI4_MULTIMODAL,
+        STEP3P7_VISION,
     )
 }
 
