@@ -67,12 +67,15 @@ install_vectors() {
         "sentence-transformers==$SENTENCE_TRANSFORMERS" "fastembed==$FASTEMBED" onnx
 }
 
-# pylate takes no later transformers.
+# pylate takes no later transformers and sentence-transformers; what it searches indexes with, which
+# nothing here does, asks for another torch.
 install_tokens() {
     installed tokens pylate "$PYLATE" && return
     make_environment tokens
-    "$PEERS_DIR/tokens/bin/pip" install --quiet "torch==$TORCH" "pylate==$PYLATE" \
-        "FlagEmbedding==$FLAG_EMBEDDING"
+    local pip=$PEERS_DIR/tokens/bin/pip
+    "$pip" install --quiet "torch==$TORCH" "transformers==5.3.0" "sentence-transformers==5.3.0" \
+        accelerate datasets pandas peft sentencepiece protobuf ujson ir-datasets
+    "$pip" install --quiet --no-deps "FlagEmbedding==$FLAG_EMBEDDING" "pylate==$PYLATE"
 }
 
 # The library, for this machine's instruction set, and the functions by which runner.py calls it.
