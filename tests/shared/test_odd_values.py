@@ -73,6 +73,23 @@ def test_layers_for_drafts_leave_others(drafts: int) -> None:
         layers_without_drafts(keys)
 
 
+@pytest.mark.parametrize("drafts", [-1, 65, 1 << 62, 0.5, True, "1"])
+@pytest.mark.parametrize("name", ["DeepseekV3ForCausalLM", "Qwen2ForCausalLM"])
+def test_a_senseless_number_of_layers_for_drafts(name: str, drafts: Any) -> None:
+    stated = SIZES | LATENT | EXPERTS if "Deepseek" in name else SIZES
+    own = {"architectures": [name], "num_nextn_predict_layers": drafts}
+    with pytest.raises(UnsupportedModel, match="num_nextn_predict_layers is "):
+        read_config(Fields(stated | own, "config.json"))
+
+
+@pytest.mark.parametrize("scale", [0, -1.0, float("nan"), float("inf")])
+def test_experts_that_a_factor_silences(scale: float) -> None:
+    own = {"architectures": ["DeepseekV3ForCausalLM"], "routed_scaling_factor": scale}
+    groups = {"n_group": 1, "topk_group": 1}
+    with pytest.raises(UnsupportedModel, match=r"routed_scaling_factor is .*; a .*number"):
+        read_config(Fields(SIZES | LATENT | EXPERTS | groups | own, "config.json"))
+
+
 def test_labels_of_a_model_in_transformers_code() -> None:
     """transformers makes a list of them."""
     config = {**SIZES, "architectures": ["HeliumForCausalLM"], "model_type": "helium"}

@@ -10,6 +10,7 @@ from penstock_worker.weights.files import read_tensors
 from penstock_worker.weights.stored import StoredTensor
 
 _LAYER = re.compile(r"v\.blk\.(\d+)\.(\w+)\.(weight|bias|(?:in|out)put_(?:min|max))")
+_OUR_LAYER = re.compile(r"layers\.(\d+)\.(\w+)(?:\.(\w+))?")
 _DEEPSTACK = re.compile(r"v\.deepstack\.(\d+)\.(\w+)\.(weight|bias)")
 IN_LAYER = {
     "attn_q": "q_proj",
@@ -80,6 +81,7 @@ class MmprojNames:
     """Our names for the tensors of one file."""
 
     def __init__(self, file: GGUFFile) -> None:
+        self._tensors = file.tensors
         self._whole = dict(_WHOLE)
         if "v.patch_embd.weight.1" in file.tensors:
             self._whole["v.patch_embd.weight"] = "patch_embedding.0.weight"
@@ -129,6 +131,23 @@ class MmprojNames:
             return f"merging.{within}.{kind}"
         return f"{self._modules[module]}.{kind}" if module in self._modules else name
 
+    def theirs(self, name: str) -> str:
+        """Returns the file's name for a tensor of ours that it lacks: of several that files have,
+        the one whose module is there, or all. An unknown name stays."""
+        if (layer := _OUR_LAYER.fullmatch(name)) is not None:
+            found = [
+                f"v.blk.{layer[1]}.{stem}.{layer[3] or 'weight'}"
+                for stem, ours in (self._in_layer | _SCALES).items()
+                if ours == layer[2]
+            ]
+            return found[0] if found else name
+        module, _, kind = name.rpartition(".")
+        found = [theirs for theirs, ours in self._whole.items() if ours == name]
+        found += [f"{theirs}.{kind}" for theirs, ours in self._modules.items() if ours == module]
+        known = {each.rpartition(".")[0] for each in self._tensors}
+        there = [each for each in found if each.rpartition(".")[0] in known]
+        return " or ".join(there or found) or name
+
     def _of_layer(self, number: str, module: str, kind: str) -> str | None:
         if module in _SCALES:
             return f"layers.{number}.{_SCALES[module]}"
@@ -141,6 +160,11 @@ def mmproj_tensors(path: str) -> dict[str, StoredTensor]:
     ModelNotFound for a missing one."""
     file = GGUFFile(path, vocabulary=False)
     return read_tensors(file, MmprojNames(file).ours, _FLAT)
+
+
+def mmproj_name(path: str, name: str) -> str:
+    """Returns the name that a file has for a tensor of ours."""
+    return MmprojNames(GGUFFile(path, vocabulary=False)).theirs(name)
 
 
 def _is_swapped(file: GGUFFile) -> bool:

@@ -18,7 +18,7 @@ from penstock.model.tower_spec import LearnedPositions, VisionSpec
 from penstock.model.video_facts import VideoPreparation
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.vision.document_names import of_document
-from penstock_worker.vision.mmproj_names import mmproj_tensors
+from penstock_worker.vision.mmproj_names import mmproj_name, mmproj_tensors
 from penstock_worker.vision.perception_names import of_perception
 from penstock_worker.vision.picture import Picture, UnfitPicture, grid_of, read_picture, rows_of
 from penstock_worker.vision.places import lay_out, table_rows
@@ -354,7 +354,9 @@ def from_hub(name: str) -> str | None:
     return "projector.newline" if _NEWLINE.match(name) else None
 
 
-open_tower = partial(open_tower_weights, from_hub=from_hub, read_mmproj=mmproj_tensors)
+open_tower = partial(
+    open_tower_weights, from_hub=from_hub, read_mmproj=mmproj_tensors, mmproj_name=mmproj_name
+)
 """Opens what a model sees with (see open_tower_weights)."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -29,8 +28,7 @@ _NAME = re.compile(
     r"(?:layers\.(?P<layer>\d+)\.)?(?P<module>.+?)(?P<kind>\.weight|\.bias)?", re.DOTALL
 )
 CORRECTION = ".router.correction"
-VECTORS = (CORRECTION, ".recurrent.A_log")
-"""Ends of names of tensors with one dimension."""
+LOGARITHMS = ".recurrent.A_log"
 _EXPERT = re.compile(r"(?<=experts\.)\d+(?=\.)")
 
 
@@ -85,8 +83,8 @@ def by_our_names(
         if names.layers_for_drafts and (parsed.layer or 0) >= config.num_layers:
             continue
         for ours, part in _parts(parsed, stored, names, config):
-            if ours.endswith(VECTORS):
-                part = replace(part, shape=(math.prod(part.shape),))  # some files have it as a row
+            if ours.endswith(LOGARITHMS) or (names.correction_row and ours.endswith(CORRECTION)):
+                part = replace(part, shape=_unwrapped(part.shape))
             if ours in found:
                 raise UnsupportedModel(f"the checkpoint has the tensor {ours} twice")
             found[ours] = part
@@ -96,6 +94,26 @@ def by_our_names(
     for name in found.keys() & {f"{module}.weight" for module in names.unit_rows}:
         found[name] = with_unit_rows(found[name])
     return found
+
+
+def _unwrapped(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a vector around which files have dimensions of one element; else `shape`."""
+    return tuple(size for size in shape if size != 1) or (1,)
+
+
+def in_file(name: str, names: TensorNames) -> str:
+    """Returns the name that by_our_names finds a tensor of ours by."""
+    parsed = _parsed(name)
+    for theirs, ours in names.modules.items():
+        if ours == f"{parsed.module}{parsed.kind}":
+            return parsed._replace(kind="").of(theirs, parsed.expert)
+        if ours == parsed.module:
+            return parsed.of(theirs, parsed.expert)
+    for table in (names.stacked, names.fused, names.by_kv_head):
+        for theirs, several in table.items():
+            if parsed.module in several:
+                return parsed.of(theirs, parsed.expert)
+    return name
 
 
 def _parts(

@@ -20,8 +20,8 @@ from penstock.model.quantised_checkpoint import QuantisedCheckpoint
 from penstock_worker.quantisation.checkpoints.gather import gathered
 from penstock_worker.quantisation.checkpoints.nvfp4 import NVFP4Blocks
 from penstock_worker.weights.cache_scales import cache_scale
-from penstock_worker.weights.family_names import by_our_names
-from penstock_worker.weights.names import base_names, from_gguf, from_hub, unwrapped
+from penstock_worker.weights.family_names import by_our_names, in_file
+from penstock_worker.weights.names import base_names, from_gguf, from_hub, to_gguf, unwrapped
 from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
 
 # The tensors of a GGUF file, in our naming.
@@ -32,6 +32,13 @@ def gguf_tensors(files: tuple[str, ...], config: ModelConfig) -> dict[str, Store
     ModelNotFound for a missing one."""
     names = served_family(config.architecture).gguf_names
     return gguf_by_our_names(named_tensors(files), names, config)
+
+
+def gguf_name(name: str, config: ModelConfig) -> str:
+    """Returns the files' name of a tensor of ours."""
+    found = to_gguf(in_file(name, served_family(config.architecture).gguf_names))
+    of_latents = config.latent is not None and config.latent.query_rank > 0
+    return found.replace(".attn_q.", ".attn_q_b.") if of_latents else found
 
 
 def gguf_by_our_names(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -30,10 +31,10 @@ from penstock.families.finding import served_family
 from penstock.model.config import HeadConfig, ModelConfig, WeightFiles
 from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.factors import multiply_rows
-from penstock_worker.weights.family_names import by_our_names
+from penstock_worker.weights.family_names import by_our_names, in_file
 from penstock_worker.weights.files import gguf_by_our_names, named_tensors, safetensors_tensors
 from penstock_worker.weights.filled import fill_values
-from penstock_worker.weights.names import with_head_from_hub
+from penstock_worker.weights.names import to_gguf, with_head_from_hub
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
@@ -68,6 +69,7 @@ class OwnHeadFiles:
         self._served = served
         join = self.layout.join(served.num_layers)
         if f"{join}.weight" not in self._found:
+            join = to_gguf(f"{join}.weight") if self._of_gguf else join
             raise StartupError(
                 f"speculative_config: method mtp needs a head of the checkpoint's own, and it has"
                 f" no {join}; method suffix is allowed with every model"
@@ -130,7 +132,12 @@ class OwnHeadFiles:
         tensors = named(own, names, config)
         multiply_rows(tensors, config)
         fill_values(tensors, config)
-        return kind(tensors, dtype, device)
+        return kind(tensors, dtype, device).calling(partial(self._file_name, draft, names))
+
+    def _file_name(self, draft: int, names: TensorNames, name: str) -> str:
+        """The file's name of a tensor that a layer lacks, by ours."""
+        found = self.layout.file_name(in_file(name, names), self._served.num_layers, draft)
+        return to_gguf(found) if self._of_gguf else found
 
 
 AnyMade = TypeVar("AnyMade")

@@ -274,3 +274,36 @@ def from_gguf(name: str) -> str:
     if known is None:
         return name
     return f"{known}.{kind}" if layer is None else f"layers.{layer}.{known}.{kind}"
+
+
+def to_gguf(name: str) -> str:
+    """Returns a GGUF file's name for a tensor of ours, of several the one that most files have. An
+    unknown name stays as it is."""
+    match = _OUR_LAYER.fullmatch(name)
+    if match is None:
+        module, _, kind = name.rpartition(".")
+        return f"{_TOP_BACK[module]}.{kind}" if module in _TOP_BACK else name
+    layer, module = f"blk.{match[1]}", match[2]
+    if module in _IN_LAYER_BACK:
+        return f"{layer}.{_IN_LAYER_BACK[module]}"
+    stem, _, kind = module.rpartition(".")
+    for table, end in ((_LAYER_BACK, kind), (_SCALES_BACK, "scale")):
+        if stem in table:
+            return f"{layer}.{table[stem]}.{end}"
+    return name
+
+
+def _back(table: dict[str, str]) -> dict[str, str]:
+    """Of several names of one thing the first."""
+    return {ours: theirs for theirs, ours in reversed(table.items())}
+
+
+_OUR_LAYER = re.compile(r"layers\.(\d+)\.(.+)")
+_TOP_BACK = _back(_GGUF_TOP)
+_LAYER_BACK = _back(_GGUF_LAYER) | {
+    ours: f"nextn.{theirs}" for theirs, ours in _GGUF_OWN_HEAD.items()
+}
+_SCALES_BACK = _back(_GGUF_SCALES)
+_IN_LAYER_BACK = {
+    f"recurrent.{ours}": theirs for ours, theirs in _back(_GGUF_RECURRENT).items()
+} | {"mlp.router.correction": "exp_probs_b.bias"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 
 import torch
@@ -14,7 +15,7 @@ from penstock.families.finding import served_family
 from penstock.model.config import ModelConfig, WeightFiles
 from penstock_worker.weights.factors import multiply_rows
 from penstock_worker.weights.family_names import add_zero_biases, by_our_names
-from penstock_worker.weights.files import gguf_tensors, safetensors_tensors
+from penstock_worker.weights.files import gguf_name, gguf_tensors, safetensors_tensors
 from penstock_worker.weights.filled import fill_values
 from penstock_worker.weights.names import ROPE_FACTORS
 from penstock_worker.weights.placing import CPU
@@ -100,7 +101,7 @@ def open_weights(
             for tensor in tensors.values()
         )
         kind = QuantisedWeights if keep_quantised and quantised else Weights
-        return kind(tensors, dtype, device)
+        return kind(tensors, dtype, device).calling(partial(gguf_name, config=config))
     found = safetensors_tensors(files.files, quantised=files.quantised)
     tensors = by_our_names(found, served_family(config.architecture).hub_names, config)
     multiply_rows(tensors, config)
@@ -124,6 +125,7 @@ def open_tower_weights(
     from_hub: Callable[[str], str | None],
     read_mmproj: Callable[[str], dict[str, StoredTensor]],
     *,
+    mmproj_name: Callable[[str, str], str] = lambda path, name: name,
     zero_biases: Sequence[str] = (),
     device: torch.device = CPU,
     load_format: str = "auto",
@@ -131,7 +133,8 @@ def open_tower_weights(
     """Maps a checkpoint's tensors of tower and projector. No tensor data is read yet.
 
     from_hub: our name for a tensor; None for another half's.  read_mmproj: returns the tensors of a
-    GGUF projector's file by our names.  zero_biases: modules of every layer that get biases of
+    GGUF projector's file by our names.  mmproj_name: how such a file, by its path, calls one of
+    our tensors.  zero_biases: modules of every layer that get biases of
     zeros.  Raises UnsupportedModel for files that are neither safetensors nor have such a file.
     """
     if load_format == "dummy":
@@ -143,4 +146,5 @@ def open_tower_weights(
     else:
         raise UnsupportedModel("vision and audio parts are read only from safetensors files")
     add_zero_biases(found, zero_biases)
-    return Weights(found, dtype, device)
+    weights = Weights(found, dtype, device)
+    return weights.calling(partial(mmproj_name, files.mmproj)) if files.mmproj else weights

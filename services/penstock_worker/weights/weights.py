@@ -78,6 +78,12 @@ class Weights:
         self._tensors = tensors
         self._taken: set[str] = set()
         self._cut: Cut | None = None
+        self._named: Callable[[str], str] = str
+
+    def calling(self, named: Callable[[str], str]) -> Weights:
+        """Says how the file calls tensors that it lacks: named maps our names."""
+        self._named = named
+        return self
 
     def cut_to(self, shard: Shard) -> Weights:
         """Returns the weights of one rank: a tensor is still asked for by its whole shape, but only
@@ -222,7 +228,9 @@ class Weights:
         """Returns what `stored` does, for whoever decodes the numbers itself."""
         stored = self._tensors.get(name)
         if stored is None:
-            raise UnsupportedModel(f"the checkpoint lacks the tensor {name} of shape {shape}")
+            raise UnsupportedModel(
+                f"the checkpoint lacks the tensor {self._named(name)} of shape {shape}"
+            )
         if stored.shape != shape:
             raise UnsupportedModel(
                 f"tensor {stored.name} has shape {stored.shape}; the model needs {shape}"

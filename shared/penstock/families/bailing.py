@@ -41,7 +41,7 @@ def _hub2(fields: Fields) -> ModelConfig:
         **_common_experts(fields),
         router="sigmoid",
         correction=fields.flag("moe_router_enable_expert_bias", True),
-        scale=fields.number("routed_scaling_factor", 2.5),
+        scale=fields.positive("routed_scaling_factor", 2.5),
         groups=fields.integer("n_group", 8),
         active_groups=fields.integer("topk_group", 4),
     )

@@ -13,6 +13,7 @@ MAX_LAYERS = 4096
 MAX_EXPERTS = 4096
 MAX_LAYER_INPUT = 65_536
 MAX_STREAMS = 64
+MAX_DRAFTS = 64
 MAX_INNER = MAX_ROWS = 1 << 24
 """Most numbers inside a feed-forward, and most rows of a table by token ids."""
 
@@ -38,6 +39,17 @@ def layers_without_drafts(keys: Fields) -> int:
             f"{keys.where}: nextn_predict_layers is {drafts}; 0 to {blocks - 1} are allowed"
         )
     return blocks - drafts
+
+
+def check_drafts(fields: Fields) -> None:
+    """Raises UnsupportedModel for a config.json that counts layers for drafts in a senseless way.
+    How many there are is seen in the files."""
+    key = "num_nextn_predict_layers"
+    found = fields.values.get(key)
+    if found is None:
+        return
+    if not 0 <= Fields({key: found}, fields.where).integer(key) <= MAX_DRAFTS:
+        raise fields.wrong(key, f"0 to {MAX_DRAFTS} layers")
 
 
 def expert_counts(fields: Fields, count_key: str, active_key: str) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def _common_experts(fields: Fields, scale: float) -> dict[str, Any]:
     return {
         **hub.expert_counts(fields, "n_routed_experts", "num_local_experts"),
         "inner": inner,
-        "scale": fields.number("routed_scaling_factor", scale),
+        "scale": fields.positive("routed_scaling_factor", scale),
         "shared_inner": inner * fields.integer("n_shared_experts", 0),
     }
 
@@ -260,7 +260,7 @@ def gguf_experts(model: GGUFMetadata, correction: str) -> ExpertsSpec:
         active_groups=keys.integer("expert_group_used_count", 1),
         group_best=2 if _GATING[kind] == "sigmoid" else 1,
         normalised=keys.flag("expert_weights_norm", False),
-        scale=keys.number("expert_weights_scale", 1.0),
+        scale=keys.positive("expert_weights_scale", 1.0),
         shared_inner=inner * keys.integer("expert_shared_count", 0),
     )
     bounds.check_expert_groups(keys, experts)

@@ -173,7 +173,7 @@ def _experts(fields: Fields, *, by_token: bool) -> ExpertsSpec:
         router="sqrt_softplus",
         by_token=by_token,
         correction=not by_token,
-        scale=fields.number("routed_scaling_factor", 1.5),
+        scale=fields.positive("routed_scaling_factor", 1.5),
         shared_inner=inner,
     )
 

@@ -6,7 +6,7 @@ Source of names: llama.cpp's llama-arch.cpp and conversion/deepseek.py.
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.families.bounds import layer_count, layers_without_drafts
+from penstock.families.bounds import MAX_DRAFTS, layer_count, layers_without_drafts
 from penstock.families.deepseek import one_of
 from penstock.families.family import TensorNames
 from penstock.families.gguf_reading import GGUFMetadata, rounded
@@ -21,6 +21,8 @@ def said_in_gguf(model: GGUFMetadata) -> Fields:
     files that lack them. Raises UnsupportedModel."""
     keys = model.keys
     drafts, count = keys.integer("nextn_predict_layers", 0), layer_count(keys, "block_count")
+    if not 0 <= drafts <= MAX_DRAFTS:
+        raise keys.wrong("nextn_predict_layers", f"0 to {MAX_DRAFTS} layers")
     if f"blk.{count - drafts}.nextn.eh_proj.weight" in model.tensors:
         count = layers_without_drafts(keys)
     scored = keys.integer("expert_gating_func")
@@ -40,7 +42,7 @@ def said_in_gguf(model: GGUFMetadata) -> Fields:
         "rms_norm_eps": model.rms_eps(),
         "compress_ratios": keys.listed("attention.compress_ratios", int),
         "norm_topk_prob": keys.flag("expert_weights_norm"),
-        "routed_scaling_factor": rounded(keys.number("expert_weights_scale")),
+        "routed_scaling_factor": rounded(keys.positive("expert_weights_scale")),
         "swiglu_limit": limit,
         "hc_eps": rounded(keys.number("hyper_connection.epsilon")),
         "rope_theta": keys.number("rope.freq_base", 10_000.0),

@@ -6,6 +6,7 @@ Source: Baidu, "ERNIE 4.5 technical report", 2025.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from penstock.families import hub_reading as hub
@@ -106,9 +107,10 @@ ERNIE4_5_MOE = Family(
             f"mlp.{STATICS}": "mlp.router.correction",
             f"mlp.gate.{STATICS}": "mlp.router.correction",
         },
+        correction_row=True,
         pairs_adjacent=True,
     ),
     gguf="ernie4_5-moe",
     read_gguf=_gguf,
-    gguf_names=GGUF_NAMES,
+    gguf_names=replace(GGUF_NAMES, correction_row=True),
 )

@@ -160,7 +160,7 @@ def _hub_moe(fields: Fields) -> ModelConfig:
         router="sigmoid",
         correction=True,
         normalised=fields.flag("norm_topk_prob", True),
-        scale=fields.number("routed_scaling_factor", 2.5),
+        scale=fields.positive("routed_scaling_factor", 2.5),
         shared_inner=inner * fields.integer("num_shared_experts", 1),
         groups=fields.integer("n_group", 1),
         active_groups=fields.integer("topk_group", 1),

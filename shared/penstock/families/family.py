@@ -81,6 +81,16 @@ class OwnHead:
         unknown = around and own != name and not own.startswith("layers.")
         return own if unknown else None
 
+    def file_name(self, name: str, layers: int, draft: int = 0) -> str:
+        """Maps our name of a tensor in one of the head's layers to the checkpoint's: what our_name
+        does, the other way."""
+        number, (module, _, kind) = self._number(layers, draft), name.rpartition(".")
+        for theirs, ours in self.modules.items():
+            if ours in (module, name):
+                return theirs.format(number) + (f".{kind}" if ours == module else "")
+        own = name.removeprefix("layers.0.")
+        return name if own == name else f"{self.begins(layers, draft)}{own}"
+
     def _number(self, layers: int, draft: int) -> int:
         return layers + draft if self.behind_the_last else draft
 
@@ -159,6 +169,9 @@ class TensorNames:
     """Whether the feed-forward of a layer without experts is called the shared expert."""
     layers_for_drafts: bool = False
     """Whether layers after the last one belong to a draft head, which isn't read."""
+    correction_row: bool = False
+    """Whether what is added to the scores by which experts are chosen has one row, and not one
+    dimension (ERNIE 4.5)."""
     zero_biases: tuple[str, ...] = ()
     """Our names of modules of every layer without biases, whose products are computed together with
     others that have some: theirs are zeros."""

@@ -208,7 +208,7 @@ def _experts(fields: Fields, inner: int) -> ExpertsSpec:
         router="sigmoid",
         correction=True,
         normalised=fields.flag("norm_topk_prob", True),
-        scale=fields.number("routed_scaling_factor", 1.0),
+        scale=fields.positive("routed_scaling_factor", 1.0),
         shared_inner=inner * fields.integer("n_shared_experts", 1),
         groups=fields.integer("n_group", 1),
         active_groups=fields.integer("topk_group", 1),

@@ -33,7 +33,7 @@ def _hub(fields: Fields) -> ModelConfig:
         inner=inner,
         router="sigmoid",
         correction=True,
-        scale=fields.number("router_scaling_factor", 2.826),
+        scale=fields.positive("router_scaling_factor", 2.826),
         shared_inner=inner * fields.integer("num_shared_experts", 1),
     )
     bias = fields.flag("attention_bias", False)

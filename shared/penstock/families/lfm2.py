@@ -52,7 +52,7 @@ def _hub_moe(fields: Fields) -> ModelConfig:
         normalised=fields.flag("norm_topk_prob", True),
         sum_floor=1e-6,
         correction=fields.flag("use_expert_bias", True),
-        scale=fields.number("routed_scaling_factor", 1.0),
+        scale=fields.positive("routed_scaling_factor", 1.0),
     )
     feed_forwards = [
         FeedForwardSpec(experts=None if number < dense else experts)
@@ -160,7 +160,7 @@ def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
         normalised=keys.flag("expert_weights_norm", True),
         sum_floor=1e-6,
         correction=f"blk.{dense}.exp_probs_b.bias" in model.tensors,
-        scale=keys.number("expert_weights_scale", 1.0),
+        scale=keys.positive("expert_weights_scale", 1.0),
     )
     return _gguf(model, "lfm2_moe", experts, dense)
 

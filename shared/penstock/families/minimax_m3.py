@@ -89,7 +89,7 @@ def _hub(fields: Fields) -> ModelConfig:
         shared_inner=fields.integer("shared_intermediate_size", 3072),
         router="sigmoid",
         correction=True,
-        scale=fields.number("routed_scaling_factor", 2.0),
+        scale=fields.positive("routed_scaling_factor", 2.0),
     )
     section = fields.section("sparse_attention_config")
     choosing = _choosing(fields, section, layers)
@@ -210,7 +210,7 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
         shared_inner=inner,
         router="sigmoid",
         correction=True,
-        scale=rounded(keys.number("expert_weights_scale")),
+        scale=rounded(keys.positive("expert_weights_scale")),
     )
     most = _index_size(keys, "top_k", MAX_BLOCKS)
     index = BlockIndexSpec(

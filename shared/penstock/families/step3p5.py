@@ -207,7 +207,7 @@ def _experts(fields: Fields) -> ExpertsSpec:
         router="sigmoid",
         correction=fields.flag("use_moe_router_bias", True),
         normalised=fields.flag("norm_expert_weight", True),
-        scale=fields.number("moe_router_scaling_factor", 1.0),
+        scale=fields.positive("moe_router_scaling_factor", 1.0),
         shared_inner=shared,
     )
 
@@ -324,7 +324,7 @@ def _gguf_experts(model: GGUFMetadata, count: int) -> list[ExpertsSpec | None]:
         router="sigmoid",
         correction=f"blk.{sparse.index(True)}.exp_probs_b.bias" in model.tensors,
         normalised=keys.flag("expert_weights_norm", False),
-        scale=keys.number("expert_weights_scale", 1.0),
+        scale=keys.positive("expert_weights_scale", 1.0),
         shared_inner=keys.integer("expert_shared_feed_forward_length"),
     )
     return [experts if each else None for each in sparse]

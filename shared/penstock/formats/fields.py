@@ -84,6 +84,13 @@ class Fields:
             raise self.wrong(key, "a finite number")
         return number
 
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A number above 0."""
+        number = self.number(key, default)
+        if number <= 0:
+            raise self.wrong(key, "a number above 0")
+        return number
+
     def flag(self, key: str, default: bool | None = None) -> bool:
         value = self._get(key, default)
         if not isinstance(value, bool):

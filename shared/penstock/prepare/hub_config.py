@@ -9,7 +9,7 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODER_TYPES, HUB_CLASSES, MODEL_NAMES, Family
 from penstock.families.audio import AUDIO_CLASSES
-from penstock.families.bounds import MAX_LAYERS
+from penstock.families.bounds import MAX_LAYERS, check_drafts
 from penstock.families.family import TowerFamily
 from penstock.families.finding import family_of_class
 from penstock.families.hub_defaults import ABSENT
@@ -138,6 +138,7 @@ def read_config(fields: Fields, *, language_model_only: bool = False) -> ModelCo
 
 
 def _decoder(fields: Fields, family: Family) -> ModelConfig:
+    check_drafts(fields)
     with odd_values_refused(fields.where):
         config = family.read_hub(fields.with_absent(ABSENT.get(family.name, {})))
     pass_over(fields, HARMLESS, family.unserved)

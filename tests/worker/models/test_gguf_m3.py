@@ -7,6 +7,7 @@ and conversion/minimax.py.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -168,13 +169,18 @@ def test_equals_transformers(case: str, tmp_path: Path) -> None:
     [
         ("expert_gating_func", 1, "expert_gating_func is 1; 2 is needed"),
         ("expert_shared_count", 2, "expert_shared_count is 2; 1 is needed"),
+        ("expert_weights_scale", 0.0, "expert_weights_scale is 0.0; a number above 0"),
+        ("expert_weights_scale", -2.0, "expert_weights_scale is -2.0; a number above 0"),
+        ("expert_weights_scale", math.nan, "expert_weights_scale is nan; a finite number"),
         ("attention.indexer.head_count", 4, "the index has 4 heads, and attention 2 KV heads"),
         ("attention.indexer.local_blocks", 4, "local_blocks is 4; 1 to 3 are allowed"),
         ("attention.indexer.block_size", None, "attention.indexer.block_size"),
     ],
     ids=str,
 )
-def test_settings_that_are_refused(key: str, value: int | None, said: str, tmp_path: Path) -> None:
+def test_settings_that_are_refused(
+    key: str, value: float | None, said: str, tmp_path: Path
+) -> None:
     """None: the file lacks it, as one without an index does."""
     theirs, path = make_theirs(FAMILY, CASE), tmp_path / "model.gguf"
 

@@ -252,6 +252,8 @@ def test_a_layer_that_drafts_is_not_read(tmp_path: Path) -> None:
         ("swiglu_clamp_exp", [1.0, 2.0, 1.0, 1.0], "swiglu_clamp_exp is 2; 1 is served"),
         ("attention.compress_ratios", [0, 4, 16, 4], "a layer's attention is '16'"),
         ("nextn_predict_layers", 9, None),
+        ("nextn_predict_layers", 65, "nextn_predict_layers is 65; 0 to 64 layers"),
+        ("expert_weights_scale", 0.0, "expert_weights_scale is 0.0; a number above 0"),
     ],
     ids=str,
 )

@@ -3,6 +3,7 @@ published definition."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from penstock.errors import StartupError
+from penstock.errors import StartupError, UnsupportedModel
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
@@ -143,7 +144,30 @@ def test_a_file_without_a_head_says_so(tmp_path: Path) -> None:
     hub = made.reference.hub
     attending.write(path, hub, ATTENDING["Glm4Moe"])
     setup = setup_for(gguf_folder(path, tmp_path / "of gguf"), None)
-    with pytest.raises(StartupError, match=r"it has no layers\.4\.eh_proj; method suffix"):
+    wanted = r"it has no blk\.4\.nextn\.eh_proj\.weight; method suffix"
+    with pytest.raises(StartupError, match=wanted):
+        load(setup)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nextn.enorm.weight", "ffn_down_exps.weight", "exp_probs_b.bias", "attn_norm.weight"],
+)
+def test_a_tensor_that_a_head_lacks_is_called_as_in_the_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = written("Glm4Moe", "mtp", tmp_path)
+    plain, lacking = gguf.GGUFWriter.add_tensor, f"blk.4.{name}"
+
+    def others(writer: gguf.GGUFWriter, each: str, tensor: Any) -> None:
+        if each != lacking:
+            plain(writer, each, tensor)
+
+    monkeypatch.setattr(gguf.GGUFWriter, "add_tensor", others)
+    path = tmp_path / "model.gguf"
+    write("Glm4Moe", made, tmp_path / "hub", path)
+    setup = setup_for(gguf_folder(path, tmp_path / "of gguf"), None)
+    with pytest.raises(UnsupportedModel, match=f"lacks the tensor {re.escape(lacking)} of shape"):
         load(setup)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -224,11 +225,24 @@ def test_what_a_file_says_is_refused_by_name(case: str, tmp_path: Path) -> None:
         read_mmproj(mmproj, read_config(GGUFFile(text)), vocabulary())
 
 
-def test_a_tensor_of_another_shape_is_refused_by_the_files_name(tmp_path: Path) -> None:
-    text, mmproj = written("kimi-vl", tmp_path, "mm.1.weight", torch.zeros(192, 48))
+LACKING: dict[str, tuple[str, str, Any, str]] = {
+    "a product": ("kimi-k25", "mm.2.weight", None, "lacks the tensor mm.2.weight of shape"),
+    "a bias of a layer": ("kimi-vl", "v.blk.1.attn_k.bias", None, "tensor v.blk.1.attn_k.bias of"),
+    "the table": ("kimi-k25", "v.patch_embd.weight", None, "lacks the tensor v.patch_embd.weight"),
+    "a norm": ("llava-next", "v.pre_ln.weight", None, "lacks the tensor v.pre_ln.weight"),
+    "the class token": ("llava-next", "v.position_embd.weight", None, "v.position_embd.weight of"),
+    "the first product": ("minimax-m3", "mm.merger.fc1.weight", None, "mm.merger.fc1.weight of"),
+    "another shape": ("kimi-vl", "mm.1.weight", torch.zeros(192, 48), "mm.1.weight has shape"),
+}
+
+
+@pytest.mark.parametrize("case", LACKING)
+def test_what_a_worker_can_not_load_is_called_as_in_the_file(case: str, tmp_path: Path) -> None:
+    kind, key, value, said = LACKING[case]
+    text, mmproj = written(kind, tmp_path, key, value)
     config, _ = read_mmproj(mmproj, read_config(GGUFFile(text)), vocabulary())
     files = WeightFiles(format="gguf", files=(str(text),), dtype="F32", mmproj=str(mmproj))
-    with pytest.raises(UnsupportedModel, match=r"mm\.1\.weight has shape"):
+    with pytest.raises(UnsupportedModel, match=re.escape(said)):
         opened(config, files)
 
 

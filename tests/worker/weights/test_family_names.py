@@ -7,7 +7,8 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.families.family import TensorNames
-from penstock_worker.weights.family_names import by_our_names
+from penstock_worker.weights.family_names import by_our_names, in_file
+from penstock_worker.weights.names import from_gguf, to_gguf
 from penstock_worker.weights.stored import StoredTensor
 from testing.model_configs import llama_config
 
@@ -57,3 +58,50 @@ def test_what_becomes_one_name_twice_is_refused() -> None:
     tensors = {name: stored(name, 4) for name in ("a.weight", "b.weight")}
     with pytest.raises(UnsupportedModel, match=r"has the tensor b.weight twice"):
         by_our_names(tensors, TensorNames({"a": "b"}), CONFIG)
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 4), (4, 1), (2, 2)])
+def test_the_correction_of_a_router_is_a_row_in_some_families_alone(shape: tuple[int, ...]) -> None:
+    """What isn't stays as it is, and is refused where it is taken."""
+    name = "layers.0.mlp.router.correction"
+    tensors = {name: stored(name, *shape)}
+    assert by_our_names(tensors, TensorNames(), CONFIG)[name].shape == shape
+    of_rows = by_our_names(tensors, TensorNames(correction_row=True), CONFIG)[name]
+    assert of_rows.shape == (shape if shape == (2, 2) else (4,))
+
+
+def test_names_lead_back() -> None:
+    names = TensorNames(
+        {"mlp.gate": "mlp.router", "a.weight": "b"},
+        stacked={"mlp.stacked.up_proj": ("mlp.experts.*.up_proj",)},
+        fused={"mlp.both": ("mlp.gate_proj", "mlp.up_proj")},
+    )
+    for ours, theirs in {
+        "layers.1.mlp.router.weight": "layers.1.mlp.gate.weight",
+        "layers.1.mlp.experts.7.up_proj.weight": "layers.1.mlp.stacked.up_proj.weight",
+        "layers.0.mlp.up_proj.weight": "layers.0.mlp.both.weight",
+        "layers.0.b": "layers.0.a.weight",
+        "norm.weight": "norm.weight",
+    }.items():
+        assert in_file(ours, names) == theirs
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "token_embd.weight",
+        "output_norm.weight",
+        "output.weight",
+        "blk.3.attn_q.weight",
+        "blk.3.attn_q.bias",
+        "blk.3.attn_norm.weight",
+        "blk.3.exp_probs_b.bias",
+        "blk.3.ffn_gate_inp.scale",
+        "blk.3.ssm_a",
+        "blk.3.ssm_dt.bias",
+        "blk.11.nextn.eh_proj.weight",
+        "blk.11.nextn.shared_head_norm.weight",
+    ],
+)
+def test_names_of_gguf_lead_back(name: str) -> None:
+    assert to_gguf(from_gguf(name)) == name

@@ -119,7 +119,7 @@ def _experts(fields: Fields) -> ExpertsSpec:
         **hub.expert_counts(fields, "n_routed_experts", "num_local_experts"),
         inner=inner,
         normalised=False,
-        scale=fields.number("routed_scaling_factor", 1.0),
+        scale=fields.positive("routed_scaling_factor", 1.0),
         shared_inner=inner * fields.integer("n_shared_experts"),
         groups=fields.integer("n_group", 1) if grouped else 1,
         active_groups=fields.integer("topk_group", 1) if grouped else 1,
