@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import re
 
-_TOWER = re.compile(r"^(?:model\.)?vision_model\.(?=conv1|ln_pre|positional|transformer\.res|vit_)")
+_TOWER = re.compile(
+    r"^(?:model\.)?vision_model\.(?=conv1|ln_pre|positional_embedding$|transformer\.res|vit_)"
+)
 _PRODUCT = re.compile(r"^(?:model\.)?vit_large_projector\.(?=weight$|bias$)")
 _LAYER = re.compile(r"^transformer\.resblocks\.(\d+)\.(.+)$")
 _IN_LAYER = {
