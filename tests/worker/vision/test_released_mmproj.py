@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import gguf
 import msgspec
 import pytest
 import torch
@@ -18,8 +19,8 @@ from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.model.video_facts import FrameSampling, GroupTexts, VideoFrames
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
-from tests.shared.media.media_tokenizer import MINIMAX, tokenizer
-from tests.worker.vision.mmproj_writer import write_text_half
+from tests.shared.media.media_tokenizer import MINIMAX, OF_VIDEOS, tokenizer
+from tests.worker.vision.mmproj_writer import write_mmproj, write_text_half
 from tests.worker.vision.newer_cases import ANYRES
 from tests.worker.vision.pictures import picture
 from tests.worker.vision.released_mmproj import write_released
@@ -264,3 +265,50 @@ def test_minimaxs_videos_are_prepared_as_of_its_release(tmp_path: Path) -> None:
     )
     bare = vocabulary().decode().replace("]<]video[>[", "]<]film[>[").encode()
     assert list(read_mmproj(mmproj, decoder, bare)[1].kinds) == ["image"]
+
+
+GLM_SAMPLING: dict[str, tuple[Any, FrameSampling]] = {
+    "Glm4.1v 9B Thinking": (
+        "whole",
+        FrameSampling(num_frames=0, fps=2.0, max_frames=4096, rule="glm4v", longest=300.0),
+    ),
+    "Zai-org_GLM-4.6V-Flash": (
+        "tenths",
+        FrameSampling(num_frames=0, fps=0.0, max_frames=4096, rule="glm46v", longest=300.0),
+    ),
+    "Some Finetune": ("", FrameSampling(num_frames=0)),
+}
+
+
+@pytest.mark.parametrize("name", GLM_SAMPLING)
+def test_glms_videos_are_those_of_the_release_that_the_file_names(
+    name: str, tmp_path: Path
+) -> None:
+    theirs, _ = both("glm4v")
+    text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    write_text_half(text, theirs)
+
+    def named(path: str, architecture: str) -> gguf.GGUFWriter:
+        writer = gguf.GGUFWriter(path, architecture)
+        writer.add_name(name)
+        return writer
+
+    write_mmproj(mmproj, theirs, named)
+    words = tokenizer(*OF_VIDEOS).to_str().encode()
+    _, media = read_mmproj(mmproj, read_config(GGUFFile(text)), words)
+    stamp, sampling = GLM_SAMPLING[name]
+    if not stamp:
+        assert list(media.kinds) == ["image"]
+        return
+    facts = media.kinds["video"]
+    assert facts.preparation == VideoFrames(
+        pixels=known(3),
+        min_pixels=112 * 112,
+        max_pixels=28 * 28 * 60_000,
+        patch=4,
+        merge=2,
+        sampling=sampling,
+        of_all=True,
+        texts=GroupTexts(begin="<|begin_of_image|>", end="<|end_of_image|>", stamp=stamp),
+    )
+    assert (facts.token, facts.shown_id) == ("<|video|>", media.kinds["image"].token_id)

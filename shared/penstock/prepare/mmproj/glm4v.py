@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from penstock.errors import UnsupportedModel
@@ -13,8 +15,19 @@ from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
 from penstock.prepare.mmproj.qwen_vl import FRAMES, merge_of, patch_tower
+from penstock.prepare.mmproj.videos import as_of_release
+from penstock.prepare.video_readers import GLM_BEGIN, GLM_END
 
-PICTURE = "<|image|>"
+PICTURE, VIDEO = "<|image|>", "<|video|>"
+NAMES = ("general.name", "general.basename", "general.version")
+VERSION = re.compile(r"(?<![\d.])4\.([156])V", re.IGNORECASE)
+VIDEO_CLASSES = {
+    "1": "Glm4vForConditionalGeneration",
+    "5": "Glm4vMoeForConditionalGeneration",
+    "6": "Glm46VForConditionalGeneration",
+}
+FRAME_PIXELS = (112 * 112, 28 * 28 * 2 * 30_000)
+"""The fewest and the most of all frames together."""
 PIXELS = (112 * 112, 28 * 28 * 15_000)
 """The fewest and the most that a picture has, as in transformers; the file doesn't say."""
 
@@ -56,9 +69,20 @@ def glm4v(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
         of_all=True,
     )
     token, token_id = tokens.id_of(PICTURE)
-    return VisionSpec(tower=tower, projector=projector), of_pictures(
-        preparation, token, token, token_id
-    )
+    kinds = of_pictures(preparation, token, token, token_id)
+    hub_class = _video_class(found)
+    if hub_class is not None and tokens.has(VIDEO, GLM_BEGIN, GLM_END):
+        named = {"image_token_id": PICTURE, "video_token_id": VIDEO}
+        kinds |= as_of_release(found, tokens, preparation, hub_class, named, FRAME_PIXELS)
+    return VisionSpec(tower=tower, projector=projector), kinds
+
+
+def _video_class(found: MmprojFile) -> str | None:
+    """The class whose rules a model's videos have. No key says them, so models are known by the
+    names that the converter copies; None: by none of these."""
+    said = " ".join(str(found.file.metadata.get(key, "")) for key in NAMES)
+    version = VERSION.search(said)
+    return None if version is None else VIDEO_CLASSES[version[1]]
 
 
 def _outputs(found: MmprojFile, name: str) -> int:

@@ -231,7 +231,7 @@ KINDS: dict[str, MmprojKind] = {
     "qwen3vl_merger": MmprojKind(
         "Qwen3-VL or Qwen3.5", ("qwen3", "qwen3_moe", "qwen3_5", "qwen3_5_moe"), qwen3_vl
     ),
-    "glm4v": MmprojKind("GLM-4.1V, 4.5V or GLM-OCR", ("glm4", "glm4_moe"), glm4v),
+    "glm4v": MmprojKind("GLM-4.1V, 4.5V, 4.6V or GLM-OCR", ("glm4", "glm4_moe"), glm4v),
     "llama4": MmprojKind("Llama 4", ("llama4",), llama4),
     "kimik25": MmprojKind("Kimi K2.5 or K2.6", ("deepseek_v3",), kimi_k25),
     "kimivl": MmprojKind("Kimi-VL", ("deepseek_v3",), kimi_vl),
