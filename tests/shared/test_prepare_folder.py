@@ -16,6 +16,7 @@ import pytest
 from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
 from penstock.prepare import find_prepared, load_manifest, prepare
 from penstock.prepare import folder as prepared_folder
+from penstock.prepare.folder import check_weights
 from penstock.prepare.inputs import folder_inputs
 from tests.shared.tiny_models import write_gguf, write_hub_folder
 
@@ -99,6 +100,26 @@ def test_a_damaged_folder_is_made_again(tmp_path: Path, model: Path, damage: str
     assert prepare(str(model), cache_dir=str(tmp_path / "cache")) == folder
     assert load_manifest(folder).name == "model"
     assert all((folder / name).stat().st_size for name in ("tokenizer.json", "chat_template.jinja"))
+
+
+def test_other_weights_of_the_same_size_and_time_are_prepared_again(
+    tmp_path: Path, model: Path
+) -> None:
+    folder = prepare(str(model), cache_dir=tmp_path)
+    former = load_manifest(folder)
+    check_weights(former)
+    weights = model / "model.safetensors"
+    status, whole = weights.stat(), weights.read_bytes()
+    weights.write_bytes(whole[:-7] + b"changed")
+    os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(StartupError, match=rf"{weights} isn't what it was when model was prepared"):
+        check_weights(former)
+    assert prepare(str(model), cache_dir=tmp_path) == folder
+    check_weights(load_manifest(folder))
+    assert load_manifest(folder).digest != former.digest
+    weights.unlink()
+    with pytest.raises(StartupError, match="isn't what it was"):
+        check_weights(former)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja"])

@@ -4,8 +4,9 @@ what comes is said as by a server that never had others."""
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,28 @@ def test_a_worker_that_dies_meanwhile(running: Server, expected: list[list[str]]
         os.kill(running.child("worker 0"), signal.SIGKILL)
         worked = change.result().status_code == 200
     assert said(running) == expected[1 if worked else 0]
+
+
+def test_a_file_that_was_replaced_on_disk_is_not_mixed_in(
+    start_server: Callable[..., Server], folder: Path, expected: list[list[str]], tmp_path: Path
+) -> None:
+    """Gateways go on with what was prepared. A worker that had to read the new file ends the
+    system, and the next one serves the new file."""
+    file = tmp_path / "served.gguf"
+    shutil.copy(folder / "0.gguf", file)
+    server = start_server(str(file), "--dtype", "float32")
+    assert said(server) == expected[0]
+    before = file.stat()
+    shutil.copy(folder / "1.gguf", tmp_path / "new")
+    (tmp_path / "new").replace(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # As archives and rsync do.
+    server.process.send_signal(signal.SIGUSR2)
+    wait_until(lambda: 'event="gateways restarted"' in server.stderr)
+    assert said(server) == expected[0]
+    os.kill(server.child("worker 0"), signal.SIGKILL)
+    assert server.process.wait(PATIENCE) != 0
+    assert f"{file} isn't what it was when served was prepared" in server.stderr
+    assert said(start_server(str(file), "--dtype", "float32")) == expected[1]
 
 
 def test_ranks_sleep_and_change_together(folder: Path, expected: list[list[str]]) -> None:

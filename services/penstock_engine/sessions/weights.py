@@ -16,7 +16,16 @@ from penstock_engine.facts import EngineFacts
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.sessions.frontends import Frontends
 
-OF_WEIGHTS = ("name", "source", "weights", "digest", "contents", "generation", "has_chat_template")
+OF_WEIGHTS = (
+    "name",
+    "source",
+    "weights",
+    "samples",
+    "digest",
+    "contents",
+    "generation",
+    "has_chat_template",
+)
 """Fields of a manifest that may be others: those of the weights, and what stays as it was."""
 
 
@@ -168,7 +177,11 @@ def has_begun(request: Request) -> bool:
 def with_weights(facts: EngineFacts, folder: str, model: PreparedModel) -> EngineFacts:
     """Facts of the same model with the weights of another folder."""
     changed = msgspec.structs.replace(
-        facts.model, source=model.source, weights=model.weights, digest=model.digest
+        facts.model,
+        source=model.source,
+        weights=model.weights,
+        samples=model.samples,
+        digest=model.digest,
     )
     return msgspec.structs.replace(
         facts, folder=folder, model=changed, started_as=facts.started_as or facts.model.digest

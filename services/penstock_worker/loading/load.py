@@ -13,6 +13,7 @@ from penstock.errors import StartupError
 from penstock.model.config import PreparedModel
 from penstock.model.media_facts import alignment_of
 from penstock.prepare import load_manifest
+from penstock.prepare.folder import check_weights
 from penstock.process import logs
 from penstock.process.start_phases import START
 from penstock.protocol.from_worker import Ready
@@ -97,6 +98,7 @@ def load(
     START.files = prepared.weights.files
     check_calculated(setup)
     if setup.load_format == "auto":
+        check_weights(prepared)
         try:
             check_tensors(prepared)
         except Unable as error:

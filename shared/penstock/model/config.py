@@ -369,6 +369,8 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
     """How pictures, sounds and videos are prepared; None: the model takes no media."""
     contents: dict[str, str] = {}
     """sha256 (hex) of the files beside it, by their names."""
+    samples: dict[str, str] = {}
+    """sha256 (hex) of samples of each file that weights are read from, by its path."""
 
     @property
     def family(self) -> str:

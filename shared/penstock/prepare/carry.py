@@ -15,7 +15,13 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import ModelNotFound, StartupError
-from penstock.prepare.folder import TEMPORARY, locked, readable_name, remove_stale
+from penstock.prepare.folder import (
+    TEMPORARY,
+    locked,
+    readable_name,
+    remove_stale,
+    sample_digest,
+)
 from penstock.prepare.resolve import Report, ResolvedModel
 
 
@@ -101,21 +107,3 @@ def _copy(copy: Path, base: Path, inputs: Sequence[Path]) -> None:
             making.rename(copy)
         finally:
             shutil.rmtree(making, ignore_errors=True)
-
-
-# A digest of a large file that doesn't read all of it.
-
-SAMPLE_BYTES = 65_536
-SAMPLES = 16
-
-
-def sample_digest(path: Path) -> bytes:
-    """sha256 of the file's size and of evenly spread samples. Raises OSError."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        digest.update(size.to_bytes(8, "little"))
-        for index in range(SAMPLES):
-            file.seek(max(0, size - SAMPLE_BYTES) * index // (SAMPLES - 1))
-            digest.update(file.read(SAMPLE_BYTES))
-    return digest.digest()

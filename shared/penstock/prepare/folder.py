@@ -25,7 +25,7 @@ from penstock.families import ENCODERS
 from penstock.families.finding import family_named
 from penstock.model.config import EncoderConfig, HeadConfig, PreparedModel, TransformersConfig
 
-FORMAT_VERSION = 12
+FORMAT_VERSION = 13
 """Raise it whenever the same input gives another prepared folder."""
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
@@ -132,8 +132,7 @@ def is_sound(folder: Path) -> bool:
         template = (folder / CHAT_TEMPLATE).read_bytes()
     except (ModelNotFound, UnsupportedModel, OSError):
         return False
-    weights = manifest.weights
-    if not all(map(os.path.exists, (*weights.files, *filter(None, [weights.mmproj])))):
+    if _changed(manifest) is not None:
         return False
     if manifest.contents != _contents(tokenizer, template):
         return False
@@ -149,6 +148,43 @@ def check_contents(manifest: PreparedModel, tokenizer: bytes, template: bytes) -
                 f"the prepared folder of {manifest.name} is damaged: {name} is not what was "
                 "written; `penstock pull` or `penstock prepare` creates it again"
             )
+
+
+def check_weights(manifest: PreparedModel) -> None:
+    """Raises StartupError for a file of weights that is no longer what was prepared: a process that
+    reads it now would go on by other weights with what another one has begun."""
+    changed = _changed(manifest)
+    if changed is not None:
+        raise StartupError(
+            f"{changed} isn't what it was when {manifest.name} was prepared: what was begun with "
+            "its former weights would go on with others. Start again to serve it as it is now"
+        )
+
+
+def _changed(manifest: PreparedModel) -> str | None:
+    """The first file of weights that is gone, or differs from what was prepared."""
+    for file, digest in manifest.samples.items():
+        try:
+            if sample_digest(Path(file)).hex() != digest:
+                return file
+        except OSError:
+            return file
+    return None
+
+
+SAMPLE_BYTES, SAMPLES = 65_536, 16
+
+
+def sample_digest(path: Path) -> bytes:
+    """sha256 of the file's size and of evenly spread samples. Raises OSError."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        digest.update(size.to_bytes(8, "little"))
+        for index in range(SAMPLES):
+            file.seek(max(0, size - SAMPLE_BYTES) * index // (SAMPLES - 1))
+            digest.update(file.read(SAMPLE_BYTES))
+    return digest.digest()
 
 
 def _contents(tokenizer: bytes, template: bytes) -> dict[str, str]:

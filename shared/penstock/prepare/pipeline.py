@@ -16,13 +16,14 @@ from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.model.config import ModelConfig, PreparedModel
 from penstock.prepare.by_transformers import is_for_transformers
-from penstock.prepare.carry import carried, sample_digest
+from penstock.prepare.carry import carried
 from penstock.prepare.checkpoint import Checkpoint
 from penstock.prepare.folder import (
     FORMAT_VERSION,
     default_cache_dir,
     folder_name,
     is_sound,
+    sample_digest,
     write_folder,
 )
 from penstock.prepare.inputs import CONFIG, MAX_JSON_BYTES, inputs_of
@@ -146,6 +147,7 @@ def _read(found: ResolvedModel, model_impl: ModelImpl, language_model_only: bool
 
 
 def _manifest(found: ResolvedModel, checkpoint: Checkpoint) -> PreparedModel:
+    samples = {file: sample_digest(Path(file)) for file in _weights_of(checkpoint)}
     return PreparedModel(
         format_version=FORMAT_VERSION,
         name=found.name,
@@ -153,19 +155,26 @@ def _manifest(found: ResolvedModel, checkpoint: Checkpoint) -> PreparedModel:
         config=checkpoint.config,
         generation=filled(checkpoint.generation, found.advised),
         weights=checkpoint.weights,
-        digest=_digest(checkpoint),
+        digest=_digest(checkpoint, samples),
         has_chat_template=bool(checkpoint.chat_template),
         add_bos=checkpoint.add_bos,
         pooling=checkpoint.pooling,
         media=checkpoint.media,
+        samples={file: digest.hex() for file, digest in samples.items()},
     )
 
 
-def _digest(checkpoint: Checkpoint) -> str:
+def _weights_of(checkpoint: Checkpoint) -> list[str]:
+    """The files that weights are read from."""
+    dense = () if checkpoint.pooling is None else checkpoint.pooling.files
+    files = [*checkpoint.weights.files, *(layer.file for layer in dense)]
+    return [*files, checkpoint.weights.mmproj] if checkpoint.weights.mmproj else files
+
+
+def _digest(checkpoint: Checkpoint, samples: dict[str, bytes]) -> str:
     """sha256 over everything that outputs depend on. Paths and times are not part of it, so two
-    machines with the same files agree; of the weights, evenly spread samples are read."""
+    machines with the same files agree. samples: of each file of weights, in their order."""
     pooling = checkpoint.pooling
-    dense = () if pooling is None else pooling.files
     stated = None if pooling is None else pooling.without_files()
     settings = (checkpoint.config, checkpoint.add_bos, stated)
     digest = hashlib.sha256(msgspec.json.encode(settings))
@@ -177,9 +186,6 @@ def _digest(checkpoint: Checkpoint) -> str:
         digest.update(package_of(checkpoint.config.architecture).encode())
     digest.update(hashlib.sha256(checkpoint.tokenizer_json).digest())
     digest.update(hashlib.sha256(checkpoint.chat_template.encode()).digest())
-    files = [*checkpoint.weights.files, *(layer.file for layer in dense)]
-    if checkpoint.weights.mmproj:
-        files.append(checkpoint.weights.mmproj)
-    for file in files:
-        digest.update(sample_digest(Path(file)))
+    for found in samples.values():
+        digest.update(found)
     return digest.hexdigest()
