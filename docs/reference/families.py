@@ -49,7 +49,15 @@ COMPARED = (
 BACKENDS = ("cpu", "triton", "reference")
 CONFIG_CLASSES = {
     f"{name}ForCausalLM": f"{name}TextConfig"
-    for name in ("Gemma3", "Gemma3n", "Gemma4", "MiniMaxM3VL", "Qwen3_5", "Qwen3_5Moe")
+    for name in (
+        "Gemma3",
+        "Gemma3n",
+        "Gemma4",
+        "Gemma4Unified",
+        "MiniMaxM3VL",
+        "Qwen3_5",
+        "Qwen3_5Moe",
+    )
 } | {"WhisperForConditionalGeneration": "WhisperConfig"}
 """Where transformers' class of configurations isn't called like the model's."""
 FROM_MEMORY = {
@@ -57,6 +65,7 @@ FROM_MEMORY = {
     "dots1",
     "solar_open",
     "cwm",
+    "gemma4_unified",
     "baichuan",
     "granitemoeshared",
     "falcon_mamba",

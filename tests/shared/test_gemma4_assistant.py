@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from transformers import Gemma4AssistantConfig, Gemma4AssistantForCausalLM
+from transformers import (
+    Gemma4AssistantConfig,
+    Gemma4AssistantForCausalLM,
+    Gemma4UnifiedAssistantConfig,
+    Gemma4UnifiedTextConfig,
+)
 
 from penstock.errors import UnsupportedModel
 from penstock.families.gemma4_assistant import beside
@@ -55,6 +60,34 @@ ASSISTANT: dict[str, Any] = {
 }
 """The config.json of an assistant of Gemma 4 26B-A4B."""
 
+TEXT_OF_12B = {key: value for key, value in TEXT.items() if "per_layer_input" not in key} | {
+    "model_type": "gemma4_unified_text"
+}
+OF_12B: dict[str, Any] = ASSISTANT | {
+    "architectures": ["Gemma4UnifiedAssistantForCausalLM"],
+    "model_type": "gemma4_unified_assistant",
+    "backbone_hidden_size": 3840,
+    "text_config": TEXT_OF_12B,
+}
+SERVED_12B: dict[str, Any] = {
+    "architectures": ["Gemma4UnifiedForConditionalGeneration"],
+    "model_type": "gemma4_unified",
+    "audio_config": {"audio_embed_dim": 640, "model_type": "gemma4_unified_audio"},
+    "image_token_id": 258_880,
+    "text_config": TEXT_OF_12B
+    | {
+        "hidden_size": 3840,
+        "intermediate_size": 15_360,
+        "num_hidden_layers": 48,
+        "layer_types": mixed(*["sliding"] * 5, "full") * 8,
+        "num_kv_shared_layers": 0,
+        "final_logit_softcapping": 30.0,
+        "use_bidirectional_attention": "vision",
+    },
+    "vision_config": {"model_type": "gemma4_unified_vision", "mm_embed_dim": 3840},
+}
+"""The config.json of Gemma 4 12B, likewise."""
+
 
 def test_layers_read_the_last_of_their_kind() -> None:
     served = read_config(Fields(EXPERTS["gemma-4-26b-a4b"], "the model"))
@@ -94,3 +127,49 @@ def test_what_transformers_reads_is_read() -> None:
     read = read_by_transformers(Gemma4AssistantForCausalLM, Gemma4AssistantConfig)
     assert read >= {"backbone_hidden_size", "use_ordered_embeddings"}
     assert read - fields._asked - HARMLESS == set()
+
+
+def test_gemma_4_12b_and_its_assistant() -> None:
+    served = read_config(Fields(SERVED_12B, "the model"))
+    assert (served.num_layers, served.per_layer_inputs, served.vision) == (48, None, None)
+    head = beside(read_head(Fields(OF_12B, "config.json")), served)
+    assert [layer.attention.reads for layer in head.layers] == [46, 46, 46, 47]
+    written = Gemma4UnifiedAssistantConfig(**OF_12B).to_dict()
+    again = written | {"architectures": OF_12B["architectures"]}
+    assert read_head(Fields(again, "config.json")) == read_head(Fields(OF_12B, "config.json"))
+    less = {key: value for key, value in OF_12B.items() if key != "backbone_hidden_size"}
+    usual = Gemma4UnifiedAssistantConfig(**less).backbone_hidden_size
+    assert read_head(Fields(less, "config.json")).served_hidden == usual
+
+
+def test_what_12b_leaves_out_is_transformers_default() -> None:
+    names = ("num_key_value_heads", "max_position_embeddings", "sliding_window", "vocab_size")
+    for name in names:
+        text = {key: value for key, value in SERVED_12B["text_config"].items() if key != name}
+        whole = text | {name: getattr(Gemma4UnifiedTextConfig(), name)}
+        less, more = (
+            read_config(Fields(SERVED_12B | {"text_config": each}, "config.json"))
+            for each in (text, whole)
+        )
+        assert less == more, name
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"enable_moe_block": True}, "enable_moe_block is True"),
+        ({"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input is 256"),
+        ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention is 'all'"),
+        ({"num_hidden_layers": 10**9}, "1000000000"),
+    ],
+)
+def test_other_12bs_are_refused(change: dict[str, Any], said: str) -> None:
+    text = SERVED_12B["text_config"] | change
+    with pytest.raises(UnsupportedModel, match=said):
+        read_config(Fields(SERVED_12B | {"text_config": text}, "config.json"))
+
+
+def test_an_assistant_of_another_kind_of_layers_is_refused() -> None:
+    for whole, text in ((OF_12B, TEXT), (ASSISTANT, TEXT_OF_12B)):
+        with pytest.raises(UnsupportedModel, match="model_type is 'gemma4"):
+            read_head(Fields(whole | {"text_config": text}, "config.json"))

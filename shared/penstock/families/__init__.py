@@ -18,6 +18,7 @@ from penstock.families.gemma2 import GEMMA, GEMMA2
 from penstock.families.gemma3 import EMBEDDING_GEMMA, GEMMA3
 from penstock.families.gemma3n import GEMMA3N
 from penstock.families.gemma4 import GEMMA4
+from penstock.families.gemma4_unified import GEMMA4_UNIFIED
 from penstock.families.glm4 import CHATGLM, GLM, GLM4, GLM4_MOE, SOLAR_OPEN
 from penstock.families.gpt_oss import GPT_OSS
 from penstock.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE, GRANITE_MOE_SHARED
@@ -80,6 +81,7 @@ FAMILIES: dict[str, Family] = {
         GEMMA3,
         GEMMA3N,
         GEMMA4,
+        GEMMA4_UNIFIED,
         PHI3,
         PHIMOE,
         SMOLLM3,

@@ -1,6 +1,7 @@
 """Gemma 4's assistant: a few layers that draft for a Gemma 4, whose keys and values they read.
 
-Sources: transformers' Gemma4AssistantConfig and Gemma4AssistantForCausalLM; for GGUF files,
+Sources: transformers' Gemma4AssistantConfig and Gemma4AssistantForCausalLM, and what these are
+called for Gemma 4 12B, Gemma4UnifiedAssistantConfig and so on; for GGUF files,
 llama.cpp's conversion/gemma.py and models/gemma4-assistant.cpp.
 """
 
@@ -10,12 +11,14 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families.gemma4 import GEMMA4, read_gguf
+from penstock.families.gemma4_unified import GEMMA4_UNIFIED
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import HeadConfig, ModelConfig
 from penstock.model.layer_spec import KVHeadsSpec
 
-CLASS = "Gemma4AssistantForCausalLM"
+OF_12B = "Gemma4UnifiedAssistantForCausalLM"
+CLASSES = ("Gemma4AssistantForCausalLM", OF_12B)
 """What `architectures` names in an assistant's config.json."""
 GGUF_ASSISTANT = "gemma4-assistant"
 """`general.architecture` of its GGUF files."""
@@ -24,25 +27,27 @@ OWN_INPUTS = ("hidden_size_per_layer_input", "vocab_size_per_layer_input")
 """Settings of inputs of each layer; the second says nothing where the first is 0."""
 REFUSED = ("enable_moe_block", "use_double_wide_mlp")
 """What an assistant's layers never have."""
-HIDDEN, GROUPS, LIKELIEST = 1536, 2048, 32
-"""Hidden size of the model, groups of ids and how many of them are drafted from, where config.json
-doesn't say."""
+HIDDEN, HIDDEN_OF_12B, GROUPS, LIKELIEST = 1536, 3840, 2048, 32
+"""Hidden size of the model, and of Gemma 4 12B, groups of ids and how many of them are drafted
+from, where config.json doesn't say."""
 
 
 def is_assistant(fields: Fields) -> bool:
     names = fields.values.get("architectures")
-    return isinstance(names, list) and CLASS in names
+    return isinstance(names, list) and any(name in names for name in CLASSES)
 
 
 def read_assistant(fields: Fields) -> HeadConfig:
     """Raises UnsupportedModel for a variant that isn't served."""
     text = fields.section(TEXT)
-    if text.text("model_type", "gemma4_text") != "gemma4_text":
-        raise text.wrong("model_type", "'gemma4_text'")
+    unified = OF_12B in fields.listed("architectures", str)
+    kind = "gemma4_unified_text" if unified else "gemma4_text"
+    if text.text("model_type", kind) != kind:
+        raise text.wrong("model_type", repr(kind))
     count = text.integer("num_hidden_layers")
     if text.integer(SHARED, 0) not in (0, count):
         raise text.wrong(SHARED, f"{count}, as many as there are layers,")
-    if text.integer(OWN_INPUTS[0], 256):
+    if text.integer(OWN_INPUTS[0], 0 if unified else 256):
         raise text.wrong(OWN_INPUTS[0], "0, as an assistant's layers have no inputs of their own,")
     for key in REFUSED:
         if text.flag(key, False):
@@ -51,7 +56,8 @@ def read_assistant(fields: Fields) -> HeadConfig:
         raise fields.wrong("tie_word_embeddings", "true")
     decoder = GEMMA4.read_hub(text.without(SHARED, *OWN_INPUTS).replaced({OWN_INPUTS[0]: 0}))
     groups = _id_groups(fields, decoder.vocab_size)
-    return _head(decoder, fields.integer("backbone_hidden_size", HIDDEN), groups)
+    usual = HIDDEN_OF_12B if unified else HIDDEN
+    return _head(decoder, fields.integer("backbone_hidden_size", usual), groups)
 
 
 def read_gguf_assistant(model: GGUFMetadata) -> HeadConfig:
@@ -114,7 +120,7 @@ def beside(head: HeadConfig, served: ModelConfig) -> HeadConfig:
     """Returns an assistant whose layers say which of a model's layers they read: the last one of
     their kind that stores keys and values. Raises UnsupportedModel for a model that it doesn't
     fit."""
-    if served.architecture != GEMMA4.name:
+    if served.architecture not in (GEMMA4.name, GEMMA4_UNIFIED.name):
         raise UnsupportedModel(f"it drafts for Gemma 4; the model is a {served.architecture}")
     sizes = (head.served_vocab, head.served_hidden)
     wanted = (served.vocab_size, served.hidden_size)

@@ -121,6 +121,17 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
             "final_logit_softcapping": 20.0,
         },
     ),
+    "gemma4-unified": (
+        "Gemma4Unified",
+        {key: value for key, value in GEMMA4.items() if "per_layer_input" not in key}
+        | {
+            "num_hidden_layers": 4,
+            "layer_types": mixed("sliding", "full", "sliding", "full"),
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "final_logit_softcapping": 20.0,
+        },
+    ),
     "gemma4-shared-kv": (
         "Gemma4",
         GEMMA4

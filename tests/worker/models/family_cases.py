@@ -71,7 +71,7 @@ BITS_ON_DEVICE = (
 
 HALVES = (
     *("Gemma3", "Gemma3n", "Gemma4", "Llama4", "MiniMaxM3VL", "Qwen3_5", "Qwen3_5Moe"),
-    "Step3p7",
+    *("Gemma4Unified", "Step3p7"),
 )
 """Families whose decoders transformers calls the text half of a model that sees."""
 

@@ -9,13 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    Gemma4AssistantConfig,
-    Gemma4AssistantForCausalLM,
-    Gemma4ForCausalLM,
-    Gemma4TextConfig,
-    GenerationConfig,
-)
+import transformers
+from transformers import GenerationConfig
 from transformers.generation.candidate_generator import (
     SinglePositionMultiTokenCandidateGenerator,
 )
@@ -27,6 +22,8 @@ from tests.worker.speculation.slow_heads import HIDDEN, VOCAB, circle
 WINDOW, GROUPS = 9, 43
 SIZES = COMMON | GROUPED | {"global_head_dim": 32, "sliding_window": WINDOW}
 NO_INPUTS = {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
+OF_12B = "of 12B"
+"""What llama.cpp's converter makes of its assistants wasn't seen."""
 CASES: dict[str, dict[str, Any]] = {
     "the last one stores": {
         "layer_types": mixed("sliding", "full", "sliding", "full"),
@@ -45,6 +42,11 @@ CASES: dict[str, dict[str, Any]] = {
         "num_global_key_value_heads": 1,
         "hidden_size_per_layer_input": 0,
     },
+    OF_12B: {
+        "layer_types": mixed("sliding", "full", "sliding", "full"),
+        "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1,
+    },
 }
 """Settings of the model, by what its last layers do. Of those that store keys and values, the last
 one sees everything in the first and third case, and stands in a window in the second."""
@@ -61,16 +63,22 @@ OWN: dict[str, Any] = {
 """Of the assistant."""
 
 
-def assistant_config(case: str, **more: Any) -> Gemma4AssistantConfig:
+def class_of(case: str, name: str) -> Any:
+    """transformers' class of that name for Gemma 4, which Gemma 4 12B has one of its own for."""
+    return getattr(transformers, f"Gemma4{'Unified' if case == OF_12B else ''}{name}")
+
+
+def assistant_config(case: str, **more: Any) -> Any:
     """`more`: of its layers, or of all of it."""
     alike = {key: CASES[case][key] for key in CASES[case] if "k_eq_v" in key or "global" in key}
     whole = {"backbone_hidden_size": HIDDEN, "num_centroids": GROUPS}
     whole |= {"centroid_intermediate_top_k": 12, "use_ordered_embeddings": "groups" in case}
     whole |= {key: more.pop(key) for key in [*more] if key in whole}
     text = SIZES | OWN | alike | more | {"tie_word_embeddings": True}
-    return Gemma4AssistantConfig(
-        text_config=Gemma4TextConfig(**text), attn_implementation="eager", **whole
-    )
+    if case == OF_12B:
+        text = {key: value for key, value in text.items() if key not in NO_INPUTS}
+    made = class_of(case, "TextConfig")(**text)
+    return class_of(case, "AssistantConfig")(text_config=made, attn_implementation="eager", **whole)
 
 
 @dataclass
@@ -135,9 +143,10 @@ def count_on(hub: Any, assistant: Any) -> None:
 def assisted(case: str, folder: Path, *, counts: bool = False) -> Assisted:
     """Writes both. `counts`: what either says is mostly the next id."""
     settings = SIZES | CASES[case]
-    hub = Gemma4ForCausalLM(Gemma4TextConfig(**settings, attn_implementation="eager")).eval()
+    config = class_of(case, "TextConfig")(**settings, attn_implementation="eager")
+    hub = class_of(case, "ForCausalLM")(config).eval()
     more = {"hidden_size": HIDDEN} if counts else {}
-    assistant = Gemma4AssistantForCausalLM(assistant_config(case, **more)).eval()
+    assistant = class_of(case, "AssistantForCausalLM")(assistant_config(case, **more)).eval()
     with torch.no_grad():
         randomise(hub, 1)
         randomise(assistant, 2)
@@ -148,7 +157,7 @@ def assisted(case: str, folder: Path, *, counts: bool = False) -> Assisted:
             count_on(hub, assistant)
     hub.save_pretrained(folder / "hub")
     # Buffers that no file has are theirs again.
-    hub = Gemma4ForCausalLM.from_pretrained(folder / "hub", attn_implementation="eager")
+    hub = class_of(case, "ForCausalLM").from_pretrained(folder / "hub", attn_implementation="eager")
     own = prepared_folder(write_assistant(assistant, folder / "assistant"), folder / "own")
     said = {"method": "mtp", "model": str(own)}
     return Assisted(hub, assistant, prepared_folder(folder / "hub", folder / "prepared"), said)

@@ -108,7 +108,9 @@ def _gemma_written(call: MarkPair, quote: str) -> Written:
 GEMMA4 = CallFormat(
     names=("gemma4",),
     models="Gemma 4",
-    recognised=Recognised(all_of=("<|tool_call>", "<tool_call|>"), families=("gemma4",)),
+    recognised=Recognised(
+        all_of=("<|tool_call>", "<tool_call|>"), families=("gemma4", "gemma4_unified")
+    ),
     call=_GEMMA_CALL,
     bodies=("named",),
     head=CallHead(pattern=rf"call:\s{{0,8}}(?P<name>{NAME})", before=("{",)),

@@ -41,7 +41,9 @@ APRIEL_THOUGHTS = ThoughtFormat(
 GEMMA4_THOUGHTS = ThoughtFormat(
     names=("gemma4",),
     models="Gemma 4",
-    recognised=Recognised(all_of=("<|channel>", "<channel|>"), families=("gemma4",)),
+    recognised=Recognised(
+        all_of=("<|channel>", "<channel|>"), families=("gemma4", "gemma4_unified")
+    ),
     block=MarkPair("<|channel>thought", "<channel|>"),
     tokens=("<|channel>", "<channel|>"),
 )
