@@ -4,10 +4,6 @@ nothing that happens to the server costs more than time. Each test runs in progr
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -19,116 +15,7 @@ from penstock.supervisor.ahead import ForkedAhead
 from penstock.supervisor.child import ChildSpec
 from penstock.supervisor.restarts import RestartSettings
 from tests.said import said as said_by
-
-PROGRAM = """
-import asyncio, json, os, random, signal, socket, subprocess, sys, threading, time, uuid
-import psutil
-from pathlib import Path
-from penstock.supervisor import fork_server
-from penstock.supervisor.fork_server import PATIENCE, ForkServer, serve
-
-class Role:
-    def imports(self, role):
-        pass
-
-    def run(self, words):
-        {child}
-        os._exit(0)
-
-def read():
-    known.append(Path("listed").read_text().split())
-
-known = []
-
-def tell(**said):
-    os.write(int(os.environ["PIPE"]), (json.dumps(said) + "\\n").encode())
-
-class Server:
-    '''Keeps the process running, as the supervisor's Child does.'''
-
-    def __init__(self, fd):
-        self.fd, self.pid, self.starts = fd, 0, 0
-        self.started, self.ended = asyncio.Event(), asyncio.Event()
-        self.most, self.pause = {starts}, 0.0
-        self.stopped = asyncio.get_running_loop().create_future()
-
-    async def run(self):
-        while self.starts < self.most:
-            command = [sys.executable, __file__, str(self.fd)]
-            process = await asyncio.create_subprocess_exec(*command, pass_fds=(self.fd,))
-            self.pid, self.starts = process.pid, self.starts + 1
-            self.started.set()
-            await process.wait()
-            self.ended.set()
-            await asyncio.wait([self.stopped], timeout=self.pause)
-        return "it was enough"
-
-    def kill(self):
-        if psutil.pid_exists(self.pid):
-            os.kill(self.pid, signal.SIGKILL)
-
-    async def stop(self, signum):
-        self.most = 0
-        self.stopped.set_result(None)
-        self.kill()
-        await self.ended.wait()
-
-async def main():
-    made = []
-    server = ForkServer(lambda fd: made.append(Server(fd)) or made[-1], Path("listed"))
-    own = made[0]
-    running = asyncio.create_task(server.run())
-    reading, writing = os.pipe()
-    pipe = os.fdopen(reading)
-
-    async def fork(*words):
-        return await server.fork(words, [writing], {{"PIPE": str(writing)}})
-
-    def heard():
-        return json.loads(pipe.readline())
-
-    try:
-        {parent}
-    finally:
-        running.cancel()
-        for each in made:
-            each.kill()
-
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        {before}
-        serve(int(sys.argv[1]), Role(), read)
-    else:
-        asyncio.run(main())
-"""
-
-
-def said(
-    tmp_path: Any, parent: str, child: str = "pass", before: str = "pass", starts: int = 9
-) -> Any:
-    """What the supervisor has printed, as JSON, once it has ended. child: what a fork does.
-    before: what the server does first.  starts: how often it is started at most."""
-
-    def lines(code: str, depth: int) -> str:
-        return textwrap.indent(textwrap.dedent(code), " " * depth).strip()
-
-    program = tmp_path / "program.py"
-    program.write_text(
-        PROGRAM.format(
-            parent=lines(parent, 8), child=lines(child, 8), before=lines(before, 8), starts=starts
-        )
-    )
-    done = subprocess.run(
-        [sys.executable, str(program)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    return json.loads(done.stdout)
+from tests.shared.fork_server_programs import said
 
 
 def test_it_gets_its_words_environment_and_files_and_nothing_else(tmp_path: Any) -> None:
@@ -235,7 +122,7 @@ IN_TIME = """
 def test_a_server_that_stands_still_is_not_waited_for_long(tmp_path: Any) -> None:
     stopped = """
         await (await fork("gateway")).wait()
-        server._patience = PATIENCE
+        fork_server.SOON = PATIENCE
         os.kill(own.pid, signal.SIGSTOP)
         """
     assert said(tmp_path, stopped + IN_TIME.lstrip()) == [None, True]
@@ -246,14 +133,48 @@ def test_nor_is_one_that_does_so_before_its_first_fork(tmp_path: Any) -> None:
     assert said(tmp_path, IN_TIME, before=before) == [None, True]
 
 
-def test_nor_is_one_that_is_to_be_started_again_later(tmp_path: Any) -> None:
-    gone = """
-        own.pause = 600.0
-        await own.started.wait()
-        own.kill()
-        await own.ended.wait()
-        """
-    assert said(tmp_path, gone + IN_TIME.lstrip()) == [None, True]
+def test_one_that_is_to_be_started_again_later_is_started_for_who_wants_a_fork(
+    tmp_path: Any,
+) -> None:
+    assert (
+        said(
+            tmp_path,
+            """
+            own.pause = 600.0
+            await own.started.wait()
+            own.kill()
+            await own.ended.wait()
+            print(json.dumps(await (await fork("gateway")).wait()))
+            """,
+            "os._exit(4)",
+        )
+        == 4
+    )
+
+
+def test_one_that_dies_time_and_again_is_not_waited_for_long(tmp_path: Any) -> None:
+    """Each of its lives begins the wait anew, but not for ever."""
+    before = "time.sleep(0.6); os._exit(1)"
+    assert said(tmp_path, IN_TIME, before=before, starts=10**9) == [None, True]
+
+
+def test_what_is_there_again_has_as_long_for_its_imports_as_the_first(tmp_path: Any) -> None:
+    """Seconds that are enough for a fork may be too few for that."""
+    assert (
+        said(
+            tmp_path,
+            """
+            await (await fork("gateway")).wait()
+            fork_server.SOON = 0.1
+            own.kill()
+            await own.ended.wait()
+            print(json.dumps(await (await fork("gateway")).wait()))
+            """,
+            "os._exit(4)",
+            "os.path.exists('again') and time.sleep(1.2); open('again', 'w').close()",
+        )
+        == 4
+    )
 
 
 def test_one_that_nobody_waits_for_any_more_ends(tmp_path: Any) -> None:
@@ -275,215 +196,6 @@ def test_one_that_nobody_waits_for_any_more_ends(tmp_path: Any) -> None:
         """,
         "tell(words=words)",
     ) == [["gateway", "second"]]
-
-
-def test_orphans_are_waited_for(tmp_path: Any) -> None:
-    """As the helpers of a gateway that is killed, which the supervisor never knew."""
-    found = said(
-        tmp_path,
-        """
-        process = await fork("gateway")
-        orphan = heard()["pid"]
-        code = await process.wait()
-        deadline = time.monotonic() + 60
-        while psutil.pid_exists(orphan) and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-        print(json.dumps([code, psutil.pid_exists(orphan)]))
-        """,
-        """
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0)
-        tell(pid=pid)
-        os._exit(3)
-        """,
-    )
-    assert found == [3, False]
-
-
-VERSIONED = """
-        version = open("version").read()
-        while version == "new" and not os.path.exists("ready"):
-            time.sleep(0.01)
-        """
-"""A server has what was installed when it was started, and takes its time for what is newer."""
-TELLS = "tell(version=version)"
-RENEWING = """
-        def install(version):
-            with open("version", "w") as file:
-                file.write(version)
-
-        async def of_fork():
-            await (await fork("gateway")).wait()
-            return heard()["version"]
-
-        install("old")
-        assert await of_fork() == "old"
-        install("new")
-        """
-
-
-def test_while_it_is_renewed_forks_are_the_formers_and_then_the_successors(tmp_path: Any) -> None:
-    found = said(
-        tmp_path,
-        RENEWING
-        + """
-        renewing = asyncio.create_task(server.renew())
-        while len(made) < 2:
-            await asyncio.sleep(0.01)
-        await made[1].started.wait()
-        meanwhile = await of_fork()
-        open("ready", "w").close()
-        renewed = await renewing
-        former = psutil.pid_exists(own.pid)
-        print(json.dumps([meanwhile, renewed, await of_fork(), former, server.child is made[1]]))
-        """,
-        TELLS,
-        VERSIONED,
-    )
-    assert found == ["old", True, "new", False, True]
-
-
-def test_a_successor_that_is_not_ready_in_time_is_ended(tmp_path: Any) -> None:
-    found = said(
-        tmp_path,
-        RENEWING
-        + """
-        fork_server.PATIENCE = 0.5
-        renewed = await server.renew()
-        print(json.dumps([renewed, await of_fork(), psutil.pid_exists(made[1].pid)]))
-        """,
-        TELLS,
-        VERSIONED,
-    )
-    assert found == [False, "old", False]
-
-
-def test_it_takes_the_place_of_one_that_does_not_fork_in_any_case(tmp_path: Any) -> None:
-    """It comes later, and has what was installed."""
-    found = said(
-        tmp_path,
-        RENEWING
-        + """
-        own.pause = 600.0
-        own.kill()
-        await own.ended.wait()
-        fork_server.PATIENCE = 0.5
-        renewed = await server.renew()
-        open("ready", "w").close()
-        print(json.dumps([renewed, await of_fork()]))
-        """,
-        TELLS,
-        VERSIONED,
-    )
-    assert found == [True, "new"]
-
-
-def test_who_waits_for_the_former_gets_a_fork_of_the_successor(tmp_path: Any) -> None:
-    found = said(
-        tmp_path,
-        RENEWING
-        + """
-        fork_server.LOOK_AT_SERVER = fork_server.SOON = 600.0
-        server._patience = 600.0
-        os.kill(own.pid, signal.SIGSTOP)
-        asking = asyncio.create_task(of_fork())
-        await asyncio.sleep(0)
-        open("ready", "w").close()
-        print(json.dumps([await server.renew(), await asking]))
-        """,
-        TELLS,
-        VERSIONED,
-    )
-    assert found == [True, "new"]
-
-
-def test_a_renewal_that_is_given_up_leaves_the_former(tmp_path: Any) -> None:
-    found = said(
-        tmp_path,
-        RENEWING
-        + """
-        renewing = asyncio.create_task(server.renew())
-        while len(made) < 2:
-            await asyncio.sleep(0.01)
-        await made[1].started.wait()
-        renewing.cancel()
-        await asyncio.gather(renewing, return_exceptions=True)
-        print(json.dumps([await of_fork(), psutil.pid_exists(made[1].pid)]))
-        """,
-        TELLS,
-        VERSIONED,
-    )
-    assert found == ["old", False]
-
-
-def test_what_is_to_be_read_is_known_to_later_forks(tmp_path: Any) -> None:
-    """Also of a server that was started after that."""
-    found = said(
-        tmp_path,
-        """
-        async def of_fork():
-            await (await fork("gateway")).wait()
-            return heard()["known"]
-
-        found = []
-        for folder in ("one", "two", "one"):
-            server.read(Path(folder))
-            found.append(await of_fork())
-        own.kill()
-        await own.ended.wait()
-        print(json.dumps([*found, await of_fork(), await server.renew(), await of_fork()]))
-        """,
-        "tell(known=known[-1])",
-        "Path('listed').exists() and read()",
-    )
-    both = ["one", "two"]
-    assert found == [["one"], both, both, both, True, both]
-
-
-def test_what_a_gateway_leaves_behind_is_waited_for_at_once(tmp_path: Any) -> None:
-    """What is in its group is nobody else's, so it isn't looked at twice, and needn't be first."""
-    found = said(
-        tmp_path,
-        """
-        fork_server.LOOK, fork_server.LOOKS = 0.01, 10**9
-        process = await fork("gateway")
-        orphan = heard()["pid"]
-        code = await process.wait()
-        while psutil.pid_exists(orphan):
-            await asyncio.sleep(0.01)
-        print(json.dumps(code))
-        """,
-        """
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            while os.getppid() == parent:
-                time.sleep(0.001)
-            os._exit(0)
-        tell(pid=pid)
-        os._exit(3)
-        """,
-    )
-    assert found == 3
-
-
-def test_what_others_wait_for_is_left_to_them(tmp_path: Any) -> None:
-    """Another thread may have started a process, in whatever group, and be slow to ask."""
-    found = said(
-        tmp_path,
-        """
-        codes = []
-        for group in (0, None):
-            process = subprocess.Popen(["sh", "-c", "exit 7"], process_group=group)
-            while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.1)
-            codes.append(process.wait())
-        print(json.dumps(codes))
-        """,
-    )
-    assert found == [7, 7]
 
 
 @pytest.mark.timeout(60)

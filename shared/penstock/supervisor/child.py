@@ -93,6 +93,7 @@ class Child:
         self._forks = forks
         self._process: Running | None = None
         self._stopping = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._renewing = False
 
     @property
@@ -167,14 +168,22 @@ class Child:
         if isinstance(decision, GiveUp):
             return f"{self.spec.name}: {reason or decision.why}"
         log.warning("child died", child=self.spec.name, how=how, restart_in=decision.delay)
-        await self._wait_for_stop(decision.delay)
+        await self._pause(decision.delay)
         return None
 
-    async def _wait_for_stop(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
+        """Until it is stopped, or wanted at once."""
+        self._hurried.clear()
+        ends = [asyncio.create_task(each.wait()) for each in (self._stopping, self._hurried)]
         try:
-            await asyncio.wait_for(self._stopping.wait(), seconds)
-        except TimeoutError:
-            pass
+            await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+
+    def hurry(self) -> None:
+        """Ends the pause after a death, if it is in one."""
+        self._hurried.set()
 
     async def stop(self, signum: int = signal.SIGTERM) -> None:
         """`signum`, then SIGKILL after the grace time. Returns when the process is gone."""

@@ -47,9 +47,12 @@ from penstock.supervisor.restarts import RestartPolicy, RestartSettings
 log = logs.get(__name__)
 
 PATIENCE = 30.0
-"""Seconds for the first forks, which wait for what they import."""
+"""Seconds for the first forks of a process, which wait for what it imports: several executed
+gateways would import the same at the same time."""
 SOON = 5.0
 """Seconds for later ones. By then, one that is executed serves on most machines."""
+LIVES = 2
+"""Of the process, for which one fork is waited: then what it imports may be what ends it."""
 LOOK_AT_SERVER = 0.5
 """Seconds between looks at the process while a fork is waited for. That ends when two in a row find
 it stopped (SIGSTOP) or gone. One isn't enough: the supervisor may have been stopped together with
@@ -83,7 +86,6 @@ class ForkServer:
         self._listed = listed
         self._folders: list[str] = []
         self._process = _Process(make)
-        self._patience = PATIENCE
 
     @property
     def child(self) -> Child:
@@ -136,9 +138,7 @@ class ForkServer:
         told = msgspec.json.encode(Told(list(words), dict(environment), list(inherited)))
         while True:
             asked = self._process
-            forked = await asked.fork(told, inherited, self._patience)
-            if forked is not None:
-                self._patience = SOON
+            forked = await asked.fork(told, inherited)
             if forked is not None or asked is self._process:
                 return forked
             # It was renewed meanwhile.
@@ -153,6 +153,8 @@ class _Process:
         self._ours.setblocking(False)
         self.child = make(self._theirs.fileno())
         self._running: asyncio.Task[None] | None = None
+        self._forking: int | None = None
+        """The pid that made the latest fork."""
 
     def begin(self) -> None:
         """From now on it is kept running."""
@@ -212,30 +214,42 @@ class _Process:
                 raise
         return ours
 
-    async def fork(
-        self, told: bytes, inherited: Sequence[int], patience: float
-    ) -> ForkedProcess | None:
-        """One that does as it is told; None if there is none in time (seconds)."""
+    async def fork(self, told: bytes, inherited: Sequence[int]) -> ForkedProcess | None:
+        """One that does as it is told; None if there is none in time."""
         with suppress(OSError, ValueError, TimeoutError), self._ask(told, inherited) as answering:
-            async with asyncio.timeout(patience) as waiting:
+            async with asyncio.timeout(self._patience) as waiting:
                 looking = asyncio.create_task(self._look(waiting))
                 try:
                     pid = await asyncio.get_running_loop().sock_recv(answering, 32)
                 finally:
                     looking.cancel()
             process = ForkedProcess(int(pid))  # Empty: it has ended without a fork.
+            self._forking = self.child.pid
             process.watch()
             answering.send(_GO)  # One that doesn't hear that ends, as its place may be filled.
             return process
         return None
 
+    @property
+    def _patience(self) -> float:
+        """Seconds. What has forked is past its imports."""
+        return SOON if self.runs and self.child.pid == self._forking else PATIENCE
+
     async def _look(self, waiting: asyncio.Timeout) -> None:
-        """Ends the wait for a fork once the process is down."""
-        down = 0
-        while down < 2:
+        """Ends the wait for a fork once the process is down, or has died time and again. One that
+        is to be started later is started now, and has as long for its imports as the first."""
+        loop = asyncio.get_running_loop()
+        down, lives, seen = 0, 0, None
+        if not self.runs:
+            seen = self.child.pid
+            self.child.hurry()
+        while down < 2 and lives <= LIVES:
+            if self.child.pid != seen:
+                seen, lives = self.child.pid, lives + 1
+                waiting.reschedule(loop.time() + self._patience)
             await asyncio.sleep(LOOK_AT_SERVER)
             down = 0 if self.runs else down + 1
-        waiting.reschedule(asyncio.get_running_loop().time())
+        waiting.reschedule(loop.time())
 
 
 def kept_child(spec: ChildSpec, failure_file: Path, ahead: ForkedAhead) -> Child:

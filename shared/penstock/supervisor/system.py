@@ -34,10 +34,13 @@ from penstock.supervisor.models.fleet import ModelFleet
 from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
 from penstock.supervisor.report import StartupReport
+from penstock.supervisor.restarts import RestartPolicy, RestartSettings
 from penstock.supervisor.rolling import ROLL, Rolling, engine_ready, file_there, http_ready
 
 log = logs.get(__name__)
 
+FORKED = RestartSettings(max_delay=1.0)
+"""Of gateways: a fork takes a fraction of a second of a processor, however often it dies."""
 SHUTDOWN_MARGIN = 2.0
 """Seconds that a gateway or engine core gets beyond the time that its open requests get."""
 
@@ -237,6 +240,7 @@ class System:
             spec,
             runtime.path / f"{spec.name.replace(' ', '-')}.failure",
             system_was_ready=lambda: self.was_ready,
+            policy=RestartPolicy(None if forks is None else FORKED),
             ahead=self.options.ahead,
             forks=forks,
         )
