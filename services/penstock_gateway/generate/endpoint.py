@@ -276,7 +276,8 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             "" if asked.adapter is None else asked.adapter.digest,
         )
         if replay is not None:
-            request, head = replay.fixed(request, head, asked.engine.welcome.seed)
+            welcome = asked.engine.welcome
+            request, head = replay.fixed(request, head, welcome.seed, welcome.template_sha256)
         job = await self.prepare(request, asked.engine, head, lease)
         if replay is not None:
             replay.check_choices(len(job.prompt_token_ids) * job.params[0].n)

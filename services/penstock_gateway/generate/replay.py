@@ -61,7 +61,7 @@ class Origin(NamedTuple):
     """What the answer to a request was left to chance, and what it is an answer of.
 
     created: Unix time, seconds.  name: of the reply's id.  body: digest of body and tenant.  model:
-    digest of the model's fingerprint.
+    digest of the model's fingerprint and of its chat template.
     """
 
     created: int
@@ -132,20 +132,25 @@ class ReplayedRequest:
         return sum(each.tokens for each in self.known)
 
     def fixed(
-        self, request: Fields, head: ReplyHead, default_seed: int | None
+        self, request: Fields, head: ReplyHead, default_seed: int | None, template: str
     ) -> tuple[Fields, ReplyHead]:
         """The request and the head of its reply, with nothing left to chance. default_seed: the
-        server's. Raises InvalidRequest where the model is another than the stream's was, and
-        EngineUnavailable where nobody can tell yet."""
+        server's.  template: digest of the chat template. Raises InvalidRequest where the model or
+        the template is another than the stream's was, and EngineUnavailable where nobody can tell
+        yet."""
         seed = getattr(request, "seed", None)
         if seed is None:
             seed = self._seed if self._origin is not None or default_seed is None else default_seed
-        model = hashlib.sha256(f"{head.model} {head.system_fingerprint}".encode()).digest()[:6]
+        served = f"{head.model} {head.system_fingerprint} {template}"
+        model = hashlib.sha256(served.encode()).digest()[:6]
         origin = Origin(self._created, seed % 2**64, self._name, self._body, model)
         if self._origin is not None and origin.model != self._origin.model:
             if head.system_fingerprint is None:
                 raise EngineUnavailable("no worker is ready yet to go on with the stream")
-            raise _wrong("the model or its weights have changed since", code="model_changed")
+            raise _wrong(
+                "the model, its weights or its chat template have changed since",
+                code="model_changed",
+            )
         self._written = origin.written()
         # A retry comes at another time, and a draw is the same with a seed of the client's.
         self._answer = origin._replace(created=0).written().encode()

@@ -13,6 +13,7 @@ from penstock.errors import StartupError
 from penstock.prepare import find_prepared
 from penstock.supervisor.child import ChildSpec, ended_when_stopped, read_failure, start
 from penstock.supervisor.restarts import describe
+from penstock.text.given_template import kept_template
 
 
 class Stopped(Exception):
@@ -88,3 +89,11 @@ async def with_draft_folder(config: EngineConfig, preparation: Preparation) -> E
     folder = await preparation.folder(own)
     speculation = config.speculation.with_model(str(folder))
     return msgspec.structs.replace(config, speculation=speculation)
+
+
+def with_kept_template(config: EngineConfig) -> EngineConfig:
+    """Returns a configuration that holds the chat template that a file of it names: else an engine
+    core that dies would come back with what the file holds by then."""
+    template = kept_template(config.model.chat_template)
+    model = msgspec.structs.replace(config.model, chat_template=template)
+    return msgspec.structs.replace(config, model=model)

@@ -31,7 +31,12 @@ from penstock.supervisor.data_lock import DataLock
 from penstock.supervisor.fork_server import ForkServer, kept_child
 from penstock.supervisor.front import FrontSpecs, grpc_ready
 from penstock.supervisor.models.fleet import ModelFleet
-from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
+from penstock.supervisor.preparing import (
+    Preparation,
+    Stopped,
+    with_draft_folder,
+    with_kept_template,
+)
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
 from penstock.supervisor.report import StartupReport
 from penstock.supervisor.restarts import RestartPolicy, RestartSettings
@@ -164,7 +169,7 @@ class System:
         if self._stop.is_set():
             preparation.stop()
         folder = await preparation.folder(self.config.engine.model)
-        engine = await with_draft_folder(self.config.engine, preparation)
+        engine = with_kept_template(await with_draft_folder(self.config.engine, preparation))
         self.config = msgspec.structs.replace(self.config, engine=engine)
         return folder
 

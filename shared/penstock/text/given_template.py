@@ -14,9 +14,25 @@ def read_template(given: str) -> str:
 
     Raises StartupError for a file that can't be read, and for a template that doesn't compile.
     """
-    source = given if "{" in given or "\n" in given else _read_file(Path(given))
+    source = given if _is_template(given) else _read_file(Path(given))
     _check(source)
     return source
+
+
+def kept_template(given: str | None) -> str | None:
+    """The template itself where a file is named: a process that is started again has what the first
+    had. What can't be read, or would be taken for a name, stays: `read_template` looks at it."""
+    if given is None or _is_template(given):
+        return given
+    try:
+        source = _read_file(Path(given))
+    except StartupError:
+        return given
+    return source if _is_template(source) else given
+
+
+def _is_template(given: str) -> bool:
+    return "{" in given or "\n" in given
 
 
 def _read_file(path: Path) -> str:

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError, StartupError
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.prepare import load_manifest
 from penstock.supervisor.child import Child, ChildSpec
-from penstock.supervisor.preparing import Preparation, with_draft_folder
+from penstock.supervisor.preparing import Preparation, with_draft_folder, with_kept_template
 from penstock.supervisor.replicas import EngineAddresses, Replica, make_replicas
 from penstock.supervisor.restarts import GiveUp, Restart, RestartPolicy, describe
 
@@ -99,7 +99,7 @@ class ModelProcesses:
         preparation = Preparation(self._place() / "prepare.failure", config.log)
         self._preparation = preparation
         self._folder = await preparation.folder(config.engine.model)
-        engine = await with_draft_folder(config.engine, preparation)
+        engine = with_kept_template(await with_draft_folder(config.engine, preparation))
         config = msgspec.structs.replace(config, engine=engine)
         self._config, gib = within_memory(self.entry, config, self._folder)
         return self._folder, gib

@@ -1,0 +1,128 @@
+"""A model's files that are replaced on disk change nothing in a running system, whichever of its
+processes is started again: not even what the processes that come later read. The next start has
+them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from testing.serving import Server, wait_until
+from tests.shared.tiny_models import CHATML, write_hub_folder
+
+pytestmark = [pytest.mark.timeout(400)]
+
+ASKED = {"messages": [{"role": "user", "content": "abba and baab"}]}
+
+
+def write_weights(folder: Path) -> None:
+    """Of LLAMA_CONFIG, drawn at random."""
+    drawn = np.random.default_rng(3)
+    layer = "model.layers.0."
+    shapes = {
+        "model.embed_tokens.weight": (700, 24),
+        "model.norm.weight": (24,),
+        "lm_head.weight": (700, 24),
+        f"{layer}input_layernorm.weight": (24,),
+        f"{layer}post_attention_layernorm.weight": (24,),
+        f"{layer}self_attn.q_proj.weight": (24, 24),
+        f"{layer}self_attn.k_proj.weight": (8, 24),
+        f"{layer}self_attn.v_proj.weight": (8, 24),
+        f"{layer}self_attn.o_proj.weight": (24, 24),
+        f"{layer}mlp.gate_proj.weight": (48, 24),
+        f"{layer}mlp.up_proj.weight": (48, 24),
+        f"{layer}mlp.down_proj.weight": (24, 48),
+    }
+    tensors = {n: drawn.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    written = write_hub_folder(tmp_path / "model")
+    write_weights(written)
+    return written
+
+
+def replace_file(file: Path, content: str) -> None:
+    """Another file under the same name, as an update puts it there."""
+    other = file.with_suffix(".new")
+    other.write_text(content)
+    other.replace(file)
+
+
+def swap_letters(file: Path) -> None:
+    """Gives a and b each other's ids."""
+    said = json.loads(file.read_text())
+    ids = said["model"]["vocab"]
+    ids["a"], ids["b"] = ids["b"], ids["a"]
+    replace_file(file, json.dumps(said))
+
+
+def chat(server: Server) -> tuple[list[int], Any]:
+    """The prompt's ids, and the answer as text and ids."""
+    body = {**ASKED, "temperature": 0.8, "seed": 7, "max_tokens": 24, "return_token_ids": True}
+    body["ignore_eos"] = True
+    status, answer = server.post("/v1/chat/completions", body)
+    assert status == 200, answer
+    (choice,) = answer["choices"]
+    status, prompt = server.post("/tokenize", ASKED)
+    assert status == 200, prompt
+    return prompt["tokens"], (choice["message"]["content"], choice["token_ids"])
+
+
+def renewed_one_by_one(server: Server) -> list[Any]:
+    """What is said after each process that could read files was started again."""
+    answers = []
+    server.process.send_signal(signal.SIGUSR2)
+    wait_until(lambda: 'event="gateways restarted"' in server.stderr)
+    answers.append(chat(server))
+    for names in (["engine"], ["worker 0"], ["fork-server", "gateway 0"]):
+        boot = server.get("/status")[1]["boot"]
+        killed = {name: server.child(name) for name in names}
+        for pid in killed.values():
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda k=killed: not set(k.values()) & set(server.processes().values()))
+        wait_until(lambda k=killed: set(k) <= set(server.processes()))
+        if "engine" in names:
+            wait_until(lambda b=boot: server.engine_replaced(b))
+        wait_until(server.ready)
+        answers.append(chat(server))
+    return answers
+
+
+def test_a_replaced_tokenizer_is_that_of_the_next_start(
+    start_server: Callable[..., Server], folder: Path
+) -> None:
+    """Neither a gateway that is renewed nor one whose engine core was has another one's ids."""
+    server = start_server(str(folder))
+    before = chat(server)
+    swap_letters(folder / "tokenizer.json")
+    assert renewed_one_by_one(server) == [before] * 4
+    server.stop()
+    after = chat(start_server(str(folder)))
+    assert len(after[0]) == len(before[0])
+    assert after[0] != before[0]
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["the model's own", "--chat-template"])
+def test_so_is_a_replaced_chat_template(
+    start_server: Callable[..., Server], folder: Path, tmp_path: Path, own: bool
+) -> None:
+    template = (folder if own else tmp_path) / "chat_template.jinja"
+    template.write_text(CHATML)
+    flags = () if own else ("--chat-template", str(template))
+    server = start_server(str(folder), *flags)
+    before = chat(server)
+    replace_file(template, "Once upon a time {{ messages[0].content }}")
+    assert renewed_one_by_one(server) == [before] * 4
+    server.stop()
+    assert chat(start_server(str(folder), *flags))[0] != before[0]
