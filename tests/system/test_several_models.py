@@ -9,7 +9,6 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -21,7 +20,6 @@ from openai import OpenAI
 from testing.serving import PATIENCE, Server, wait_until
 from tests.shared.tiny_models import write_gguf
 from tests.system.test_batches import begin, choice_of, ended, results
-from tests.system.test_resumed_streams import COMPLETIONS, Reader, kill_all
 
 pytestmark = [pytest.mark.timeout(1800)]
 
@@ -29,7 +27,6 @@ SHAPES = {"one": (3, 1), "two": (4, 2), "three": (6, 2)}
 """Heads and KV heads: so their weights differ."""
 PROMPTS = [f"{word} {number}" for number in range(4) for word in ("abc", "hello", "def add")]
 AT_ONCE = 12
-LONG: dict[str, Any] = {"max_tokens": 100, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
@@ -225,27 +222,3 @@ def test_models_named_side_by_side_are_all_there_when_it_is_ready(files: dict[st
             wait_until(lambda: state_of(server, "one")["ready"], PATIENCE)
             reply = client.post("/v1/completions", json=body_of("abc", "one", stream=False))
             assert reply.status_code == 200
-
-
-def test_streams_of_both_models_outlive_their_gateways(files: dict[str, str]) -> None:
-    """All gateways are killed under streams of two models: each answer is whole and its own."""
-    gateways = ["gateway 0", "gateway 1"]
-    asked = [
-        {**body_of(PROMPTS[number % len(PROMPTS)], model, stream=True), "seed": number, **LONG}
-        for number in range(12)
-        for model in ("one", "two")
-    ]
-    flags = ("--gateways", str(len(gateways)), "--max-num-seqs", "2")
-    with Server(files["one"], files["two"], *flags) as server, ThreadPoolExecutor() as pool:
-
-        def read(reader: Reader) -> list[Any]:
-            return [pool.submit(reader.read, (COMPLETIONS, body)) for body in asked]
-
-        undisturbed = [each.result(PATIENCE) for each in read(Reader(server))]
-        assert {said["model"] for said in undisturbed} == {"one", "two"}
-        reader = Reader(server)
-        reading = read(reader)
-        wait_until(lambda: reader.begun > 2)
-        kill_all(server, gateways)
-        wait_until(lambda: reader.resumed > 0)
-        assert [each.result(PATIENCE) for each in reading] == undisturbed
