@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -83,7 +84,9 @@ def by_our_names(
         if names.layers_for_drafts and (parsed.layer or 0) >= config.num_layers:
             continue
         for ours, part in _parts(parsed, stored, names, config):
-            if ours.endswith(LOGARITHMS) or (names.correction_row and ours.endswith(CORRECTION)):
+            if ours.endswith(LOGARITHMS):  # of one dimension or two, in some files a row
+                part = replace(part, shape=(math.prod(part.shape),))
+            elif names.correction_row and ours.endswith(CORRECTION):
                 part = replace(part, shape=_unwrapped(part.shape))
             if ours in found:
                 raise UnsupportedModel(f"the checkpoint has the tensor {ours} twice")

@@ -37,6 +37,8 @@ class GGUFMetadata:
     """The architecture's keys, without its name in front: `embedding_length`."""
     tensors: Mapping[str, GGUFTensor]
     vocab_size: int
+    architecture: str = ""
+    """As the file calls it, where one family reads several."""
 
     def sizes(self, **of_each_layer: int) -> dict[str, Any]:
         """Fields of ModelConfig: sizes, and whether embedding and head are tied. of_each_layer:

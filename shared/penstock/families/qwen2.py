@@ -48,10 +48,13 @@ def _model(fields: Fields, name: str) -> ModelConfig:
     )
 
 
+PADDLEOCR = "paddleocr"
+
+
 def _gguf(model: GGUFMetadata) -> ModelConfig:
-    """PaddleOCR-VL's decoder is Qwen2-VL's without biases."""
+    """PaddleOCR-VL's decoder is Qwen2-VL's without biases; other files need theirs."""
     sizes = model.sizes()
-    bias = model.has("attn_q.bias", "attn_k.bias", "attn_v.bias")
+    bias = model.architecture != PADDLEOCR
     return ModelConfig(
         architecture="qwen2",
         **sizes,
@@ -67,7 +70,7 @@ QWEN2 = Family(
     "Qwen2, Qwen2.5",
     _hub,
     gguf="qwen2",
-    gguf_also=("qwen2vl", "paddleocr"),
+    gguf_also=("qwen2vl", PADDLEOCR),
     read_gguf=_gguf,
 )
 MIMO = Family("mimo", ("MiMoForCausalLM",), "MiMo", _hub_mimo, own_head=LAYERS_OF_THEIR_OWN)

@@ -147,7 +147,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
     if embedding is None or len(embedding.shape) != 2:
         raise UnsupportedModel(f"{where}: the tensor token_embd.weight is missing")
     with odd_values_refused(where):
-        config = read(GGUFMetadata(keys, file.tensors, embedding.shape[0]))
+        config = read(GGUFMetadata(keys, file.tensors, embedding.shape[0], name))
     _refuse_variants(keys)
     return check_config(config, where)
 
