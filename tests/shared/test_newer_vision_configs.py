@@ -10,6 +10,7 @@ import pytest
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import LatentSpec
 from penstock.model.projector_spec import SquarePoolProjector, TwiceProjector, WindowProjector
 from penstock.model.tower_spec import AxialPositions, LearnedPositions, MergingSpec, RotaryPositions
 from penstock.prepare.hub_config import read_config
@@ -24,6 +25,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma-4-e2b": RELEASES["google/gemma-4-E2B-it"]["config"],
     "minimax-m3": RELEASES["nvidia/MiniMax-M3-NVFP4"]["config"],
     "kimi-k2.5": RELEASES["moonshotai/Kimi-K2.5"]["config"],
+    "kimi-vl": RELEASES["moonshotai/Kimi-VL-A3B-Instruct"]["config"],
 } | FROM_MEMORY
 
 
@@ -64,6 +66,12 @@ def test_what_they_are_made_of() -> None:
     assert (kimi.vision.tower.num_layers, kimi.vision.patches_in_row) == (27, 4)
     assert kimi.vision.tower.positions == RotaryPositions(
         table=64, cubic=True, by_turns=True, adjacent=True
+    )
+    smaller = read("kimi-vl")
+    assert smaller.vision == kimi.vision
+    assert smaller.layers[1].attention is not None
+    assert smaller.layers[1].attention.latent == LatentSpec(
+        rank=512, rotating=64, plain=128, value=128
     )
     minimax = read("minimax-m3")
     assert minimax.vision is not None
@@ -140,6 +148,19 @@ def test_what_they_are_made_of() -> None:
         ("kimi-k2.5", {"vision_config__vt_hidden_size": 10**9}, "hidden_size"),
         ("kimi-k2.5", {"vision_config__mm_hidden_size": 10}, "mm_hidden_size"),
         ("kimi-k2.5", {"text_config__model_type": "llama"}, "kimi_k2 are"),
+        ("kimi-vl", {"vision_config__merge_kernel_size": [2]}, "merge_kernel_size"),
+        ("kimi-vl", {"vision_config__merge_kernel_size": [999, 999]}, "merge_kernel_size"),
+        ("kimi-vl", {"vision_config__init_pos_emb_height": 10**9}, "pos_emb_height"),
+        ("kimi-vl", {"vision_config__init_pos_emb_width": 32}, "pos_emb_width"),
+        ("kimi-vl", {"vision_config__hidden_size": 10**9}, "hidden_size"),
+        ("kimi-vl", {"vision_config__intermediate_size": 0}, "intermediate_size"),
+        ("kimi-vl", {"vision_config__num_hidden_layers": 10**9}, "num_layers is 1000000000"),
+        ("kimi-vl", {"vision_config__num_attention_heads": 17}, "don't divide"),
+        ("kimi-vl", {"vision_config__num_attention_heads": 576}, "multiple of 4"),
+        ("kimi-vl", {"vision_config__patch_size": 0}, "patch_size"),
+        ("kimi-vl", {"text_config__model_type": "kimi_k2"}, "deepseek_v3 are"),
+        ("kimi-vl", {"text_config__topk_method": "greedy"}, "topk_method"),
+        ("kimi-vl", {"text_config__scoring_func": "softmax"}, "scoring_func"),
         ("minimax-m3", {"vision_config__rope_mode": "2d"}, "rope_mode"),
         ("minimax-m3", {"vision_config__position_embedding_type": "learned"}, "position_emb"),
         ("minimax-m3", {"vision_config__num_attention_heads": 320}, "at least 6"),

@@ -218,6 +218,7 @@ MODELS: dict[str, Callable[[Path], Model]] = {
     "lines and levels": seen_by("granite4-vision"),
     "patches turned by frame, row and column": seen_by("minimax-m3"),
     "tiles": seen_by("qianfan-ocr"),
+    "patches and latents": seen_by("kimi-vl"),
     "windows": seen_by("step-3.7"),
     "pages in lines": seen_by("deepseek-ocr"),
     "pages and queries": seen_by("deepseek-ocr2"),

@@ -40,6 +40,7 @@ CLASSES: dict[str, dict[str, Any]] = {
     "Granite4VisionImageProcessor": _LLAVA_NEXT,
     "PaddleOCRVLImageProcessor": _CLIP,
     "Kimi_K25ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
+    "KimiVLImageProcessor": _CLIP,
     "DeepseekOcr2ImageProcessor": {
         "resample": 3,
         "image_mean": HALF,

@@ -35,6 +35,7 @@ from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.patch_readers import (
     gemma4,
     kimi_k25,
+    kimi_vl,
     minimax_m3,
     of_kimi,
     of_minimax,
@@ -130,6 +131,8 @@ def _settings(path: Path) -> ImageSettings | None:
     values, where = _section(path, "image_processor")
     if "media_proc_cfg" in values:
         values = of_kimi(values["media_proc_cfg"], where)
+    if "in_token_limit" in values:  # of Kimi-VL's makers, whose file may name no class
+        values = {"image_processor_type": "KimiVLImageProcessor"} | values
     if "process_image_mode" in values:
         values = of_minimax(values, where)
     if not values:
@@ -283,6 +286,7 @@ READERS: dict[str, Reader] = {
     "PaddleOCRVLForConditionalGeneration": paddleocr_vl,
     "Kimi_K25ForConditionalGeneration": kimi_k25,
     "KimiK25ForConditionalGeneration": kimi_k25,
+    "KimiVLForConditionalGeneration": kimi_vl,
     "Lfm2VlForConditionalGeneration": lfm2_vl,
     "Llama4ForConditionalGeneration": llama4,
     "MiniCPMV4_6ForConditionalGeneration": minicpmv4_6,

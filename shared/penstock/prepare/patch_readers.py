@@ -1,5 +1,5 @@
 """How pictures are prepared of which patches are cut before a tower sees them: Qwen-VL's, GLM's,
-PaddleOCR-VL's, Kimi K2.5's and MiniMax M3's."""
+PaddleOCR-VL's, Kimi K2.5's, Kimi-VL's and MiniMax M3's."""
 
 from __future__ import annotations
 
@@ -73,19 +73,47 @@ def paddleocr_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -
 
 
 def kimi_k25(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    patch, merge = settings.integer("patch_size", 14), settings.integer("merge_size", 2)
-    most, size = settings.integer("max_patches", 16_384), settings.section("size")
+    size = settings.section("size")
     longest = size.integer("max_height", 512)
     if size.integer("max_width", longest) != longest or not 1 <= longest <= 4096:
         raise settings.wrong("size", "one max_height and max_width, 1 to 4096 patches,")
-    vision = config.section("vision_config")
+    merge, most = settings.integer("merge_size", 2), settings.integer("max_patches", 16_384)
+    named = ("merge_size", [merge, merge]), ("max_patches", most)
+    return _never_larger(settings, config, tokens, *named, longest)
+
+
+def kimi_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Its makers refuse a picture with a side of more patches than their rotation has places,
+    which is made smaller here, as Kimi K2.5's is."""
+    if not settings.flag("pad_input", False):
+        raise settings.wrong("pad_input", "true")
+    settings.ignore("num_pooled_tokens")
+    named = "merge_kernel_size"
+    merge = named, settings.listed(named, int) if named in settings else [2, 2]
+    most = "in_token_limit", settings.integer("in_token_limit", 4096)
+    return _never_larger(settings, config, tokens, merge, most, 512)
+
+
+def _never_larger(
+    settings: ImageSettings,
+    config: Fields,
+    tokens: MediaTokens,
+    merged: tuple[str, list[int]],
+    limit: tuple[str, int],
+    longest: int,
+) -> KindFacts:
+    """merged: patches each way that become one row, and the name of that setting.  limit: patches
+    that a picture has at most, and the name.  longest: patches that a side has at most."""
+    patch, vision = settings.integer("patch_size", 14), config.section("vision_config")
     sides = vision.listed("merge_kernel_size", int) if "merge_kernel_size" in vision else [2, 2]
+    (merge_name, square), (most_name, most) = merged, limit
     if patch != vision.integer("patch_size", 14) or not 1 <= patch <= 1024:
         raise settings.wrong("patch_size", "what the vision tower has")
-    if [merge, merge] != sides or not 1 <= merge <= 64:
-        raise settings.wrong("merge_size", "what the vision tower has")
+    if square != sides or len(set(square)) != 1 or not 1 <= square[0] <= 64:
+        raise settings.wrong(merge_name, "what the vision tower has")
+    merge = square[0]
     if not merge**2 <= most <= (1 << 28) // patch**2:
-        raise settings.wrong("max_patches", f"{merge**2} to {(1 << 28) // patch**2}")
+        raise settings.wrong(most_name, f"{merge**2} to {(1 << 28) // patch**2}")
     image = PatchImages(
         pixels=pixels_of(settings),
         min_pixels=(patch * merge) ** 2,

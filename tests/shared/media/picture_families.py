@@ -44,6 +44,7 @@ from tests.shared.media.processors import (
     gemma4,
     internvl,
     kimi_k25,
+    kimi_vl,
     lighton_ocr,
     minicpmv,
     paddleocr_vl,
@@ -319,6 +320,15 @@ FAMILIES: dict[str, Family] = {
             "vision_config": {"patch_size": 8, "merge_kernel_size": [2, 2]},
         },
         kimi_k25,
+        "<|vision_start|><|image_pad|><|vision_end|>",
+    ),
+    "kimi_vl": Family(
+        "KimiVLForConditionalGeneration",
+        lambda ids: {
+            "media_placeholder_token_id": ids["<|image_pad|>"],
+            "vision_config": {"patch_size": 8, "merge_kernel_size": [2, 2]},
+        },
+        kimi_vl,
         "<|vision_start|><|image_pad|><|vision_end|>",
     ),
     "paddleocr_vl": Family(

@@ -49,6 +49,7 @@ from penstock.model.image_facts import (
     WindowedImages,
 )
 from penstock.model.image_facts import Pixels as P
+from tests.shared.media.kimi_vl_pictures import MEAN, STD, KimiVLPictures
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.shared.media.phi4_pictures import Phi4Pictures
@@ -206,6 +207,18 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
             merge=2,
             frames=1,
             most_side=9,
+        ),
+    ),
+    "kimi_vl": (
+        KimiVLPictures(8, 40),
+        PatchImages(
+            pixels=pixels(3, (MEAN, STD)),
+            min_pixels=16 * 16,
+            max_pixels=40 * 64,
+            patch=8,
+            merge=2,
+            frames=1,
+            most_side=512,
         ),
     ),
     "minimax_m3": (

@@ -29,6 +29,7 @@ from transformers.models.qianfan_ocr.processing_qianfan_ocr import QianfanOCRPro
 from transformers.models.smolvlm import processing_smolvlm
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
+from tests.shared.media.kimi_vl_pictures import KimiVLPictures
 from tests.shared.media.phi4_pictures import Phi4Pictures
 from tests.shared.media.without_torchvision import KimiPictures
 
@@ -130,14 +131,23 @@ def pixtral(fast: PreTrainedTokenizerFast, merge: int) -> Any:
     return PixtralProcessor(pictures, fast, patch_size=8, spatial_merge_size=merge)
 
 
+def kimi_vl(fast: PreTrainedTokenizerFast) -> Any:
+    """A text grows by its pictures as in Kimi K2.5's."""
+    return _of_kimi(fast, KimiVLPictures(8, 40))
+
+
 def kimi_k25(fast: PreTrainedTokenizerFast) -> Any:
+    pictures = KimiPictures(
+        size={"max_height": 9, "max_width": 9}, patch_size=8, max_patches=40, resample=3
+    )
+    return _of_kimi(fast, pictures)
+
+
+def _of_kimi(fast: PreTrainedTokenizerFast, pictures: Any) -> Any:
     texts = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
     for name, text in texts.items():
         setattr(fast, f"{name}_token", text)
         setattr(fast, f"{name}_token_id", fast.convert_tokens_to_ids(text))
-    pictures = KimiPictures(
-        size={"max_height": 9, "max_width": 9}, patch_size=8, max_patches=40, resample=3
-    )
     return unchecked(Kimi_K25Processor)(pictures, fast, None)
 
 

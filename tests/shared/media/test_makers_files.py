@@ -40,6 +40,26 @@ def test_the_file_of_kimis_makers(tmp_path: Path) -> None:
         facts_of(tmp_path)
 
 
+def test_the_file_of_kimi_vls_makers(tmp_path: Path) -> None:
+    """It may name its class, whose usual limit and colours are those of the makers' code."""
+    write_folder(tmp_path, FAMILIES["kimi_vl"])
+    plain, saved = facts_of(tmp_path), tmp_path / "preprocessor_config.json"
+    own = json.loads(saved.read_text())
+    named = {"image_processor_type": "KimiVLImageProcessor"}
+    saved.write_text(json.dumps(own | named))
+    assert facts_of(tmp_path) == plain
+    saved.write_text(json.dumps(named | {"patch_size": 8, "pad_input": True}))
+    found = facts_of(tmp_path)
+    assert found is not None
+    image = found.kinds["image"].preparation
+    assert isinstance(image, PatchImages)
+    assert (image.max_pixels, image.most_side) == (4096 * 64, 512)
+    assert image.pixels.mean == (0.48145466, 0.4578275, 0.40821073)
+    saved.write_text(json.dumps(own | {"fixed_output_tokens": 64}))
+    with pytest.raises(UnsupportedModel, match="fixed_output_tokens"):
+        facts_of(tmp_path)
+
+
 def test_a_folder_of_steps_makers_has_no_settings(tmp_path: Path) -> None:
     """Its code has them built in, which are the defaults of transformers' class."""
     family = FAMILIES["step3p7"]

@@ -71,7 +71,7 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
             check_patches([ours], theirs)
             continue
         values = theirs["pixel_values"]
-        if case in ("paddleocr_vl", "kimi_k25"):
+        if case in ("paddleocr_vl", "kimi_k25", "kimi_vl"):
             patches = values.reshape(-1, *values.shape[-3:])
             values = in_squares(patches, theirs["image_grid_thw"].reshape(-1, 3), 2)
         values = values[0] if values.ndim == 5 else values

@@ -332,41 +332,6 @@ NEWER: dict[str, Case] = {
         },
         msgspec.structs.replace(ANYRES, side=2),
     ),
-    "kimi-k25": Case(
-        "Kimi_K25",
-        {
-            "text_config": WIDE
-            | {
-                "class": "DeepseekV3Config",
-                "num_key_value_heads": 6,
-                "kv_lora_rank": 32,
-                "q_lora_rank": 20,
-                "qk_nope_head_dim": 16,
-                "qk_rope_head_dim": 16,
-                "v_head_dim": 16,
-                "n_routed_experts": 6,
-                "n_group": 1,
-                "topk_group": 1,
-                "num_experts_per_tok": 2,
-                "n_shared_experts": 1,
-                "moe_intermediate_size": 24,
-                "first_k_dense_replace": 1,
-            },
-            "vision_config": SEES | {"patch_size": 4, "pos_emb_height": 5, "pos_emb_width": 5},
-            "projection_hidden_size": 48,
-            "tie_word_embeddings": False,
-        }
-        | QWEN_TOKENS,
-        PatchImages(
-            pixels=COLOURS,
-            min_pixels=64,
-            max_pixels=4096,
-            patch=4,
-            merge=2,
-            frames=1,
-            most_side=64,
-        ),
-    ),
     "paddleocr-vl": Case(
         "PaddleOCRVL",
         {

@@ -1,11 +1,11 @@
-"""Tiny models that see pictures of any form as patches, Qwen3.5's and GLM-4.1V's relatives and
-MiniMax M3; and windows of them, Step 3.7."""
+"""Tiny models that see pictures of any form as patches, Qwen3.5's and GLM-4.1V's relatives, Kimi's
+and MiniMax M3; and windows of them, Step 3.7."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from penstock.model.image_facts import WindowedImages
+from penstock.model.image_facts import PatchImages, WindowedImages
 from tests.worker.models.step_files import SETTINGS as STEP
 from tests.worker.vision.case import (
     COLOURS,
@@ -55,6 +55,40 @@ TIMED_TOWER: dict[str, Any] = SEES | {
     "vision_segment_max_frames": 2,
 }
 """With heads of 20 numbers, of which the last two don't turn. GGUF files say no other theta."""
+LATENTS: dict[str, Any] = WIDE | {
+    "class": "DeepseekV3Config",
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
+    "n_routed_experts": 6,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 24,
+    "first_k_dense_replace": 1,
+}
+
+
+def with_moonvit(config: Any) -> Any:
+    """Kimi-VL, of the configuration of Kimi K2.5."""
+    from tests.worker.vision.moonvit_model import KimiVL
+
+    return KimiVL(config)
+
+
+NEVER_LARGER = PatchImages(
+    pixels=COLOURS,
+    min_pixels=64,
+    max_pixels=4096,
+    patch=4,
+    merge=2,
+    frames=1,
+    most_side=64,
+)
 OF_PATCHES: dict[str, Case] = {
     "qwen3.5": Case(
         "Qwen3_5",
@@ -151,6 +185,31 @@ OF_PATCHES: dict[str, Case] = {
         QWEN_PATCHES,
         make_timed,
         "MiniMaxM3SparseForConditionalGeneration",
+    ),
+    "kimi-k25": Case(
+        "Kimi_K25",
+        {
+            "text_config": LATENTS,
+            "vision_config": SEES | {"patch_size": 4, "pos_emb_height": 5, "pos_emb_width": 5},
+            "projection_hidden_size": 48,
+            "tie_word_embeddings": False,
+        }
+        | QWEN_TOKENS,
+        NEVER_LARGER,
+    ),
+    "kimi-vl": Case(
+        "Kimi_K25",
+        {
+            "text_config": LATENTS | {"q_lora_rank": None, "routed_scaling_factor": 2.446},
+            "vision_config": SEES | {"patch_size": 4, "pos_emb_height": 6, "pos_emb_width": 6},
+            "projection_hidden_size": 48,
+            "tie_word_embeddings": False,
+        }
+        | QWEN_TOKENS
+        | {"video_token_id": PLACEHOLDER},  # it knows no videos
+        NEVER_LARGER,
+        with_moonvit,
+        "KimiVLForConditionalGeneration",
     ),
     "step-3.7": Case(
         "Step3p7",

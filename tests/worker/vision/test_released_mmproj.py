@@ -42,7 +42,7 @@ M3 = PatchImages(pixels=known(3), min_pixels=3136, max_pixels=451_584, patch=4, 
 NEXT = msgspec.structs.replace(ANYRES, pixels=known(3))
 PREPARED: dict[str, tuple[str, ImagePreparation]] = {
     "kimi-k25": ("kimi-k25", KIMI),
-    "kimi-vl": ("kimi-k25", msgspec.structs.replace(KIMI, max_pixels=65_536)),
+    "kimi-vl": ("kimi-vl", msgspec.structs.replace(KIMI, max_pixels=65_536)),
     "minimax-m3": ("minimax-m3", M3),
     "llava-next": ("llava-next", NEXT),
     "granite-vision": ("granite-vision", NEXT),

@@ -32,6 +32,7 @@ QUICK = (
     "granite-vision",
     "paddleocr-vl",
     "kimi-k25",
+    "kimi-vl",
     "minicpm-v",
     "granite4-vision",
     "qianfan-ocr",

@@ -11,7 +11,7 @@ from penstock.families.vision.glm4v import GLM4V, GLM_OCR
 from penstock.families.vision.granite4_vision import GRANITE4_VISION
 from penstock.families.vision.idefics3 import IDEFICS3
 from penstock.families.vision.internvl import INTERNVL
-from penstock.families.vision.kimi_k25 import KIMI_K25
+from penstock.families.vision.kimi_k25 import KIMI_K25, KIMI_VL
 from penstock.families.vision.lfm2_vl import LFM2_VL
 from penstock.families.vision.lighton_ocr import LIGHTON_OCR
 from penstock.families.vision.llama4 import LLAMA4_VISION
@@ -47,6 +47,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         LLAVA_NEXT,
         PADDLEOCR_VL,
         KIMI_K25,
+        KIMI_VL,
         MINICPMV4_6,
         MINIMAX_M3_VISION,
         GRANITE4_VISION,

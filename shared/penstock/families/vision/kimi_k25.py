@@ -1,11 +1,14 @@
-"""Kimi K2.5 and K2.6: MoonViT, a tower for pictures of any form with a stretched table of positions
-and patches that rotate by column and row in turn, two products over squares of patches, and
-DeepSeek-V3's decoder. Pictures are served; videos aren't yet.
+"""Kimi K2.5 and K2.6, and Kimi-VL before them: MoonViT, a tower for pictures of any form with a
+stretched table of positions and patches that rotate by column and row in turn, two products over
+squares of patches, and DeepSeek-V3's decoder. Pictures are served; videos of Kimi K2.5 aren't yet,
+and Kimi-VL's makers take none.
 
 Source: Kimi team, "Kimi K2.5", 2026; "Kimi-VL technical report", 2025.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
@@ -31,15 +34,16 @@ from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 
 EPS = 1e-5
 """Epsilon of the tower's norms."""
-OLDER = {
+THETA = 10_000.0
+OF_VL = {"pos_emb_height": "init_pos_emb_height", "pos_emb_width": "init_pos_emb_width"}
+"""transformers' names of settings of Kimi K2.5, and Kimi-VL's makers'."""
+OF_K25 = OF_VL | {
     "hidden_size": "vt_hidden_size",
     "intermediate_size": "vt_intermediate_size",
     "num_hidden_layers": "vt_num_hidden_layers",
     "num_attention_heads": "vt_num_attention_heads",
-    "pos_emb_height": "init_pos_emb_height",
-    "pos_emb_width": "init_pos_emb_width",
 }
-"""transformers' names of settings, and the makers'."""
+"""And Kimi K2.5's makers'."""
 USUAL = {
     "hidden_size": 1152,
     "intermediate_size": 4304,
@@ -71,9 +75,10 @@ DEFAULTS: dict[str, object] = {
 OF_VIDEOS = ("init_pos_emb_time", "pos_emb_time", "video_attn_type")
 
 
-def _completed(section: Fields) -> Fields:
-    given = {key: section.values[old] for key, old in OLDER.items() if old in section}
-    section.ignore(*OLDER.values(), *OF_VIDEOS)
+def _completed(section: Fields, makers: dict[str, str]) -> Fields:
+    """makers: transformers' names, and those of the file's makers."""
+    given = {key: section.values[old] for key, old in makers.items() if old in section}
+    section.ignore(*makers.values())
     return section.completed(**{**USUAL, **given})
 
 
@@ -86,8 +91,9 @@ def _merge(section: Fields) -> int:
     return sides[0]
 
 
-def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
-    section = _completed(section)
+def _read_k25(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    section = _completed(section, OF_K25)
+    section.ignore(*OF_VIDEOS)
     hub.only(
         section,
         merge_type="sd2_tpool",
@@ -99,14 +105,28 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     if projector_activation(section) != "gelu":
         raise section.wrong("projector_hidden_act", "gelu")
     hidden = bounded(section, "hidden_size", MAX_WIDTH)
-    side = bounded(section, "pos_emb_height", MAX_SIDE)
-    if bounded(section, "pos_emb_width", MAX_SIDE) != side:
-        raise section.wrong("pos_emb_width", f"pos_emb_height, {side}")
     for where, key in ((section, "mm_hidden_size"), (fields, "projection_hidden_size")):
         if where.integer(key, hidden) != hidden:
             raise where.wrong(key, f"the tower's size, {hidden}")
     rope = section.section("rope_parameters")
     hub.only(rope, rope_type="axial")
+    eps = fields.number("projection_layer_norm_eps", section.number("projector_ln_eps", EPS))
+    act = activation(section, "gelu_pytorch_tanh")
+    return _seen(section, act=act, theta=rope.number("rope_theta", THETA), eps=eps)
+
+
+def _read_vl(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    """Of Kimi-VL: its makers' code says what its files don't."""
+    section = _completed(section, OF_VL)
+    return _seen(section, act="gelu_tanh", theta=THETA, eps=EPS)
+
+
+def _seen(section: Fields, *, act: Any, theta: float, eps: float) -> VisionSpec:
+    """act: of the layers.  eps: of the projector's norm."""
+    hidden = bounded(section, "hidden_size", MAX_WIDTH)
+    side = bounded(section, "pos_emb_height", MAX_SIDE)
+    if bounded(section, "pos_emb_width", MAX_SIDE) != side:
+        raise section.wrong("pos_emb_width", f"pos_emb_height, {side}")
     tower = TowerSpec(
         hidden_size=hidden,
         intermediate_size=bounded(section, "intermediate_size", MAX_WIDTH),
@@ -114,10 +134,10 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
         num_heads=heads(section, "num_attention_heads", hidden),
         patch=bounded(section, "patch_size", MAX_PATCH),
         norm=NormSpec(kind="layer", eps=EPS, bias=True),
-        activation=activation(section, "gelu_pytorch_tanh"),
+        activation=act,
         patch_bias=True,
         positions=RotaryPositions(
-            theta=rope.number("rope_theta", 10_000.0),
+            theta=theta,
             table=side,
             cubic=True,
             by_turns=True,
@@ -130,7 +150,6 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
             f"{section.where}: heads of {tower.head_dim} numbers can't rotate by row and column; "
             "hidden_size / num_attention_heads must be a multiple of 4"
         )
-    eps = fields.number("projection_layer_norm_eps", section.number("projector_ln_eps", EPS))
     norm = NormSpec(kind="layer", eps=eps, bias=True)
     return VisionSpec(tower=tower, projector=MergerProjector(side=_merge(section), norm=norm))
 
@@ -140,7 +159,7 @@ KIMI_K25 = VisionFamily(
     ("Kimi_K25ForConditionalGeneration", "KimiK25ForConditionalGeneration"),
     "Kimi K2.5, K2.6",
     {name: TextHalf(DEEPSEEK_V3, DEFAULTS) for name in ("deepseek_v3", "kimi_k2")},
-    _read,
+    _read_k25,
     usual="deepseek_v3",
     harmless=frozenset(
         {
@@ -154,4 +173,13 @@ KIMI_K25 = VisionFamily(
             "vision_start_token_id",
         }
     ),
+)
+KIMI_VL = VisionFamily(
+    "kimi_vl",
+    ("KimiVLForConditionalGeneration",),
+    "Kimi-VL",
+    {"deepseek_v3": TextHalf(DEEPSEEK_V3, nulls=True)},
+    _read_vl,
+    usual="deepseek_v3",
+    harmless=frozenset({"ignore_index", "media_placeholder_token_id"}),
 )
