@@ -102,11 +102,11 @@ def test_a_damaged_folder_is_made_again(tmp_path: Path, model: Path, damage: str
     assert all((folder / name).stat().st_size for name in ("tokenizer.json", "chat_template.jinja"))
 
 
-def test_other_weights_of_the_same_size_and_time_are_prepared_again(
+def test_other_weights_of_the_same_size_and_time_lead_to_another_folder(
     tmp_path: Path, model: Path
 ) -> None:
     folder = prepare(str(model), cache_dir=tmp_path)
-    former = load_manifest(folder)
+    former, before = load_manifest(folder), _inodes(folder)
     check_weights(former)
     weights = model / "model.safetensors"
     status, whole = weights.stat(), weights.read_bytes()
@@ -114,11 +114,13 @@ def test_other_weights_of_the_same_size_and_time_are_prepared_again(
     os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(StartupError, match=rf"{weights} isn't what it was when model was prepared"):
         check_weights(former)
-    assert prepare(str(model), cache_dir=tmp_path) == folder
-    check_weights(load_manifest(folder))
-    assert load_manifest(folder).digest != former.digest
+    other = prepare(str(model), cache_dir=tmp_path)
+    assert other != folder
+    assert _inodes(folder) == before, "a folder that is in use was changed"
+    check_weights(load_manifest(other))
+    assert load_manifest(other).digest != former.digest
     weights.unlink()
-    with pytest.raises(StartupError, match="isn't what it was"):
+    with pytest.raises(StartupError, match="can't be read: No such file"):
         check_weights(former)
 
 

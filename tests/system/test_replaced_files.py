@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from safetensors.numpy import save_file
 
 from testing.serving import Server, wait_until
-from tests.shared.tiny_models import CHATML, write_hub_folder
+from tests.shared.tiny_models import CHATML, write_gguf, write_hub_folder
 
 pytestmark = [pytest.mark.timeout(400)]
 
@@ -52,10 +54,10 @@ def folder(tmp_path: Path) -> Path:
     return written
 
 
-def replace_file(file: Path, content: str) -> None:
+def replace_file(file: Path, content: str | bytes) -> None:
     """Another file under the same name, as an update puts it there."""
     other = file.with_suffix(".new")
-    other.write_text(content)
+    other.write_bytes(content.encode() if isinstance(content, str) else content)
     other.replace(file)
 
 
@@ -126,3 +128,37 @@ def test_so_is_a_replaced_chat_template(
     assert renewed_one_by_one(server) == [before] * 4
     server.stop()
     assert chat(start_server(str(folder), *flags))[0] != before[0]
+
+
+def test_of_several_models_the_next_load_has_the_new_file(
+    start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    """Whether it had made way before, or its worker has to read the file again and is refused; the
+    other model notices nothing."""
+    for seed in range(3):
+        write_gguf(tmp_path / f"{seed}.gguf", seed=seed)
+    (tmp_path / "0.gguf").replace(tmp_path / "one.gguf")
+    shutil.copy(tmp_path / "1.gguf", tmp_path / "two.gguf")
+    entries = [
+        {"name": name, "model": str(tmp_path / f"{name}.gguf"), "load": "on-demand"}
+        for name in ("one", "two")
+    ]
+    listed = tmp_path / "models.yaml"
+    listed.write_text(yaml.safe_dump({"models": entries}))
+    server = start_server("--models", str(listed))
+
+    def said(model: str) -> str:
+        """Empty where it isn't served."""
+        body = {"model": model, "prompt": "abc", "temperature": 0}
+        status, reply = server.post("/v1/completions", body)
+        return str(reply["choices"][0]["text"]) if status == 200 else ""
+
+    alone, former = said("one"), said("two")
+    pid = server.child("worker 0 of two")
+    replace_file(tmp_path / "two.gguf", (tmp_path / "2.gguf").read_bytes())
+    assert said("two") == former
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: said("two") not in (former, ""))
+    assert said("one") == alone
+    assert "isn't what it was when two was prepared" in server.stderr
+    assert 'event="model prepared again" model=two' in server.stderr

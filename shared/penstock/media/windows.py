@@ -48,7 +48,7 @@ def windows(image: WindowedImages, size: Size) -> WindowPlan:
         size = max(size), max(size)
     if max(size) > image.longest:
         scale = image.longest / max(size)
-        size = int(size[0] * scale), int(size[1] * scale)
+        size = max(int(size[0] * scale), 1), max(int(size[1] * scale), 1)
     side = _side(image, size)
     height, width = (_whole(length, side) for length in size)
     return WindowPlan(size, (height, width), side, squared)

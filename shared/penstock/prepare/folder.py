@@ -80,9 +80,8 @@ def folder_name(name: str, source: str, inputs: Sequence[Path]) -> str:
     for text in (str(FORMAT_VERSION), name, source):
         digest.update(text.encode("utf-8", "surrogateescape") + b"\0")
     for path in inputs:
-        status = path.stat()
-        identity = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0"
-        digest.update(identity.encode("utf-8", "surrogateescape"))
+        identity = f"{path}\0{path.stat().st_mtime_ns}\0"
+        digest.update(identity.encode("utf-8", "surrogateescape") + sample_digest(path))
     return f"{readable_name(name)}-{digest.hexdigest()[:20]}"
 
 
@@ -132,7 +131,7 @@ def is_sound(folder: Path) -> bool:
         template = (folder / CHAT_TEMPLATE).read_bytes()
     except (ModelNotFound, UnsupportedModel, OSError):
         return False
-    if _changed(manifest) is not None:
+    if not all(map(os.path.exists, manifest.samples)):
         return False
     if manifest.contents != _contents(tokenizer, template):
         return False
@@ -153,23 +152,16 @@ def check_contents(manifest: PreparedModel, tokenizer: bytes, template: bytes) -
 def check_weights(manifest: PreparedModel) -> None:
     """Raises StartupError for a file of weights that is no longer what was prepared: a process that
     reads it now would go on by other weights with what another one has begun."""
-    changed = _changed(manifest)
-    if changed is not None:
-        raise StartupError(
-            f"{changed} isn't what it was when {manifest.name} was prepared: what was begun with "
-            "its former weights would go on with others. Start again to serve it as it is now"
-        )
-
-
-def _changed(manifest: PreparedModel) -> str | None:
-    """The first file of weights that is gone, or differs from what was prepared."""
     for file, digest in manifest.samples.items():
         try:
-            if sample_digest(Path(file)).hex() != digest:
-                return file
-        except OSError:
-            return file
-    return None
+            found = sample_digest(Path(file)).hex()
+        except OSError as error:
+            raise StartupError(f"{file} can't be read: {error.strerror}") from None
+        if found != digest:
+            raise StartupError(
+                f"{file} isn't what it was when {manifest.name} was prepared: what was begun with "
+                "its former weights would go on with others. Start again to serve it as it is now"
+            )
 
 
 SAMPLE_BYTES, SAMPLES = 65_536, 16

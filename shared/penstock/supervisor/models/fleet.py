@@ -218,8 +218,16 @@ class ModelFleet:
         self._news.set()
 
     async def _run(self, model: str) -> None:
+        processes = self._processes[model]
         try:
-            reason = await self._processes[model].run()
+            if not await processes.is_as_prepared():
+                log.info("model prepared again", model=model)
+                self._prepared((await processes.prepare())[0])
+            reason = await processes.run()
+        except Stopped:
+            reason = None
+        except PenstockError as error:
+            reason = str(error)
         except Exception as error:
             reason = f"its processes could not be run: {error!r}"
         if reason is None:

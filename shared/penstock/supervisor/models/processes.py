@@ -13,6 +13,7 @@ from penstock.config.settings import ServeConfig
 from penstock.errors import PenstockError, StartupError
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.prepare import load_manifest
+from penstock.prepare.folder import check_weights
 from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.preparing import Preparation, with_draft_folder, with_kept_template
 from penstock.supervisor.replicas import EngineAddresses, Replica, make_replicas
@@ -103,6 +104,17 @@ class ModelProcesses:
         config = msgspec.structs.replace(config, engine=engine)
         self._config, gib = within_memory(self.entry, config, self._folder)
         return self._folder, gib
+
+    async def is_as_prepared(self) -> bool:
+        """Whether its files of weights still are what was prepared. While none of its processes
+        lives, they may be others."""
+        if self._folder is None:
+            return False
+        try:
+            await asyncio.to_thread(check_weights, load_manifest(self._folder))
+        except PenstockError:
+            return False
+        return True
 
     async def run(self) -> str | None:
         """Starts what was prepared, and keeps it running. Returns why it can't go on, or None when
