@@ -8,7 +8,7 @@ from tests.shared.fork_server_programs import said
 
 
 def test_orphans_are_waited_for(tmp_path: Any) -> None:
-    """As the helpers of a gateway that is killed, which the supervisor never knew."""
+    """The helpers of a gateway that is killed are such: the supervisor never knew them."""
     found = said(
         tmp_path,
         """

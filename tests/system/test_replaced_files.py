@@ -26,7 +26,7 @@ ASKED = {"messages": [{"role": "user", "content": "abba and baab"}]}
 
 
 def write_weights(folder: Path) -> None:
-    """Of LLAMA_CONFIG, drawn at random."""
+    """Writes weights of LLAMA_CONFIG's shapes, drawn at random."""
     drawn = np.random.default_rng(3)
     layer = "model.layers.0."
     shapes = {

@@ -294,7 +294,7 @@ def to_gguf(name: str) -> str:
 
 
 def _back(table: dict[str, str]) -> dict[str, str]:
-    """Of several names of one thing the first."""
+    """Returns the table the other way round: the first name where one thing has several."""
     return {ours: theirs for theirs, ours in reversed(table.items())}
 
 

@@ -38,7 +38,7 @@ class GGUFMetadata:
     tensors: Mapping[str, GGUFTensor]
     vocab_size: int
     architecture: str = ""
-    """As the file calls it, where one family reads several."""
+    """The file's name of its architecture: one family may read several."""
 
     def sizes(self, **of_each_layer: int) -> dict[str, Any]:
         """Fields of ModelConfig: sizes, and whether embedding and head are tied. of_each_layer:

@@ -52,7 +52,7 @@ gateways would import the same at the same time."""
 SOON = 5.0
 """Seconds for later ones. By then, one that is executed serves on most machines."""
 LIVES = 2
-"""Of the process, for which one fork is waited: then what it imports may be what ends it."""
+"""Lives of the process for which one fork is waited: what it imports may be what ends it."""
 LOOK_AT_SERVER = 0.5
 """Seconds between looks at the process while a fork is waited for. That ends when two in a row find
 it stopped (SIGSTOP) or gone. One isn't enough: the supervisor may have been stopped together with

@@ -45,7 +45,7 @@ from penstock.supervisor.rolling import ROLL, Rolling, engine_ready, file_there,
 log = logs.get(__name__)
 
 FORKED = RestartSettings(max_delay=1.0)
-"""Of gateways: a fork takes a fraction of a second of a processor, however often it dies."""
+"""How gateways are started again: a fork costs little, however often it dies."""
 SHUTDOWN_MARGIN = 2.0
 """Seconds that a gateway or engine core gets beyond the time that its open requests get."""
 

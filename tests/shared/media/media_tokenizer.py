@@ -72,7 +72,7 @@ STEP = (
     "<patch_end>",
     "<patch_newline>",
 )
-"""Those around Step 3.7's pictures, likewise."""
+"""Tokens around Step 3.7's pictures, likewise."""
 MERGES = ("\n\n", "\n\n\n", "ab", "abc")
 """Texts beyond single bytes that the tokenizer has a token for: line breaks join."""
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 from transformers import DeepseekV3ForCausalLM, Kimi_K25ForConditionalGeneration
 
 SPREAD = 0.2
-"""Of random weights."""
+"""Standard deviation of the random weights."""
 THETA = 10_000.0
 
 
@@ -69,8 +69,8 @@ class Layer(nn.Module):
 
 
 def turned(vectors: Tensor, columns: int) -> Tensor:
-    """Of one head: two numbers side by side are a pair. Pairs 0, 2, … turn by the patch's column,
-    pairs 1, 3, … by its row, two of a frequency."""
+    """Turns one head's vectors: two numbers side by side are a pair. Pairs 0, 2, …
+    turn by the patch's column, pairs 1, 3, … by its row, two of a frequency."""
     pairs = vectors.shape[1] // 2
     angles = [
         [

@@ -54,7 +54,7 @@ TIMED_TOWER: dict[str, Any] = SEES | {
     "rope_parameters": {"rope_type": "axial", "rope_theta": 10_000.0},
     "vision_segment_max_frames": 2,
 }
-"""With heads of 20 numbers, of which the last two don't turn. GGUF files say no other theta."""
+"""Heads have 20 numbers, of which the last two don't turn. GGUF files say no other theta."""
 LATENTS: dict[str, Any] = WIDE | {
     "class": "DeepseekV3Config",
     "num_key_value_heads": 6,

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """As in a worker, whose operations are single-threaded: several threads of torch's sum long
-    rows otherwise."""
+    """One thread, as a worker's operations have: several threads of torch's sum long rows
+    otherwise."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -43,7 +43,7 @@ OF_K25 = OF_VL | {
     "num_hidden_layers": "vt_num_hidden_layers",
     "num_attention_heads": "vt_num_attention_heads",
 }
-"""And Kimi K2.5's makers'."""
+"""The keys of Kimi K2.5's makers."""
 USUAL = {
     "hidden_size": 1152,
     "intermediate_size": 4304,
@@ -116,7 +116,7 @@ def _read_k25(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
 
 
 def _read_vl(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
-    """Of Kimi-VL: its makers' code says what its files don't."""
+    """Reads Kimi-VL's: its makers' code says what its files don't."""
     section = _completed(section, OF_VL)
     return _seen(section, act="gelu_tanh", theta=THETA, eps=EPS)
 
