@@ -154,7 +154,7 @@ def test_one_that_is_to_be_started_again_later_is_started_for_who_wants_a_fork(
 
 def test_one_that_dies_time_and_again_is_not_waited_for_long(tmp_path: Any) -> None:
     """Each of its lives begins the wait anew, but not for ever."""
-    before = "time.sleep(0.6); os._exit(1)"
+    before = "time.sleep(0.6); os._exit(1)"  # It lives for longer than LOOK_AT_SERVER.
     assert said(tmp_path, IN_TIME, before=before, starts=10**9) == [None, True]
 
 

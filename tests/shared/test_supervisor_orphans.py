@@ -68,7 +68,7 @@ def test_what_others_wait_for_is_left_to_them(tmp_path: Any) -> None:
             process = subprocess.Popen(["sh", "-c", "exit 7"], process_group=group)
             while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # Long enough for the zombie to be taken from them.
             codes.append(process.wait())
         print(json.dumps(codes))
         """,

@@ -59,7 +59,7 @@ PREPARED: dict[str, tuple[str, ImagePreparation]] = {
         ),
     ),
 }
-"""By the kind of file: the tiny model that has such a tower, and how its pictures are prepared."""
+"""The tiny model that has the tower of each kind of file, and how its pictures are prepared."""
 TOKENS = ("<|media_pad|>", "<|IMAGE_PLACEHOLDER|>", *MINIMAX)
 
 
