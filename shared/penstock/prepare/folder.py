@@ -1,6 +1,6 @@
 """Prepared folders: where they lie, how one is written at once, and read again.
 
-A folder's name holds a digest of what it was made from (names, sizes and times of the input
+A folder's name holds a digest of what it was made from (names, times and samples of the input
 files), so a changed input leads to another folder, and nothing that is in use is ever changed.
 """
 
