@@ -65,7 +65,6 @@ FROM_MEMORY = {
     "dots1",
     "solar_open",
     "cwm",
-    "gemma4_unified",
     "baichuan",
     "granitemoeshared",
     "falcon_mamba",
@@ -76,6 +75,8 @@ FROM_MEMORY = {
     "olmo_hybrid",
 }
 """Families of which no release's config.json could be had; settings were written from memory."""
+GGUF_OF = {"gemma4_unified": "gemma4"}
+"""Families whose GGUF files are another's, and say what differs."""
 TOWERS_FROM_MEMORY = {
     "deepseek_ocr",
     "deepseek_ocr2",
@@ -249,6 +250,8 @@ def _row(key: str, needs: list[str], shown: Coverage, needed: frozenset[str] | s
     ]
     classes = ", ".join(f"`{name}`" for name in family.hub_classes)
     no_gguf = [] if family.gguf else ["no GGUF"]
+    if key in GGUF_OF:
+        no_gguf = [f"GGUF files are of `{GGUF_OF[key]}`"]
     no_gguf += ["config written from memory"] if key in FROM_MEMORY else []
     return (
         f"| {family.known_as} | {classes} | {', '.join([*needs, *lacking, *no_gguf]) or '–'} "

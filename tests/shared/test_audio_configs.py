@@ -18,8 +18,10 @@ from penstock.model.audio_spec import (
     EmbedderProjector,
     LinearProjector,
     NarrowProjector,
+    NormedProjector,
     QueryProjector,
     StackProjector,
+    WaveformSpec,
 )
 from penstock.model.config import ModelConfig
 from penstock.prepare.hub_config import read_config
@@ -166,6 +168,36 @@ def test_conformers_that_arent_served(changes: dict[str, Any], words: str) -> No
     values = values | {"audio_config": values["audio_config"] | changes}
     with pytest.raises(UnsupportedModel, match=words):
         read_config(Fields(values, "config.json"))
+
+
+def test_gemma_4_12b_sees_and_hears() -> None:
+    config = read(RELEASES["google/gemma-4-12B"]["config"])
+    assert config.vision is not None
+    audio = heard(config)
+    assert audio == AudioSpec(tower=WaveformSpec(frame=640), projector=NormedProjector(eps=1e-6))
+    assert [audio.takes(1, 1), audio.takes(2, 1), audio.rows(1, 750)] == [True, False, 750]
+    for section in ({"model_type": "gemma4_unified_audio"}, {"hidden_size": 640}):
+        said = RELEASES["google/gemma-4-12B"]["config"] | {"audio_config": section}
+        assert heard(read(said)) == audio
+    deaf = read(RELEASES["google/gemma-4-12B"]["config"] | {"audio_config": None})
+    assert (deaf.audio, deaf.vision) == (None, config.vision)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"audio_embed_dim": 0}, "audio_embed_dim is 0; 1 to 65536"),
+        ({"audio_embed_dim": 10**9}, "audio_embed_dim"),
+        ({"audio_samples_per_token": 320}, "audio_samples_per_token is 320"),
+        ({"output_proj_dims": 3840}, "output_proj_dims is 3840"),
+        ({"hidden_size": 1}, "hidden_size is 1"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps"),
+    ],
+)
+def test_frames_of_samples_that_arent_served(changes: dict[str, Any], words: str) -> None:
+    values = RELEASES["google/gemma-4-12B"]["config"]
+    with pytest.raises(UnsupportedModel, match=words):
+        read(values | {"audio_config": values["audio_config"] | changes})
 
 
 GEMMA3N: dict[str, Any] = CONFIGS["gemma-3n-e2b"] | {

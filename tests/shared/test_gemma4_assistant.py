@@ -18,6 +18,7 @@ from penstock.formats.fields import Fields
 from penstock.prepare.from_hub_folder import read_head
 from penstock.prepare.hub_config import HARMLESS, read_config
 from tests.shared.expert_configs import EXPERTS
+from tests.shared.releases.reading import RELEASES
 from tests.shared.test_read_settings import read_by_transformers
 from tests.worker.models.case_sizes import mixed
 
@@ -61,7 +62,8 @@ ASSISTANT: dict[str, Any] = {
 """The config.json of an assistant of Gemma 4 26B-A4B."""
 
 TEXT_OF_12B = {key: value for key, value in TEXT.items() if "per_layer_input" not in key} | {
-    "model_type": "gemma4_unified_text"
+    "model_type": "gemma4_unified_text",
+    "num_global_key_value_heads": 1,
 }
 OF_12B: dict[str, Any] = ASSISTANT | {
     "architectures": ["Gemma4UnifiedAssistantForCausalLM"],
@@ -69,24 +71,7 @@ OF_12B: dict[str, Any] = ASSISTANT | {
     "backbone_hidden_size": 3840,
     "text_config": TEXT_OF_12B,
 }
-SERVED_12B: dict[str, Any] = {
-    "architectures": ["Gemma4UnifiedForConditionalGeneration"],
-    "model_type": "gemma4_unified",
-    "audio_config": {"audio_embed_dim": 640, "model_type": "gemma4_unified_audio"},
-    "image_token_id": 258_880,
-    "text_config": TEXT_OF_12B
-    | {
-        "hidden_size": 3840,
-        "intermediate_size": 15_360,
-        "num_hidden_layers": 48,
-        "layer_types": mixed(*["sliding"] * 5, "full") * 8,
-        "num_kv_shared_layers": 0,
-        "final_logit_softcapping": 30.0,
-        "use_bidirectional_attention": "vision",
-    },
-    "vision_config": {"model_type": "gemma4_unified_vision", "mm_embed_dim": 3840},
-}
-"""The config.json of Gemma 4 12B, likewise."""
+SERVED_12B: dict[str, Any] = RELEASES["google/gemma-4-12B"]["config"]
 
 
 def test_layers_read_the_last_of_their_kind() -> None:
@@ -131,7 +116,7 @@ def test_what_transformers_reads_is_read() -> None:
 
 def test_gemma_4_12b_and_its_assistant() -> None:
     served = read_config(Fields(SERVED_12B, "the model"))
-    assert (served.num_layers, served.per_layer_inputs, served.vision) == (48, None, None)
+    assert (served.num_layers, served.per_layer_inputs) == (48, None)
     head = beside(read_head(Fields(OF_12B, "config.json")), served)
     assert [layer.attention.reads for layer in head.layers] == [46, 46, 46, 47]
     written = Gemma4UnifiedAssistantConfig(**OF_12B).to_dict()

@@ -21,6 +21,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "lighton-ocr": RELEASES["lightonai/LightOnOCR-1B-1025"]["config"],
     "minicpm-v-4.6": RELEASES["openbmb/MiniCPM-V-4.6-AWQ"]["config"],
     "granite4-vision": RELEASES["copy/granite_vision_4_1"]["config"],
+    "gemma-4-12b": RELEASES["google/gemma-4-12B"]["config"],
     "gemma-4-31b": RELEASES["nvidia/Gemma-4-31B-IT-NVFP4"]["config"],
     "gemma-4-e2b": RELEASES["google/gemma-4-E2B-it"]["config"],
     "minimax-m3": RELEASES["nvidia/MiniMax-M3-NVFP4"]["config"],
@@ -116,6 +117,15 @@ def test_what_they_are_made_of() -> None:
     assert (small.vision.tower.clipped, small.vision.patches_in_row) == (True, 9)
     assert small.per_layer_inputs is not None
     assert small.per_layer_inputs.media_id == 0
+    unified = read("gemma-4-12b").vision
+    assert unified is not None
+    assert (unified.tower.num_layers, unified.tower.patch, unified.patches_in_row) == (0, 48, 1)
+    assert (unified.tower.hidden_size, unified.spans_whole, unified.windowed_spans) == (
+        3840,
+        True,
+        True,
+    )
+    assert unified.tower.positions == AxialPositions(side=1120)
     qianfan = read("qianfan-ocr").vision
     assert qianfan is not None
     assert (qianfan.tower.qkv_bias, qianfan.patches_in_row, qianfan.image_size) == (True, 4, 448)
@@ -214,6 +224,15 @@ def test_what_they_are_made_of() -> None:
         ("gemma-4-31b", {"vision_config__pooling_kernel_size": 0}, "pooling_kernel_size"),
         ("gemma-4-31b", {"vision_config__hidden_activation": "tanh"}, "hidden_activation"),
         ("gemma-4-31b", {"text_config__model_type": "llama"}, "gemma4_text are"),
+        ("gemma-4-12b", {"vision_config__mm_embed_dim": 10**9}, "mm_embed_dim"),
+        ("gemma-4-12b", {"vision_config__mm_posemb_size": 10**9}, "mm_posemb_size"),
+        ("gemma-4-12b", {"vision_config__output_proj_dims": 768}, "output_proj_dims"),
+        ("gemma-4-12b", {"vision_config__patch_size": 0}, "patch_size"),
+        ("gemma-4-12b", {"vision_config__pooling_kernel_size": 10**9}, "pooling_kernel_size"),
+        ("gemma-4-12b", {"vision_config__patch_size": 86}, "a square of 3 patches of 86 pixels"),
+        ("gemma-4-12b", {"vision_config__model_patch_size": 16}, "model_patch_size"),
+        ("gemma-4-12b", {"vision_config__rms_norm_eps": "small"}, "rms_norm_eps"),
+        ("gemma-4-12b", {"text_config__model_type": "gemma4_text"}, "gemma4_unified_text are"),
         ("lfm2-vl-450m", {"downsample_factor": 10**9}, "downsample_factor"),
         ("lfm2-vl-450m", {"projector_hidden_size": 10**12}, "projector_hidden_size"),
         ("lfm2-vl-450m", {"projector_hidden_act": "silu"}, "projector_hidden_act"),

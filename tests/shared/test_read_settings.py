@@ -266,7 +266,7 @@ def test_what_towers_read(name: str, towered: TowerFamily) -> None:
     every = [each for kind in kinds for each in kind.__mro__]
     declared = {each for kind in every for each in getattr(kind, "__annotations__", {})}
     read = (declared & (found | names_read(importlib.import_module(model.__module__)))) - INTERNAL
-    assert len(read) > 8
+    assert len(read) > (1 if name.startswith("Gemma4Unified") else 8)  # which has no tower
     assert read - tower - set(config.attribute_map) <= HARMLESS | HARMLESS_IN_TOWERS
     alike = [family for known, family in TOWERS if known == name]
     beside = read_by_transformers(model, model.config_class) - {TIED}

@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 from penstock.model.media_facts import KindFacts, MediaKind
+from penstock.model.sound_facts import SoundPreparation
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling, TokenSampling
 from tests.shared.media.pictures import picture
@@ -32,10 +33,10 @@ from tests.system.seeing_models import SQUARE, write_gemma4, write_llava
 from tests.system.transcribing_models import FRAMES, TARGETS, write_whisper
 from tests.system.watching_models import PATCH, write_qwen3_5
 from tests.worker.audio.hearing_cases import CASES as HEARING_CASES
-from tests.worker.audio.hearing_cases import MAGNITUDES
+from tests.worker.audio.hearing_cases import MAGNITUDES, SAMPLES
 from tests.worker.audio.hearing_models import heard
 from tests.worker.audio.hearing_models import make_theirs as make_hearing
-from tests.worker.media.both_senses import HEARD, token_of
+from tests.worker.media.both_senses import HEARD, token_of, unified
 from tests.worker.media.both_senses import model as sees_and_hears
 from tests.worker.media_prompts import Shown, media_prompt
 from tests.worker.vision.newer_cases import POOLED
@@ -165,12 +166,21 @@ def heard_in_blocks(folder: Path) -> Model:
 
 
 def both_senses(folder: Path) -> Model:
+    return _seeing_and_hearing(folder, sees_and_hears(), "gemma4", MAGNITUDES)
+
+
+def squares_and_samples(folder: Path) -> Model:
+    return _seeing_and_hearing(folder, unified(), "gemma4-12b", SAMPLES)
+
+
+def _seeing_and_hearing(folder: Path, model: Any, case: str, sounds: SoundPreparation) -> Model:
+    """case: of the workers' tests of models that hear."""
     kinds: dict[MediaKind, KindFacts] = {
         "image": facts_of(POOLED),
-        "audio": facts_of(MAGNITUDES, HEARD),
+        "audio": facts_of(sounds, HEARD),
     }
-    written(sees_and_hears(), kinds, folder / "both")
-    return _showing(folder, "both", [show(POOLED, 2, 1), heard("gemma4", 0.5, 2)])
+    written(model, kinds, folder / "both")
+    return _showing(folder, "both", [show(POOLED, 2, 1), heard(case, 0.5, 2)])
 
 
 def _showing(
@@ -220,10 +230,12 @@ MODELS: dict[str, Callable[[Path], Model]] = {
     "tiles": seen_by("qianfan-ocr"),
     "patches and latents": seen_by("kimi-vl"),
     "windows": seen_by("step-3.7"),
+    "squares without a tower": seen_by("gemma4-12b"),
     "pages in lines": seen_by("deepseek-ocr"),
     "pages and queries": seen_by("deepseek-ocr2"),
     "blocks of sound": heard_in_blocks,
     "both senses": both_senses,
+    "squares and samples": squares_and_samples,
 }
 
 

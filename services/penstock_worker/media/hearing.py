@@ -17,6 +17,7 @@ from penstock.model.audio_spec import (
     ConformerSpec,
     SoundTowerSpec,
     TwofoldProjector,
+    WaveformSpec,
 )
 from penstock.model.config import ModelConfig
 from penstock_worker.media.biased_conformer import BiasedConformer
@@ -24,9 +25,10 @@ from penstock_worker.media.block_conformer import BlockConformer
 from penstock_worker.media.block_tower import BlockTower
 from penstock_worker.media.conformer import ConformerTower
 from penstock_worker.media.pieces import MILLION, Pieces, whole
-from penstock_worker.media.sound_projector import load_sound_projector
+from penstock_worker.media.sound_projector import NormedRows, load_sound_projector
 from penstock_worker.media.sound_tower import AudioTower
 from penstock_worker.media.unfit import UnfitItem
+from penstock_worker.media.waveform import SampleFrames
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
@@ -50,7 +52,8 @@ class AudioModel:
         if config.audio is None:
             raise UnsupportedModel("the model takes no audio")
         self.spec: AudioSpec = config.audio
-        self._tower = load_sound_tower(self.spec.tower, weights, RowThreads(threads))
+        self._threads = RowThreads(threads)
+        self._tower = load_sound_tower(self.spec.tower, weights, self._threads)
         self._projector = load_sound_projector(self.spec, weights, config.hidden_size)
         self._beside = self._projector
         if isinstance(self.spec.projector, TwofoldProjector):
@@ -92,7 +95,10 @@ class AudioModel:
                 f"the sound becomes {found} rows without a grid; {rows} with {grid or ()} were "
                 "announced"
             )
-        return -(-chunks * self._tower.work(frames) // MILLION) if self._divisible else 0
+        work = chunks * self._tower.work(frames)
+        if isinstance(self._projector, NormedRows):
+            work += found * self._projector.size
+        return -(-work // MILLION) if self._divisible else 0
 
     def encode(
         self, tensors: Mapping[str, np.ndarray], layer_done: Callable[[], None] = lambda: None
@@ -106,15 +112,21 @@ class AudioModel:
         """`encode` with pauses."""
         mel = torch.from_numpy(self.read(tensors).copy())
         vectors = yield from self._tower.pieces(mel, layer_done)
-        rows = (self._beside if BESIDE in tensors else self._projector)(vectors)
+        rows = yield from self._projected(vectors, beside=BESIDE in tensors)
         if self.spec.row_multiplier != 1.0:
             rows = rows * self.spec.row_multiplier
         return rows.contiguous()
 
+    def _projected(self, vectors: Tensor, *, beside: bool) -> Pieces[Tensor]:
+        projector = self._beside if beside else self._projector
+        if isinstance(projector, NormedRows):
+            return (yield from self._threads.mapped(projector, vectors, each=projector.size))
+        return projector(vectors)
+
 
 def load_sound_tower(
     spec: SoundTowerSpec, weights: Weights, threads: RowThreads
-) -> AudioTower | BlockTower | ConformerTower | BlockConformer | BiasedConformer:
+) -> AudioTower | BlockTower | ConformerTower | BlockConformer | BiasedConformer | SampleFrames:
     """Raises UnsupportedModel for weights that don't fit."""
     if isinstance(spec, BiasedConformerSpec):
         return BiasedConformer(spec, weights, threads)
@@ -124,6 +136,8 @@ def load_sound_tower(
         return BlockTower(spec, weights, threads)
     if isinstance(spec, ConformerSpec):
         return ConformerTower(spec, weights, threads)
+    if isinstance(spec, WaveformSpec):
+        return SampleFrames(weights)
     return AudioTower(spec, weights, threads)
 
 

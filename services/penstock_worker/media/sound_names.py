@@ -147,7 +147,7 @@ def mmproj_sounds(path: str) -> dict[str, StoredTensor]:
     """Returns a file's tensors by our names. Raises UnsupportedModel for a broken file,
     ModelNotFound for a missing one."""
     file = GGUFFile(path, vocabulary=False)
-    if file.metadata.get("clip.audio.projector_type") == "gemma4a":
+    if file.metadata.get("clip.audio.projector_type") in ("gemma4a", "gemma4ua"):
         return read_tensors(file, of_conformer, _FLAT)
     granite = file.metadata.get("clip.projector_type") == "granite_speech"
     return read_tensors(file, of_block_conformer if granite else from_mmproj, _FLAT)

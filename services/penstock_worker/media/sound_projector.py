@@ -65,11 +65,18 @@ class _Twofold(SoundProjector):
         return self._second(reference.plain_activation(self._first(vectors), "gelu"))
 
 
-class _Normed(SoundProjector):
+class NormedRows(SoundProjector):
+    """NormedProjector's, which treats each row by itself."""
+
     def __init__(self, spec: NormedProjector, weights: Weights, inputs: int, outputs: int) -> None:
         self._product = TowerProduct.load(weights, [("projector", outputs)], inputs, bias=False)
         self._ones = torch.ones(inputs, dtype=weights.dtype, device=weights.device)
         self._eps = spec.eps
+
+    @property
+    def size(self) -> int:
+        """Multiplications for each row."""
+        return self._product.size
 
     def __call__(self, vectors: Tensor) -> Tensor:
         return self._product(reference.rms_norm(vectors, self._ones, self._eps))
@@ -106,7 +113,7 @@ def load_sound_projector(
         case NarrowProjector():
             return _Narrow(spec.projector, weights, inputs, outputs)
         case NormedProjector():
-            return _Normed(spec.projector, weights, inputs, outputs)
+            return NormedRows(spec.projector, weights, inputs, outputs)
         case EmbedderProjector():
             return Embedder(spec.projector, weights, inputs, outputs)
         case QueryProjector():

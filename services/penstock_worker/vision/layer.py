@@ -149,6 +149,8 @@ class TowerNorm:
         if order is not None:
             self._weight = self._weight[order.to(self._weight.device)]
         self._bias = weights.take(f"{name}.bias", (size,)) if spec.bias else None
+        if order is not None and self._bias is not None:
+            self._bias = self._bias[order.to(self._bias.device)]
         self._spec = spec
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -61,6 +61,13 @@ _OF_LLAMA4 = {
     "mm.model.mlp.2": "projector.adapter.2",
     "mm.model.fc": "projector.1",
 }
+_OF_SQUARES = {
+    "v.position_embd": "axial_positions",
+    "v.patch_norm.1": "pixel_norm",
+    "v.patch_norm.2": "patch_norm",
+    "v.patch_norm.3": "first_norm",
+}
+"""Of Gemma 4 12B."""
 _MERGING = "v.vit_merger."
 _IN_MERGING = IN_LAYER | {"ds_ln": "norm2", "ds_ffn_up": "up_proj", "ds_ffn_down": "down_proj"}
 _WHOLE = {
@@ -108,6 +115,9 @@ class MmprojNames:
         if kind == "gemma4v":
             self._modules["v.position_embd"] = "axial_positions"
             self._in_layer = self._in_layer | _FOUR_NORMS
+        if kind == "gemma4uv":
+            self._modules |= _OF_SQUARES
+            self._whole["v.patch_embd.weight"] = "patch_matrix.weight"
         found = {int(match[1]) for match in map(_DEEPSTACK.fullmatch, file.tensors) if match}
         self._deepstack = {layer: number for number, layer in enumerate(sorted(found))}
 

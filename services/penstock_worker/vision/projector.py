@@ -221,7 +221,9 @@ class _SquarePool:
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         factor, size = self._spec.factor, vectors.shape[1]
         squares = in_squares(vectors, picture, factor).unflatten(1, (factor**2, size))
-        means = squares.float().mean(1).to(vectors.dtype).float() * size**0.5
+        means = squares.float().mean(1).to(vectors.dtype).float()
+        if self._spec.rooted:
+            means = means * size**0.5
         if self._standard is not None:
             mean, scale = self._standard
             means = (means - mean) * scale

@@ -187,7 +187,7 @@ _TOWER = re.compile(
     rf"(?:{SHEET_TOWER}|vision_tower\.vision_model|vision_tower|vision_model|vision_encoder|visual\.vision_model|visual)\."
 )
 _PROJECTOR = re.compile(
-    r"^(?:model\.)?(?:multi_modal_projector|vision_projection|mlp_AR|mlp1|mm_projector|projector|connector|merger|embed_vision)\."
+    r"^(?:model\.)?(?:multi_modal_projector|vision_projection|mlp_AR|mlp1|mm_projector|projector|connector|merger|embed_vision|vision_embedder)\."
 )
 _LAYER = re.compile(
     r"^(?:encoder\.layers?|transformer\.layers|model\.layers|layers|blocks)\.(\d+)\.(.+?)(?:\.linear)?"
@@ -318,6 +318,12 @@ _OF_PROJECTOR = {
     "mm_soft_emb_norm": "projector.norm",
     "mm_input_projection_weight": "projector.weight",
     "embedding_projection": "projector",
+    "multimodal_embedder.embedding_projection": "projector",  # as transformers calls it itself
+    "patch_ln1": "pixel_norm",
+    "patch_dense": "patch_embedding",
+    "patch_ln2": "patch_norm",
+    "pos_embedding": "axial_positions.by_place",
+    "pos_norm": "first_norm",
 }
 _OF_SQUARES = re.compile(r"^(?:model\.)?patch_merge_mlp\.linear_")
 """The second half of MiniMax M3's projector."""

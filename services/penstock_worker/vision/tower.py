@@ -33,11 +33,12 @@ class Tower:
         weight = _patch_matrix(weights, (size, spec.channels, *kernel))
         bias = _patch_bias(weights, size) if spec.patch_bias else None
         self._patches = TowerProduct(weight, bias)
+        self._pixel_norm = _pixel_norm(weights, spec) if spec.pixel_norm else None
         self._class = _class_token(weights, size) if spec.class_token else None
         self._table: Tensor | None = None
         if isinstance(spec.positions, AxialPositions):
             shape = (2, spec.positions.side, size)
-            self._table = weights.take("axial_positions.weight", shape)
+            self._table = _axial_table(weights, shape)
         elif rows := _rows_of_table(spec.positions, spec):
             self._table = _table(weights, rows, size)
         self._first = TowerNorm(weights, "first_norm", size, spec.norm) if spec.first_norm else None
@@ -141,6 +142,8 @@ class Tower:
         # Cloned, because the alignment of memory may affect BLAS's order of summation.
         pixels = 2.0 * (picture.patches - 0.5) if self._spec.centred else picture.patches
         patches = self._patches.given(pixels).clone()
+        if self._pixel_norm is not None:
+            patches = self._pixel_norm(patches)
         hidden = yield from self._threads.mapped(self._patches, patches, each=self._patches.size)
         if self._patch_norm is not None:
             hidden = self._patch_norm(hidden)
@@ -196,6 +199,25 @@ def _patch_matrix(weights: Weights, shape: tuple[int, ...]) -> Tensor:
         flat = weights.take(name, (shape[0], prod(shape[1:])))
         return flat.unflatten(1, (*shape[2:], shape[1])).movedim(-1, 1).flatten(1).contiguous()
     return weights.take(name, shape).flatten(1)
+
+
+def _pixel_norm(weights: Weights, spec: TowerSpec) -> TowerNorm:
+    """The norm of a patch's pixels. Their colours come last in files without a flat matrix."""
+    side, channels = spec.patch, spec.channels
+    order = None
+    if not weights.has("patch_matrix.weight"):
+        places = torch.arange(side * side * channels).view(side, side, channels)
+        order = places.movedim(-1, 0).flatten()
+    return TowerNorm(weights, "pixel_norm", side * side * channels, spec.norm, order)
+
+
+def _axial_table(weights: Weights, shape: tuple[int, int, int]) -> Tensor:
+    """[2, side, size]: vectors of columns, then of rows."""
+    name = "axial_positions.by_place"
+    if weights.has(name):  # [side, 2, size]
+        axes, side, size = shape
+        return weights.take(name, (side, axes, size)).transpose(0, 1).contiguous()
+    return weights.take("axial_positions.weight", shape)
 
 
 def _patch_bias(weights: Weights, size: int) -> Tensor:

@@ -5,8 +5,9 @@ et al., "Qwen2-Audio technical report", 2024). Voxtral has Whisper's encoder, tw
 four of its vectors, and Llama (Mistral AI, "Voxtral", 2025).
 
 Gemma 4 E2B and E4B have a conformer, a product of each of its vectors, and Gemma 4; they see, too
-(transformers' Gemma4AudioConfig). Gemma 3n is in `gemma3n_audio.py`, Granite Speech in
-`granite_speech.py`, Qwen3-ASR in `qwen3_asr.py`, Phi-4-multimodal in `phi4_multimodal_audio.py`.
+(transformers' Gemma4AudioConfig). Gemma 4 12B is in `gemma4_unified_audio.py`, Gemma 3n in
+`gemma3n_audio.py`, Granite Speech in `granite_speech.py`, Qwen3-ASR in `qwen3_asr.py`,
+Phi-4-multimodal in `phi4_multimodal_audio.py`.
 
 The decoder after a tower is one of penstock.families.FAMILIES. (Whisper's, which attends to what
 its encoder makes of a sound, is one itself.)
@@ -23,6 +24,7 @@ from penstock.families.bounds import layer_count
 from penstock.families.family import TextHalf
 from penstock.families.gemma3n_audio import GEMMA3N_AUDIO
 from penstock.families.gemma4 import GEMMA4
+from penstock.families.gemma4_unified_audio import GEMMA4_UNIFIED_AUDIO
 from penstock.families.granite_speech import GRANITE_SPEECH
 from penstock.families.hearing import MAX_BINS, OF_TRAINING, AudioFamily
 from penstock.families.llama import LLAMA
@@ -265,6 +267,7 @@ AUDIO_FAMILIES: dict[str, AudioFamily] = {
         QWEN3_ASR,
         GEMMA3N_AUDIO,
         GEMMA4_AUDIO,
+        GEMMA4_UNIFIED_AUDIO,
         GRANITE_SPEECH,
         PHI4_MULTIMODAL_AUDIO,
     )

@@ -1,5 +1,6 @@
-"""Gemma 4 12B, its text half: Gemma 4's dense layers without inputs of their own. What it sees and
-hears with, a few products of raw patches and samples, isn't served.
+"""Gemma 4 12B, its text half: Gemma 4's dense layers without inputs of their own. What it sees with
+is in penstock.families.vision.gemma4_unified, what it hears with in
+penstock.families.gemma4_unified_audio.
 
 Source: transformers' Gemma4UnifiedTextConfig.
 """

@@ -31,6 +31,7 @@ from penstock.model.sound_facts import (
     PairedMel,
     SoundPreparation,
     Spectrogram,
+    Waveform,
 )
 from penstock.model.video_facts import (
     FixedFrames,
@@ -131,6 +132,8 @@ def prepare_item(task: Prepare) -> PreparedArrays:
         match task.preparation:
             case LogMel() | BlockMel() | FrameMel() | EmphasisedMel() | PairedMel() | HammingMel():
                 return _sound(task, task.preparation, whole=False)
+            case Waveform():
+                return _sound(task, task.preparation, whole=False)
             case Spectrogram():
                 return _sound(task, task.preparation.mel, whole=True)
             case VideoFrames() | FixedFrames() | PooledFrames() | SlicedFrames():
@@ -181,6 +184,7 @@ def _sound(task: Prepare, mel: SoundPreparation, *, whole: bool) -> PreparedArra
     )
     from penstock.media.sound import BadSound, raw_sound
     from penstock.media.soundtrack import open_any
+    from penstock.media.waveform import sample_frames
 
     rate, seconds = mel.sampling_rate, task.bounds.seconds
     try:
@@ -200,6 +204,8 @@ def _sound(task: Prepare, mel: SoundPreparation, *, whole: bool) -> PreparedArra
         spectrogram = paired_mel(mel, samples)
     elif isinstance(mel, HammingMel):
         spectrogram = hamming_mel(mel, samples)
+    elif isinstance(mel, Waveform):
+        spectrogram = sample_frames(mel, samples)
     else:
         spectrogram = whole_log_mel(mel, samples) if whole else log_mel(mel, samples)
     if not np.isfinite(spectrogram).all():

@@ -44,6 +44,7 @@ from penstock.model.sound_facts import (
     HammingMel,
     LogMel,
     PairedMel,
+    Waveform,
 )
 from penstock.model.video_facts import (
     FixedFrames,
@@ -100,7 +101,7 @@ def layout(facts: MediaFacts, kind: MediaKind, shape: tuple[int, ...]) -> ItemLa
 
 def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
     match preparation:
-        case LogMel() | FrameMel() | EmphasisedMel() | PairedMel() | HammingMel():
+        case LogMel() | FrameMel() | EmphasisedMel() | PairedMel() | HammingMel() | Waveform():
             return _Runs((ItemRun("", sound_rows(preparation, *shape)),))
         case BlockMel():
             return _Runs((ItemRun("", preparation.rows(*shape)),))

@@ -12,7 +12,14 @@ import msgspec
 
 from penstock.model.audio_spec import rows_of
 from penstock.model.media_facts import MediaFacts, MediaKind
-from penstock.model.sound_facts import EmphasisedMel, FrameMel, HammingMel, LogMel, PairedMel
+from penstock.model.sound_facts import (
+    EmphasisedMel,
+    FrameMel,
+    HammingMel,
+    LogMel,
+    PairedMel,
+    Waveform,
+)
 
 MIN_RATE, MAX_RATE = 1_000, 384_000
 """Hz, of what is read."""
@@ -86,7 +93,7 @@ def beside_others(facts: MediaFacts, brought: Collection[MediaKind]) -> MediaFac
     return msgspec.structs.replace(facts, kinds={**facts.kinds, "audio": changed})
 
 
-def check_shortest(mel: PairedMel | EmphasisedMel | HammingMel, samples: int) -> None:
+def check_shortest(mel: PairedMel | EmphasisedMel | HammingMel | Waveform, samples: int) -> None:
     """Raises BadLength."""
     if samples < mel.least:
         raise BadLength(
@@ -95,7 +102,7 @@ def check_shortest(mel: PairedMel | EmphasisedMel | HammingMel, samples: int) ->
         )
 
 
-AnyMel = LogMel | FrameMel | EmphasisedMel | PairedMel | HammingMel
+AnyMel = LogMel | FrameMel | EmphasisedMel | PairedMel | HammingMel | Waveform
 
 
 def sound_rows(mel: AnyMel, samples: int) -> int:
@@ -105,7 +112,7 @@ def sound_rows(mel: AnyMel, samples: int) -> int:
     if isinstance(mel, EmphasisedMel):
         emphasised_windows(mel, samples)
         return mel.rows
-    if isinstance(mel, (PairedMel, HammingMel)):
+    if isinstance(mel, (PairedMel, HammingMel, Waveform)):
         check_shortest(mel, samples)
         return mel.rows(samples)
     chunks = chunks_of(mel, samples)

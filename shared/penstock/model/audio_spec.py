@@ -224,6 +224,26 @@ class BiasedConformerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="biased
         return -(-frames // self.reduced)
 
 
+class WaveformSpec(msgspec.Struct, frozen=True, kw_only=True, tag="waveform"):
+    """No tower: a vector is some of a sound's samples in a row, as they are (Gemma 4 12B)."""
+
+    frame: int
+    """Samples of a vector."""
+
+    @property
+    def num_layers(self) -> int:
+        return 0
+
+    @property
+    def hidden_size(self) -> int:
+        return self.frame
+
+    @property
+    def mel_bins(self) -> int:
+        """Numbers of what stands for a window."""
+        return self.frame
+
+
 class LinearProjector(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):
     """A product with a bias (Chu et al., "Qwen2-Audio technical report", 2024)."""
 
@@ -296,8 +316,15 @@ class QueryProjector(msgspec.Struct, frozen=True, kw_only=True, tag="queries"):
 
 
 SoundTowerSpec = (
-    AudioTowerSpec | BlockTowerSpec | ConformerSpec | BlockConformerSpec | BiasedConformerSpec
+    AudioTowerSpec
+    | BlockTowerSpec
+    | ConformerSpec
+    | BlockConformerSpec
+    | BiasedConformerSpec
+    | WaveformSpec
 )
+ONE_CHUNK = (BlockTowerSpec, ConformerSpec, BiasedConformerSpec, WaveformSpec)
+"""Take a sound of any length as a whole."""
 
 
 class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -330,6 +357,8 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
             return REDUCED * self.tower.every
         if isinstance(self.tower, BiasedConformerSpec):
             return self.tower.reduced
+        if isinstance(self.tower, WaveformSpec):
+            return 1
         if isinstance(self.projector, QueryProjector):
             return -(-2 * self.projector.window // self.projector.queries)
         stacked = self.projector.factor if isinstance(self.projector, StackProjector) else 1
@@ -340,7 +369,7 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a sound may have so many chunks of so many windows each."""
         if isinstance(self.tower, ConformerSpec) and isinstance(self.projector, EmbedderProjector):
             return chunks == 1 and self.tower.vectors(frames) <= self.projector.vectors
-        if isinstance(self.tower, (BlockTowerSpec, ConformerSpec, BiasedConformerSpec)):
+        if isinstance(self.tower, ONE_CHUNK):
             return chunks == 1
         if isinstance(self.tower, BlockConformerSpec):
             return chunks == 1 and not frames % 2
@@ -352,7 +381,7 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
         """What `takes` takes, for people."""
         if isinstance(self.projector, EmbedderProjector):
             return f"one chunk that becomes {self.projector.vectors} vectors at most is needed"
-        if isinstance(self.tower, (BlockTowerSpec, ConformerSpec, BiasedConformerSpec)):
+        if isinstance(self.tower, ONE_CHUNK):
             return "one chunk is needed"
         if isinstance(self.tower, BlockConformerSpec):
             return "one chunk of pairs of windows is needed"

@@ -156,6 +156,8 @@ class SquarePoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="square
 
     factor: int
     eps: float
+    rooted: bool = True
+    """Whether the mean is multiplied by that root; Gemma 4 12B's isn't."""
     standardised: bool = False
     """Whether a learned vector is subtracted from the mean, and another one multiplies it, before
     it is divided."""

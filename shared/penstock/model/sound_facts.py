@@ -189,6 +189,25 @@ class HammingMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
         return -(-self.frames(samples) // self.reduced)
 
 
+class Waveform(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="waveform"):
+    """Gemma 4 12B's: a sound's samples as they are. Silence fills up the last frame.
+
+    sampling_rate: Hz.  frame: samples of which an embedding is made.
+    """
+
+    sampling_rate: int
+    frame: int
+
+    @property
+    def least(self) -> int:
+        """Samples that a sound has at least."""
+        return 1
+
+    def rows(self, samples: int) -> int:
+        """Embeddings of a sound of so many samples."""
+        return -(-samples // self.frame)
+
+
 class Spectrogram(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="spectrogram"):
     """Preparation of a whole recording as `mel` has it: filled up with silence to one chunk, but
     not cut into several. It is no model's: who transcribes cuts windows out of the result."""
@@ -196,4 +215,4 @@ class Spectrogram(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     mel: LogMel
 
 
-SoundPreparation = LogMel | BlockMel | FrameMel | EmphasisedMel | PairedMel | HammingMel
+SoundPreparation = LogMel | BlockMel | FrameMel | EmphasisedMel | PairedMel | HammingMel | Waveform

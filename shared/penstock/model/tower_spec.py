@@ -178,6 +178,9 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a learned vector stands before the patches."""
     keeps_class: bool = False
     """Whether the class token's output is given to the decoder, too."""
+    pixel_norm: bool = False
+    """Whether a patch's pixels are normalised before the first product; the norm's factors are in
+    the file row by row, with the colours of a pixel one after the other (Gemma 4 12B)."""
     first_norm: bool = False
     """Whether the embedded patches are normalised."""
     patch_norm: bool = False

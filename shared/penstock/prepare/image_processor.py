@@ -21,6 +21,12 @@ _GLM = {**_CLIP, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 
 OF_REPEATED = ("Glm4vImageProcessor", "Glm46VImageProcessor")
 """Classes whose bounds on pixels are of a picture's repetitions together (PatchImages.of_all)."""
 _LLAVA_NEXT: dict[str, Any] = {**_CLIP, "size": {"shortest_edge": 336}, "crop_size": 336}
+_GEMMA4: dict[str, Any] = {
+    "resample": 3,
+    "do_normalize": False,
+    "image_mean": (0.0, 0.0, 0.0),
+    "image_std": (1.0, 1.0, 1.0),
+}
 _PHI4 = {**_SIGLIP, "resample": 3, "size": 448, "patch_size": 14, "dynamic_hd": 36}
 CLASSES: dict[str, dict[str, Any]] = {
     "CLIPImageProcessor": _CENTRED,
@@ -52,12 +58,8 @@ CLASSES: dict[str, dict[str, Any]] = {
         **_CLIP,
         "size": {"shortest_edge": 4 * 28 * 28, "longest_edge": 672 * 672},
     },
-    "Gemma4ImageProcessor": {
-        "resample": 3,
-        "do_normalize": False,
-        "image_mean": (0.0, 0.0, 0.0),
-        "image_std": (1.0, 1.0, 1.0),
-    },
+    "Gemma4ImageProcessor": _GEMMA4,
+    "Gemma4UnifiedImageProcessor": _GEMMA4,
     "Phi4MultimodalImageProcessor": _PHI4,
     "Phi4MMImageProcessor": _PHI4,
     "Step3p7ImageProcessor": {

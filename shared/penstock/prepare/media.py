@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
@@ -20,6 +20,8 @@ from penstock.model.audio_spec import (
     BlockConformerSpec,
     ConformerSpec,
     EmbedderProjector,
+    SoundTowerSpec,
+    WaveformSpec,
 )
 from penstock.model.image_facts import FixedImages, ScannedImages, TiledImages
 from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind
@@ -62,9 +64,11 @@ from penstock.prepare.picture_readers import (
 from penstock.prepare.sound_readers import (
     GEMMA3N,
     GEMMA4,
+    GEMMA4_UNIFIED,
     GRANITE,
     gemma3n_sounds,
     gemma4_sounds,
+    gemma4_unified_sounds,
     granite_sounds,
 )
 from penstock.prepare.sounds import read_sounds
@@ -94,22 +98,22 @@ def read_media(
         video = read_video(*_video_section(path), config, tokens)
         if video is not None:
             kinds["video"] = video
-    values, where = _section(path, "feature_extractor", "audio_processor")
-    kind = values.get("feature_extractor_type")
-    if audio is not None and isinstance(audio.tower, ConformerSpec):
-        own = isinstance(audio.projector, EmbedderProjector)
-        if kind == (GEMMA3N if own else GEMMA4):
-            read = gemma3n_sounds if own else gemma4_sounds
-            kinds["audio"] = read(values, where, audio, tokens)
-    elif audio is not None and isinstance(audio.tower, BiasedConformerSpec):
-        if kind in PHI4:
-            kinds["audio"] = phi4_sounds(values, where, audio, tokens)
-    elif audio is not None and isinstance(audio.tower, BlockConformerSpec):
-        if kind == GRANITE:
-            kinds["audio"] = granite_sounds(values, where, audio, tokens)
-    elif audio is not None and values:
-        kinds["audio"] = read_sounds(values, where, config, audio, tokens)
+    sound = None if audio is None else _read_sounds(path, config, audio, tokens)
+    if sound is not None:
+        kinds["audio"] = sound
     return MediaFacts(kinds=kinds) if kinds else None
+
+
+def _read_sounds(
+    path: Path, config: Fields, audio: AudioSpec, tokens: MediaTokens
+) -> KindFacts | None:
+    values, where = _section(path, "feature_extractor", "audio_processor")
+    own = next((each for each in OWN_SOUNDS if each.are_of(audio)), None)
+    if own is None:
+        return read_sounds(values, where, config, audio, tokens) if values else None
+    if values.get("feature_extractor_type") not in own.extractors:
+        return None
+    return own.read(values, where, audio, tokens)
 
 
 def _read_pictures(path: Path, config: Fields, tokens: MediaTokens) -> KindFacts | None:
@@ -258,12 +262,37 @@ def _bounded(rows: int, settings: Fields) -> int:
     return rows
 
 
+class OwnSounds(NamedTuple):
+    """What is heard with another tower than Whisper's. extractors: classes that a folder's feature
+    extractor may have; with any other one, or none, sounds aren't served.  read: how they are
+    prepared."""
+
+    tower: type[SoundTowerSpec]
+    extractors: tuple[str, ...]
+    read: Callable[[dict[str, Any], str, AudioSpec, MediaTokens], KindFacts]
+    projector: type | None = None
+    """None: any; of several that fit, the first of OWN_SOUNDS counts."""
+
+    def are_of(self, audio: AudioSpec) -> bool:
+        """Whether a model hears so."""
+        alike = self.projector is None or isinstance(audio.projector, self.projector)
+        return isinstance(audio.tower, self.tower) and alike
+
+
+OWN_SOUNDS = (
+    OwnSounds(ConformerSpec, (GEMMA3N,), gemma3n_sounds, EmbedderProjector),
+    OwnSounds(ConformerSpec, (GEMMA4,), gemma4_sounds),
+    OwnSounds(WaveformSpec, (GEMMA4_UNIFIED,), gemma4_unified_sounds),
+    OwnSounds(BiasedConformerSpec, PHI4, phi4_sounds),
+    OwnSounds(BlockConformerSpec, (GRANITE,), granite_sounds),
+)
 Reader = Callable[[ImageSettings, Fields, MediaTokens], KindFacts]
 
 READERS: dict[str, Reader] = {
     "LlavaForConditionalGeneration": _llava,
     "Gemma3ForConditionalGeneration": _gemma3,
     "Gemma4ForConditionalGeneration": gemma4,
+    "Gemma4UnifiedForConditionalGeneration": gemma4,
     "Idefics3ForConditionalGeneration": _idefics3,
     "SmolVLMForConditionalGeneration": _idefics3,
     "Qwen2VLForConditionalGeneration": qwen2_vl,

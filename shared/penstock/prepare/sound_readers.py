@@ -1,4 +1,5 @@
-"""How sounds are prepared that are no Whisper's: Gemma 3n's, Gemma 4's and Granite Speech's."""
+"""How sounds are prepared that are no Whisper's: Gemma 3n's, Gemma 4's, Gemma 4 12B's and Granite
+Speech's."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ import math
 from typing import Any
 
 from penstock.families import hub_reading as hub
+from penstock.families.gemma4_unified_audio import FRAME
 from penstock.formats.fields import Fields
 from penstock.media.log_mel import HIGHEST
 from penstock.model.audio_spec import AudioSpec, ConformerSpec, EmbedderProjector, QueryProjector
 from penstock.model.media_facts import KindFacts
-from penstock.model.sound_facts import EmphasisedMel, FrameMel, PairedMel
+from penstock.model.sound_facts import EmphasisedMel, FrameMel, PairedMel, Waveform
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.sounds import check_known
 
@@ -45,17 +47,40 @@ def gemma4_sounds(
     hub.only(settings, preemphasis=0.0)
     mel = FrameMel(**_windows(settings, audio, overdrive=False))
     check_known(settings, _HARMLESS)
+    return _between(mel, tokens)
+
+
+def _between(preparation: FrameMel | Waveform, tokens: MediaTokens) -> KindFacts:
+    """Sounds of Gemma 4, which stand between two tokens of their own."""
     token, token_id = tokens.named("audio_token_id")
     before, _ = tokens.named("boa_token_id")
     behind, _ = tokens.named("eoa_token_index", "eoa_token_id")
     return KindFacts(
-        preparation=mel,
+        preparation=preparation,
         placeholder=token,
         token=token,
         token_id=token_id,
         before=before,
         behind=behind,
     )
+
+
+GEMMA4_UNIFIED = "Gemma4UnifiedAudioFeatureExtractor"
+
+
+def gemma4_unified_sounds(
+    values: dict[str, Any], where: str, audio: AudioSpec, tokens: MediaTokens
+) -> KindFacts:
+    """values: of the feature extractor. Raises UnsupportedModel."""
+    frame = audio.tower.hidden_size
+    stated = {"sampling_rate": 16_000, "audio_samples_per_token": FRAME}
+    settings = Fields({**stated, **_stated(values)}, where)
+    hub.only(settings, audio_samples_per_token=frame, feature_size=frame, padding_value=0.0)
+    rate = settings.integer("sampling_rate")
+    if not 1 <= rate <= MAX_RATE:
+        raise settings.wrong("sampling_rate", f"1 to {MAX_RATE} Hz")
+    check_known(settings, _HARMLESS)
+    return _between(Waveform(sampling_rate=rate, frame=frame), tokens)
 
 
 def _windows(settings: Fields, audio: AudioSpec, *, overdrive: bool) -> dict[str, Any]:

@@ -24,6 +24,14 @@ _GLM: dict[str, Any] = {
     "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 2 * 30_000},
     "do_sample_frames": True,
 }
+_GEMMA4: dict[str, Any] = {
+    "resample": 3,
+    "image_mean": (0.0, 0.0, 0.0),
+    "image_std": (1.0, 1.0, 1.0),
+    "do_sample_frames": True,
+    "num_frames": 32,
+    "max_soft_tokens": SOFT_TOKENS[0],
+}
 CLASSES: dict[str, dict[str, Any]] = {
     "Qwen2VLVideoProcessor": {
         "resample": 3,
@@ -63,14 +71,8 @@ CLASSES: dict[str, dict[str, Any]] = {
         "image_std": CLIP_STD,
         "size": {"height": 384, "width": 384},
     },
-    "Gemma4VideoProcessor": {
-        "resample": 3,
-        "image_mean": (0.0, 0.0, 0.0),
-        "image_std": (1.0, 1.0, 1.0),
-        "do_sample_frames": True,
-        "num_frames": 32,
-        "max_soft_tokens": SOFT_TOKENS[0],
-    },
+    "Gemma4VideoProcessor": _GEMMA4,
+    "Gemma4UnifiedVideoProcessor": _GEMMA4,
     "MiniCPMV4_6VideoProcessor": {
         "resample": 3,
         "image_mean": HALF,

@@ -325,6 +325,7 @@ GLM = VideoFamily("Glm4vVideoProcessor", glm4v)
 MINIMAX = VideoFamily("MiniMaxM3VLVideoProcessor", minimax_m3)
 FAMILIES: dict[str, VideoFamily] = {
     "Gemma4ForConditionalGeneration": VideoFamily("Gemma4VideoProcessor", gemma4),
+    "Gemma4UnifiedForConditionalGeneration": VideoFamily("Gemma4UnifiedVideoProcessor", gemma4),
     "Glm4vForConditionalGeneration": GLM,
     "Glm4vMoeForConditionalGeneration": GLM,
     "Glm46VForConditionalGeneration": VideoFamily("Glm46VVideoProcessor", glm4v),

@@ -42,6 +42,7 @@ from tests.shared.media.media_tokenizer import MINIMAX, STEP, tokenizer
 from tests.shared.media.processors import (
     gemma3,
     gemma4,
+    gemma4_unified,
     internvl,
     kimi_k25,
     kimi_vl,
@@ -114,6 +115,17 @@ FAMILIES: dict[str, Family] = {
             "vision_config": {"patch_size": 4, "pooling_kernel_size": 2},
         },
         gemma4,
+        "<|image|>",
+    ),
+    "gemma4_unified": Family(
+        "Gemma4UnifiedForConditionalGeneration",
+        lambda ids: {
+            "boi_token_id": ids["<|image>"],
+            "eoi_token_id": ids["<image|>"],
+            "image_token_id": ids["<|image|>"],
+            "vision_config": {"patch_size": 4, "pooling_kernel_size": 2},
+        },
+        gemma4_unified,
         "<|image|>",
     ),
     "idefics3": Family(

@@ -53,7 +53,12 @@ from tests.shared.media.kimi_vl_pictures import MEAN, STD, KimiVLPictures
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.shared.media.phi4_pictures import Phi4Pictures
-from tests.shared.media.without_torchvision import KimiPictures, MiniMaxPictures, StepPictures
+from tests.shared.media.without_torchvision import (
+    KimiPictures,
+    MiniMaxPictures,
+    StepPictures,
+    UnifiedPictures,
+)
 
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -131,6 +136,10 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
     "gemma4 of more tokens": (
         Gemma4ImageProcessorPil(patch_size=2, pooling_kernel_size=2, max_soft_tokens=280),
         PooledImages(pixels=P(resample=3, rescale=1 / 255), patch=2, merge=2, most=280),
+    ),
+    "gemma4 12b": (
+        UnifiedPictures(patch_size=4, pooling_kernel_size=3, max_soft_tokens=70),
+        PooledImages(pixels=P(resample=3, rescale=1 / 255), patch=4, merge=3, most=70),
     ),
     "idefics3": (
         Idefics3ImageProcessorPil(size={"longest_edge": 64}, max_image_size={"longest_edge": 16}),

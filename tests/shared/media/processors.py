@@ -4,8 +4,8 @@ tokenizers, small pictures, no weights."""
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 from transformers import PreTrainedTokenizerFast
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
@@ -31,7 +31,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 
 from tests.shared.media.kimi_vl_pictures import KimiVLPictures
 from tests.shared.media.phi4_pictures import Phi4Pictures
-from tests.shared.media.without_torchvision import KimiPictures
+from tests.shared.media.without_torchvision import KimiPictures, UnifiedPictures
 
 
 def gemma3(fast: PreTrainedTokenizerFast) -> Any:
@@ -66,6 +66,29 @@ def gemma4(fast: PreTrainedTokenizerFast) -> Any:
         setattr(fast, f"{name}_token_id", fast.convert_tokens_to_ids(text))
     pictures = Gemma4ImageProcessorPil(patch_size=4, pooling_kernel_size=2, max_soft_tokens=70)
     return without_videos(Gemma4Processor)(None, pictures, fast, None)
+
+
+def gemma4_unified(fast: PreTrainedTokenizerFast) -> Any:
+    """As `gemma4`, whose tokens it has."""
+    gemma4(fast)
+    from transformers.models.gemma4 import image_processing_pil_gemma4
+
+    name = "transformers.models.gemma4_unified.image_processing_gemma4_unified"
+    function = image_processing_pil_gemma4.get_aspect_ratio_preserving_size
+    kwargs = image_processing_pil_gemma4.Gemma4ImageProcessorKwargs
+    sys.modules.setdefault(
+        name,
+        cast(
+            ModuleType,
+            SimpleNamespace(
+                Gemma4UnifiedImageProcessorKwargs=kwargs, get_aspect_ratio_preserving_size=function
+            ),
+        ),
+    )
+    from transformers.models.gemma4_unified.processing_gemma4_unified import Gemma4UnifiedProcessor
+
+    pictures = UnifiedPictures(patch_size=4, pooling_kernel_size=2, max_soft_tokens=70)
+    return unchecked(Gemma4UnifiedProcessor)(None, pictures, fast, None)
 
 
 def without_videos(processor: Any) -> Any:

@@ -60,6 +60,7 @@ GLM4V = FAMILIES["glm4v"]._replace(
 )
 WATCHING: dict[str, Family] = {
     "gemma4": FAMILIES["gemma4"],
+    "gemma4_unified": FAMILIES["gemma4_unified"],
     "glm4v": GLM4V,
     "glm46v": FAMILIES["glm4v"]._replace(architecture="Glm46VForConditionalGeneration"),
     "internvl": FAMILIES["internvl"],
@@ -68,6 +69,7 @@ WATCHING: dict[str, Family] = {
 }
 MARKS = {
     "gemma4": "<|video|>",
+    "gemma4_unified": "<|video|>",
     "glm4v": "<|begin_of_video|><|video|><|end_of_video|>",
     "glm46v": "<|begin_of_video|><|video|><|end_of_video|>",
     "internvl": "<video>",
@@ -114,7 +116,7 @@ def text_of(processor: Any, name: str, video: VideoPreparation, shape: VideoShap
     frames = np.zeros((shape.shown, shape.height, shape.width, 3), np.uint8)
     raw = frames.tobytes(), (shape.width, shape.height, 2, 1)
     made = video_inputs(video, prepare_frames(video, raw_frames(*raw), BOUNDS)[0])
-    if name == "gemma4":
+    if name.startswith("gemma4"):
         _, _, height, width = made["pixel_values"].shape
         own["num_soft_tokens_per_video"] = [height * width // 8**2]
     elif "glm" in name or name == "minimax_m3":
@@ -202,6 +204,7 @@ LENGTHS = [
         ("glm46v", rule_of("glm46v", fps=2, temporal_patch_size=2), {}),
         ("minicpmv4_6", rule_of("minicpmv4_6"), {"max_num_frames": 128, "stack_frames": 1}),
         ("gemma4", rule_of("base", num_frames=32, fps=None), {}),
+        ("gemma4_unified", rule_of("base", num_frames=32, fps=None), {}),
         ("internvl", rule_of("internvl", initial_shift=True), {"num_frames": 32}),
     ],
 )
@@ -319,6 +322,9 @@ def test_settings_of_folders(tmp_path: Path) -> None:
     ("name", "wrong"),
     [
         ("gemma4", {"max_soft_tokens": 71}),
+        ("gemma4_unified", {"max_soft_tokens": 71}),
+        ("gemma4_unified", {"patch_size": 4, "pooling_kernel_size": 3}),
+        ("gemma4_unified", {"video_processor_type": "OtherVideoProcessor"}),
         ("minimax_m3", {"fps": 0}),
         ("minimax_m3", {"max_frames": 10**6}),
         ("minimax_m3", {"merge_size": 3}),

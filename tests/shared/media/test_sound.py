@@ -19,6 +19,7 @@ import torch
 from transformers import (
     Gemma3nAudioFeatureExtractor,
     Gemma4AudioFeatureExtractor,
+    Gemma4UnifiedAudioFeatureExtractor,
     WhisperFeatureExtractor,
 )
 from transformers.audio_utils import mel_filter_bank
@@ -32,8 +33,9 @@ from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
 from penstock.media.sound import FORMATS, MAX_CHANNELS, BadSound, is_chained, open_sound, raw_sound
 from penstock.media.sound_layout import BadLength, frames_of, sound_rows
+from penstock.media.waveform import sample_frames
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
-from penstock.model.sound_facts import EmphasisedMel, FrameMel, LogMel, PairedMel
+from penstock.model.sound_facts import EmphasisedMel, FrameMel, LogMel, PairedMel, Waveform
 from tests import thinning
 from tests.shared.media.sounds import RATE, saved_sound, sound
 from tests.shared.media.test_fuzz import damaged
@@ -121,6 +123,22 @@ def test_magnitudes_are_those_of_transformers(bins: int) -> None:
         sound_rows(FRAMES, 160)
     with pytest.raises(BadLength, match="30 s at most"):
         sound_rows(FRAMES, 30 * RATE + 1)
+
+
+@pytest.mark.parametrize("samples", [1, 639, 640, 641, 7777, 31 * RATE])
+def test_samples_as_they_are_are_those_of_transformers(samples: int) -> None:
+    waveform, given = Waveform(sampling_rate=RATE, frame=640), sound(samples / RATE)[:samples]
+    wanted = Gemma4UnifiedAudioFeatureExtractor()([given], return_tensors="np")
+    assert wanted["input_features_mask"].all()
+    found = sample_frames(waveform, given)
+    assert found.dtype == np.float32
+    assert np.array_equal(found[0].T, wanted["input_features"][0])
+    assert found.shape == (1, 640, sound_rows(waveform, samples))
+
+
+def test_a_sound_of_no_samples_has_none() -> None:
+    with pytest.raises(BadLength, match="1 at least"):
+        sound_rows(Waveform(sampling_rate=RATE, frame=640), 0)
 
 
 EMPHASISED = EmphasisedMel(

@@ -1,5 +1,5 @@
-"""What the folders of Granite Speech and Gemma 3n say of their sounds, and what is said of settings
-that can't be followed."""
+"""What the folders of Granite Speech, Gemma 3n and Gemma 4 12B say of their sounds, and what is
+said of settings that can't be followed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from transformers import Gemma4UnifiedAudioFeatureExtractor
 from transformers.models.gemma3n.processing_gemma3n import Gemma3nProcessor
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import AudioSpec
-from penstock.model.sound_facts import EmphasisedMel, PairedMel
+from penstock.model.sound_facts import EmphasisedMel, PairedMel, Waveform
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.media import read_media
 from tests.shared.audio_configs import GRANITE_SPEECH
 from tests.shared.media.media_tokenizer import tokenizer
+from tests.shared.releases.reading import RELEASES
 from tests.shared.test_audio_configs import GEMMA3N
 
 SAID: dict[str, Any] = {
@@ -207,3 +209,50 @@ def test_settings_of_gemma_3n_that_cant_be_followed(
 ) -> None:
     with pytest.raises(UnsupportedModel, match=words):
         of_gemma(tmp_path, OF_GEMMA | changes)
+
+
+def of_12b(folder: Path, said: dict[str, Any], **changes: Any) -> Any:
+    """changes: of what config.json says of sounds."""
+    words, values = tokenizer(), RELEASES["google/gemma-4-12B"]["config"]
+    ids = {"audio_token_id": "<|audio|>", "boa_token_id": "<|audio>", "eoa_token_index": "<audio|>"}
+    values = values | {key: words.token_to_id(text) for key, text in ids.items()}
+    values["audio_config"] = values["audio_config"] | changes
+    return read_folder(folder, {"feature_extractor": said}, values, "processor_config.json")
+
+
+def test_gemma_4_12b(tmp_path: Path) -> None:
+    said = Gemma4UnifiedAudioFeatureExtractor().to_dict()
+    (facts,) = of_12b(tmp_path, said).kinds.values()
+    assert facts.preparation == Waveform(sampling_rate=16_000, frame=640)
+    assert (facts.before, facts.placeholder, facts.behind) == ("<|audio>", "<|audio|>", "<audio|>")
+    bare = {"feature_extractor_type": said["feature_extractor_type"]}
+    assert of_12b(tmp_path, bare).kinds["audio"] == facts
+    assert of_12b(tmp_path, {"feature_extractor_type": "WhisperFeatureExtractor"}) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"audio_samples_per_token": 320}, "audio_samples_per_token is 320"),
+        ({"feature_size": 128}, "feature_size is 128"),
+        ({"padding_value": 1.0}, "padding_value"),
+        ({"sampling_rate": 0}, "1 to 384000 Hz"),
+        ({"loudness": 2}, "loudness is not known here"),
+    ],
+)
+def test_settings_of_gemma_4_12b_that_cant_be_followed(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedModel, match=words):
+        of_12b(tmp_path, Gemma4UnifiedAudioFeatureExtractor().to_dict() | changes)
+
+
+def test_frames_of_another_length_than_the_model_hears(tmp_path: Path) -> None:
+    sizes = dict.fromkeys(("audio_embed_dim", "audio_samples_per_token"), 320)
+    sizes |= dict.fromkeys(("hidden_size", "output_proj_dims"), 320)
+    bare = {"feature_extractor_type": "Gemma4UnifiedAudioFeatureExtractor"}
+    with pytest.raises(UnsupportedModel, match="audio_samples_per_token is 640"):
+        of_12b(tmp_path, bare, **sizes)
+    told = bare | {"audio_samples_per_token": 320}
+    facts = of_12b(tmp_path, told, **sizes).kinds["audio"]
+    assert facts.preparation == Waveform(sampling_rate=16_000, frame=320)

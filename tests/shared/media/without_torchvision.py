@@ -35,6 +35,8 @@ from transformers.image_utils import (
 )
 from transformers.processing_utils import ImagesKwargs
 
+from penstock.model.image_facts import SOFT_TOKENS
+
 
 class Backend:
     """What a module's class inherits."""
@@ -70,6 +72,14 @@ class Backend:
         return functional.pad(image, (0, right, 0, below))
 
 
+def _resized(
+    image: torch.Tensor, size: list[int], interpolation: Any, antialias: bool
+) -> torch.Tensor:
+    """Resizes [3, height, width] uint8."""
+    height, width = size
+    return Backend().resize(image[None], SizeDict(height=height, width=width), interpolation)[0]
+
+
 def class_of(model: str, name: str) -> Any:
     """The class `name` of a model's module over `Backend`."""
     found = find_spec(f"transformers.models.{model}")
@@ -84,7 +94,7 @@ def class_of(model: str, name: str) -> Any:
         "torch": torch,
         "lru_cache": lru_cache,
         "TorchvisionBackend": Backend,
-        "auto_docstring": lambda each: each,
+        "auto_docstring": lambda each=None, **_: each or (lambda one: one),
         "Unpack": list,
         "ImagesKwargs": ImagesKwargs,
         "__name__": __name__,
@@ -95,7 +105,8 @@ def class_of(model: str, name: str) -> Any:
         "OPENAI_CLIP_MEAN": OPENAI_CLIP_MEAN,
         "OPENAI_CLIP_STD": OPENAI_CLIP_STD,
         "Iterable": Iterable,
-        "tvF": SimpleNamespace(InterpolationMode=int),
+        "tvF": SimpleNamespace(InterpolationMode=int, resize=_resized),
+        "_SUPPORTED_SOFT_TOKENS": SOFT_TOKENS,
         "BatchFeature": BatchFeature,
         "ImageInput": object,
         "TensorType": str,
@@ -185,6 +196,28 @@ class MiniMaxPictures(Pictures):
         "patch_size",
         "temporal_patch_size",
         "merge_size",
+    )
+
+    def __call__(self, images: Any, return_tensors: str = "np", **more: Any) -> Any:
+        found = super().__call__(images, **more)
+        return BatchFeature({name: np.asarray(value) for name, value in found.items()})
+
+
+class UnifiedPictures(Pictures):
+    model = "gemma4_unified"
+    name = "Gemma4UnifiedImageProcessor"
+    model_input_names = ("pixel_values", "image_position_ids", "num_soft_tokens_per_image")
+    of_a_call = (
+        "do_resize",
+        "resample",
+        "do_rescale",
+        "rescale_factor",
+        "do_normalize",
+        "image_mean",
+        "image_std",
+        "patch_size",
+        "max_soft_tokens",
+        "pooling_kernel_size",
     )
 
     def __call__(self, images: Any, return_tensors: str = "np", **more: Any) -> Any:

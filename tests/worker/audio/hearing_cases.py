@@ -8,6 +8,7 @@ from typing import Any
 from transformers import (
     Gemma3nAudioFeatureExtractor,
     Gemma4AudioFeatureExtractor,
+    Gemma4UnifiedAudioFeatureExtractor,
     Qwen3ASRFeatureExtractor,
     WhisperFeatureExtractor,
 )
@@ -16,13 +17,14 @@ from penstock.model.sound_facts import (
     BlockMel,
     EmphasisedMel,
     FrameMel,
-    HammingMel,
     LogMel,
     PairedMel,
+    SoundPreparation,
+    Waveform,
 )
 from tests.shared.media.sounds import RATE
 from tests.worker.audio import gemma3n_hearing, phi4_hearing
-from tests.worker.vision.newer_cases import GEMMA4, GEMMA4_TOKENS
+from tests.worker.vision.newer_cases import GEMMA4, GEMMA4_TOKENS, GEMMA4_UNIFIED
 from tests.worker.vision.vision_cases import PLACEHOLDER, TEXT
 
 BINS = 12
@@ -34,7 +36,7 @@ class HearingCase:
 
     family: str
     settings: dict[str, Any]
-    mel: LogMel | BlockMel | FrameMel | EmphasisedMel | PairedMel | HammingMel
+    mel: SoundPreparation
     stands_for: str = ""
     """The class that config.json names; empty: `family` with the usual end."""
 
@@ -48,6 +50,10 @@ class HearingCase:
             return Gemma3nAudioFeatureExtractor(feature_size=BINS)
         if isinstance(self.mel, FrameMel):
             return Gemma4AudioFeatureExtractor(feature_size=BINS)
+        if isinstance(self.mel, Waveform):
+            return Gemma4UnifiedAudioFeatureExtractor()
+        if not isinstance(self.mel, LogMel):
+            raise TypeError(f"{self.mel} has no extractor here")
         return WhisperFeatureExtractor(feature_size=BINS, chunk_length=self.mel.seconds)
 
     def config(self) -> Any:
@@ -79,6 +85,9 @@ MAGNITUDES = FrameMel(
     floor=1e-3,
     seconds=30,
 )
+
+
+SAMPLES = Waveform(sampling_rate=RATE, frame=640)
 
 
 def granite_speech(encoder: dict[str, Any], queries: dict[str, Any]) -> HearingCase:
@@ -157,6 +166,17 @@ CASES: dict[str, HearingCase] = {
             "audio_token_id": PLACEHOLDER,
         },
         MAGNITUDES,
+    ),
+    "gemma4-12b": HearingCase(
+        "Gemma4Unified",
+        {
+            "text_config": GEMMA4_UNIFIED,
+            "audio_config": {"rms_norm_eps": 1e-3},
+            **GEMMA4_TOKENS,
+            "image_token_id": 999,
+            "audio_token_id": PLACEHOLDER,
+        },
+        SAMPLES,
     ),
     "gemma3n": HearingCase("Gemma3n", gemma3n_hearing.SETTINGS, gemma3n_hearing.MEL),
     "phi4-multimodal": HearingCase(

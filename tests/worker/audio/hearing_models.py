@@ -23,8 +23,16 @@ from penstock.media.log_mel import LOG_MEL, block_log_mel, log_mel
 from penstock.media.magnitudes import emphasised_mel, hamming_mel, magnitude_mel, paired_mel
 from penstock.media.prepared import write
 from penstock.media.sound_layout import sound_rows
+from penstock.media.waveform import sample_frames
 from penstock.model.config import ModelConfig, WeightFiles
-from penstock.model.sound_facts import BlockMel, EmphasisedMel, FrameMel, HammingMel, PairedMel
+from penstock.model.sound_facts import (
+    BlockMel,
+    EmphasisedMel,
+    FrameMel,
+    HammingMel,
+    PairedMel,
+    Waveform,
+)
 from penstock.prepare.hub_config import read_config
 from penstock.protocol.common import Media, MediaItem
 from penstock_worker.attention.interface import CacheShape
@@ -87,7 +95,7 @@ def make_theirs(case: str) -> Any:
                 each.normal_(0, 0.3)
             elif name.endswith("running_var"):
                 each.uniform_(0.5, 2.0)
-        if CASES[case].family == "Gemma4":
+        if CASES[case].family.startswith("Gemma4"):
             set_buffers(model)
         if CASES[case].family == "Gemma3n":
             # An answer has none of the tokens that transformers' towers embed.
@@ -149,6 +157,8 @@ def heard(case: str, seconds: float, seed: int) -> Heard:
         mel = hamming_mel(preparation, samples)
     elif isinstance(preparation, BlockMel):
         mel = block_log_mel(preparation, samples)
+    elif isinstance(preparation, Waveform):
+        mel = sample_frames(preparation, samples)
     else:
         mel = log_mel(preparation, samples)
     content = write({LOG_MEL: mel})
@@ -189,7 +199,7 @@ def their_features(case: str, sounds: Sequence[Heard]) -> dict[str, Any]:
     if isinstance(preparation, EmphasisedMel):
         made = [extractor(each.samples, return_tensors="pt") for each in sounds]
         return {"input_features": [each["input_features"] for each in made]}
-    if isinstance(preparation, FrameMel):
+    if isinstance(preparation, (FrameMel, Waveform)):
         told = extractor([each.samples for each in sounds], return_tensors="pt")
         return {name: told[name] for name in ("input_features", "input_features_mask")}
     features, masks = [], []

@@ -33,6 +33,7 @@ WANTED = 8
 LENGTHS = {
     "gemma4": (0.045, 0.31, 1.0),
     "gemma4-unclipped": (0.05, 0.3, 0.9),
+    "gemma4-12b": (0.01, 0.31, 1.0),
     "gemma3n": (0.045, 0.31, 1.0),
     "phi4-multimodal": (0.045, 0.31, 1.0),
     "granite-speech": (0.045, 0.31, 1.0),

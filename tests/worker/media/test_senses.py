@@ -3,9 +3,12 @@ transformers'."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import pytest
 import torch
 
 from penstock.formats.gguf import GGUFFile
@@ -22,30 +25,33 @@ from tests.shared.media.media_tokenizer import tokenizer
 from tests.worker.audio.hearing_cases import MAGNITUDES
 from tests.worker.audio.hearing_models import heard, their_features
 from tests.worker.driver import Driver, Job, LogitsOf
-from tests.worker.media.both_senses import model, token_of
+from tests.worker.media.both_senses import model, token_of, unified
 from tests.worker.media_prompts import media_prompt
 from tests.worker.models.parity import RELATIVE_TOLERANCE
 from tests.worker.vision.mmproj_writer import write_mmproj, write_text_half
 from tests.worker.vision.newer_cases import POOLED
 from tests.worker.vision.picture_runners import load, runner_of
-from tests.worker.vision.pictures import picture, pixels_of, words
-from tests.worker.vision.vision_cases import opened, saved
+from tests.worker.vision.pictures import masks_of, picture, pixels_of, words
+from tests.worker.vision.vision_cases import PLACEHOLDER, opened, saved
+
+SENSES: dict[str, Callable[[], Any]] = {"gemma4": model, "gemma4-12b": unified}
 
 
-def test_a_prompt_with_a_picture_and_sounds(tmp_path: Path) -> None:
-    theirs = model()
+@pytest.mark.parametrize("case", SENSES)
+def test_a_prompt_with_a_picture_and_sounds(case: str, tmp_path: Path) -> None:
+    theirs = SENSES[case]()
     with TemporaryDirectory() as folder:
         config, files = saved(theirs, Path(folder))
         ours = opened(config, files)
         hears = AudioModel(config, open_audio_tower(files, torch.float32))
-    shown, sound, other = picture(POOLED, 2, 1), heard("gemma4", 0.5, 2), heard("gemma4", 0.3, 3)
+    shown, sound, other = picture(POOLED, 2, 1), heard(case, 0.5, 2), heard(case, 0.3, 3)
     parts = [words(5, 1), sound, words(3, 2), shown, words(2, 3), other, words(4, 4)]
 
     tokens, media = media_prompt(parts, token_of)
     seen = LogitsOf()
     runner = runner_of(ours, POOLED, observer=seen)
     encodings = runner.feature(MediaEncodings)
-    assert encodings.stand_in == stand_in_of(config) == 0
+    assert encodings.stand_in == stand_in_of(config) == (0 if case == "gemma4" else None)
     sees = Sight(ours.tower, POOLED, lambda: None)
     encodings.see_with(BothSenses(sees, Hearing(hears, lambda: None)))
     load(runner, tmp_path, shown, sound, other)
@@ -59,9 +65,12 @@ def test_a_prompt_with_a_picture_and_sounds(tmp_path: Path) -> None:
     assert job.error is None
     assert slot is not None
     given = torch.tensor([tokens])
-    also = pixels_of(theirs, [shown]) | their_features("gemma4", [sound, other])
+    also = pixels_of(theirs, [shown]) | their_features(case, [sound, other])
+    also["attention_mask"] = torch.ones_like(given)
+    if case == "gemma4-12b":
+        also["attention_mask"] = masks_of(theirs, (given == PLACEHOLDER).int())
     with torch.inference_mode():
-        true = theirs(given, attention_mask=torch.ones_like(given), **also).logits[0]
+        true = theirs(given, **also).logits[0]
     found = seen.of(slot)
     allowed = RELATIVE_TOLERANCE * true.abs().amax(-1)
     assert bool(((found - true[: len(found)]).abs().amax(-1) <= allowed[: len(found)]).all())

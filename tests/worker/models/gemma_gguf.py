@@ -42,7 +42,7 @@ def gemma4(writer: Writer, config: Any) -> None:
         inner, first = config.intermediate_size, len(sliding) - config.num_kv_shared_layers
         lengths = [inner * (1 + (at >= first)) for at in range(len(sliding))]
         writer.add_feed_forward_length(lengths)
-    if config.enable_moe_block:
+    if getattr(config, "enable_moe_block", False):
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.top_k_experts)
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
@@ -54,7 +54,8 @@ def gemma4(writer: Writer, config: Any) -> None:
 def _both(writer: Writer, config: Any) -> None:
     writer.add_sliding_window(config.sliding_window)
     writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
-    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
+    inputs = getattr(config, "hidden_size_per_layer_input", 0)  # Gemma 4 12B's has none
+    writer.add_embedding_length_per_layer_input(inputs)
     writer.add_shared_kv_layers(config.num_kv_shared_layers)
     writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
     if config.final_logit_softcapping:

@@ -37,6 +37,7 @@ CONVERSIONS = {
     "gemma3n": Conversion(ARCH.GEMMA3N, gemma_gguf.gemma3n, own_parts=gemma_gguf.parts),
     "gemma4-alike": Conversion(ARCH.GEMMA4, gemma_gguf.gemma4, own_parts=gemma_gguf.parts),
     "gemma4-shared-kv": Conversion(ARCH.GEMMA4, gemma_gguf.gemma4, own_parts=gemma_gguf.parts),
+    "gemma4-unified": Conversion(ARCH.GEMMA4, gemma_gguf.gemma4, own_parts=gemma_gguf.parts),
     "gemma4-experts": Conversion(ARCH.GEMMA4, gemma_gguf.gemma4, own_parts=gemma_gguf.parts),
     "phi3-window": Conversion(ARCH.PHI3, keys.phi3, usual_keys=False),
     "phi4-mini-partial-longrope": Conversion(ARCH.PHI3, keys.phi3, usual_keys=False),

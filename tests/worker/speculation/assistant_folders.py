@@ -23,7 +23,6 @@ WINDOW, GROUPS = 9, 43
 SIZES = COMMON | GROUPED | {"global_head_dim": 32, "sliding_window": WINDOW}
 NO_INPUTS = {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
 OF_12B = "of 12B"
-"""What llama.cpp's converter makes of its assistants wasn't seen."""
 CASES: dict[str, dict[str, Any]] = {
     "the last one stores": {
         "layer_types": mixed("sliding", "full", "sliding", "full"),

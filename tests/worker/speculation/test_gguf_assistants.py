@@ -24,7 +24,7 @@ from tests.worker.driver import GREEDY, Driver, Job
 from tests.worker.models import gemma_gguf, gguf_writing
 from tests.worker.models.gguf_writing import Conversion
 from tests.worker.speculation import test_assistants
-from tests.worker.speculation.assistant_folders import CASES, COUNTED, OF_12B, Assisted, assisted
+from tests.worker.speculation.assistant_folders import CASES, COUNTED, Assisted, assisted
 from tests.worker.speculation.draft_folders import draft_setup
 from tests.worker.speculation.slow_heads import HIDDEN
 from tests.worker.speculation.test_exactness import same
@@ -78,7 +78,7 @@ def from_gguf(model: Assisted, folder: Path) -> Assisted:
     return replace(model, said=model.said | {"model": str(prepared)})
 
 
-@pytest.fixture(scope="module", params=[case for case in CASES if case != OF_12B])
+@pytest.fixture(scope="module", params=CASES)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Assisted:
     folder = tmp_path_factory.mktemp("assisted")
     made = from_gguf(assisted(request.param, folder), folder)

@@ -54,6 +54,7 @@ TEXT_HALVES = {
     "granite": CONVERSIONS["granite"],
     "gemma3_text": CONVERSIONS["gemma3-of-six"],
     "gemma4_text": CONVERSIONS["gemma4-shared-kv"],
+    "gemma4_unified_text": CONVERSIONS["gemma4-unified"],
     "qwen2_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
     "qwen2_5_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
     "qwen3_vl_text": Conversion(gguf.MODEL_ARCH.QWEN3VL, qwen3_vl_text),

@@ -76,6 +76,14 @@ GEMMA4_TOWER: dict[str, Any] = SEES | {
     "position_embedding_size": 40,
     "standardize": True,
 }
+GEMMA4_UNIFIED = {key: value for key, value in GEMMA4.items() if "per_layer_input" not in key}
+GEMMA4_SQUARES: dict[str, Any] = {
+    "patch_size": 4,
+    "mm_embed_dim": 48,
+    "mm_posemb_size": 40,
+    "output_proj_dims": 48,
+    "rms_norm_eps": 1e-3,
+}
 GEMMA4_TOKENS = {"image_token_id": PLACEHOLDER, "video_token_id": 999, "audio_token_id": 999}
 """Others than pictures' are none of the vocabulary: an answer may have any."""
 POOLED = PooledImages(pixels=Pixels(resample=3, rescale=1 / 255), patch=4, merge=3, most=70)
@@ -179,6 +187,16 @@ NEWER: dict[str, Case] = {
                 "use_bidirectional_attention": None,
             },
             "vision_config": GEMMA4_TOWER | {"standardize": False, "use_clipped_linears": True},
+            **GEMMA4_TOKENS,
+        },
+        POOLED,
+    ),
+    "gemma4-12b": Case(
+        "Gemma4Unified",
+        {
+            "text_config": GEMMA4_UNIFIED,
+            "vision_config": GEMMA4_SQUARES,
+            "audio_config": None,
             **GEMMA4_TOKENS,
         },
         POOLED,

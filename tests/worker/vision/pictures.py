@@ -186,6 +186,8 @@ def theirs_of(model: Any, parts: Sequence[Part], more: Sequence[int] = ()) -> to
             also["token_type_ids"] = kinds
         if "Gemma4" in name:
             also["mm_token_type_ids"] = kinds
+        if "Gemma4Unified" in name:
+            also["attention_mask"] = masks_of(model, kinds)
     with torch.inference_mode():
         found: torch.Tensor = model(given, **also).logits[0].float()
     if "Granite4" in type(model).__name__:
@@ -216,6 +218,16 @@ def of_one(rows: Any) -> torch.Tensor:
     return found
 
 
+def masks_of(model: Any, kinds: torch.Tensor) -> Any:
+    """What tokens see in Gemma 4 12B as it generates. Its forward alone lets pictures see what is
+    behind in all layers; so, and in Gemma 4's class, only in those with a window. kinds: int,
+    [prompts, tokens]; 1: a picture's, 2: a video's."""
+    blank = torch.empty(*kinds.shape, 1)
+    return model.create_masks_for_generate(
+        model.config, blank, None, None, None, mm_token_type_ids=kinds
+    )
+
+
 def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
     """Pictures of different sizes as a processor of transformers gives them: filled up with zeros,
     to be cut off."""
@@ -230,6 +242,8 @@ def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
     pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in shown]
     if model.config.model_type == "gemma4":
         return patches_of(pixels, model.config.vision_config.patch_size)
+    if model.config.model_type == "gemma4_unified":
+        return patches_of(pixels, model.config.vision_config.model_patch_size)
     sizes = [each.inputs.get("image_size") for each in shown]
     if any(size is not None for size in sizes):
         tiles = max(map(len, pixels))

@@ -41,6 +41,7 @@ from tests.worker.models.parity import compare_answer
 from tests.worker.vision.picture_runners import answered, backend_of, message_of, runner_of
 from tests.worker.vision.pictures import (
     Prepared,
+    masks_of,
     patches_of,
     picture,
     pixels_of,
@@ -76,7 +77,16 @@ def preparation_of(case: str) -> VideoPreparation:
     )
 
 
-FAMILIES = ("gemma4", "glm4v", "glm4v-moe", "glm4.6v", "internvl", "minicpm-v", "minimax-m3")
+FAMILIES = (
+    "gemma4",
+    "gemma4-12b",
+    "glm4v",
+    "glm4v-moe",
+    "glm4.6v",
+    "internvl",
+    "minicpm-v",
+    "minimax-m3",
+)
 OF_PICTURES = ("glm4v", "glm4v-moe", "glm4.6v", "internvl")
 """Their videos' rows have the token of pictures."""
 
@@ -131,13 +141,17 @@ def theirs_of(case: str, model: Any, parts: Parts, more: Sequence[int]) -> torch
         places = ((given == VIDEO) | (given == PLACEHOLDER))[..., None].expand_as(embedded)
         also["inputs_embeds"] = embedded.masked_scatter(places, torch.cat(seen))
         given = None
-    elif case == "gemma4":
+    elif case.startswith("gemma4"):
         also = pixels_of(model, pictures) if pictures else {}
         frames = [torch.from_numpy(frame)[None] for each in videos for frame in each.inputs[PIXELS]]
-        found = patches_of(frames, model.config.vision_config.patch_size)
+        sees = model.config.vision_config
+        found = patches_of(frames, getattr(sees, "model_patch_size", sees.patch_size))
         also["pixel_values_videos"] = found["pixel_values"][None]
         also["video_position_ids"] = found["image_position_ids"][None]
-        also["mm_token_type_ids"] = (given == PLACEHOLDER).int() + 2 * (given == VIDEO).int()
+        kinds = (given == PLACEHOLDER).int() + 2 * (given == VIDEO).int()
+        also["mm_token_type_ids"] = kinds
+        if case == "gemma4-12b":
+            also["attention_mask"] = masks_of(model, kinds)
     else:
         pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in videos]
         grids = [torch.from_numpy(each.inputs["grid_thw"]).long() for each in videos]
@@ -167,14 +181,16 @@ def run(
     sight = Sight(ours.tower, pictures, lambda: None, preparation_of(case))
     runner.feature(MediaEncodings).see_with(sight)
     prompts = [prompt_of(case, parts) for parts in asked]
-    return answers_of(runner, folder, asked, seen, budget, prompts, whole_spans=case == "gemma4")
+    return answers_of(
+        runner, folder, asked, seen, budget, prompts, whole_spans=case.startswith("gemma4")
+    )
 
 
 @pytest.mark.parametrize("case", FAMILIES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
     theirs, _ = both(case)
-    if case == "gemma4":
+    if case.startswith("gemma4"):
         theirs.config.video_token_id = theirs.model.config.video_token_id = VIDEO
     compared, asked = 0, asked_of(case)
     answers = run(case, tmp_path, asked, budget=33, backend=backend)

@@ -27,6 +27,7 @@ QUICK = (
     "gemma3",
     "gemma4",
     "gemma4-clipped-with-inputs-of-layers",
+    "gemma4-12b",
     "lighton-ocr",
     "lfm2-vl",
     "granite-vision",

@@ -299,7 +299,7 @@ def make_theirs(case: str) -> Any:
                 parameter.normal_(0 if plus_one else 1, 0.3)
             elif "mm_input" in name or (("vision" in name or "visual" in name) and "embed" in name):
                 parameter.normal_(0, 0.3)
-        if CASES[case].family == "Gemma4":
+        if CASES[case].family.startswith("Gemma4"):
             set_buffers(model)
         if CASES[case].family == "DeepseekOcr2":
             set_documents(model, fewer=CASES[case].made is None)

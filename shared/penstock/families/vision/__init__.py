@@ -7,6 +7,7 @@ from penstock.families.vision.deepseek_ocr import DEEPSEEK_OCR
 from penstock.families.vision.deepseek_ocr2 import DEEPSEEK_OCR2
 from penstock.families.vision.gemma3 import GEMMA3_VISION
 from penstock.families.vision.gemma4 import GEMMA4_VISION
+from penstock.families.vision.gemma4_unified import GEMMA4_UNIFIED_VISION
 from penstock.families.vision.glm4v import GLM4V, GLM_OCR
 from penstock.families.vision.granite4_vision import GRANITE4_VISION
 from penstock.families.vision.idefics3 import IDEFICS3
@@ -40,6 +41,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         QWEN3_5_VISION,
         GEMMA3_VISION,
         GEMMA4_VISION,
+        GEMMA4_UNIFIED_VISION,
         INTERNVL,
         MISTRAL3,
         LIGHTON_OCR,

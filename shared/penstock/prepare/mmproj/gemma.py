@@ -6,13 +6,14 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families.hearing import MAX_BINS
-from penstock.families.vision.gemma4 import FORM, MAX_TABLE, gemma4_vision, positions
-from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
-from penstock.model.audio_spec import AudioSpec, ConformerSpec, NormedProjector
+from penstock.families.vision.gemma4 import FORM, MAX_POOL, MAX_TABLE, gemma4_vision, positions
+from penstock.families.vision.gemma4_unified import unified_vision
+from penstock.families.vision.reading import MAX_PATCH, MAX_WIDTH, bounded, heads
+from penstock.model.audio_spec import AudioSpec, ConformerSpec, NormedProjector, WaveformSpec
 from penstock.model.image_facts import SOFT_TOKENS, PooledImages, ScannedImages
 from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import PoolProjector
-from penstock.model.sound_facts import FrameMel
+from penstock.model.sound_facts import FrameMel, Waveform
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 from penstock.prepare.image_processor import HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
@@ -64,11 +65,7 @@ def gemma3(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
 def gemma4(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
     """What the file leaves out is what all releases have; image_size means nothing. Rows of a
     picture see one another but in models with inputs of each layer's own, E2B and E4B."""
-    tables, side, _ = found.shape("v.position_embd.weight", 3)
-    if tables != 2 or not 1 <= side <= MAX_TABLE:
-        raise UnsupportedModel(
-            f"{found.file.path}: v.position_embd must have two tables of up to {MAX_TABLE} vectors"
-        )
+    side = _side_of_tables(found)
     tower = found.tower(
         "rms",
         activation="gelu_tanh",
@@ -83,15 +80,46 @@ def gemma4(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
         spans=found.text.per_layer_inputs is None,
         standard=found.has("v.std_bias"),
     )
+    return vision, _gemma4_pictures(found, tokens, tower.patch, factor)
+
+
+def _side_of_tables(found: MmprojFile) -> int:
+    """Vectors of each of the two tables of positions."""
+    tables, side, _ = found.shape("v.position_embd.weight", 3)
+    if tables != 2 or not 1 <= side <= MAX_TABLE:
+        raise UnsupportedModel(
+            f"{found.file.path}: v.position_embd must have two tables of up to {MAX_TABLE} vectors"
+        )
+    return side
+
+
+def _gemma4_pictures(found: MmprojFile, tokens: MmprojTokens, patch: int, factor: int) -> Kinds:
+    """patch: pixels.  factor: patches in a row of a square."""
     pixels = found.pixels(3, *PLAIN)
     if (pixels.mean, pixels.std) == PLAIN:
         pixels = msgspec.structs.replace(pixels, mean=None, std=None)
-    preparation = PooledImages(pixels=pixels, patch=tower.patch, merge=factor, most=SOFT_TOKENS[2])
+    preparation = PooledImages(pixels=pixels, patch=patch, merge=factor, most=SOFT_TOKENS[2])
     token, token_id = tokens.id_of("<|image|>")
     before, _ = tokens.id_of("<|image>")
     behind, _ = tokens.id_of("<image|>")
     kinds = of_pictures(preparation, token, token, token_id, before=before, behind=behind)
-    return vision, with_videos(kinds, tokens)
+    return with_videos(kinds, tokens)
+
+
+def gemma4_unified(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    """Of Gemma 4 12B: block_count, head_count and feed_forward_length are 0 there."""
+    patch = bounded(found.keys, "patch_size", MAX_PATCH)
+    factor = bounded(found.keys, "projector.scale_factor", MAX_POOL, 3)
+    vision = unified_vision(
+        str(found.file.path),
+        found.hidden_size(),
+        patch,
+        factor,
+        _side_of_tables(found),
+        eps=found.norm_eps(),
+        spans=True,
+    )
+    return vision, _gemma4_pictures(found, tokens, patch, factor)
 
 
 def gemma4_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
@@ -117,7 +145,7 @@ def gemma4_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, K
         clipped=found.has("a.blk.0.attn_q.input_max"),
     )
     mel = FrameMel(
-        sampling_rate=16_000,
+        sampling_rate=RATE,
         bins=tower.mel_bins,
         lowest=0.0,
         highest=8000.0,
@@ -127,20 +155,41 @@ def gemma4_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, K
         floor=1e-3,
         seconds=SECONDS,
     )
+    spec = AudioSpec(tower=tower, projector=NormedProjector(eps=tower.eps))
+    return spec, _gemma4_heard(mel, tokens)
+
+
+def gemma4_unified_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
+    """Of Gemma 4 12B: how many samples a row is made of, its tensor alone tells."""
+    _, frame = found.shape("mm.a.input_projection.weight", 2)
+    if not 1 <= frame <= MAX_WIDTH:
+        raise UnsupportedModel(
+            f"{found.file.path}: mm.a.input_projection.weight takes {frame} samples; 1 to "
+            f"{MAX_WIDTH} are allowed"
+        )
+    spec = AudioSpec(
+        tower=WaveformSpec(frame=frame), projector=NormedProjector(eps=found.norm_eps())
+    )
+    return spec, _gemma4_heard(Waveform(sampling_rate=RATE, frame=frame), tokens)
+
+
+def _gemma4_heard(preparation: FrameMel | Waveform, tokens: MmprojTokens) -> Kinds:
     token, token_id = tokens.id_of("<|audio|>")
     before, _ = tokens.id_of("<|audio>")
     behind, _ = tokens.id_of("<audio|>")
     facts = KindFacts(
-        preparation=mel,
+        preparation=preparation,
         placeholder=token,
         token=token,
         token_id=token_id,
         before=before,
         behind=behind,
     )
-    return AudioSpec(tower=tower, projector=NormedProjector(eps=tower.eps)), {"audio": facts}
+    return {"audio": facts}
 
 
+RATE = 16_000
+"""Hz, of all sounds."""
 WINDOW = 12
 """Vectors that one attends to, which isn't in the file."""
 PLAIN = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)

@@ -32,7 +32,14 @@ from penstock.prepare.checkpoint import odd_values_refused
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.prepare.mmproj.deepseek_ocr import deepseek_ocr, deepseek_ocr2
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.prepare.mmproj.gemma import gemma3, gemma4, gemma4_sounds, siglip_tower
+from penstock.prepare.mmproj.gemma import (
+    gemma3,
+    gemma4,
+    gemma4_sounds,
+    gemma4_unified,
+    gemma4_unified_sounds,
+    siglip_tower,
+)
 from penstock.prepare.mmproj.glm4v import glm4v
 from penstock.prepare.mmproj.kimi import kimi_k25, kimi_vl
 from penstock.prepare.mmproj.llama4 import llama4
@@ -219,6 +226,7 @@ KINDS: dict[str, MmprojKind] = {
     "mlp": MmprojKind("LLaVA or LLaVA-NeXT", (), llava, sized=False),
     "gemma3": MmprojKind("Gemma 3", ("gemma3",), gemma3),
     "gemma4v": MmprojKind("Gemma 4", ("gemma4",), gemma4, ears=gemma4_sounds),
+    "gemma4uv": MmprojKind("Gemma 4 12B", ("gemma4",), gemma4_unified, ears=gemma4_unified_sounds),
     "idefics3": MmprojKind("Idefics 3 or SmolVLM", ("llama",), idefics3),
     "pixtral": MmprojKind("Pixtral or Mistral Small 3", ("llama", "mistral"), pixtral),
     "lfm2": MmprojKind("LFM2-VL", ("lfm2", "lfm2_moe"), lfm2_vl),

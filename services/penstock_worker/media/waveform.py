@@ -1,0 +1,28 @@
+"""A sound's frames of samples, as they are (WaveformSpec)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from penstock_worker.media.pieces import Pieces
+from penstock_worker.weights.weights import Weights
+
+
+class SampleFrames:
+    """Stands where other models have a tower, and has no weights."""
+
+    def __init__(self, weights: Weights) -> None:
+        """weights: of what the model hears with, whose dtype and device frames get."""
+        self._dtype, self._device = weights.dtype, weights.device
+
+    def work(self, frames: int) -> int:
+        """Multiplications for so many windows: none."""
+        return 0
+
+    def pieces(self, mel: Tensor, layer_done: Callable[[], None] = lambda: None) -> Pieces[Tensor]:
+        """Maps float32 [1, frame, frames] to [frames, frame]. There is no layer, after which
+        `layer_done` would be called."""
+        yield from ()
+        return mel[0].t().contiguous().to(self._device, self._dtype)
