@@ -22,7 +22,7 @@ from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.ollama import embed as ollama_embed
 from penstock_gateway.ollama import endpoint as ollama
 from penstock_gateway.ollama import models as ollama_models
-from penstock_gateway.pooling import classify, embeddings, pooling, score, sparse
+from penstock_gateway.pooling import classify, cohere, embeddings, pooling, score, sparse
 from penstock_gateway.realtime import endpoint as realtime
 from penstock_gateway.receipts import endpoint as receipts
 from penstock_gateway.responses import compact
@@ -49,6 +49,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     models.routes,
     adapters.routes,
     embeddings.routes,
+    cohere.routes,
     pooling.routes,
     score.routes,
     classify.routes,

@@ -254,5 +254,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/rerank": _RERANK,
     "/v2/rerank": _RERANK,
     "/embed_sparse": {"inputs": "A kitten sleeps."},
+    "/v2/embed": {"texts": ["A kitten sleeps."]},
     "/classify": {"input": ["The film was wonderful.", "I fell asleep."]},
 }

@@ -156,7 +156,9 @@ async def scores(
     if compares_tokens(call.engine.welcome):
         refuse_instruction(options.instruction)
         return await _late_scores(call, first, second, pairs)
-    results = await _of_each(call, [*first, *second], options)
+    results = await each_vector(
+        call, [*first, *second], Pooling("embed"), instruction=options.instruction
+    )
     found = []
     async with paced(sum(result.size for result in results) // NUMBERS_PER_TOKEN) as pace:
         for one, two in pairs:
@@ -182,16 +184,18 @@ async def _of_pairs(
     return await call.pool(await call.read_pairs(texts, options.instruction), asked)
 
 
-async def _of_each(call: Call, given: Sequence[Scored], options: ScoreOptions) -> list[PoolResult]:
-    """Vectors of inputs that are compared by them. Of a decoder that sees, all are conversations in
-    its own format if any of them is more than a bare text, or there is an instruction: so texts are
+async def each_vector(
+    call: Call, given: Sequence[Scored], asked: Pooling, *, instruction: str | None = None
+) -> list[PoolResult]:
+    """Vectors of inputs, as `asked`. Of a decoder that sees, all are conversations in its own
+    format if any of them is more than a bare text, or there is an instruction: so texts are
     comparable with pictures. Raises as `_of_pairs`."""
-    media, asked = call.engine.welcome.media, Pooling("embed")
+    media = call.engine.welcome.media
     sees = media is not None and not media.alone
-    if sees and (options.instruction is not None or not all(each.plain for each in given)):
-        chats = [partial(message_of, each, options.instruction) for each in given]
+    if sees and (instruction is not None or not all(each.plain for each in given)):
+        chats = [partial(message_of, each, instruction) for each in given]
         return await _of_chats(call, given, chats, asked)
-    refuse_instruction(options.instruction)
+    refuse_instruction(instruction)
     return await call.pool(await call.read_each([each.alone() for each in given]), asked)
 
 
