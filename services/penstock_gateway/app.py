@@ -18,7 +18,7 @@ from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.endpoints import routes_of, sockets_of
 from penstock_gateway.http import openapi
 from penstock_gateway.http.access_log import AccessLog, AccessObserver
-from penstock_gateway.http.boundary import Boundary, add_cors, not_found
+from penstock_gateway.http.boundary import Boundary, add_cors
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.keys.rate_limits import RateLimitObserver, RateLimits, SpendObserver
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from penstock.client import EngineClient
     from penstock.receipts.signing import SigningKey
     from penstock_gateway.storage.store import Store
+
+
+MOST_STEPS = 12
+"""Of a path that leads nowhere, so many are looked at."""
 
 
 def create_app(
@@ -158,13 +162,27 @@ def _methods_at(request: Request) -> set[str]:
     return found
 
 
+def _meant_path(path: str, known: set[str]) -> str | None:
+    """What a client asks for whose base URL lacks its /v1, or has it twice, or something else
+    before it, or a slash too many. known: paths that lead somewhere."""
+    steps = [step for step in path[:200].split("/") if step][:MOST_STEPS]
+    for begin in range(len(steps)):
+        rest = "/".join(steps[begin:])
+        for meant in (f"/{rest}", f"/v1/{rest}"):
+            if meant in known:
+                return meant
+    return None
+
+
 async def _routing_error(request: Request, error: HTTPException) -> NoReturn:
     """404 and 405, which the router raises, for the Boundary, which knows the path's errors."""
     # Not request.url, which is made of what the Host header says.
     path = request.scope["path"]
     headers = tuple((name.lower(), value) for name, value in (error.headers or {}).items())
     if error.status_code == 404:
-        raise not_found(path)
+        near = _meant_path(path, {getattr(route, "path", "") for route in request.app.routes})
+        hint = "" if near is None else f"; did you mean {near}?"
+        raise HTTPError(404, f"there is no endpoint at {path[:200]}{hint}", code="not_found")
     if error.status_code == 405:
         # The error's own header has the methods of the path's first route alone.
         allowed = ", ".join(sorted(_methods_at(request)))

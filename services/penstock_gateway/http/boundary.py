@@ -185,11 +185,6 @@ def head_bytes(scope: Scope) -> int:
     return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
 
 
-def not_found(path: str) -> HTTPError:
-    """404 for a path that leads nowhere."""
-    return HTTPError(404, f"there is no endpoint at {path[:200]}", code="not_found")
-
-
 PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".home.arpa", ".svc")
 """Ends of names that public DNS never answers (RFC 6761, 6762, 8375, ICANN's .internal), and of
 Kubernetes services."""

@@ -214,6 +214,28 @@ async def test_routing_errors(
 
 
 @pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("//v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/chat/completions/", "/v1/chat/completions"),
+        ("/v1/v1/models", "/v1/models"),
+        ("/openai/v1/embeddings", "/v1/embeddings"),
+        ("/v1/health", "/health"),
+        ("/v1", None),
+        ("/nothing/v1", None),
+        ("/a" * 5000, None),
+    ],
+)
+async def test_a_wrong_base_url_is_noticed(
+    http: httpx.AsyncClient, path: str, meant: str | None
+) -> None:
+    message = (await http.post(f"http://gateway{path}")).json()["error"]["message"]
+    hint = "" if meant is None else f"; did you mean {meant}?"
+    assert message == f"there is no endpoint at {path[:200]}{hint}"
+
+
+@pytest.mark.parametrize(
     ("path", "allowed"),
     [
         ("/v1/files", "GET, HEAD, POST"),
