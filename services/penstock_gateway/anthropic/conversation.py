@@ -294,13 +294,21 @@ def _call(block: ContentBlock, where: str) -> dict[str, Any]:
 
 def _format(request: ConversationFields) -> ResponseFormat | None:
     given = None if request.output_config is None else request.output_config.format
+    field = "output_config.format"
+    if request.output_format is not None:
+        if given is not None:
+            raise InvalidRequest(
+                "output_format and output_config.format are given; they mean the same: send only "
+                "the latter",
+                param="output_format",
+            )
+        given, field = request.output_format, "output_format"
     if given is None:
         return None
     if given.type != "json_schema" or given.schema is None:
         raise InvalidRequest(
-            f"output_config.format has type {clip(given.type)}; allowed: json_schema, with a "
-            "schema",
-            param="output_config.format",
+            f"{field} has type {clip(given.type)}; allowed: json_schema, with a schema",
+            param=field,
         )
     named = JsonSchemaFormat(name="answer", schema=given.schema)
     return ResponseFormat(type="json_schema", json_schema=named)

@@ -128,6 +128,8 @@ class ConversationFields(RequestFields, frozen=True, kw_only=True, forbid_unknow
     tool_choice: ToolChoiceField | None = None
     thinking: ThinkingField | None = None
     output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    """The name of output_config.format while it was a beta."""
     chat_template_kwargs: Object = None
     """vLLM's: further variables for the chat template."""
 

@@ -34,10 +34,13 @@ def structure_of(request: GenerateFields, max_bytes: int) -> tuple[str, Structur
     """The field that says what the output must look like, and what it says; None where none does.
 
     max_bytes: that the engine core takes; 0: it takes none, and says so itself.  Raises
-    InvalidRequest, also where two fields do, and for more than that before it is read.
+    InvalidRequest, also where two fields differ, and for more than that before it is read.
     """
     found: tuple[str, dict[str, Any]] | None = None
     for field, wanted in _structures(request):
+        # The same twice comes from clients that speak to older and newer versions of vLLM.
+        if found is not None and found[1] == wanted:
+            continue
         if found is not None:
             raise InvalidRequest(
                 f"{found[0]} and {field} both constrain the output: set only one of them",
@@ -95,28 +98,37 @@ def _check_size(field: str, wanted: dict[str, Any], most: int) -> None:
             )
 
 
+_OF_TYPE = {
+    "json_object": ("schema", "value"),
+    "json_schema": ("json_schema", "schema", "value"),
+    "structural_tag": ("structures", "triggers", "format"),
+}
+"""Fields of a response_format that its type has; others are refused."""
+
+
 def _from_format(wanted: ResponseFormat) -> dict[str, Any] | None:
     if wanted.type not in FORMATS:
         _refuse("response_format.type", f"is {clip(wanted.type)}; allowed: {', '.join(FORMATS)}")
-    tag = ("structures", "triggers", "format")
-    used = {"json_schema": ("json_schema",), "structural_tag": tag}.get(wanted.type, ())
-    for name in ("json_schema", *tag):
-        if name not in used and getattr(wanted, name) is not None:
+    given = [name for name in wanted.__struct_fields__ if getattr(wanted, name) is not None]
+    used = _OF_TYPE.get(wanted.type, ())
+    for name in given:
+        if name != "type" and name not in used:
             _refuse(f"response_format.{name}", f"is not allowed with type {wanted.type}")
-    if wanted.type == "json_object":
-        return {"json_object": True}
-    if wanted.type == "json_schema":
-        return {"json": _schema(wanted)}
     if wanted.type == "structural_tag":
-        fields = {name: getattr(wanted, name) for name in tag}
-        return {"structural_tag": {k: v for k, v in fields.items() if v is not None}}
-    return None
+        return {"structural_tag": {name: getattr(wanted, name) for name in used if name in given}}
+    schemas = [name for name in given if name in used]
+    if len(schemas) > 1:
+        _refuse(f"response_format.{schemas[1]}", f"is given beside {schemas[0]}; allowed: one")
+    if wanted.type == "json_schema" or schemas:
+        return {"json": _schema(wanted)}
+    return {"json_object": True} if wanted.type == "json_object" else None
 
 
 def _schema(wanted: ResponseFormat) -> dict[str, Any] | str:
-    if wanted.json_schema is None:
+    bare = wanted.value if wanted.schema is None else wanted.schema
+    if bare is None and wanted.json_schema is None:
         _refuse("response_format.json_schema", "is missing")
-    schema = wanted.json_schema.schema
+    schema = bare if wanted.json_schema is None else wanted.json_schema.schema
     if schema is None:
         _refuse("response_format.json_schema.schema", "is missing")
     if isinstance(schema, bool):

@@ -20,11 +20,15 @@ class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """type: text, json_object, json_schema or structural_tag.
 
+    schema, value: a JSON schema without a name, for json_object or json_schema, as llama.cpp's
+    server and Text Generation Inference have it.
     structures, triggers: a structural tag in vLLM's older shape; format: in its newer one.
     """
 
     type: str
     json_schema: JsonSchemaFormat | None = None
+    schema: dict[str, Any] | bool | None = None
+    value: dict[str, Any] | bool | None = None
     structures: list[Any] | None = None
     triggers: list[str] | None = None
     format: dict[str, Any] | None = None

@@ -32,6 +32,8 @@ from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient
 
 pytestmark = pytest.mark.timeout(300)
 
+FORM = {"type": "json_schema", "schema": WEATHER["input_schema"]}
+
 
 async def test_whole_reply(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
     reply = await whole(http, system="Be brief.", temperature=0.5, top_k=3, metadata={"a": "b"})
@@ -244,11 +246,12 @@ async def test_an_empty_answer_can_be_sent_back(
 async def test_the_answer_follows_a_schema(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:
-    form = {"type": "json_schema", "schema": WEATHER["input_schema"]}
-    await whole(http, output_config={"format": form, "effort": "low"})
-    _, params, _ = engine.submitted[0]
-    assert params.structured_outputs is not None
+    await whole(http, output_config={"format": FORM, "effort": "low"})
     assert engine.template.calls[-1][1]["reasoning_effort"] == "low"
+    await whole(http, output_format=FORM)  # As it was called in the beta.
+    (_, params, _), (_, older, _) = engine.submitted
+    assert params.structured_outputs is not None
+    assert params.structured_outputs == older.structured_outputs
 
 
 async def test_tokens_are_counted(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
@@ -298,6 +301,8 @@ PICTURE = {"type": "base64", "media_type": "image/png", "data": "aaaa"}
         ({"thread": {"type": "continue", "thread_id": "t"}}, "thread is"),
         ({"output_config": {"effort": "huge"}}, "output_config.effort"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format"),
+        ({"output_format": {"type": "xml"}}, "output_format has type"),
+        ({"output_format": FORM, "output_config": {"format": FORM}}, "send only the latter"),
         ({"colour": "red"}, "colour"),
         ({"messages": [user([{"type": "search_result", "source": "x"}])]}, "title is missing"),
         ({"messages": [user([{**FOUND, "content": "x"}])]}, "must be a list of text blocks"),

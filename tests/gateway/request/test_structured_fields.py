@@ -23,6 +23,10 @@ TAG = {
 ACCEPTED: list[tuple[dict[str, Any], tuple[str, Any]]] = [
     ({"response_format": {"type": "json_object"}}, ("json_object", "")),
     ({"response_format": {"type": "json_schema", "json_schema": NAMED}}, ("json_schema", SCHEMA)),
+    # As llama.cpp's server and Text Generation Inference have it.
+    ({"response_format": {"type": "json_object", "schema": SCHEMA}}, ("json_schema", SCHEMA)),
+    ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, ("json_schema", SCHEMA)),
+    ({"response_format": {"type": "json_object", "value": SCHEMA}}, ("json_schema", SCHEMA)),
     ({"response_format": TAG}, ("structural_tag", {k: TAG[k] for k in ("structures", "triggers")})),
     ({"structured_outputs": {"json": SCHEMA}}, ("json_schema", SCHEMA)),
     ({"structured_outputs": {"json": json.dumps(SCHEMA)}}, ("json_schema", SCHEMA)),
@@ -37,6 +41,11 @@ ACCEPTED: list[tuple[dict[str, Any], tuple[str, Any]]] = [
     ({"guided_regex": "a+"}, ("regex", "a+")),
     ({"guided_choice": ["a", "b"]}, ("choice", ["a", "b"])),
     ({"guided_grammar": 'root ::= "a"'}, ("gbnf", 'root ::= "a"')),
+    # As guidance says it to older and newer versions of vLLM at once.
+    (
+        {"guided_grammar": 'start: "a"', "structured_outputs": {"grammar": 'start: "a"'}},
+        ("lark", 'start: "a"'),
+    ),
 ]
 
 
@@ -104,6 +113,16 @@ async def test_what_asks_for_nothing(
             "not allowed with",
         ),
         (
+            {"response_format": {"type": "text", "schema": SCHEMA}},
+            "response_format.schema",
+            "not allowed with",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": NAMED, "schema": SCHEMA}},
+            "response_format.schema",
+            "given beside json_schema",
+        ),
+        (
             {"response_format": {"type": "json_schema", "json_schema": NAMED | {"shema": {}}}},
             "response_format.json_schema.shema",
             "did you mean schema?",
@@ -119,6 +138,11 @@ async def test_what_asks_for_nothing(
         ({"guided_json": "{"}, "guided_json", "guided_json: json is not a JSON schema"),
         ({"guided_regex": ""}, "guided_regex", "isn't empty"),
         ({"guided_json": {}, "guided_regex": "a"}, "guided_regex", "set only one of them"),
+        (
+            {"guided_regex": "a", "structured_outputs": {"regex": "b"}},
+            "guided_regex",
+            "set only one of them",
+        ),
         (
             {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
             "structured_outputs",
