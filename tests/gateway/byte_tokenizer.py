@@ -65,6 +65,8 @@ class LineTemplate:
         self._tokenizer = tokenizer
         self.opening = "assistant:"
         self.calls: list[tuple[list[dict[str, Any]], dict[str, Any]]] = []
+        self.times: list[int | None] = []
+        """What it was told of the time."""
 
     source = "{{ messages }}"
 
@@ -78,7 +80,10 @@ class LineTemplate:
         """It shows any turns."""
         return messages
 
-    async def rendered(self, *, add_generation_prompt: bool = True, **given: Any) -> RenderedChat:
+    async def rendered(
+        self, now: int | None = None, /, *, add_generation_prompt: bool = True, **given: Any
+    ) -> RenderedChat:
+        self.times.append(now)
         messages, kwargs = self._read(given)
         self.calls.append((messages, {"add_generation_prompt": add_generation_prompt, **kwargs}))
         text = "".join(f"{m['role']}: {m['content']}\n" for m in messages)

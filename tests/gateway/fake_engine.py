@@ -75,6 +75,9 @@ class FakeGeneration:
             self._open.clear()
             self.aborted.set()
 
+    def replayed(self, sequence: int) -> None:
+        """It begins anew, whatever its client knows."""
+
     def feed(self, sink: Sink) -> None:
         self._sink = sink if self._feeds else None
 
@@ -188,6 +191,9 @@ class FakeEngineClient:
 
     def observe(self, observer: Observer) -> None:
         self._observer = observer
+
+    async def status_when(self, suits: Callable[[Status], bool], seconds: float) -> Status | None:
+        return self.status
 
     def status_age(self, now: float) -> float:
         return self.age if self.status is not None else float("inf")

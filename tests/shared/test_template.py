@@ -296,6 +296,18 @@ def test_dialect() -> None:
     assert _render("{{ bos_token }}|{{ nothing }}") == "|"
 
 
+async def test_it_can_be_told_another_time_than_the_clocks() -> None:
+    tokenizer = Tokenizer.from_bytes(
+        byte_level_tokenizer().to_str().encode(), add_bos=False, bos_token_id=None
+    )
+    template = ChatTemplate("{{ strftime_now('%Y') }} {{ now }}", tokenizer)
+    messages = [{"role": "user", "content": "x"}]
+    then = 1_000_000_000
+    assert (await template.rendered(then, messages=messages, now="a")).text == "2001 a"
+    assert (await template.rendered(messages=messages)).text == f"{datetime.now().year} "
+    template.close()
+
+
 def test_the_templates_refusal_is_the_clients_error() -> None:
     ours, _ = _pair(_llama_backend(""), LLAMA2)
     with pytest.raises(InvalidRequest, match="Only user and assistant roles are known, not tool"):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import httpx
@@ -10,8 +14,8 @@ import pytest
 
 from penstock import resumed_events
 from penstock.cli.http_client import LAST_EVENTS
-from testing.serving import Server
-from tests.system.test_resumed_streams import ASKED, RESUMABLE, Event, ask
+from testing.serving import Server, wait_until
+from tests.system.test_resumed_streams import ASKED, PATIENCE, RESUMABLE, Event, ask
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -98,9 +102,39 @@ def test_events_with_names_go_on_from_every_one(server: Server, name: str) -> No
         if path == RESPONSES:
             numbers = [json.loads(event.data)["sequence_number"] for event in [*had, *rest]]
             assert numbers == list(range(len(numbers)))
-    heard = [Event(None, json.dumps(each)) for each in resumed_events(server.url, body, path=path)]
-    assert len(told(heard)) >= 4
-    assert json.loads(heard[-1].data)["type"] in LAST_EVENTS
+    assert len(said := heard(server.url, (path, body))) >= 2
+    assert said[-1] in LAST_EVENTS
+
+
+def heard(url: str, asked: tuple[str, dict[str, Any]]) -> list[Any]:
+    """All that a stream says to a client that goes on with it, but for what was drawn."""
+    path, body = asked
+    events = [Event(None, json.dumps(each)) for each in resumed_events(url, body, path=path)]
+    texts = [[kind, delta] for said, delta, _ in told(events) if (kind := said["type"]) and delta]
+    return [*texts, json.loads(events[-1].data)["type"]]
+
+
+def test_they_outlast_gateways_that_leave(start_server: Callable[..., Server]) -> None:
+    """A gateway that is renewed has no time for them, and another one goes on with them: its
+    clients hear of no error."""
+    server = start_server("--gateways", "2", "--shutdown-timeout", "1")
+    asked = []
+    for path, body in NAMED.values():
+        limit = "max_tokens" if path == MESSAGES else "max_output_tokens"
+        more = {} if "tools" in body else {limit: 200}
+        asked.append((path, {"model": server.model, "seed": 7, **body, **more}))
+    with ThreadPoolExecutor(len(asked)) as pool:
+        undisturbed = list(pool.map(partial(heard, server.url), asked))
+        reading = [pool.submit(heard, server.url, each) for each in asked]
+        wait_until(lambda: running(server) == len(asked))
+        server.process.send_signal(signal.SIGUSR2)
+        assert [each.result(PATIENCE) for each in reading] == undisturbed
+    wait_until(lambda: 'event="gateways restarted"' in server.stderr)
+    assert "without completing" not in server.stderr
+
+
+def running(server: Server) -> int:
+    return sum(each["running"] for each in server.get("/status")[1]["engines"])
 
 
 def test_what_may_change_meanwhile_is_not_gone_on_with(server: Server) -> None:

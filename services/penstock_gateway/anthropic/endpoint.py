@@ -109,6 +109,7 @@ class Messages(GenerateEndpoint[MessagesRequest]):
             max_tokens=most,
             tools=ANY_TOOLS,
             own_words=conversation.own_words,
+            now=head.created,
         )
         prompt_tokens = len(chat.prompt.prompt_token_ids)
         short_of = most(prompt_tokens) < wanted

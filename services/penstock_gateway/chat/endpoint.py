@@ -11,7 +11,7 @@ from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.request.structured_outputs import PARAM
 from penstock_gateway.chat.messages import Message
-from penstock_gateway.chat.output_parsing import read_as
+from penstock_gateway.chat.output_parsing import read_as, reading_of
 from penstock_gateway.chat.prompt import (
     ChatMedia,
     ChatPrompt,
@@ -178,7 +178,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
         use = tools_of(request, auto_allowed=config.enable_auto_tool_choice)
         service, changes = self._service, request.mm_processor_kwargs
         with_media = ChatMedia(service.media, lease, changes, service.store)
-        prompt = await prompt_of(request, engine, use, with_media)
+        prompt = await prompt_of(request, engine, use, with_media, head.created)
         prompt_token_ids, params = _fitted(request, engine, prompt.prompt_token_ids)
         params, parsing = read_as(
             config,
@@ -204,6 +204,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             search_of(request) if request.searches else None,
             prompt.media,
             await predicted_ids(request.prediction, engine),
+            reading_of(engine),
         )
 
 
@@ -262,9 +263,14 @@ def tools_of(
 
 
 async def prompt_of(
-    request: ChatRequest, engine: EngineInfo, use: ToolUse, with_media: ChatMedia
+    request: ChatRequest,
+    engine: EngineInfo,
+    use: ToolUse,
+    with_media: ChatMedia,
+    now: int | None = None,
 ) -> ChatPrompt:
-    """The conversation through the model's chat template. Raises InvalidRequest."""
+    """The conversation through the model's chat template. now: see chat_prompt. Raises
+    InvalidRequest."""
     variables = {**thinking_variables(request), **(request.chat_template_kwargs or {})}
     if use.tools:
         variables["tools"] = use.for_template()
@@ -278,6 +284,7 @@ async def prompt_of(
         add_special_tokens=request.add_special_tokens,
         variables=variables,
         with_media=with_media,
+        now=now,
     )
 
 

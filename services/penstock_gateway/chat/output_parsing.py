@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.request.sampling_params import SamplingParams
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.chat.prompt import ChatPrompt
+    from penstock_gateway.models.backend import EngineInfo
 
 log = logs.get(__name__)
 
@@ -106,6 +107,12 @@ def read_as(
         marking=None if marks is None else Marking(marks, tokenizer, params.skip_special_tokens),
     )
     return params, parsing
+
+
+def reading_of(engine: EngineInfo) -> str:
+    """Names all that says how answers are read, beside the request and the model."""
+    config, template = engine.config, engine.welcome.template_sha256
+    return f"{template} {config.tool_call_parser} {config.reasoning_parser}"
 
 
 def _only_calls(calls: ToolFormat, tools: Collection[str], letters: dict[str, str]) -> OutputParser:

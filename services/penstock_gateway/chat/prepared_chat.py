@@ -9,7 +9,7 @@ from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.chat.endpoint import ChatRequest, blame_of, check_chat, prompt_of, tools_of
-from penstock_gateway.chat.output_parsing import read_as
+from penstock_gateway.chat.output_parsing import read_as, reading_of
 from penstock_gateway.chat.parsed_choice import Parsing
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt, template_of
 from penstock_gateway.chat.tools import OPENAI_TOOLS, ToolLimits
@@ -30,11 +30,14 @@ class PreparedChat:
     """How the answer's text is read; None: it is all text."""
     blame: Blame
     """Says errors in the names of the request's own API."""
+    reading: str
+    """See Job."""
 
     def job(self, reply: ReplyFormat) -> Job:
         """What answers it."""
         ids = self.prompt.prompt_token_ids
-        return Job([ids], [self.params], reply, self.blame, media=self.prompt.media)
+        media = self.prompt.media
+        return Job([ids], [self.params], reply, self.blame, media=media, reading=self.reading)
 
 
 async def prepared_chat(
@@ -45,18 +48,19 @@ async def prepared_chat(
     *,
     max_tokens: Callable[[int], int],
     own_words: Blame,
+    now: int,
     logprobs: int | None = None,
     tools: ToolLimits = OPENAI_TOOLS,
 ) -> PreparedChat:
     """`max_tokens` returns the answer's, for a prompt of so many tokens. `own_words` says an error
-    of chat's in the names of the request. Raises InvalidRequest, in these, and what preparing media
-    raises."""
+    of chat's in the names of the request. now: the time that the template knows, Unix, seconds.
+    Raises InvalidRequest, in the request's names, and what preparing media raises."""
     try:
         config = engine.config
         check_chat(chat)
         use = tools_of(chat, auto_allowed=config.enable_auto_tool_choice, limits=tools)
         with_media = ChatMedia(service.media, lease, store=service.store)
-        prompt = await prompt_of(chat, engine, use, with_media)
+        prompt = await prompt_of(chat, engine, use, with_media, now)
         most = max_tokens(len(prompt.prompt_token_ids))
         params = sampling_params(chat, engine.welcome, max_tokens=most, logprobs=logprobs)
         params, parsing = read_as(
@@ -73,4 +77,8 @@ async def prepared_chat(
         blame = blame_of(chat, use)
     except InvalidRequest as error:
         raise own_words(error) from None
-    return PreparedChat(prompt, params, parsing, lambda error: own_words(blame(error)))
+
+    def blame_in_own_words(error: InvalidRequest) -> InvalidRequest:
+        return own_words(blame(error))
+
+    return PreparedChat(prompt, params, parsing, blame_in_own_words, reading_of(engine))

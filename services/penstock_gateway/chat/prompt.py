@@ -104,9 +104,11 @@ async def chat_prompt(
     add_special_tokens: bool | None = None,
     variables: dict[str, Any],
     with_media: ChatMedia,
+    now: int | None = None,
 ) -> ChatPrompt:
     """variables: more for the template.  add_special_tokens: BOS goes in front, where the template
-    doesn't write it.  Raises InvalidRequest, and what preparing media raises."""
+    doesn't write it.  now: the time that the template knows, Unix, seconds; None: the clock's.
+    Raises InvalidRequest, and what preparing media raises."""
     try:
         made = await _made(
             engine,
@@ -115,6 +117,7 @@ async def chat_prompt(
             continue_final_message=continue_final_message,
             variables=variables,
             with_media=with_media,
+            now=now,
         )
     except InvalidRequest as error:
         if error.param != "prompt":
@@ -137,6 +140,7 @@ async def _made(
     continue_final_message: bool | None,
     variables: dict[str, Any],
     with_media: ChatMedia,
+    now: int | None,
 ) -> ChatPrompt:
     """What the template makes. Raises as chat_prompt."""
     template = template_of(engine)
@@ -170,7 +174,7 @@ async def _made(
     given, size = packed({**variables, "messages": plain}, limit)
     try:
         async with turn(size):
-            rendered = await template.rendered(add_generation_prompt=opening, **given)
+            rendered = await template.rendered(now, add_generation_prompt=opening, **given)
     except InvalidRequest as error:
         raise _of_field(error, variables) from None
     items = await with_media.desk.prepare(facts, sources, with_media.lease, with_media.changes)

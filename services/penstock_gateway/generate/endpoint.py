@@ -25,7 +25,7 @@ from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
 from penstock_gateway.generate.batch import GenerationBatch
-from penstock_gateway.generate.replay import ReplayedRequest, replay_of
+from penstock_gateway.generate.replay import AnswerBasis, ReplayedRequest, replay_of
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
 from penstock_gateway.generate.search import Search, search_all
 from penstock_gateway.generate.timeline import TimelineRecorder
@@ -90,6 +90,8 @@ class Job:
     """The media of the only prompt; None for prompts of text."""
     prediction: Sequence[int] = ()
     """Token ids that each output is expected to resemble."""
+    reading: str = ""
+    """What the answers' text is read by; empty: it is shown as it comes."""
     replay: ReplayedRequest | None = None
     """What makes the answer the same as an earlier one's; None for an answer by itself."""
 
@@ -160,7 +162,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 code="unsupported_value",
             )
         if replays and (headers.repeats or _resumable(request)):
-            _replay.set(replay_of(headers, request, self.id_prefix))
+            _replay.set(await replay_of(headers, request, self.id_prefix))
         with service.answering:
             if request.stream:
                 events = EventStream(
@@ -253,6 +255,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             async with await self._submit(job, asked, terms, recorder, read_at_end=False) as batch:
                 events.headers = recorder.shared_by(batch.shared)
                 replay = job.replay
+                events.breaks_off = replay is not None and replay.resumable
                 answer = StreamedAnswer(
                     job.reply if replay is None else replay.reply(job.reply, batch),
                     request.stream_options,
@@ -276,11 +279,14 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             "" if asked.adapter is None else asked.adapter.digest,
         )
         if replay is not None:
-            welcome = asked.engine.welcome
-            request, head = replay.fixed(request, head, welcome.seed, welcome.template_sha256)
+            request, head = replay.fixed(request, head, asked.engine.welcome.seed)
         job = await self.prepare(request, asked.engine, head, lease)
         if replay is not None:
             replay.check_choices(len(job.prompt_token_ids) * job.params[0].n)
+            adapter = "" if asked.adapter is None else asked.adapter.digest
+            model = f"{asked.name} {asked.engine.welcome.digest} {adapter}"
+            basis = AnswerBasis(job.prompt_token_ids, job.params, job.media, model, job.reading)
+            await replay.settle(basis, head.system_fingerprint)
             job = replace(job, replay=replay)
         if job.media is not None:
             _refuse_beside_media(request)

@@ -4,8 +4,10 @@ again with its Idempotency-Key, the same answer.
 No gateway remembers anything. An answer depends on its request alone, so what is needed is the
 request, which comes again, and what it left to chance, which each event's id holds: the seed, the
 answer's id and its time. With these any gateway has the answer computed again, or is given it by an
-engine core that has gone on with it, and sends what lies behind the event. Ids are not secret, and
-not signed by a key: nobody can put more into one than into a request of their own. A checksum tells
+engine core that has gone on with it, and sends what lies behind the event. What the server adds to
+the request (the prompt's token ids, defaults of sampling, contents of media that were named by
+address) may be another by then, so ids also hold a digest of all of it. Ids are not secret, and not
+signed by a key: nobody can put more into one than into a request of their own. A checksum tells
 those that were damaged.
 """
 
@@ -18,6 +20,7 @@ import re
 import secrets
 import struct
 import time
+from array import array
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
@@ -28,9 +31,12 @@ from penstock.errors import EngineUnavailable, InvalidRequest
 from penstock.protocol.common import Claim
 from penstock_gateway.generate.chunked_reply import Pace, parts_of
 from penstock_gateway.request.fields import RequestFields
+from penstock_gateway.request.tokenising import off_the_loop
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
+    from penstock.media.items import PromptMedia
+    from penstock.request.sampling_params import SamplingParams
     from penstock_gateway.generate.batch import GenerationBatch
     from penstock_gateway.generate.reply import (
         PlainChunk,
@@ -60,15 +66,15 @@ Fields = TypeVar("Fields", bound=RequestFields)
 class Origin(NamedTuple):
     """What the answer to a request was left to chance, and what it is an answer of.
 
-    created: Unix time, seconds.  name: of the reply's id.  body: digest of body and tenant.  model:
-    digest of the model's fingerprint and of its chat template.
+    created: Unix time, seconds.  name: of the reply's id.  body: digest of body and tenant.  asked:
+    digest of what the model was asked, and of what it was computed with.
     """
 
     created: int
     seed: int
     name: bytes
     body: bytes
-    model: bytes
+    asked: bytes
 
     def written(self) -> str:
         """As it stands in ids of events."""
@@ -89,6 +95,27 @@ class Origin(NamedTuple):
         if whole[_ORIGIN.size :] != _check(packed) or version != _VERSION:
             raise _wrong("it was damaged, or another version of the server wrote it")
         return cls(*fields)
+
+
+class AnswerBasis(NamedTuple):
+    """What the server has made of a request. prompt_token_ids, params: of each prompt.  media: of
+    the only one.  model: names its files, and the adapter's.  reading: see Job."""
+
+    prompt_token_ids: list[list[int]]
+    params: list[SamplingParams]
+    media: PromptMedia | None
+    model: str
+    reading: str
+
+    def digest(self) -> bytes:
+        """Of all that the answer's tokens and their text depend on, but for how it is computed."""
+        found = hashlib.sha256(f"{self.model} {self.reading} ".encode())
+        for ids, params in zip(self.prompt_token_ids, self.params, strict=True):
+            found.update(b"%d " % len(ids))
+            found.update(array("i", ids))
+            found.update(msgspec.json.encode(params))
+        found.update(msgspec.json.encode(None if self.media is None else self.media.media))
+        return found.digest()
 
 
 class ReplayedRequest:
@@ -132,34 +159,43 @@ class ReplayedRequest:
         return sum(each.tokens for each in self.known)
 
     def fixed(
-        self, request: Fields, head: ReplyHead, default_seed: int | None, template: str
+        self, request: Fields, head: ReplyHead, default_seed: int | None
     ) -> tuple[Fields, ReplyHead]:
         """The request and the head of its reply, with nothing left to chance. default_seed: the
-        server's.  template: digest of the chat template. Raises InvalidRequest where the model or
-        the template is another than the stream's was, and EngineUnavailable where nobody can tell
-        yet."""
+        server's."""
         seed = getattr(request, "seed", None)
         if seed is None:
             seed = self._seed if self._origin is not None or default_seed is None else default_seed
-        served = f"{head.model} {head.system_fingerprint} {template}"
-        model = hashlib.sha256(served.encode()).digest()[:6]
-        origin = Origin(self._created, seed % 2**64, self._name, self._body, model)
-        if self._origin is not None and origin.model != self._origin.model:
-            if head.system_fingerprint is None:
-                raise EngineUnavailable("no worker is ready yet to go on with the stream")
-            raise _wrong(
-                "the model, its weights or its chat template have changed since",
-                code="model_changed",
-            )
-        self._written = origin.written()
-        # A retry comes at another time, and a draw is the same with a seed of the client's.
-        self._answer = origin._replace(created=0).written().encode()
+        self._seed = seed % 2**64
         fixed = msgspec.structs.replace(request, seed=seed)
         return fixed, msgspec.structs.replace(head, created=self._created, draw=self._name)
 
+    async def settle(self, asked: AnswerBasis, fingerprint: str | None) -> None:
+        """Takes what became of the fixed request. fingerprint: of all that it is computed with;
+        None: no worker has told yet. Raises InvalidRequest where any of it is another than the
+        stream's was, and EngineUnavailable where nobody can tell yet."""
+        tokens = sum(map(len, asked.prompt_token_ids))
+        digest = await off_the_loop(asked.digest, 4 * tokens)
+        named = _named(digest, fingerprint)
+        if self._origin is not None:
+            # A stream may have begun before the first worker was ready.
+            if self._origin.asked not in (named, _named(digest, None)):
+                if fingerprint is None:
+                    raise EngineUnavailable("no worker is ready yet to go on with the stream")
+                raise _wrong(
+                    "the model, its weights, its chat template, the server's settings or what the "
+                    "prompt is made of have changed since",
+                    code="model_changed",
+                )
+            named = self._origin.asked
+        origin = Origin(self._created, self._seed, self._name, self._body, named)
+        self._written = origin.written()
+        # A retry comes at another time, and a draw is the same with a seed of the client's.
+        self._answer = origin._replace(created=0).written().encode()
+
     def claims(self, prompts: int) -> list[Claim]:
         """Returns what engine cores find the answers to a request's prompts by, one for each
-        prompt. Only once `fixed` was called."""
+        prompt. Only once it was settled."""
         goes_on, answer = self._origin is not None, self._answer
         digests = [_digest(b"%b %d" % (answer, prompt)) for prompt in range(prompts)]
         return [Claim(digest, goes_on, self._keyed) for digest in digests]
@@ -184,7 +220,7 @@ class ReplayedRequest:
         return ResumableReply(reply, batch, self._written, known, number)
 
 
-def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) -> ReplayedRequest:
+async def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) -> ReplayedRequest:
     """kind: of the endpoint. Raises InvalidRequest."""
     resumable = request.stream_options is not None and bool(request.stream_options.resumable)
     last, key = headers.last_event_id, headers.idempotency_key
@@ -195,9 +231,8 @@ def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) -> Repla
             f"Idempotency-Key must be 1 to {LONGEST_KEY} printable characters",
             param="Idempotency-Key",
         )
-    body = hashlib.sha256(f"{kind} {headers.tenant} ".encode())
-    body.update(msgspec.msgpack.encode(request))
-    digest = body.digest()[:12]
+    said = msgspec.json.encode(request)  # Not msgpack, whose whole numbers have 64 bits.
+    digest = await off_the_loop(lambda: _digest_of_body(kind, headers.tenant, said), len(said))
     origin: Origin | None = None
     known: tuple[KnownTokens, ...] = ()
     number = 0
@@ -315,6 +350,16 @@ class ResumableReply:
         for part in parts_of(replayed):
             self._reply.delta(bytearray(), choice, part, UNSET)
             await pace.rest()
+
+
+def _digest_of_body(kind: str, tenant: str, said: bytes) -> bytes:
+    body = hashlib.sha256(f"{kind} {tenant} ".encode())
+    body.update(said)
+    return body.digest()[:12]
+
+
+def _named(digest: bytes, fingerprint: str | None) -> bytes:
+    return hashlib.sha256(digest + (fingerprint or "").encode()).digest()[:6]
 
 
 def _digest(answer: bytes) -> bytes:

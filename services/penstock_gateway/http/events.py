@@ -65,6 +65,7 @@ class EventStream:
         "_send",
         "_writing",
         "before_last",
+        "breaks_off",
         "failure",
         "headers",
         "started",
@@ -89,6 +90,8 @@ class EventStream:
         self._lock = asyncio.Lock()
         self._last_write = time.monotonic()
         self.started = False
+        self.breaks_off = False
+        """The client goes on elsewhere: where the server leaves, the connection just ends."""
         self.headers: Iterable[tuple[str, str]] = ()
         """Sent with the first event."""
         self.before_last: Callable[[], Awaitable[None]] | None = None
@@ -167,6 +170,11 @@ class EventStream:
         """Ends a started stream with an error event."""
         await self.write(self.failure(error), last=True)
 
+    async def break_off(self) -> None:
+        """Ends the connection in the middle of a stream, behind what was sent."""
+        self._room.close()
+        await asyncio.sleep(0)  # Then it has ended, if its client reads.
+
     async def tick(self) -> float | None:
         """Sends a keep-alive when one is due. Returns the seconds until the next look."""
         if not self._keepalive:
@@ -195,10 +203,14 @@ def apart(put: Callable[[], None]) -> None:
     put()
 
 
+def unconnected() -> None:
+    """A Room's `close` there."""
+
+
 class Room:
     """What a response may know of its connection."""
 
-    __slots__ = ("full", "together", "write")
+    __slots__ = ("close", "full", "together", "write")
 
     def __init__(
         self,
@@ -206,6 +218,7 @@ class Room:
         full: bool,
         write: Callable[[Piece], bool] = nowhere,
         together: Callable[[Callable[[], None]], None] = apart,
+        close: Callable[[], None] = unconnected,
     ) -> None:
         self.full = full
         """A send would wait for the client to read."""
@@ -214,6 +227,8 @@ class Room:
         of the application; False where it can't, and has written nothing."""
         self.together = together
         """Calls what it is given, and puts all that this sends onto the connection at once."""
+        self.close = close
+        """Ends the connection once all that was sent is out."""
 
 
 def room_of(scope: Scope) -> Room:
@@ -272,7 +287,8 @@ async def stream_while_connected(
     work: Coroutine[Any, Any, None], receive: Receive, events: EventStream
 ) -> None:
     """Runs `work`, which writes `events`, in the same way, and keeps the stream alive. What fails
-    once the stream has begun ends it with an error event.
+    once the stream has begun ends it with an error event.  One that its client goes on with
+    elsewhere breaks off where the server leaves: an error would be its end.
 
     Raises as `while_connected` does.
     """
@@ -281,7 +297,9 @@ async def stream_while_connected(
     except ClientGone:
         raise
     except (Exception, asyncio.CancelledError) as error:
-        if events.started:
+        if events.started and events.breaks_off and isinstance(error, asyncio.CancelledError):
+            await events.break_off()
+        elif events.started:
             await events.fail(as_http_error(error))
         raise
 

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from penstock.process import logs
 from penstock_gateway.http.accepting import IdleConnections
 from penstock_gateway.http.errors import HTTPError, as_http_error, head_too_large
-from penstock_gateway.http.events import ROOM, Piece, Room, apart, nowhere
+from penstock_gateway.http.events import ROOM, Piece, Room, apart, nowhere, unconnected
 from penstock_gateway.http.prompt_write import (
     OneWrite,
     PromptWrite,
@@ -61,7 +61,12 @@ class _Bounded:
     def connection_made(self, transport: asyncio.Transport) -> None:
         self.logger = _parser_log
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._room = Room(full=False, write=self.write_piece, together=self.write_together)
+        self._room = Room(
+            full=False,
+            write=self.write_piece,
+            together=self.write_together,
+            close=transport.close,
+        )
         # uvicorn copies this into the scope of each request.
         self.app_state = {**self.app_state, ROOM: self._room}
         self._prompt = prompt_write(transport)
@@ -79,7 +84,7 @@ class _Bounded:
         self._unset_keepalive_if_required()  # type: ignore[attr-defined]
         # Each of these holds the protocol in turn: without them it goes at once, with all that its
         # last request was made of, and not when the garbage collector comes by.
-        self._room.write, self._room.together = nowhere, apart
+        self._room.write, self._room.together, self._room.close = nowhere, apart, unconnected
         self._prompt = TransportWrite(self.transport)
         self.cycle = None
 

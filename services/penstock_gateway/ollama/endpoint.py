@@ -135,6 +135,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
             max_tokens=most_tokens(request, engine),
             tools=ANY_TOOLS,
             own_words=in_own_words,
+            now=head.created,
         )
         return chat.job(OllamaFormat(head, chat.parsing, self.show))
 

@@ -135,6 +135,7 @@ class Compact(GenerateEndpoint[CompactRequest]):
             lease,
             max_tokens=most,
             own_words=conversation.own_words,
+            now=head.created,
             tools=conversation.tools.limits,
         )
         reply = ResponsesFormat(

@@ -153,6 +153,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
             lease,
             max_tokens=most,
             own_words=conversation.own_words,
+            now=head.created,
             tools=conversation.tools.limits,
             logprobs=(chat_request.top_logprobs or 0) if chat_request.logprobs else None,
         )

@@ -171,6 +171,8 @@ class HttpClient:
                     id = line[3:].strip().decode("latin-1")
                 if not line.startswith(b"data:"):
                     continue
+                if not line.endswith(b"\n"):
+                    return  # Where nothing says how long the answer is, it may be cut anywhere.
                 data = line[5:].strip()
                 if data == b"[DONE]":
                     yield None, None

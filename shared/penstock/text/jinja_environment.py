@@ -56,15 +56,22 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     _given: Any = None
     _given_lists: frozenset[int] | None = None
+    _now: int | None = None
 
     @contextmanager
-    def running(self, given: Any) -> Iterator[None]:
-        """While a template runs. given: its variables, of which no list can be changed."""
-        self._given, self._given_lists = given, None
+    def running(self, given: Any, now: int | None = None) -> Iterator[None]:
+        """While a template runs. given: its variables, of which no list can be changed.  now: the
+        time that it is told, Unix, seconds; None: the clock's."""
+        self._given, self._given_lists, self._now = given, None, now
         try:
             yield
         finally:
-            self._given = self._given_lists = None
+            self._given = self._given_lists = self._now = None
+
+    def strftime_now(self, form: str) -> str:
+        """The time in words, by this machine's zone, as templates ask for it."""
+        now = datetime.now() if self._now is None else datetime.fromtimestamp(self._now)
+        return now.strftime(form)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if type(obj) is not list or attr not in _OWN_LIST:
@@ -83,7 +90,7 @@ def make_environment() -> TemplateEnvironment:
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["strftime_now"] = environment.strftime_now
     return environment
 
 
@@ -101,10 +108,6 @@ def _lists_in(given: Any) -> Iterator[int]:
 
 def _raise_exception(message: object) -> NoReturn:
     raise jinja2.TemplateError(str(message))
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
 
 
 def _tojson(

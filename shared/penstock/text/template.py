@@ -137,20 +137,25 @@ class ChatTemplate:
 
     async def rendered(
         self,
-        messages: list[dict[str, Any]] | PackedMessages,
+        now: int | None = None,
+        /,
         *,
+        messages: list[dict[str, Any]] | PackedMessages,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         **kwargs: Any,
     ) -> RenderedChat:
         """Text of a conversation, filled in an event loop; the ids are left to the caller, as they
-        may take time. Arguments are those of `encode`.
+        may take time. now: the time that the template is told, Unix, seconds; None: the clock's.
+        Other arguments are those of `encode`.
 
         What the template is given besides messages may be msgspec.Raw of msgpack.
         """
         given = _given(messages, add_generation_prompt, continue_final_message, kwargs)
         return self._rendered(
-            await self._pool.filled_async(self._sent, self._asked(given, continue_final_message))
+            await self._pool.filled_async(
+                self._sent, self._asked(given, continue_final_message, now=now)
+            )
         )
 
     def render(
@@ -233,7 +238,14 @@ class ChatTemplate:
             return self._tokenizer.encode(text, add_special=False, most=most)
         return self._encoder.encode(text, disarmed.restore, most=most)
 
-    def _asked(self, given: dict[str, Any], continued: bool, *, apart: bool = True) -> Fill:
+    def _asked(
+        self,
+        given: dict[str, Any],
+        continued: bool,
+        *,
+        apart: bool = True,
+        now: int | None = None,
+    ) -> Fill:
         told: Any
         messages = given["messages"]
         if isinstance(messages, PackedMessages):
@@ -247,6 +259,7 @@ class ChatTemplate:
             apart=apart,
             continued=continued,
             written=written,
+            now=now,
         )
 
 

@@ -66,7 +66,7 @@ async def _asked(
         shape = await asyncio.to_thread(template.content_shape)
     parts = [media_part("audio"), {"type": "text", "text": question}]
     content = f"{marks.of('audio')}{question}" if shape.texts else parts
-    rendered = await template.rendered([{"role": "user", "content": content}])
+    rendered = await template.rendered(messages=[{"role": "user", "content": content}])
     whole = rendered.text.replace(marks.of("audio"), own.placeholder)
     before, found, behind = whole.partition(own.placeholder)
     if not found:

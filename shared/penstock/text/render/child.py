@@ -98,7 +98,7 @@ def _filled(
     variables = {**source.tokens, **disarmed.values}
     if fill.continued:
         variables = {**variables, "messages": mark_last(variables["messages"])}
-    with environment.running(variables):
+    with environment.running(variables, fill.now):
         text = _text(template, variables, fill.max_length)
     if text is None:
         return Filled("too_long", "")
