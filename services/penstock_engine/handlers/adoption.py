@@ -172,7 +172,7 @@ class Adoption:
             and submit.tenant == found.tenant
             and submit.adapter == found.adapter
             and submit.stopping == found.stopping
-            and sampling == found.sampling
+            and sampling == kept.sampling
             and array("i", submit.prompt_token_ids) == found.prompt_token_ids
             and kept.agrees(submit.sequences, ahead=ahead)
             # One that it takes to have ended, and that goes on, is nothing it could be told of;

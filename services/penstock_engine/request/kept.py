@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterable
 
-    from penstock.protocol.common import TokenLogprobs
+    from penstock.protocol.common import TokenLogprobs, TokenSampling
     from penstock.protocol.from_frontend import OpenSequence
 
 
@@ -39,14 +39,23 @@ class KeptAnswer:
         "claims",
         "joined",
         "retried",
+        "sampling",
         "shared",
         "size",
         "tenant",
     )
 
-    def __init__(self, tokens: dict[int, array[int]], room: KeptRoom, tenant: str) -> None:
-        """tokens: of each sequence, which grow as it does.  tenant: whose it is."""
+    def __init__(
+        self,
+        tokens: dict[int, array[int]],
+        room: KeptRoom,
+        tenant: str,
+        sampling: TokenSampling,
+    ) -> None:
+        """tokens: of each sequence, which grow as it does.  tenant: whose it is.  sampling: as it
+        was asked for, which an audit adds to."""
         self.tenant = tenant
+        self.sampling = sampling
         self.claims: list[bytes] = []  # digests of those who may have it again; the first first
         self.shared = b""  # by which equal requests find it while it is computed; empty: they don't
         self.retried = False  # it may be claimed before there is anything of it

@@ -61,7 +61,7 @@ class KeptAnswers:
         if (claim is None and not submit.shared) or not _can_be_kept(submit):
             return
         tokens = {index: sequence.emitted for index, sequence in request.sequences.items()}
-        request.kept = kept = KeptAnswer(tokens, self._room, submit.tenant)
+        request.kept = kept = KeptAnswer(tokens, self._room, submit.tenant, request.sampling)
         if submit.shared:
             kept.shared = share_name(submit, request.sampling)
             earlier = self._by_share.get(kept.shared)

@@ -46,6 +46,20 @@ def test_it_goes_on_wherever_its_reader_left(steps: int, dies: bool) -> None:
     assert (h.core.state.kept_answers.adopted, h.core.state.kept_answers.recomputed) == (1, 0)
 
 
+@pytest.mark.parametrize("steps", [7, 40])
+def test_one_that_is_audited_is_gone_on_with_as_any_other(steps: int) -> None:
+    """The audit has its log-probabilities computed, which nobody asked for."""
+    h = Harness(audit_share=1.0)
+    front, _ = begun(h, steps, logprobs=None)
+    h.disconnect(front)
+    again = h.submit(h.connect(), PROMPT, claim=AGAIN, **{**LONG, "logprobs": None})
+    h.run()
+    assert again.sequences[0].tokens == undisturbed(again.submit, 0, h.facts.max_model_len)[0]
+    assert again.sequences[0].logprobs == []
+    kept = h.core.state.kept_answers
+    assert (kept.adopted, kept.recomputed) == (1, 0)
+
+
 def test_what_has_gained_nothing_ends_with_its_reader() -> None:
     """Its client has no event to go on from, and asks anew."""
     h = Harness()
