@@ -260,6 +260,15 @@ async def test_numbers_that_are_computed_otherwise_are_told(scene):
     assert bytes(second.submits[0].sequences[0].emitted) == b"a"
 
 
+async def test_what_computes_alike_is_told_without_those_that_say_nothing(scene):
+    first, _, client = await scene.two()
+    alike = client.status.fingerprint
+    assert alike
+    first.tell(ready=False, fingerprint=None)
+    await until(lambda: not client.engines[0].ready)
+    assert client.status.fingerprint == alike
+
+
 async def test_limits_are_those_that_all_keep(scene):
     first, second, client = await scene.two()
     welcome = second.welcome

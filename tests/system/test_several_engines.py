@@ -15,6 +15,7 @@ import pytest
 
 from testing.serving import PATIENCE, Server, wait_until
 from tests.system.test_drain import Reading, open_client, read
+from tests.system.test_resumed_streams import BODIES, RESUMABLE, ask, events_of, gained
 
 pytestmark = [pytest.mark.timeout(900)]
 
@@ -104,6 +105,24 @@ def test_streams_are_the_same_whichever_process_leaves(two, undisturbed, victim,
     # What left comes back by itself, and is used again. It may be leaving still.
     wait_until(lambda: two.children().get(f"penstock: {victim}") not in (None, pid), 2 * PATIENCE)
     wait_until(lambda: ready(two) == 2, 2 * PATIENCE, lambda: engines(two))
+
+
+def test_a_stream_goes_on_whatever_is_known_of_the_others(two):
+    """An engine core whose worker is away doesn't say what it computes with. Streams go on at the
+    other one meanwhile, and those that began then go on later."""
+    path, body = BODIES["three choices"]
+    body = {"model": two.model, **body, **RESUMABLE, "seed": 7}
+    events = events_of(ask(two, path, body))
+    pid = two.child("worker 0")
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: ready(two) == 1)
+    rest = events_of(ask(two, path, body, events[20].id))
+    assert gained([*events[:21], *rest]) == gained(events)
+    events = events_of(ask(two, path, body))
+    assert ready(two) == 1
+    wait_until(lambda: ready(two) == 2, 2 * PATIENCE, lambda: engines(two))
+    rest = events_of(ask(two, path, body, events[20].id))
+    assert gained([*events[:21], *rest]) == gained(events)
 
 
 def test_the_state_of_each_is_told(two):

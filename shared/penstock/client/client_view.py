@@ -85,8 +85,9 @@ def combined(sessions: Sequence[EngineSession]) -> Status | None:
         return statuses[0]
     serving = any(status.ready and not status.draining for status in statuses)
     reasons = (status.reason for status in statuses if status.reason)
-    fingerprints = {status.fingerprint for status in statuses}
-    arithmetic = {status.arithmetic for status in statuses}
+    # One whose worker is away has none to tell, and gets no request.
+    fingerprints = {status.fingerprint for status in statuses if status.fingerprint}
+    arithmetic = {status.arithmetic for status in statuses if status.arithmetic}
 
     def total(field: str) -> int:
         return sum(getattr(status, field) for status in statuses)
