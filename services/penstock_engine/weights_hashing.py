@@ -10,7 +10,9 @@ import threading
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from penstock.errors import StartupError
 from penstock.model.config import PreparedModel
+from penstock.prepare.folder import check_weights
 from penstock.protocol.call_values import encode_value
 from penstock.protocol.from_frontend import FromFrontend, HashWeights
 from penstock.protocol.to_frontend import Called
@@ -24,7 +26,8 @@ NICENESS = 10
 
 class WeightsHashing:
     """Belongs to the engine core's loop, which hands messages to `takes`, and sends `answers` in
-    every turn. What was read is kept as long as a file's size and time stay."""
+    every turn. What was read is kept as long as a file's size and time stay; of files that aren't
+    what was prepared any more, what was read before. Workers still have that in memory."""
 
     def __init__(self, core: EngineCore) -> None:
         self._core = core
@@ -34,6 +37,8 @@ class WeightsHashing:
         """Digests, with what was found, or what went wrong."""
         self._known: dict[tuple[str, int, int], str] = {}
         """Digests of files, by path, size and time."""
+        self._found: dict[str, bytes] = {}
+        """What was answered last, by the digest of the model: of the one that is served."""
         self._refused: list[tuple[bytes, Called]] = []
 
     def takes(self, session: bytes, message: FromFrontend) -> bool:
@@ -73,10 +78,25 @@ class WeightsHashing:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         try:
-            found = {Path(file).name: self._digest(file) for file in weight_files(model)}
-            self._done.put((model.digest, encode_value(found), ""))
+            found = self._digests(model)
+            self._found = {model.digest: found}
+            self._done.put((model.digest, found, ""))
         except OSError as error:
-            self._done.put((model.digest, b"", f"the weights can't be read: {error.strerror}"))
+            self._fail(model, f"the weights can't be read: {error.strerror}")
+        except StartupError as error:
+            self._fail(model, str(error))
+
+    def _fail(self, model: PreparedModel, why: str) -> None:
+        known = self._found.get(model.digest, b"")
+        self._done.put((model.digest, known, "" if known else why))
+
+    def _digests(self, model: PreparedModel) -> bytes:
+        """Of all files, as they are answered. Raises OSError, and StartupError where a file is
+        another than what was prepared."""
+        check_weights(model)
+        found = {Path(file).name: self._digest(file) for file in weight_files(model)}
+        check_weights(model)
+        return encode_value(found)
 
     def _digest(self, file: str) -> str:
         stat = os.stat(file)

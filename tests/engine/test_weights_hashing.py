@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from penstock.prepare.folder import sample_digest
 from penstock.protocol.call_values import decode_value
 from penstock.protocol.from_frontend import HashWeights, Watch
 from penstock.protocol.to_frontend import Called
@@ -17,9 +18,12 @@ from testing.serving import wait_until
 FRONT = b"front"
 
 
-def hashing(*files: Path, mmproj: str = "") -> WeightsHashing:
+def hashing(
+    *files: Path, mmproj: str = "", samples: dict[str, str] | None = None
+) -> WeightsHashing:
     weights = SimpleNamespace(files=tuple(map(str, files)), mmproj=mmproj)
-    facts = SimpleNamespace(model=SimpleNamespace(digest="d", weights=weights))
+    model = SimpleNamespace(name="m", digest="d", weights=weights, samples=samples or {})
+    facts = SimpleNamespace(model=model)
     core: Any = SimpleNamespace(state=SimpleNamespace(frontends={FRONT: object()}, facts=facts))
     return WeightsHashing(core)
 
@@ -65,6 +69,21 @@ def test_a_file_is_read_again_once_it_has_changed(tmp_path: Path) -> None:
     assert answered(made, 2)[0].result == first[0].result, "it was not read"
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     assert decode_value(answered(made, 3)[0].result) == {"w.gguf": digest(b"two")}
+
+
+def test_a_file_that_was_replaced_is_not_that_of_the_served_weights(tmp_path: Path) -> None:
+    """The worker has the former one in memory."""
+    file, other = tmp_path / "w.gguf", tmp_path / "w.new"
+    file.write_bytes(b"one")
+    samples = {str(file): sample_digest(file).hex()}
+    early, late = (hashing(file, samples=samples) for _ in range(2))
+    first = answered(early, 1)[0].result
+    other.write_bytes(b"two")
+    other.replace(file)
+    (refused,) = answered(late, 2)
+    assert refused.code == "failed"
+    assert "isn't what it was" in refused.error
+    assert answered(early, 3)[0].result == first
 
 
 def test_a_file_that_is_gone_is_said(tmp_path: Path) -> None:

@@ -178,6 +178,18 @@ def longer(said: dict[str, Any], tokens: dict[str, Any]) -> None:
     tokens["logprobs"][0].append(-0.1)
 
 
+def ends(reason: str) -> Change:
+    def change(said: dict[str, Any], tokens: dict[str, Any]) -> None:
+        said["outputs"][0]["finish_reason"] = reason
+
+    return change
+
+
+def without_one(said: dict[str, Any], tokens: dict[str, Any]) -> None:
+    for lists in (said["outputs"], tokens["outputs"], tokens["logprobs"]):
+        lists.pop()
+
+
 def prompt(said: dict[str, Any], tokens: dict[str, Any]) -> None:
     tokens["prompts"][0][-4] = 1000
 
@@ -207,6 +219,9 @@ def model(**given: Any) -> Change:
         ("greedy", unknown, "output 0", "is 50000; the model has 0 to 49151"),
         ("greedy", cut, "output 0", f"token {LENGTH - 1} differs: the receipt has the end"),
         ("stopped", longer, "output 0", "computed is the end"),
+        ("greedy", ends("stop"), "output 0", "it ends for length, and the receipt says stop"),
+        ("stopped", ends("length"), "output 0", "it ends for stop, and the receipt says length"),
+        ("two", without_one, "tokens", "1 outputs were signed, and 2 of each prompt asked for"),
         ("greedy", prompt, "output 0", "differs"),
         ("seeded", params(seed=8), "output 0", "differs"),
         ("seeded", params(temperature=0.5), "output 0", "differs"),

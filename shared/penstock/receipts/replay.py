@@ -38,11 +38,12 @@ _NUMBERS = itertools.count()
 
 class Place(msgspec.Struct, frozen=True):
     """Where an output differs. at: index of the token.  said, computed: token ids; None: the output
-    ends there."""
+    ends there.  reason: the finish reason that was computed, where only that differs."""
 
     at: int
     said: int | None
     computed: int | None
+    reason: str | None = None
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +71,7 @@ class Replay:
         if not output and not ends:
             return None
         found: list[int] = []
+        reason: str | None = None
         generation = await self._client.submit(
             claimed.prompt,
             params,
@@ -85,6 +87,7 @@ class Replay:
                     if delta.finish_reason == "error":
                         raise RequestFailed(delta.error or "the engine has failed")
                     found += delta.token_ids
+                    reason = delta.finish_reason
                 place = _first_difference(output, found)
                 if place is not None or (len(found) >= len(output) and not ends):
                     return place
@@ -92,7 +95,7 @@ class Replay:
             generation.abort()
         if len(found) < len(output):
             return Place(len(found), output[len(found)], None)
-        return None
+        return Place(len(output), None, None, reason) if reason != claimed.finish_reason else None
 
     async def positions(self, claimed: Claimed, count: int) -> list[Place]:
         """Where the output differs among so many positions that are drawn anew each time, in order:

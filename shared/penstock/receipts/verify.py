@@ -166,6 +166,9 @@ def _misfit(tokens: TokenLists, statement: Statement) -> str:
         return f"{len(tokens.prompts)} prompts, and {len(statement.prompts)} were signed"
     if len(tokens.outputs) != len(statement.outputs):
         return f"{len(tokens.outputs)} outputs, and {len(statement.outputs)} were signed"
+    n = statement.params.get("n", 1)
+    if isinstance(n, int) and len(statement.outputs) != n * len(statement.prompts):
+        return f"{len(statement.outputs)} outputs were signed, and {n} of each prompt asked for"
     pairs: list[tuple[str, list[list[int]], Sequence[PromptClaim | OutputClaim]]] = [
         ("prompt", tokens.prompts, statement.prompts),
         ("output", tokens.outputs, statement.outputs),
@@ -283,6 +286,8 @@ class ModelHere:
 
     async def _told(self, place: Place, claimed: Claimed) -> str:
         """A difference in words."""
+        if place.reason is not None:
+            return f"it ends for {place.reason}, and the receipt says {claimed.finish_reason}"
         said, computed = self._named(place.said), self._named(place.computed)
         words = f"token {place.at} differs: the receipt has {said}, computed is {computed}"
         if place.said is None or place.at >= len(claimed.output):
