@@ -115,12 +115,16 @@ def test_a_replaced_tokenizer_is_that_of_the_next_start(
     assert after[0] != before[0]
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["the model's own", "--chat-template"])
+@pytest.mark.parametrize(
+    ("own", "source"),
+    [(True, CHATML), (False, CHATML), (False, "Tell me a story.")],
+    ids=["the model's own", "--chat-template", "one that looks like a name"],
+)
 def test_so_is_a_replaced_chat_template(
-    start_server: Callable[..., Server], folder: Path, tmp_path: Path, own: bool
+    start_server: Callable[..., Server], folder: Path, tmp_path: Path, own: bool, source: str
 ) -> None:
     template = (folder if own else tmp_path) / "chat_template.jinja"
-    template.write_text(CHATML)
+    template.write_text(source)
     flags = () if own else ("--chat-template", str(template))
     server = start_server(str(folder), *flags)
     before = chat(server)
@@ -134,13 +138,20 @@ def test_of_several_models_the_next_load_has_the_new_file(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     """Whether it had made way before, or its worker has to read the file again and is refused; the
-    other model notices nothing."""
+    other model notices nothing. A chat template that a file has was read when all were started."""
     for seed in range(3):
         write_gguf(tmp_path / f"{seed}.gguf", seed=seed)
     (tmp_path / "0.gguf").replace(tmp_path / "one.gguf")
     shutil.copy(tmp_path / "1.gguf", tmp_path / "two.gguf")
+    template = tmp_path / "chat_template.jinja"
+    template.write_text(CHATML)
     entries = [
-        {"name": name, "model": str(tmp_path / f"{name}.gguf"), "load": "on-demand"}
+        {
+            "name": name,
+            "model": str(tmp_path / f"{name}.gguf"),
+            "load": "on-demand",
+            "settings": {"chat_template": str(template)},
+        }
         for name in ("one", "two")
     ]
     listed = tmp_path / "models.yaml"
@@ -153,12 +164,20 @@ def test_of_several_models_the_next_load_has_the_new_file(
         status, reply = server.post("/v1/completions", body)
         return str(reply["choices"][0]["text"]) if status == 200 else ""
 
-    alone, former = said("one"), said("two")
+    def prompt(model: str) -> Any:
+        status, reply = server.post("/tokenize", {"model": model, **ASKED})
+        assert status == 200, reply
+        return reply["tokens"]
+
+    alone, former, prompts = said("one"), said("two"), prompt("one")
+    assert prompt("two") == prompts
+    replace_file(template, "Once upon a time {{ messages[0].content }}")
     pid = server.child("worker 0 of two")
     replace_file(tmp_path / "two.gguf", (tmp_path / "2.gguf").read_bytes())
     assert said("two") == former
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: said("two") not in (former, ""))
     assert said("one") == alone
+    assert prompt("two") == prompts
     assert "isn't what it was when two was prepared" in server.stderr
     assert 'event="model prepared again" model=two' in server.stderr

@@ -21,14 +21,15 @@ def read_template(given: str) -> str:
 
 def kept_template(given: str | None) -> str | None:
     """The template itself where a file is named: a process that is started again has what the first
-    had. What can't be read, or would be taken for a name, stays: `read_template` looks at it."""
+    had. What can't be read stays: `read_template` says why."""
     if given is None or _is_template(given):
         return given
     try:
         source = _read_file(Path(given))
     except StartupError:
         return given
-    return source if _is_template(source) else given
+    # A line break tells it from a name, and Jinja leaves the last one out.
+    return source if _is_template(source) else f"{source}\n"
 
 
 def _is_template(given: str) -> bool:

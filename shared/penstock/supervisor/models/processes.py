@@ -74,11 +74,18 @@ class ModelProcesses:
     """Whether it has been, since it was started: its processes are then started again, as long as
     that helps."""
     _deaths: Deaths = field(default_factory=Deaths)
+    _asked: ServeConfig = field(init=False)
+    """Its settings, with the chat template that a file of them held when the system was started."""
     _config: ServeConfig | None = None
     _folder: Path | None = None
     _preparation: Preparation | None = None
     _engines: list[Child] = field(default_factory=list)
     _workers: list[Child] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        config = config_of(self.entry, self.base, self.count)
+        engine = with_kept_template(config.engine)
+        self._asked = msgspec.structs.replace(config, engine=engine)
 
     def frontends(self) -> list[str]:
         """Addresses at which the model's engine cores take front ends; the same whenever they are
@@ -86,22 +93,20 @@ class ModelProcesses:
         return self._endpoints("f")
 
     def _endpoints(self, side: str) -> list[str]:
-        config = config_of(self.entry, self.base, self.count)
         # Short names: there is a bound on the paths of sockets.
         return [
             self.runtime.endpoint(f"m{self.number}{side}{index}")
-            for index in range(config.data_parallel_size)
+            for index in range(self._asked.data_parallel_size)
         ]
 
     async def prepare(self) -> tuple[Path, float]:
         """Finds its files, and returns their folder and the GiB that it counts for. Raises
         PenstockError."""
-        config = config_of(self.entry, self.base, self.count)
-        preparation = Preparation(self._place() / "prepare.failure", config.log)
+        preparation = Preparation(self._place() / "prepare.failure", self._asked.log)
         self._preparation = preparation
-        self._folder = await preparation.folder(config.engine.model)
-        engine = with_kept_template(await with_draft_folder(config.engine, preparation))
-        config = msgspec.structs.replace(config, engine=engine)
+        self._folder = await preparation.folder(self._asked.engine.model)
+        engine = await with_draft_folder(self._asked.engine, preparation)
+        config = msgspec.structs.replace(self._asked, engine=engine)
         self._config, gib = within_memory(self.entry, config, self._folder)
         return self._folder, gib
 
