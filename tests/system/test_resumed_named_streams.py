@@ -109,7 +109,8 @@ def test_events_with_names_go_on_from_every_one(server: Server, name: str) -> No
 def heard(url: str, asked: tuple[str, dict[str, Any]]) -> list[Any]:
     """All that a stream says to a client that goes on with it, but for what was drawn."""
     path, body = asked
-    events = [Event(None, json.dumps(each)) for each in resumed_events(url, body, path=path)]
+    said = resumed_events(url, body, path=path, patience=PATIENCE)
+    events = [Event(None, json.dumps(each)) for each in said]
     texts = [[kind, delta] for said, delta, _ in told(events) if (kind := said["type"]) and delta]
     return [*texts, json.loads(events[-1].data)["type"]]
 

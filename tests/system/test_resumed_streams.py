@@ -298,7 +298,8 @@ def test_a_broken_connection_costs_nothing(start_server: Callable[..., Server]) 
 
 
 def test_it_goes_on_while_the_worker_is_away(start_server: Callable[..., Server]) -> None:
-    """Nobody knows then what the model is computed with, which an event's id says."""
+    """What the model is computed with, which an event's id says, is known all the same: however
+    long it loads, or sleeps, a stream waits as any other request."""
     server = start_server()
     path, body = BODIES["a seed that nobody chose"]
     body = {"model": server.model, **body, **RESUMABLE}
@@ -308,6 +309,13 @@ def test_it_goes_on_while_the_worker_is_away(start_server: Callable[..., Server]
     os.kill(worker, signal.SIGKILL)
     wait_until(lambda: not server.ready())
     rest = events_of(ask(server, path, body, had[-1].id))
+    assert gained([*had, *rest]) == gained(events)
+    assert server.post("/sleep?level=2", {})[0] == 200
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, server, path, body, had[-1].id)
+        wait_until(lambda: server.get("/status")[1]["engine"]["waiting"] == 1)
+        assert server.post("/wake_up", {})[0] == 200
+        rest = events_of(waiting.result(PATIENCE))
     assert gained([*had, *rest]) == gained(events)
 
 

@@ -37,6 +37,7 @@ class WeightsHandler:
     def begin(self) -> None:
         """The group that is formed next gets the new ones."""
         self._state.kept_answers.forget_ended()
+        self._state.workers.fingerprint = None
         self._state.facts = self._state.weights.begin(self._state.facts, self._state.clock.now)
 
     def promise(self) -> None:
@@ -66,4 +67,5 @@ class WeightsHandler:
         former = self._state.weights.failed(reason, heard=heard)
         if former is not None:
             log.error("the new weights can't be loaded", reason=reason)
+            self._state.workers.fingerprint = None
             self._state.facts = former

@@ -38,6 +38,8 @@ class Workers:
         self.faults = RankFaults(self.ranks.size)
         self.fault: str | None = None  # what the last worker said that it died of
         self.final = False  # no other worker will do better
+        self.fingerprint: str | None = None
+        """What workers compute with, or did last, as the next ones will; None: nobody knows."""
         self.compute_seconds = 0.0
         """Seconds that steps took since boot, by the workers' own clocks; of each step the slowest
         rank's."""
@@ -74,7 +76,7 @@ class Workers:
         """Returns what front ends are told of the workers: fields of Status."""
         ready = self.ready
         return {
-            "fingerprint": None if ready is None else ready.fingerprint,
+            "fingerprint": self.fingerprint,
             "arithmetic": () if ready is None else ready.arithmetic,
             "compute_seconds": round(self.compute_seconds, 6),
             "tokens_computed": self.tokens_computed,
@@ -98,6 +100,8 @@ class Workers:
         """Notes that all ranks of the group have loaded the model."""
         self.fault, self.final = None, False
         self._progress_at = now
+        if self.ready is not None:
+            self.fingerprint = self.ready.fingerprint
 
     def progressed(self, now: float) -> None:
         """A step was settled, or there is nothing to do."""

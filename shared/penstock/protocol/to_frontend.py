@@ -264,8 +264,8 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     reason: str
     """Why it isn't ready."""
     fingerprint: str | None
-    """What the numbers depend on (model digest, dtype, kernels, instruction set, layout of ranks);
-    None until the worker is ready."""
+    """What the numbers depend on (model digest, dtype, kernels, instruction set, layout of ranks),
+    also while the worker is away for a moment; None until one is ready that has the weights."""
     waiting: int
     running: int
     blocks_total: int

@@ -59,6 +59,7 @@ def test_what_has_begun_ends_and_what_has_not_waits(in_flight: int) -> None:
     assert [finish(each) for each in begun] == ["length", "length"]
     assert not waiting.sequences[0].tokens
     assert h.worker_session is None  # It is told when it comes back.
+    assert h.core.state.workers.status()["fingerprint"] is None
     h.start_worker(life="w", ready=False)
     assert h.setup is not None
     assert (h.setup.digest, h.setup.model_dir, h.setup.trial) == ("new", "/new", True)

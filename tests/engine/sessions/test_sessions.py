@@ -86,6 +86,7 @@ def test_status_comes_every_beat_and_at_once_when_readiness_changes() -> None:
     assert (front.status.workers, front.status.fingerprint) == (1, "f")
     h.kill_worker()
     assert not front.status.ready
+    assert front.status.fingerprint == "f", "the next one computes the same"
 
 
 def test_readiness_proves_progress() -> None:
