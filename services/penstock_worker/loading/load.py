@@ -38,7 +38,6 @@ from penstock_worker.loading.fingerprint import arithmetic, fingerprint
 from penstock_worker.loading.host import load_on_host
 from penstock_worker.loading.kernels import triton_kernels
 from penstock_worker.loading.loaded import Loaded
-from penstock_worker.loading.pooling import load_pooling
 from penstock_worker.loading.tensors import check_tensors
 from penstock_worker.machine.cpu import compute_threads
 from penstock_worker.machine.memory import mib
@@ -104,6 +103,8 @@ def load(
         except Unable as error:
             raise StartupError(f"the model can't be computed: {error}") from error
     if setup.pooling is not None:
+        from penstock_worker.loading.pooling import load_pooling
+
         refuse_store(setup, "a pooling model stores no KV there")
         return load_pooling(prepared, setup, threads, begun, phases)
     check_media(prepared, setup)

@@ -17,12 +17,9 @@ from penstock.model.config import (
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.matrix import SOURCES, MatrixKind
-from penstock_worker.by_transformers.model_class import model_class
 from penstock_worker.forward.cpu.dtypes import dtype_of, kind_of
 from penstock_worker.forward.interface import Unable
-from penstock_worker.media.loading import load_senses
 from penstock_worker.models.decoder import HEAD, DecoderModel, headless
-from penstock_worker.pooling.encoders import build_encoder
 from penstock_worker.pooling.heads import VECTORS, head_of
 from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.opening import open_weights
@@ -41,15 +38,21 @@ def check_tensors(prepared: PreparedModel) -> None:
     if isinstance(config, HeadConfig):
         return  # It is no model, and drafts for one.
     if isinstance(config, TransformersConfig):
+        from penstock_worker.by_transformers.model_class import model_class
+
         model_class(config, headless=prepared.pooling is not None)
         return
     with torch.inference_mode():
         if isinstance(config, ModelConfig):
             _check_decoder(prepared, config)
         elif isinstance(config, EncoderConfig):
+            from penstock_worker.pooling.encoders import build_encoder
+
             build_encoder(prepared, _setup(prepared), DTYPE, device=NOWHERE)
         of_text = isinstance(config, ModelConfig) and prepared.pooling is not None
         if config.takes_media and prepared.media is not None and not of_text:
+            from penstock_worker.media.loading import load_senses
+
             load_senses(prepared, DTYPE, "auto", NOWHERE)
 
 

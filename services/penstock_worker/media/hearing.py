@@ -24,6 +24,7 @@ from penstock_worker.media.biased_conformer import BiasedConformer
 from penstock_worker.media.block_conformer import BlockConformer
 from penstock_worker.media.block_tower import BlockTower
 from penstock_worker.media.conformer import ConformerTower
+from penstock_worker.media.interface import MEL
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.media.sound_projector import NormedRows, load_sound_projector
 from penstock_worker.media.sound_tower import AudioTower
@@ -32,8 +33,6 @@ from penstock_worker.media.waveform import SampleFrames
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
-MEL = "mel"
-"""The name of a prepared sound's tensor: float32 [chunks, bins, windows]."""
 BESIDE = "beside_pictures"
 """The name of another one that a sound may have for a TwofoldProjector: int32 [1], 1."""
 

@@ -18,6 +18,9 @@ Tell = Callable[[MediaTaken | MediaReady | MediaFailed], None]
 
 Incoming = LoadMedia | LoadMediaChunk | DropMedia
 
+MEL = "mel"
+"""The name of a prepared sound's tensor: float32 [chunks, bins, windows]."""
+
 
 @dataclass(frozen=True)
 class BatchMedia:

@@ -1,5 +1,5 @@
 """What encodes a model's media: planned with its recipe, read with its weights, connected to its
-forward pass."""
+forward pass. Towers are imported where a model has them: most have none."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ from penstock.errors import UnsupportedModel
 from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.media.encoder import MediaEncodings
-from penstock_worker.media.hearing import MEL, AudioModel, Hearing
-from penstock_worker.media.interface import Sees
+from penstock_worker.media.interface import MEL, Sees
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.media.planning import media_of
-from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.vision.sight import Sight, load_tower
 from penstock_worker.weights.placing import CPU
 
 Connect = Callable[[Callable[[], None]], None]
@@ -89,9 +86,14 @@ def load_senses(
         ]
         return lambda layer_done: BothSenses(*(part(layer_done) for part in parts))
     if config.audio is not None:
+        from penstock_worker.media.hearing import AudioModel, Hearing
+        from penstock_worker.media.sound_names import open_audio_tower
+
         weights = open_audio_tower(prepared.weights, dtype, device=device, load_format=load_format)
         hears = AudioModel(prepared.decoder, weights, threads)
         return lambda layer_done: Hearing(hears, layer_done)
+    from penstock_worker.vision.sight import Sight, load_tower
+
     sees = load_tower(prepared, dtype, load_format, device, threads)
     preparation, video = media.kinds["image"].preparation, media.kinds.get("video")
     frames = None if video is None else video.preparation

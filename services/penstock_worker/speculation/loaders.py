@@ -21,12 +21,10 @@ from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceForward, DeviceRecipe, Forward, Recipe
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.sampler.interface import QueuedSampler
-from penstock_worker.speculation.assistant_loading import AssistantLoader
 from penstock_worker.speculation.beside import Beside
 from penstock_worker.speculation.draft_model import DraftModel
 from penstock_worker.speculation.drafter import DraftLimits, DraftRows
 from penstock_worker.speculation.drafting import Proposer
-from penstock_worker.speculation.head_loading import HeadLoader
 from penstock_worker.speculation.on_device import BuildWithDraft, DeviceBeside
 
 
@@ -59,8 +57,12 @@ def draft_loader(
     if method == "draft_model":
         return DraftLoader(prepared, served, setup, threads, ranks)
     if setup.speculation is not None and method == "mtp" and setup.speculation.model:
+        from penstock_worker.speculation.assistant_loading import AssistantLoader
+
         return AssistantLoader(prepared, served, setup, threads, ranks)
     if method in ("eagle3", "mtp"):
+        from penstock_worker.speculation.head_loading import HeadLoader
+
         return HeadLoader(prepared, served, setup, threads, ranks)
     return None
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock_worker.media.hearing import MEL, UnfitSound
+from penstock_worker.media.hearing import UnfitSound
+from penstock_worker.media.interface import MEL
 from penstock_worker.media.pieces import DividedEncoding
 from tests.worker.audio import gemma3n_hearing, phi4_hearing
 from tests.worker.audio.hearing_cases import CASES

@@ -17,7 +17,8 @@ from transformers import Phi4MultimodalConfig
 
 from penstock.media.prepared import write
 from penstock_worker.media.encoder import MediaEncodings
-from penstock_worker.media.hearing import BESIDE, MEL, AudioModel, Hearing, UnfitSound
+from penstock_worker.media.hearing import BESIDE, AudioModel, Hearing, UnfitSound
+from penstock_worker.media.interface import MEL
 from penstock_worker.media.loading import BothSenses
 from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.vision.sight import Sight

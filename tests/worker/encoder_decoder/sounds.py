@@ -21,7 +21,8 @@ from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.cpu.backend import shown_heads
 from penstock_worker.forward.reference import EncoderDecoderForward
 from penstock_worker.media.encoder import MediaEncodings
-from penstock_worker.media.hearing import MEL, Hearing
+from penstock_worker.media.hearing import Hearing
+from penstock_worker.media.interface import MEL
 from penstock_worker.sampler import choose
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.driver import Job

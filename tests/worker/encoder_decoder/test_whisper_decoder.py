@@ -12,7 +12,7 @@ import torch
 from penstock.protocol.common import Media, MediaSpan
 from penstock.protocol.from_worker import MediaReady
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
-from penstock_worker.media.hearing import MEL
+from penstock_worker.media.interface import MEL
 from tests.worker.driver import GREEDY, Driver, Job, LogitsOf
 from tests.worker.encoder_decoder.sounds import (
     encoded,

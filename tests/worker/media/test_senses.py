@@ -16,7 +16,8 @@ from penstock.model.config import WeightFiles
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
 from penstock_worker.media.encoder import MediaEncodings
-from penstock_worker.media.hearing import MEL, AudioModel, Hearing
+from penstock_worker.media.hearing import AudioModel, Hearing
+from penstock_worker.media.interface import MEL
 from penstock_worker.media.loading import BothSenses
 from penstock_worker.media.planning import stand_in_of
 from penstock_worker.media.sound_names import open_audio_tower
