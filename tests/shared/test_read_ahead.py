@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,13 @@ from tokenizers import Tokenizer as Backend
 from penstock.errors import UnsupportedModel
 from penstock.text import read_ahead as module
 from penstock.text import tokenizer as tokenizer_module
-from penstock.text.read_ahead import MOST_BYTES, ListedModels, read_ahead, tokenizer_of
+from penstock.text.read_ahead import (
+    MOST_BYTES,
+    ListedModels,
+    ReadMeanwhile,
+    read_ahead,
+    tokenizer_of,
+)
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.tiny_models import byte_level_tokenizer, sentencepiece_tokenizer
 
@@ -96,7 +103,7 @@ def test_each_model_that_is_listed_is_read_once(
     one, two = (folder_of(tmp_path / f"{n}", each) for n, each in enumerate(contents))
     broken, missing = folder_of(tmp_path / "broken", b"{}"), str(tmp_path / "missing")
     read: list[bytes] = []
-    monkeypatch.setattr(module, "read_ahead", lambda content: read.append(content))
+    monkeypatch.setattr(module, "read_ahead", read.append)
     models = ListedModels(listed)
     models.read()
     for folders in ((one,), (one,), (one, broken, missing, two), (one, broken, missing, two)):
@@ -115,6 +122,45 @@ def test_what_is_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert list(module._read) == [module._digest(contents[0])]
     read_ahead(contents[1])
     assert len(module._read) == 1
+
+
+def test_what_is_read_meanwhile_is_there_until_it_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = content_of(byte_level_tokenizer)
+    folder = Path(folder_of(tmp_path / "model", content))
+    reading = ReadMeanwhile(lambda: folder)
+    reading.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer_module, "load_backend", None)  # It isn't read again.
+        found = tokenizer_of(content, add_bos=False, bos_token_id=None)
+    reading.forget()
+    assert (module._read, module._room) == ({}, [MOST_BYTES])
+    anew = tokenizer_of(content, add_bos=False, bos_token_id=None)
+    assert [found.encode(text) for text in TEXTS] == [anew.encode(text) for text in TEXTS]
+
+
+def test_what_is_forgotten_before_it_is_read_does_not_stay(tmp_path: Path) -> None:
+    folder = Path(folder_of(tmp_path / "model", content_of(byte_level_tokenizer)))
+    forgotten = threading.Event()
+
+    def find() -> Path:
+        assert forgotten.wait(60)
+        return folder
+
+    reading = ReadMeanwhile(find)
+    reading.forget()
+    forgotten.set()
+    reading.wait()
+    assert (module._read, module._room) == ({}, [MOST_BYTES])
+
+
+def test_nothing_is_read_meanwhile_of_a_model_that_is_not_there(tmp_path: Path) -> None:
+    for folder in (None, tmp_path / "missing", Path(folder_of(tmp_path / "broken", b"{}"))):
+        reading = ReadMeanwhile(partial(Path, folder) if folder else lambda: None)
+        reading.wait()
+        assert module._read == {}
+        reading.forget()
 
 
 FORKS = """

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from penstock import LLM
 from testing import preloaded
 from testing.serving import Server, wait_until
 
@@ -118,6 +120,19 @@ def test_only_what_is_used_is_mapped(plain: Server, title: str) -> None:
     pid = plain.process.pid if title == "supervisor" else plain.child(title)
     libraries = [file for file in mapped_files(pid) if ".so" in Path(file).name]
     assert {package_of(file) for file in libraries} - {None} <= COMPILED[title]
+
+
+def test_a_librarys_supervisor_reads_no_tokenizer() -> None:
+    """It asks the engine core itself whether that is ready."""
+    others = set(psutil.Process().children())
+    with preloaded.executed(), LLM(max_model_len=512, num_kv_blocks=128):
+        (supervisor,) = (
+            child
+            for child in set(psutil.Process().children()) - others
+            if child.cmdline()[0].rstrip() == "penstock: supervisor"
+        )
+        libraries = [file for file in mapped_files(supervisor.pid) if ".so" in Path(file).name]
+    assert {package_of(file) for file in libraries} - {None} <= COMPILED["supervisor"] | {"zmq"}
 
 
 def test_grammars_are_loaded_when_one_comes(plain: Server) -> None:

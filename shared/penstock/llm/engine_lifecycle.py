@@ -10,6 +10,7 @@ import sys
 import time
 import weakref
 from contextlib import nullcontext
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -26,6 +27,7 @@ from penstock.net.runtime_dir import RuntimeDir
 from penstock.protocol.to_frontend import Status, Welcome
 from penstock.request.generation_config import sampling_defaults
 from penstock.request.sampling_params import SamplingParams
+from penstock.text.read_ahead import ReadMeanwhile
 
 START_TIMEOUT = 600.0
 """Seconds that an engine gets to load its model."""
@@ -80,11 +82,33 @@ class EngineLifecycle:
         if endpoint is None:
             self._engine = LaunchedEngine(self._config, log=self._engine_log)
             endpoint = self._engine.endpoint
+            reading = ReadMeanwhile(self._prepared_folder)
             try:
                 await asyncio.to_thread(self._engine.wait_ready, START_TIMEOUT)
+                await asyncio.to_thread(reading.wait)
+                await self._connect(endpoint)
             except BaseException:
                 self._stop_engine()
                 raise
+            finally:
+                reading.forget()
+            return
+        await self._connect(endpoint)
+
+    def _prepared_folder(self) -> Path | None:
+        # Imported here: in a thread, while the engine starts.
+        from penstock.prepare import find_prepared
+
+        model = self._config.model
+        return find_prepared(
+            model.model,
+            model.cache_dir,
+            model.model_impl,
+            model.language_model_only,
+            model.mmproj,
+        )
+
+    async def _connect(self, endpoint: str) -> None:
         client = EngineClient(endpoint, name="library", settings=self._config.transport)
         await client.start()
         self._client = client

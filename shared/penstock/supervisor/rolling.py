@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -157,15 +159,41 @@ async def _get(host: str, port: int, path: str, tls: ssl.SSLContext | None) -> b
     return body
 
 
-async def engine_ready(endpoint: str, settings: TransportSettings) -> None:
-    """Returns once the engine core at `endpoint` says that it is ready (a worker is up)."""
-    # Imported here: the tokeniser that comes with it is only needed without a gateway to ask.
-    from penstock.client.engine_client import EngineClient
+async def engine_ready(endpoints: str, settings: TransportSettings) -> None:
+    """Returns once one of the engine cores, at endpoints with commas between them, says that it is
+    ready (a worker is up). No more is made of its words: the tokenizer among them takes longer to
+    read than a small model."""
+    # Imported here: where there is a gateway, it is asked, over HTTP.
+    import zmq
 
-    client = EngineClient(endpoint, name="supervisor", settings=settings)
-    await client.start()
+    from penstock.protocol import PROTOCOL_VERSIONS
+    from penstock.protocol.from_frontend import Hello
+    from penstock.protocol.to_frontend import Status, ToFrontend
+    from penstock.transport.events import Received
+    from penstock.transport.session_client import SessionClient
+
+    decoder = msgspec.msgpack.Decoder(ToFrontend)
+    context = zmq.Context()
+    sessions = [
+        SessionClient(
+            context,
+            endpoint,
+            decoder,
+            lambda: Hello(list(PROTOCOL_VERSIONS), "supervisor", os.getpid()),
+            settings,
+        )
+        for endpoint in endpoints.split(",")
+    ]
+
+    def ready() -> bool:
+        heard = [event for each in sessions for event in each.take(time.monotonic())]
+        told = [event.message for event in heard if isinstance(event, Received)]
+        return any(isinstance(each, Status) and each.ready for each in told)
+
     try:
-        while client.status is None or not client.status.ready:
+        while not ready():
             await asyncio.sleep(POLL_INTERVAL)
     finally:
-        await client.close()
+        for session in sessions:
+            session.close()
+        context.term()

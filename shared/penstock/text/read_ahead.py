@@ -1,13 +1,16 @@
-"""Tokenizers that are read before anybody asks for them, in the process that others are forks of.
+"""Tokenizers that are read before anybody asks for them: in the process that others are forks of,
+and in one that waits for its engine core to load the model.
 
 Reading one takes a few tenths of a second of a processor, and its tables some 10 to 100 MB; forks
-share both. They are found by their content: so a gateway whose engine core serves another model
-than was expected reads its own.
+share both. They are found by their content: so whoever's engine core serves another model than was
+expected reads its own.
 """
 
 from __future__ import annotations
 
 import hashlib
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
@@ -41,20 +44,68 @@ class ListedModels:
                     _read_folder(Path(folder))
 
 
-def _read_folder(folder: Path) -> None:
+class ReadMeanwhile:
+    """Reads the tokenizer of a prepared folder in a thread, which the constructor starts. find:
+    called there; None: the model isn't prepared yet."""
+
+    def __init__(self, find: Callable[[], Path | None]) -> None:
+        self._find = find
+        self._content = b""
+        self._wanted = True
+        self._changing = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="tokenizer", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        folder = self._find()
+        content = b"" if folder is None else _read_folder(folder)
+        with self._changing:
+            self._content = content
+            if not self._wanted:
+                self._drop()
+
+    def wait(self) -> None:
+        """Returns when it is read, or can't be."""
+        self._thread.join()
+
+    def forget(self) -> None:
+        """Lets go of what was read, or will be: whoever was to have it has it, or never will."""
+        with self._changing:
+            self._wanted = False
+            self._drop()
+
+    def _drop(self) -> None:
+        content, self._content = self._content, b""
+        if content:
+            _forget(content)
+            trim_heap()  # What the engine core has sent of it is read, too.
+
+
+def _read_folder(folder: Path) -> bytes:
+    """What was read; empty where it can't be, or there is no room."""
     with suppress(OSError, UnsupportedModel):
         file = folder / "tokenizer.json"
         if file.stat().st_size <= _room[0]:
-            read_ahead(file.read_bytes())
+            content = file.read_bytes()
+            if read_ahead(content):
+                return content
+    return b""
 
 
-def read_ahead(content: bytes) -> None:
-    """Reads a tokenizer.json for this process and its forks, if there is room. Raises
-    UnsupportedModel where that is none."""
+def read_ahead(content: bytes) -> bool:
+    """Reads a tokenizer.json for this process and its forks, if there is room; whether it did.
+    Raises UnsupportedModel where that is none."""
     digest = _digest(content)
-    if digest not in _read and len(content) <= _room[0]:
-        _read[digest] = _prepared(content)
-        _room[0] -= len(content)
+    if digest in _read or len(content) > _room[0]:
+        return False
+    _read[digest] = _prepared(content)
+    _room[0] -= len(content)
+    return True
+
+
+def _forget(content: bytes) -> None:
+    if _read.pop(_digest(content), None) is not None:
+        _room[0] += len(content)
 
 
 def tokenizer_of(content: bytes, *, add_bos: bool, bos_token_id: int | None) -> Tokenizer:
