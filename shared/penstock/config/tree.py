@@ -94,7 +94,10 @@ _PARSERS: dict[type, Callable[[str], Any]] = {int: int, float: float, str: str, 
 @functools.cache
 def leaves(root: type[msgspec.Struct]) -> tuple[Leaf, ...]:
     """Every setting under `root`, in the order of declaration; names are unique."""
-    found = tuple(_walk(root, (), _first_line(root)))
+    info = inspect.type_info(root)
+    if not isinstance(info, inspect.StructType):
+        raise TypeError(f"{root!r} is not a msgspec struct")
+    found = tuple(_walk(info, ()))
     names = [leaf.name for leaf in found]
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -102,16 +105,13 @@ def leaves(root: type[msgspec.Struct]) -> tuple[Leaf, ...]:
     return found
 
 
-def _walk(struct: type[msgspec.Struct], path: tuple[str, ...], section: str) -> Iterator[Leaf]:
-    info = inspect.type_info(struct)
-    if not isinstance(info, inspect.StructType):
-        raise TypeError(f"{struct!r} is not a msgspec struct")
-    hints = typing.get_type_hints(struct, include_extras=True)
+def _walk(info: inspect.StructType, path: tuple[str, ...]) -> Iterator[Leaf]:
+    section = _first_line(info.cls)
+    hints = typing.get_type_hints(info.cls, include_extras=True)
     for field in info.fields:
         here = (*path, field.name)
         if isinstance(field.type, inspect.StructType):
-            inner = field.type.cls
-            yield from _walk(inner, here, _first_line(inner))
+            yield from _walk(field.type, here)
         else:
             yield _leaf(here, field, hints[field.name], section)
 

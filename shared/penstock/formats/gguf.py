@@ -284,7 +284,10 @@ def _read_strings(cursor: Cursor, count: int, key: str) -> list[str]:
     cursor.expect_room(count, 8, f"strings in {key!r}")
     cursor.count_elements(count, key)
     mapping, size, position = cursor.mapping, cursor.size, cursor.position
-    length_at, wanted = _U64.unpack_from, cursor.vocabulary
+    length_at = _U64.unpack_from
+    if not cursor.vocabulary:
+        _pass_strings(cursor, count, key)
+        return []
     strings: list[str] = []
     try:
         for _ in range(count):
@@ -294,14 +297,28 @@ def _read_strings(cursor: Cursor, count: int, key: str) -> list[str]:
                 raise cursor.broken(f"a string in {key!r} ends after the file does (cut short?)")
             if position > MAX_HEADER_BYTES:
                 raise cursor.broken(f"its header is longer than {MAX_HEADER_BYTES} bytes")
-            if wanted:
-                strings.append(mapping[begin:position].decode())
+            strings.append(mapping[begin:position].decode())
     except struct.error as error:
         raise cursor.broken(f"the strings of {key!r} are cut short") from error
     except UnicodeDecodeError as error:
         raise cursor.broken(f"a string in {key!r} is not UTF-8") from error
     cursor.position = position
     return strings
+
+
+def _pass_strings(cursor: Cursor, count: int, key: str) -> None:
+    """Only their lengths are read, and where the last one ends is checked: none begins after it."""
+    mapping, position, length_at = cursor.mapping, cursor.position, _U64.unpack_from
+    try:
+        for _ in range(count):
+            position += 8 + length_at(mapping, position)[0]
+    except (struct.error, OverflowError) as error:
+        raise cursor.broken(f"the strings of {key!r} are cut short") from error
+    if position > cursor.size:
+        raise cursor.broken(f"a string in {key!r} ends after the file does (cut short?)")
+    if position > MAX_HEADER_BYTES:
+        raise cursor.broken(f"its header is longer than {MAX_HEADER_BYTES} bytes")
+    cursor.position = position
 
 
 # The tensor types of GGUF: how many elements a block has, and how many bytes it takes.
