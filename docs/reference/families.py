@@ -86,6 +86,7 @@ TOWERS_FROM_MEMORY = {
     "granite_speech",
     "lfm2_vl",
     "llava_next",
+    "molmo2",
     "paddleocr_vl",
     "phi4_multimodal",
     "qianfan_ocr",

@@ -231,6 +231,7 @@ MODELS: dict[str, Callable[[Path], Model]] = {
     "patches and latents": seen_by("kimi-vl"),
     "windows": seen_by("step-3.7"),
     "squares without a tower": seen_by("gemma4-12b"),
+    "crops and tokens among them": seen_by("molmo2"),
     "pages in lines": seen_by("deepseek-ocr"),
     "pages and queries": seen_by("deepseek-ocr2"),
     "blocks of sound": heard_in_blocks,

@@ -19,6 +19,7 @@ from penstock.model.projector_spec import (
     HalvingProjector,
     MergerProjector,
     MLPProjector,
+    PooledProjector,
     PoolProjector,
     ProbeProjector,
     SheetProjector,
@@ -32,6 +33,7 @@ from penstock.model.tower_spec import TowerSpec, VisionSpec
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.convolutions import Halving
+from penstock_worker.vision.crops import Crops
 from penstock_worker.vision.documents import Documents
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
 from penstock_worker.vision.mergers import GatedMerger, Merger, TwiceOverSquares
@@ -268,6 +270,8 @@ def load_projector(
             return Sheets(projector, weights, inputs, outputs)
         case HalvingProjector():
             return Halving(projector, weights, inputs, outputs)
+        case PooledProjector():
+            return Crops(projector, weights, inputs, outputs)
         case DocumentProjector():
             return Documents(spec.tower, projector, weights, outputs, threads)
         case PageProjector():

@@ -17,10 +17,12 @@ from penstock.model.media_facts import Preparation
 from penstock.model.tower_spec import LearnedPositions, VisionSpec
 from penstock.model.video_facts import VideoPreparation
 from penstock_worker.media.pieces import MILLION, Pieces, whole
+from penstock_worker.vision.crops import of_crops
 from penstock_worker.vision.document_names import of_document
 from penstock_worker.vision.mmproj_names import mmproj_name, mmproj_tensors
 from penstock_worker.vision.perception_names import of_perception
-from penstock_worker.vision.picture import Picture, UnfitPicture, grid_of, read_picture, rows_of
+from penstock_worker.vision.picture import Picture, UnfitPicture, grid_of, rows_of
+from penstock_worker.vision.picture_reading import read_picture
 from penstock_worker.vision.places import lay_out, table_rows
 from penstock_worker.vision.projector import load_deepstack, load_projector
 from penstock_worker.vision.rows import RowThreads
@@ -344,7 +346,7 @@ def from_hub(name: str) -> str | None:
     name stays as it is, without its prefix."""
     if _NOT_NEEDED.search(name):
         return None
-    for of_family in (of_document, of_sheet, of_perception):
+    for of_family in (of_document, of_sheet, of_perception, of_crops):
         if (found := of_family(name)) is not None:
             return found
     if _TOWER.match(name):

@@ -192,7 +192,7 @@ _TEXT_HALF = re.compile(
 )
 """transformers 5.17 writes the layers of Qianfan-OCR's decoder as an encoder's."""
 _OTHER_HALVES = re.compile(
-    r"^(?:model\.)?(?:vision_tower|vision_model|vision_encoder|visual|patch_merge_mlp|vision_embedder"
+    r"^(?:model\.)?(?:vision_tower|vision_model|vision_encoder|vision_backbone|visual|patch_merge_mlp|vision_embedder"
     r"|multi_modal_projector|vision_projection|vit_large_projector|mlp_AR|mlp1|mm_projector|projector|connector|merger|layerwise_projectors|spatial_projectors|audio_tower|embed_vision|embed_audio"
     r"|embed_tokens_extend"
     r"|sam_model|qwen2_model|mtp(?:_\w+)?)\.|^(?:model\.)?(?:image_newline|view_sep[ae]rator)$"
@@ -205,7 +205,9 @@ _OWN_HEAD = re.compile(r"^(?:model\.)?(?=mtp(?:_\w+)?\.)")
 
 _ENCODER = re.compile(r"^model\.encoder\.")
 """In front of the names of an encoder-decoder model's encoder, which is a tower here."""
-_DECODER = re.compile(r"^(?:model\.decoder|model|backbone|transformer\.encoder|transformer)\.")
+_DECODER = re.compile(
+    r"^(?:model\.decoder|model\.transformer|model|backbone|transformer\.encoder|transformer)\."
+)
 _H = re.compile(r"^(?:h|blocks)\.(?=\d+\.)")
 """What GPT-2's makers called layers, and others after them; transformers 5 writes Kimi K2.5's as
 blocks."""

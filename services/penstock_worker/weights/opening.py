@@ -17,6 +17,7 @@ from penstock_worker.weights.factors import multiply_rows
 from penstock_worker.weights.family_names import add_zero_biases, by_our_names
 from penstock_worker.weights.files import gguf_name, gguf_tensors, safetensors_tensors
 from penstock_worker.weights.filled import fill_values
+from penstock_worker.weights.further_tokens import add_further_tokens
 from penstock_worker.weights.names import ROPE_FACTORS
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
@@ -106,6 +107,7 @@ def open_weights(
     tensors = by_our_names(found, served_family(config.architecture).hub_names, config)
     multiply_rows(tensors, config)
     fill_values(tensors, config)
+    add_further_tokens(tensors, config)
     _take_head_for_embedding(tensors, config)
     kept = keep_quantised and files.quantised is not None
     return (QuantisedWeights if kept else Weights)(tensors, dtype, device)

@@ -320,6 +320,9 @@ class TowerFamily:
     """Keys of config.json beside the two sections that change nothing here."""
     ignored: tuple[str, ...] = ()
     """Keys of the decoder's section that change nothing here."""
+    begins_with_bos: bool = False
+    """Whether the makers' processor puts BOS in front of every prompt, a chat's too, although
+    neither tokenizer.json nor the chat template does."""
 
     SECTION: ClassVar[str]
     """Name of config.json's section about the tower."""

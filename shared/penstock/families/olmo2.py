@@ -13,6 +13,8 @@ import msgspec
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.molmo2 import FUSED as FUSED_IN_MOLMO2
+from penstock.families.molmo2 import NAMES_O as IN_MOLMO2
 from penstock.families.qwen3 import GGUF_NAMES
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
@@ -112,7 +114,7 @@ OLMO3 = Family(
     ("Olmo3ForCausalLM",),
     "OLMo 3",
     _hub3,
-    hub_names=NAMES,
+    hub_names=TensorNames({**NAMES.modules, **IN_MOLMO2}, FUSED_IN_MOLMO2),
     gguf="olmo2",
     read_gguf=_gguf_olmo2,
 )

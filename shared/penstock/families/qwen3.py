@@ -9,6 +9,8 @@ from __future__ import annotations
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.molmo2 import FUSED as FUSED_IN_MOLMO2
+from penstock.families.molmo2 import NAMES as IN_MOLMO2
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -66,6 +68,7 @@ QWEN3 = Family(
     ("Qwen3ForCausalLM",),
     "Qwen3",
     _hub,
+    hub_names=TensorNames(IN_MOLMO2, FUSED_IN_MOLMO2),
     gguf="qwen3",
     gguf_also=("qwen3vl",),
     read_gguf=_gguf,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isqrt, prod
 from typing import NamedTuple
 
-from penstock.media import geometry, sheets, slices, windows
+from penstock.media import geometry, overlaps, sheets, slices, windows
 from penstock.media.geometry import (
     Size,
     best_canvas,
@@ -27,6 +27,7 @@ from penstock.model.image_facts import (
     FittedImages,
     FixedImages,
     NaflexImages,
+    OverlappingImages,
     PatchImages,
     PooledImages,
     RowImages,
@@ -66,12 +67,15 @@ class ItemRun(NamedTuple):
 class ItemLayout(NamedTuple):
     """kind: of media.  runs: one after the other, then `behind`.  grid: what positions depend on:
     (1, height, width) in embeddings of a picture that is cut into merged patches; (rows, columns)
-    of tiles, (0, 0) if it isn't cut; `video_grid`'s; nothing where positions just count."""
+    of tiles, (0, 0) if it isn't cut; `video_grid`'s; nothing where positions just count.  marked:
+    places of embeddings, counted through all runs, that have other tokens than the rest, and
+    these."""
 
     kind: MediaKind
     runs: tuple[ItemRun, ...]
     behind: str
     grid: tuple[int, ...]
+    marked: tuple[tuple[int, int], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -85,6 +89,7 @@ class _Runs(NamedTuple):
     runs: tuple[ItemRun, ...]
     behind: str = ""
     grid: tuple[int, ...] = ()
+    marked: tuple[tuple[int, int], ...] = ()
 
 
 def layout(facts: MediaFacts, kind: MediaKind, shape: tuple[int, ...]) -> ItemLayout:
@@ -96,7 +101,7 @@ def layout(facts: MediaFacts, kind: MediaKind, shape: tuple[int, ...]) -> ItemLa
         ItemRun(run.text if number else own.before + run.text, run.rows)
         for number, run in enumerate(made.runs)
     )
-    return ItemLayout(kind, runs, made.behind + own.behind, made.grid)
+    return ItemLayout(kind, runs, made.behind + own.behind, made.grid, made.marked)
 
 
 def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
@@ -148,6 +153,10 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
             found, behind = windows.runs(preparation, _size(shape))
             grid = windows.windows(preparation, _size(shape)).grid
             return _Runs(tuple(ItemRun(*each) for each in found), behind, grid)
+        case OverlappingImages():
+            crops = overlaps.form(preparation, _size(shape))
+            run = ItemRun("", overlaps.embeddings(preparation, crops))
+            return _Runs((run,), grid=crops, marked=overlaps.marked(preparation, crops))
         case AnyresImages():
             return _Runs((ItemRun("", _rows_of_anyres(preparation, _size(shape))),))
 

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from penstock.media import sheets
+from penstock.media import overlaps, sheets
 from penstock.model.image_facts import (
     AnyresImages,
     DocumentImages,
     NaflexImages,
+    OverlappingImages,
     PatchImages,
     Pixels,
     SheetImages,
@@ -34,8 +35,8 @@ SHAPES = "shapes"
 WindowedImages): int32 [parts, 2], rows and columns of patches of each tile or slice; the whole's
 come last or first. Its pixels are patches, uint8 [patches, patch, patch, 3]."""
 GRID = "grid"
-"""Name of an array of a DocumentImages in lines, and of a SheetImages: int32 [2], rows and columns
-of tiles."""
+"""Name of an array of a DocumentImages in lines, a SheetImages and an OverlappingImages: int32 [2],
+rows and columns of tiles."""
 CUBIC = -0.75
 """The slope of the cubic convolution's kernel at 1, as in torch (Keys, "Cubic convolution
 interpolation for digital image processing", 1981)."""
@@ -53,7 +54,8 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
     [patches, 3 * patch * patch], where colours come first, with spatial_shapes int32
     [parts, 2]; for an AnyresImages with image_size int32 [2], (height, width) of the picture
     itself; for a SheetImages with image_size, that of the picture on its sheet, and tile_grid int32
-    [2], rows and columns of tiles, of which the whole is the first.
+    [2], rows and columns of tiles, of which the whole is the first; for an OverlappingImages with
+    pooled int32 [rows, patches] and marks int32 [rows], see `overlaps.pooled`.
     arrays: of the prepared item, see `penstock.media.prepared`.  Raises ValueError for what no
     preparation yields.
     """
@@ -68,6 +70,8 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
         return {"pixel_values": values, "image_size": size}
     if isinstance(image, SheetImages):
         return _on_sheet(image, pixels, arrays.get(GRID))
+    if isinstance(image, OverlappingImages):
+        return _in_crops(image, pixels, arrays.get(GRID))
     if isinstance(image, PARTED):
         parts = _of_parts(image, pixels, arrays.get(SHAPES))
         if isinstance(image, DocumentImages) and image.lines:
@@ -130,6 +134,24 @@ def _on_sheet(
         "pixel_values": _tiles_of_sheet(_numbers(sheet, image.pixels), image.tile),
         "image_size": np.array(pixels.shape[1:3], np.int32),
         "tile_grid": grid,
+    }
+
+
+def _in_crops(
+    image: OverlappingImages, pixels: np.ndarray, grid: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    if grid is None or grid.dtype != np.int32 or grid.shape != (2,) or grid.min() < 1:
+        raise ValueError("a prepared picture in crops has a grid of two int32")
+    rows, columns = (int(count) for count in grid)
+    if max(rows, columns) > image.most or rows * columns > image.most:
+        raise ValueError(f"a prepared picture has up to {image.most} crops")
+    if pixels.shape[:3] != (1 + rows * columns, image.side, image.side):
+        raise ValueError(f"a prepared picture in crops has squares of {image.side}")
+    pooled, marks = overlaps.pooled(image, (rows, columns))
+    return {
+        "pixel_values": np.stack([_numbers(tile, image.pixels) for tile in pixels]),
+        "pooled": pooled,
+        "marks": marks,
     }
 
 

@@ -147,6 +147,9 @@ def with_rows(
         spans.append(MediaSpan(item, len(ids), rows, first))
         shown = facts.kinds[kinds[token]].shown_id
         ids += [token if shown is None else shown] * rows
+        for place, other in layouts[item].marked:
+            if first <= place < first + rows:
+                ids[place - first - rows] = other
         behind = at + 1
     ids += prompt_token_ids[behind:]
     return ids, tuple(spans)

@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 from PIL import Image
 
-from penstock.media import geometry, sheets, slices, windows
+from penstock.media import geometry, overlaps, sheets, slices, windows
 from penstock.media.geometry import (
     Size,
     best_canvas,
@@ -41,6 +41,7 @@ from penstock.model.image_facts import (
     FixedImages,
     ImagePreparation,
     NaflexImages,
+    OverlappingImages,
     PatchImages,
     Pixels,
     PooledImages,
@@ -87,6 +88,8 @@ def prepare(image: ImagePreparation, picture: Image.Image) -> dict[str, np.ndarr
             return _document(image, picture)
         case WindowedImages():
             return _windowed(image, picture)
+        case OverlappingImages():
+            return _overlapping(image, picture)
         case SheetImages():
             shown = _resized(picture, sheets.inner(image, _size(picture)), image.pixels)
             form = np.array(sheets.grid(image, _size(picture)), np.int32)
@@ -250,6 +253,15 @@ def _windowed(image: WindowedImages, picture: Image.Image) -> dict[str, np.ndarr
     smaller = Image.fromarray(_resized(picture, found.size, image.pixels))
     parts.append(_resized(smaller, (image.whole, image.whole), image.pixels))
     return _in_patches(parts, image.patch)
+
+
+def _overlapping(image: OverlappingImages, picture: Image.Image) -> dict[str, np.ndarray]:
+    """The whole, then its crops, by rows."""
+    crops, given = overlaps.form(image, _size(picture)), np.asarray(picture)
+    whole = overlaps.resized(given, (image.side, image.side))
+    shown = overlaps.resized(given, overlaps.cut_size(image, crops))
+    tiles = np.stack([whole, *overlaps.cut(image, shown, crops)])
+    return {PIXELS: tiles, GRID: np.array(crops, np.int32)}
 
 
 def _document(image: DocumentImages, picture: Image.Image) -> dict[str, np.ndarray]:

@@ -322,6 +322,38 @@ class WindowedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
     """Between the rows of windows."""
 
 
+class OverlappingImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="molmo2"):
+    """Molmo 2's: the whole of a picture as one square, and behind it squares of it that overlap, on
+    a canvas whose form is the nearest to its own. Nothing keeps its proportions.
+
+    side: of a square, pixels.  patch: side, pixels.  pool: rows and columns of patches that become
+    one embedding.  margins: patches of a crop at the left and above, and at the right and below,
+    which its neighbours show, too.  most: crops.
+    """
+
+    pixels: Pixels
+    side: int
+    patch: int
+    pool: tuple[int, int] = (2, 2)
+    margins: tuple[int, int] = (4, 4)
+    most: int = 8
+    first_token: int
+    """The first one of the tokens that stand for pictures alone, whose embeddings the model has by
+    themselves."""
+    whole_begin: int
+    """The token before the embeddings of the whole."""
+    begin: int
+    """The one before those of the crops."""
+    end: int
+    """The one behind either."""
+    line_end: int
+    """The one that ends a line of embeddings."""
+    lines: bool = True
+    """Whether it does so in those of the crops."""
+    whole_lines: bool = False
+    """Whether it does so in those of the whole."""
+
+
 ImagePreparation = (
     FixedImages
     | ScannedImages
@@ -337,4 +369,5 @@ ImagePreparation = (
     | DocumentImages
     | SheetImages
     | WindowedImages
+    | OverlappingImages
 )

@@ -195,6 +195,29 @@ class ProbeProjector(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
     "SigLIP", 2023)."""
 
 
+MOST_POOLED = 9
+"""Patches of which such a row is made at most, with those that crops of a picture have in
+common."""
+
+
+class PooledProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pooled"):
+    """One row for each square of patches of a picture, or of squares of it that overlap: the mean
+    of what the tower gives for them is a query that sees them, and a gated feed-forward without
+    biases follows, down(silu(gate) * up). The token's own embedding is added. Rows of tokens
+    stand around and among them, which the file has apart from the decoder's others (Clark et al.,
+    "Molmo2", 2026)."""
+
+    size: int
+    """Numbers of a query."""
+    num_heads: int
+    inner: int
+    """Outputs of the gate."""
+    tokens: int
+    """Embeddings of tokens that stand for pictures alone."""
+    patch_token: int
+    """The number among them of the one that a row is added to."""
+
+
 Projector = (
     MLPProjector
     | ShuffleProjector
@@ -213,4 +236,5 @@ Projector = (
     | PageProjector
     | SheetProjector
     | HalvingProjector
+    | PooledProjector
 )

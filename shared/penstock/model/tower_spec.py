@@ -13,11 +13,13 @@ import msgspec
 from penstock.model.document_spec import QUARTER, DocumentProjector, PageProjector
 from penstock.model.layer_spec import NormSpec
 from penstock.model.projector_spec import (
+    MOST_POOLED,
     AdapterProjector,
     AnyresProjector,
     ClassProjector,
     HalvingProjector,
     MLPProjector,
+    PooledProjector,
     PoolProjector,
     ProbeProjector,
     Projector,
@@ -274,6 +276,8 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
                 return self._side**2
             case HalvingProjector():
                 return QUARTER**2
+            case PooledProjector():
+                return MOST_POOLED
             case DocumentProjector() | PageProjector():  # not counting the vector behind the last
                 return QUARTER**2
 

@@ -43,6 +43,12 @@ def template_of_folder(path: Path, tokenizer_config: Fields, separate: Fields) -
     return one_template(templates)
 
 
+def with_bos(template: str) -> str:
+    """A template that writes BOS first, of models whose processor puts it in front of what the
+    template gives; "" stays."""
+    return template if not template or "bos_token" in template else "{{ bos_token }}" + template
+
+
 def template_of_gguf(fields: Fields) -> str:
     """ "" if there is none. Raises UnsupportedModel."""
     names = set(fields.listed(f"{KEY}s", str)) if f"{KEY}s" in fields else set()

@@ -28,7 +28,7 @@ from penstock.model.config import (
 from penstock.model.media_facts import MediaFacts
 from penstock.model.pooling_config import PairTemplate, PoolingConfig, TextPadding
 from penstock.prepare.by_transformers import is_for_transformers, read_for_transformers
-from penstock.prepare.chat_templates import template_of_folder
+from penstock.prepare.chat_templates import template_of_folder, with_bos
 from penstock.prepare.checkpoint import (
     Checkpoint,
     check_config,
@@ -42,7 +42,7 @@ from penstock.prepare.checkpoint_size import (
     has_own_head,
     refuse_more_than_is_held,
 )
-from penstock.prepare.hub_config import is_encoder, read_config, read_encoder_config
+from penstock.prepare.hub_config import is_encoder, read_config, read_encoder_config, towers_of
 from penstock.prepare.hub_late import read_late
 from penstock.prepare.hub_m3 import with_m3
 from penstock.prepare.hub_pooling import read_pooling
@@ -105,6 +105,8 @@ def read_hub_folder(
         pooling = with_m3(path, pooling, config, tokenizer, tokenizer_config)
     if pooling is not None and isinstance(config, ModelConfig):
         config = _pooled(config, pooling)
+    begins = any(tower.begins_with_bos for tower in towers_of(stated))
+    template = template_of_folder(path, tokenizer_config, _read_json(path / TEMPLATE_JSON))
     generation = _generation(stated, _read_json(path / GENERATION_CONFIG), tokenizer)
     check_token_ids(generation, config, tokenizer.highest_id, str(path))
     return Checkpoint(
@@ -112,8 +114,8 @@ def read_hub_folder(
         generation=generation,
         weights=_weight_files(stated, weights, held),
         tokenizer_json=tokenizer.json,
-        chat_template=template_of_folder(path, tokenizer_config, _read_json(path / TEMPLATE_JSON)),
-        add_bos=tokenizer.adds_bos,
+        chat_template=with_bos(template) if begins else template,
+        add_bos=tokenizer.adds_bos or begins,
         pooling=pooling,
         media=_media(path, stated, config, tokenizer.json),
     )

@@ -127,7 +127,7 @@ def read_config(fields: Fields, *, language_model_only: bool = False) -> ModelCo
 
     Raises UnsupportedModel for another architecture, and for a variant of one of ours that can't be
     computed."""
-    towers = _towers(fields)
+    towers = towers_of(fields)
     if towers:
         return _with_towers(fields, towers, language_model_only=language_model_only)
     family = _family(fields)
@@ -145,7 +145,7 @@ def _decoder(fields: Fields, family: Family) -> ModelConfig:
     return check_config(config, fields.where)
 
 
-def _towers(fields: Fields) -> list[TowerFamily]:
+def towers_of(fields: Fields) -> list[TowerFamily]:
     """The families of a model that sees, hears or does both; empty for others."""
     known: tuple[Mapping[str, TowerFamily], ...] = (VISION_CLASSES, AUDIO_CLASSES)
     of_names = ([each[name] for each in known if name in each] for name in _architectures(fields))

@@ -60,6 +60,15 @@ CLASSES: dict[str, dict[str, Any]] = {
     },
     "Gemma4ImageProcessor": _GEMMA4,
     "Gemma4UnifiedImageProcessor": _GEMMA4,
+    "Molmo2ImageProcessor": {
+        **_SIGLIP,
+        "resample": 2,
+        "size": 378,
+        "patch_size": 14,
+        "pooling_size": [2, 2],
+        "overlap_margins": [4, 4],
+        "max_crops": 8,
+    },
     "Phi4MultimodalImageProcessor": _PHI4,
     "Phi4MMImageProcessor": _PHI4,
     "Step3p7ImageProcessor": {

@@ -34,6 +34,8 @@ from penstock.prepare.image_processor import (
 )
 from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR, VIDEO_PREPROCESSOR
 from penstock.prepare.media_tokens import MediaTokens
+from penstock.prepare.molmo_readers import CLASS as OF_MOLMO
+from penstock.prepare.molmo_readers import molmo2, of_molmo
 from penstock.prepare.patch_readers import (
     gemma4,
     kimi_k25,
@@ -139,6 +141,8 @@ def _settings(path: Path) -> ImageSettings | None:
         values = {"image_processor_type": "KimiVLImageProcessor"} | values
     if "process_image_mode" in values:
         values = of_minimax(values, where)
+    if values.get("image_processor_type") == OF_MOLMO:
+        values = of_molmo(values, _values(path / PROCESSOR))
     if not values:
         values, where = of_deepseek(_values(path / PROCESSOR)), str(path / PROCESSOR)
     return ImageSettings(values, where) if values else None
@@ -322,6 +326,7 @@ READERS: dict[str, Reader] = {
     "MiniMaxM3SparseForConditionalGeneration": minimax_m3,
     "MiniMaxM3VLForConditionalGeneration": minimax_m3,
     "Mistral3ForConditionalGeneration": pixtral,
+    "Molmo2ForConditionalGeneration": molmo2,
     "Phi4MultimodalForCausalLM": phi4_pictures,
     "Phi4MMForCausalLM": phi4_pictures,
     "Step3p7ForConditionalGeneration": step3p7,

@@ -39,6 +39,7 @@ from transformers.models.step3p7.processing_step3p7 import Step3p7Processor
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.shared.media.media_tokenizer import MINIMAX, STEP, tokenizer
+from tests.shared.media.molmo_pictures import MOLMO, MolmoPictures, MolmoProcessor
 from tests.shared.media.processors import (
     gemma3,
     gemma4,
@@ -391,6 +392,21 @@ FAMILIES: dict[str, Family] = {
         ),
         "]<]image[>[",
         MINIMAX,
+    ),
+    "molmo2": Family(
+        "Molmo2ForConditionalGeneration",
+        lambda ids: {
+            "image_patch_id": ids["<im_patch>"],
+            "image_start_token_id": ids["<im_start>"],
+            "image_end_token_id": ids["<im_end>"],
+            "image_col_id": ids["<im_col>"],
+            "low_res_image_start_token_id": ids["<low_res_im_start>"],
+            "text_config": {"vocab_size": ids["<im_start>"], "additional_vocab_size": len(MOLMO)},
+            "vit_config": {"image_patch_size": 4, "image_default_input_size": [20, 20]},
+        },
+        lambda fast: MolmoProcessor(MolmoPictures(20, 4), fast),
+        "<|image|>",
+        MOLMO,
     ),
     "step3p7": Family(
         "Step3p7ForConditionalGeneration",

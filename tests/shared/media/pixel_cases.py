@@ -39,6 +39,7 @@ from penstock.model.image_facts import (
     FixedImages,
     ImagePreparation,
     NaflexImages,
+    OverlappingImages,
     PatchImages,
     PooledImages,
     RowImages,
@@ -52,6 +53,7 @@ from penstock.model.image_facts import Pixels as P
 from tests.shared.media.kimi_vl_pictures import MEAN, STD, KimiVLPictures
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
+from tests.shared.media.molmo_pictures import MolmoPictures
 from tests.shared.media.phi4_pictures import Phi4Pictures
 from tests.shared.media.without_torchvision import (
     KimiPictures,
@@ -77,6 +79,13 @@ class _Split(GotOcr2ImageProcessorPil):
     crop_to_patches = True
 
 
+MARKED: dict[str, int] = {
+    "first_token": 10,
+    "whole_begin": 14,
+    "begin": 10,
+    "end": 11,
+    "line_end": 13,
+}
 CASES: dict[str, tuple[Any, ImagePreparation]] = {
     "clip": (
         CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28}),
@@ -307,6 +316,18 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
     "phi4_multimodal of few tiles": (
         Phi4Pictures(tile=48, patch=12, most=5),
         SheetImages(pixels=pixels(2, HALF), tile=48, patch=12, most=5),
+    ),
+    "molmo2": (
+        MolmoPictures(32, 4, (2, 1), most=7),
+        OverlappingImages(
+            pixels=pixels(2, HALF), side=32, patch=4, margins=(2, 1), most=7, **MARKED
+        ),
+    ),
+    "molmo2 of squares of three": (
+        MolmoPictures(20, 4, (0, 0), (3, 2), most=4),
+        OverlappingImages(
+            pixels=pixels(2, HALF), side=20, patch=4, margins=(0, 0), pool=(3, 2), most=4, **MARKED
+        ),
     ),
     "step3p7": (
         StepPictures(size={"height": 96, "width": 96}, patch_size=64, max_image_size=200),

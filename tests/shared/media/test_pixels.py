@@ -20,6 +20,7 @@ from penstock.model.image_facts import (
     AnyresImages,
     DocumentImages,
     NaflexImages,
+    OverlappingImages,
     PatchImages,
     PooledImages,
     SheetImages,
@@ -29,7 +30,7 @@ from penstock.model.image_facts import (
 from penstock.model.media_facts import KindFacts, MediaFacts
 from tests.shared.media.lfm2_pictures import pages_of, parts_of, strip_of
 from tests.shared.media.pixel_cases import CASES, SIZES
-from tests.shared.media.test_expansion import check_patches, in_squares
+from tests.shared.media.test_expansion import check_crops, check_patches, in_squares
 from tests.thinning import part
 
 
@@ -53,6 +54,9 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
             ours = inputs(preparation, prepare(preparation, picture))
         except BadShape:
             pytest.fail(f"{picture.size} was refused")
+        if isinstance(preparation, OverlappingImages):
+            check_crops([ours], theirs)
+            continue
         if isinstance(preparation, NaflexImages):
             patches, shapes = parts_of(theirs, preparation.patch)
             assert np.array_equal(ours["pixel_values"], patches), picture.size

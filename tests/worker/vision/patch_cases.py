@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.model.image_facts import PatchImages, WindowedImages
+from penstock.model.image_facts import OverlappingImages, PatchImages, WindowedImages
 from tests.worker.models.step_files import SETTINGS as STEP
 from tests.worker.vision.case import (
     COLOURS,
     PLACEHOLDER,
+    POSITIONS,
     QWEN3_TOWER,
     QWEN_PATCHES,
     QWEN_TOKENS,
@@ -80,6 +81,31 @@ def with_moonvit(config: Any) -> Any:
     return KimiVL(config)
 
 
+def with_pooling(config: Any) -> Any:
+    """Molmo 2, of the configuration of LLaVA."""
+    from tests.worker.vision.pooled_model import Molmo2
+
+    return Molmo2(config)
+
+
+CROPPED: dict[str, Any] = SEES | {
+    "class": "SiglipVisionConfig",
+    "image_size": 12,
+    "patch_size": 4,
+}
+OVERLAPPING = OverlappingImages(
+    pixels=COLOURS,
+    side=12,
+    patch=4,
+    pool=(2, 3),
+    margins=(1, 0),
+    most=2,
+    first_token=189,
+    whole_begin=193,
+    begin=189,
+    end=191,
+    line_end=192,
+)
 NEVER_LARGER = PatchImages(
     pixels=COLOURS,
     min_pixels=64,
@@ -235,6 +261,45 @@ OF_PATCHES: dict[str, Case] = {
         ),
         make_turned,
         "Step3p7ForConditionalGeneration",
+    ),
+    "molmo2": Case(
+        "Llava",
+        {
+            "text_config": WIDE | {"class": "Qwen3Config", "head_dim": 16, "vocab_size": 189},
+            "vision_config": CROPPED,
+            "image_token_index": PLACEHOLDER,
+        },
+        OVERLAPPING,
+        with_pooling,
+        "Molmo2ForConditionalGeneration",
+    ),
+    "molmo2-o": Case(
+        "Llava",
+        {
+            "text_config": WIDE
+            | {
+                "class": "Olmo3Config",
+                "vocab_size": 189,
+                "num_hidden_layers": 4,
+                "layer_types": [*["sliding_attention"] * 3, "full_attention"],
+                "sliding_window": POSITIONS,
+                "rope_parameters": {
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+                    "full_attention": {
+                        "rope_type": "yarn",
+                        "rope_theta": 500.0,
+                        "factor": 8.0,
+                        "attention_factor": 1.2,
+                        "original_max_position_embeddings": 32,
+                    },
+                },
+            },
+            "vision_config": CROPPED,
+            "image_token_index": PLACEHOLDER,
+        },
+        OVERLAPPING,
+        with_pooling,
+        "Molmo2ForConditionalGeneration",
     ),
     "glm-ocr": Case(
         "GlmOcr",

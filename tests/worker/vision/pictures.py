@@ -25,6 +25,7 @@ from penstock.model.image_facts import (
     FixedImages,
     ImagePreparation,
     NaflexImages,
+    OverlappingImages,
     PatchImages,
     PooledImages,
     RowImages,
@@ -84,7 +85,14 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
             shape = (1, size * side, (size + 2) * side)
             rows, grid = size * (size + 2), ()
             spans = (size + 2,) * size if preparation.row_end else (rows,)
-        case NaflexImages() | SlicedImages() | DocumentImages() | SheetImages() | WindowedImages():
+        case (
+            NaflexImages()
+            | SlicedImages()
+            | DocumentImages()
+            | SheetImages()
+            | WindowedImages()
+            | OverlappingImages()
+        ):
             return _in_parts(preparation, size, random_)
         case AnyresImages():
             seen = 10 * size + 3, 30
@@ -104,7 +112,12 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
 
 
 def _in_parts(
-    preparation: NaflexImages | SlicedImages | DocumentImages | SheetImages | WindowedImages,
+    preparation: NaflexImages
+    | SlicedImages
+    | DocumentImages
+    | SheetImages
+    | WindowedImages
+    | OverlappingImages,
     size: int,
     random_: np.random.Generator,
 ) -> Prepared:
@@ -141,6 +154,13 @@ def words(count: int, seed: int) -> list[int]:
 def prompts(preparation: ImagePreparation) -> list[list[Part]]:
     """Text; a picture between words, at the beginning, and twice; two of different sizes."""
     small, large = picture(preparation, 1, 1), picture(preparation, 3, 2)
+    if isinstance(preparation, OverlappingImages):  # one at a time
+        return [
+            [words(40, 0)],
+            [words(5, 1), large, words(9, 2)],
+            [large, words(3, 3)],
+            [words(70, 4), small, words(20, 6)],
+        ]
     return [
         [words(40, 0)],
         [words(5, 1), large, words(9, 2)],
@@ -228,11 +248,14 @@ def masks_of(model: Any, kinds: torch.Tensor) -> Any:
     )
 
 
-def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
+def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, Any]:
     """Pictures of different sizes as a processor of transformers gives them: filled up with zeros,
     to be cut off."""
     if model.config.model_type == "phi4_multimodal":
         return of_sheets(model, [each.inputs for each in shown])
+    if "pooled" in shown[0].inputs:
+        named = ("pixel_values", "pooled", "marks")
+        return {key: [torch.from_numpy(each.inputs[key]) for each in shown] for key in named}
     if "spatial_shapes" in shown[0].inputs:
         vision = model.config.vision_config
         patch = getattr(vision, "sam_config", vision).patch_size

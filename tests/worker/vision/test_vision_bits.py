@@ -41,6 +41,8 @@ QUICK = (
     "deepseek-ocr2",
     "phi4-multimodal",
     "step-3.7",
+    "molmo2",
+    "molmo2-o",
 )
 ATTENDING = tuple(case for case in QUICK if case not in ("lfm2-vl", "qwen3.5", "minicpm-v"))
 """Those without states of recurrent layers, which a prefix in KV blocks doesn't have."""

@@ -20,6 +20,7 @@ from penstock.families.vision.llava import LLAVA, LLAVA_ONEVISION
 from penstock.families.vision.llava_next import LLAVA_NEXT
 from penstock.families.vision.minicpmv4_6 import MINICPMV4_6
 from penstock.families.vision.minimax_m3 import MINIMAX_M3_VISION
+from penstock.families.vision.molmo2 import MOLMO2_VISION
 from penstock.families.vision.paddleocr_vl import PADDLEOCR_VL
 from penstock.families.vision.phi4_multimodal import PHI4_MULTIMODAL
 from penstock.families.vision.pixtral import MISTRAL3
@@ -61,6 +62,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         DEEPSEEK_OCR2,
         PHI4_MULTIMODAL,
         STEP3P7_VISION,
+        MOLMO2_VISION,
     )
 }
 
