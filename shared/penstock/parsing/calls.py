@@ -235,11 +235,20 @@ class FormatCalls(CallText):
             return self._between
         if self._form.separators:
             return self._separated
-        return self._own_space if self._form.space_stays or self._fenced else self._space
+        if self._form.space_stays or self._fenced:
+            return self._own_space
+        return self._space if self._marked or not self._form.bare else self._another
 
     def _space(self, ended: bool) -> bool:
         self._rest = self._rest.lstrip()
         return self._go(self._content) if self._rest else False
+
+    def _another(self, ended: bool) -> bool:
+        """After a call without marks, which others may follow: one on each line."""
+        self._rest = self._rest.lstrip()
+        if not self._rest:
+            return False
+        return self._go(self._body if self._begins_body() else self._content)
 
     def _between(self, ended: bool) -> bool:
         """In a block, after a call."""
