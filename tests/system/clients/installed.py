@@ -35,6 +35,7 @@ CLIENTS = {
     "llama-index-llms-openai-like": "the same over chat",
     "anthropic": "the same by its tool runner",
     "ollama": "the same over Ollama's chat",
+    "cohere": "embeddings, also packed; rerank",
     "ai": "Vercel's AI SDK: the same over chat (by two providers), responses, messages",
     "lm_eval": "`local-completions` on a task of our own (echo, log-probabilities)",
     "tritonclient": "over gRPC: state, metadata, `infer`, a stream, embeddings",

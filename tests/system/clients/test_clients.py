@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from testing.serving import Server
@@ -128,7 +129,9 @@ def test_a_client_gets_what_the_server_says(
     GENERATIVE[script, feature](got(results(script), feature), whole_chat)
 
 
-@pytest.mark.parametrize("script", ["openai_sdk", "litellm_client", "langchain_client"])
+@pytest.mark.parametrize(
+    "script", ["openai_sdk", "litellm_client", "langchain_client", "cohere_client"]
+)
 def test_a_client_gets_embeddings(script: str, pooling: Server) -> None:
     told = run_script(script, "", "", pooling.url, "embeddings", POOLING_MODEL=pooling.model)
     vectors = got(told, "embeddings")
@@ -139,6 +142,24 @@ def test_a_client_gets_embeddings(script: str, pooling: Server) -> None:
         assert len(vector) == 384
         assert math.hypot(*vector) == pytest.approx(1, abs=1e-4)
         assert vector == pytest.approx(item["embedding"], abs=1e-6)
+
+
+def test_cohere_gets_packed_embeddings_and_ranks(pooling: Server) -> None:
+    told = run_script("cohere_client", "", "", pooling.url, POOLING_MODEL=pooling.model)
+    status, reply = pooling.post("/v1/embeddings", {"model": pooling.model, "input": TEXTS})
+    assert status == 200, reply
+    vectors = np.array([item["embedding"] for item in reply["data"]])
+    signs = np.packbits(vectors > 0, axis=1).astype(int)
+    texts, tokens, unsigned, signed = got(told, "packed")
+    assert texts == TEXTS
+    assert tokens == reply["usage"]["prompt_tokens"]
+    assert unsigned == signs.tolist()
+    assert signed == (signs - 128).tolist()
+    scores = vectors @ vectors[0]
+    order = sorted(range(len(TEXTS)), key=lambda place: -scores[place])[:2]
+    ranks = got(told, "ranks")
+    assert [place for place, _ in ranks] == order
+    assert [score for _, score in ranks] == pytest.approx([scores[at] for at in order], abs=1e-4)
 
 
 SCRIPTS = [each.code for each in snippets("docs/guides/clients.md") if each.language == "python"]
