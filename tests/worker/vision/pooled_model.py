@@ -116,7 +116,8 @@ class Backbone(nn.Module):
 
 class Molmo2(nn.Module):
     """Made of LLaVA's configuration, whose tower is SigLIP's: their sizes are those of Molmo 2's.
-    The decoder has fewer tokens than embeddings: `further` has the rest."""
+    The decoder has fewer tokens than embeddings: `further` has the rest, of which `marks` of the
+    configuration says what they mean, if it is there."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -125,6 +126,7 @@ class Molmo2(nn.Module):
         text._attn_implementation = "eager"
         self.decoder = kind(text)
         self.vision_backbone = Backbone(sees, text.hidden_size)
+        self.marks: dict[str, int] = getattr(config, "marks", MARKS)
         self.further = nn.Parameter(torch.zeros(FURTHER, text.hidden_size))
         for parameter in (*self.vision_backbone.parameters(), self.further):
             nn.init.normal_(parameter, 0, SPREAD)
@@ -142,7 +144,7 @@ class Molmo2(nn.Module):
                 ],
             )
         )
-        own = self.further[MARKS["image_patch_id"]]
+        own = self.further[self.marks["image_patch_id"]]
         return torch.stack(
             [next(made) + own if mark < 0 else self.further[mark] for mark in marks.tolist()]
         )
@@ -242,7 +244,7 @@ class Molmo2(nn.Module):
             },
             "tie_word_embeddings": False,
             "use_frame_special_tokens": True,
-        } | {key: text.vocab_size + number for key, number in MARKS.items()}
+        } | {key: text.vocab_size + number for key, number in self.marks.items()}
 
 
 def _makers(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
