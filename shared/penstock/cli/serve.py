@@ -95,7 +95,9 @@ def run_serve(arguments: argparse.Namespace) -> int:
     InvalidRequest and StartupError."""
     from penstock.cli.processes import OwnRole
     from penstock.supervisor.ahead import ForkedAhead
+    from penstock.supervisor.replicas import EngineAddresses
     from penstock.supervisor.report import StartupReport
+    from penstock.supervisor.system import SystemOptions, run_system
 
     report = None if arguments.report_fd is None else StartupReport(arguments.report_fd)
     try:
@@ -112,10 +114,6 @@ def run_serve(arguments: argparse.Namespace) -> int:
     set_title("supervisor")
     ahead = ForkedAhead()
     ahead.fork(_roles(config, models, http=not arguments.no_http), OwnRole())
-    # After the forks, which import meanwhile.
-    from penstock.supervisor.replicas import EngineAddresses
-    from penstock.supervisor.system import SystemOptions, run_system
-
     served = run_system(
         config,
         SystemOptions(
