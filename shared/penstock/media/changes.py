@@ -16,6 +16,7 @@ from penstock.model.image_facts import (
     CanvasImages,
     FittedImages,
     NaflexImages,
+    OverlappingImages,
     PatchImages,
     PooledImages,
     RowImages,
@@ -54,6 +55,7 @@ _CHANGES: dict[type, dict[str, str]] = {
     SlicedImages: {"slice_mode": "split", "max_slice_nums": "most"},
     PooledImages: {"max_soft_tokens": "most"},
     SheetImages: {"dynamic_hd": "most"},
+    OverlappingImages: {"max_crops": "most"},
     ScannedImages: {
         "do_pan_and_scan": "scan",
         "pan_and_scan_max_num_crops": "most",
@@ -271,8 +273,9 @@ def _check(image: Preparation, where: str) -> None:
         raise InvalidRequest(f"{where}: max_patches must be 1 to {MAX_TILES}", param=where)
     if isinstance(image, SlicedImages) and not 1 <= image.most <= MAX_TILES:
         raise InvalidRequest(f"{where}: max_slice_nums must be 1 to {MAX_TILES}", param=_WHERE)
-    if isinstance(image, SheetImages) and not 1 <= image.most <= MAX_TILES:
-        raise InvalidRequest(f"{where}: dynamic_hd must be 1 to {MAX_TILES}", param=_WHERE)
+    if isinstance(image, (SheetImages, OverlappingImages)) and not 1 <= image.most <= MAX_TILES:
+        (name,) = _CHANGES[type(image)]
+        raise InvalidRequest(f"{where}: {name} must be 1 to {MAX_TILES}", param=_WHERE)
     if isinstance(image, PooledImages) and image.most not in SOFT_TOKENS:
         raise InvalidRequest(
             f"{where}: max_soft_tokens must be one of {', '.join(map(str, SOFT_TOKENS))}",

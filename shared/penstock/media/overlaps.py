@@ -164,8 +164,8 @@ def _marked(
     around = [(each // 2, each - each // 2) for each in missing]
     filled = np.pad(patches, around, constant_values=NO_PATCH)
     rows, columns = filled.shape[0] // high, filled.shape[1] // wide
-    squares = filled.reshape(rows, high, columns, wide).transpose(0, 2, 1, 3)
-    squares = squares.reshape(rows, columns, high * wide)
+    apart = filled.reshape(rows, high, columns, wide).transpose(0, 2, 1, 3)
+    squares = apart.reshape(rows, columns, high * wide)
     marks, first = np.full((rows, columns), NO_MARK), image.first_token
     if ended:
         squares = np.pad(squares, ((0, 0), (0, 1), (0, 0)), constant_values=NO_PATCH)

@@ -214,6 +214,22 @@ def test_how_slices_are_asked_for(tmp_path: Path) -> None:
         facts_with(facts, {}, {"max_slice_nums": 10}, ("image",))
 
 
+def test_how_crops_are_asked_for(tmp_path: Path) -> None:
+    write_folder(tmp_path, FAMILIES["molmo2"])
+    facts = facts_of(tmp_path)
+    assert facts is not None
+    assert layout(facts, "image", (100, 90)).grid == (3, 2)
+    few = facts_with(facts, {}, {"max_crops": 2}, ("image",))
+    assert layout(few, "image", (100, 90)).grid == (2, 1)
+    more = facts_with(facts, {"max_crops": 12}, {}, ("image",))
+    assert layout(more, "image", (100, 90)).grid == (4, 3)
+    with pytest.raises(InvalidRequest, match="max_crops is 7; at most 6"):
+        facts_with(facts, {}, {"max_crops": 7}, ("image",))
+    for wrong in (0, 65):
+        with pytest.raises(InvalidRequest, match="max_crops must be 1 to 64"):
+            facts_with(facts, {"max_crops": wrong}, {}, ("image",))
+
+
 def test_ids_that_come_tokenised(tmp_path: Path) -> None:
     for name, family in FAMILIES.items():
         folder = tmp_path / name
