@@ -61,14 +61,15 @@ def resident(server: Server) -> int:
 
 
 def mapped(server: Server, least: int) -> tuple[int, int]:
-    """The worker's anonymous mappings of at least so many bytes: how many, and what of them the
-    machine holds, in bytes."""
+    """The worker's anonymous mappings of at least so many bytes that it may write to: how many, and
+    what of them the machine holds, in bytes. Others are addresses alone: for a thread's first
+    allocation, glibc takes 128 MiB of them for a moment, to give all but an aligned part back."""
     found = []
     nameless = False
     for line in Path(f"/proc/{server.child('worker 0')}/smaps").read_text().splitlines():
         name, *values = line.split()
         if not name.endswith(":"):
-            nameless, size = len(values) == 4, 0
+            nameless, size = len(values) == 4 and values[0].startswith("rw"), 0
         elif name == "Size:":
             size = int(values[0]) * 1024
         elif name == "Anonymous:" and nameless and size >= least:
@@ -86,6 +87,9 @@ def test_a_worker_grows_by_the_blocks_that_are_used_and_no_more_than_its_log_say
     said = re.search(r'kv_memory="([\d.,]+) MiB"', server.stderr)
     assert said is not None, server.stderr
     pool = round(float(said[1].replace(",", "")) * MIB)
+    # The log has tenths of a MiB: 93.8 for 93.75. Only where another mapping lies beside the pool,
+    # which makes one of the two, is there more.
+    least = pool - MIB // 10
     a_round = 64 * 120 * pool // 16_000
 
     def grown_after(first: int) -> int:
@@ -94,11 +98,11 @@ def test_a_worker_grows_by_the_blocks_that_are_used_and_no_more_than_its_log_say
         body = {**BODY, "prompt": prompts, "max_tokens": 1}
         reply = httpx.post(f"{server.url}/v1/completions", json=body, timeout=4 * PATIENCE)
         assert reply.status_code == 200, reply.text
-        count, held = mapped(server, pool)
+        count, held = mapped(server, least)
         assert count == 1
         return held - at_first
 
-    count, at_first = mapped(server, pool)
+    count, at_first = mapped(server, least)
     assert count == 1
     growth = [grown_after(first) for first in range(1, rounds + 1)]
     for number, grown in enumerate(growth[:2], 1):
