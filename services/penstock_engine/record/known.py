@@ -27,6 +27,7 @@ from penstock.config import (
 from penstock.metrics import histogram
 from penstock.model import (
     audio_spec,
+    block_index_spec,
     document_spec,
     image_facts,
     kv_layout,
@@ -78,6 +79,7 @@ _MESSAGES = (
     settings,
     speculative_settings,
     worker_settings,
+    block_index_spec,
     document_spec,
     image_facts,
     kv_layout,
