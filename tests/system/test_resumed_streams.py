@@ -299,8 +299,8 @@ def test_a_broken_connection_costs_nothing(start_server: Callable[..., Server]) 
 
 def test_it_goes_on_while_the_worker_is_away(start_server: Callable[..., Server]) -> None:
     """What the model is computed with, which an event's id says, is known all the same: however
-    long it loads, or sleeps, a stream waits as any other request."""
-    server = start_server()
+    long it loads, or sleeps, a stream waits as any other request. Nothing is kept for it here."""
+    server = start_server("--resume-grace-seconds", "0")
     path, body = BODIES["a seed that nobody chose"]
     body = {"model": server.model, **body, **RESUMABLE}
     events = events_of(ask(server, path, body))
