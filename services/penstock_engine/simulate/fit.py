@@ -42,8 +42,9 @@ MOST_TRIED = 5_000
 
 SPREAD = tuple((at + 0.5) / 25 for at in range(25))
 """Quantiles of how far steps are from what is predicted."""
-SIZES, OF_A_SIZE = 8, 8 * len(SPREAD)
-"""Most sizes of steps that have quantiles of their own, and how many steps make one at least."""
+SIZES, OF_A_SIZE = 8, 2 * len(SPREAD)
+"""Sizes of steps that have quantiles of their own, if all had as many steps, or all took as long;
+and how many steps make one at least."""
 
 STRETCH = 20
 """Steps in a row whose median says whether the machine was busy with something else."""
@@ -209,20 +210,23 @@ def _spread(ratios: list[float]) -> tuple[float, ...]:
 
 
 def _by_size(times: list[tuple[float, float]]) -> tuple[SizeSpread, ...]:
-    """Sizes have about equal numbers of steps; those that are predicted to take equally long are
-    of one size."""
+    """A size ends where it has its part of all steps, or of all time: the longest steps are few,
+    and what holds a step up for a moment is less of them than of others. Those that are predicted
+    to take equally long are of one size."""
     ordered = sorted(times)
-    count = max(1, min(SIZES, len(ordered) // OF_A_SIZE))
-    found = []
-    begin = 0
-    for number in range(1, count + 1):
-        end = max(begin, len(ordered) * number // count)
-        while 0 < end < len(ordered) and ordered[end][0] == ordered[end - 1][0]:
-            end += 1
-        if end > begin:
-            spread = _spread([ratio for _, ratio in ordered[begin:end]])
-            found.append(SizeSpread(ordered[end - 1][0], spread))
-        begin = end
+    whole = sum(predicted for predicted, _ in ordered)
+    found: list[SizeSpread] = []
+    begin, part = 0, 0.0
+    for end, (predicted, _) in enumerate(ordered, start=1):
+        part += predicted / whole + 1 / len(ordered)
+        left = len(ordered) - end
+        if left and (
+            part < 1 / SIZES or min(left, end - begin) < OF_A_SIZE or ordered[end][0] == predicted
+        ):
+            continue
+        most = (predicted + ordered[end][0]) / 2 if left else predicted
+        found.append(SizeSpread(most, _spread([ratio for _, ratio in ordered[begin:end]])))
+        begin, part = end, 0.0
     return tuple(found)
 
 

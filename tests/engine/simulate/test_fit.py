@@ -214,6 +214,19 @@ def test_short_steps_have_a_spread_of_their_own() -> None:
     assert found.spread_of(10.0) == found.by_size[-1].spread
 
 
+def test_what_holds_a_step_up_for_a_moment_is_little_of_a_long_one() -> None:
+    """Of 2000 steps some 60 are long, and each fifth takes 30 ms more than the others."""
+    steps = []
+    for number in range(2000):
+        tokens, late = (600.0 if number % 33 == 0 else 20.0), 30.0 * (number % 5 == 0)
+        row = (1.0, tokens, 1.0, 0.0)
+        steps.append(Measured(row, 1000 * TRUE.seconds(int(tokens), 1, 0) + late, 0.0))
+    found = fit_cost(steps).cost
+    short, long = (found.seconds(tokens, 1, 0) for tokens in (20, 600))
+    for seconds in (short, long):
+        assert max(found.spread_of(seconds)) == pytest.approx(1 + 0.03 / seconds, rel=0.02)
+
+
 def test_too_few_steps_are_no_fit() -> None:
     with pytest.raises(InvalidRequest, match="3 measured steps"):
         fit_cost(noisy_steps(3))
