@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from penstock.config.settings import ModelSettings
-from penstock.errors import StartupError
+from penstock.errors import StartupError, UnsupportedModel
 from penstock.model.config import GenerationDefaults
+from penstock.prepare import load_manifest, prepare
 from penstock.request.generation_config import filled, generation_defaults, sampling_defaults
 from penstock.request.sampling_params import SamplingParams
+from tests.shared.tiny_models import LLAMA_CONFIG, write_gguf, write_hub_folder
 
 OWN = GenerationDefaults(
     eos_token_ids=(2,), bos_token_id=1, temperature=0.6, top_k=20, max_new_tokens=50
@@ -85,3 +87,39 @@ def test_bad_files_say_what_is_allowed(tmp_path: Path) -> None:
 def test_advice_fills_only_what_is_not_stated() -> None:
     both = filled(OWN, GenerationDefaults(eos_token_ids=(7,), temperature=0.2, top_p=0.9))
     assert (both.temperature, both.top_p, both.eos_token_ids) == (0.6, 0.9, (2,))
+
+
+def prepared(folder: Path, said: object, **changes: Any) -> GenerationDefaults:
+    """Of a hub folder. changes: of its config.json."""
+    hub = write_hub_folder(
+        folder / "hub", generation_config={"suppress_tokens": said}, config=LLAMA_CONFIG | changes
+    )
+    return load_manifest(prepare(str(hub), cache_dir=folder / "cache")).generation
+
+
+def test_ids_that_no_output_holds(tmp_path: Path) -> None:
+    """They hold whatever the settings say; those that no token has mean nothing."""
+    own = prepared(tmp_path, [7, 5, 7, -1, 10**6])
+    assert own.suppress_tokens == (5, 7)
+    for settings in ({"generation_config": "vllm"}, {"override_generation_config": "{}"}):
+        assert generation_defaults(own, ModelSettings(**settings)).suppress_tokens == (5, 7)
+    assert "suppress_tokens" not in sampling_defaults(own)
+
+
+def test_none_are_said(tmp_path: Path) -> None:
+    assert prepared(tmp_path, None).suppress_tokens == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "words"), [("all", "suppress_tokens"), ([0] * 1025, "1025 ids; 1024 at most")]
+)
+def test_lists_of_such_ids_that_are_refused(said: object, words: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=words):
+        prepared(tmp_path, said)
+
+
+def test_ids_that_a_gguf_file_names(tmp_path: Path) -> None:
+    key = "tokenizer.ggml.suppress_tokens"
+    path = write_gguf(tmp_path / "m.gguf", adjust=lambda writer: writer.add_array(key, [9, 3]))
+    own = load_manifest(prepare(str(path), cache_dir=tmp_path / "cache")).generation
+    assert own.suppress_tokens == (3, 9)

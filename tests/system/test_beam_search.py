@@ -62,13 +62,14 @@ def prompt(length: int, seed: int) -> list[int]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Any]:
-    """Runs work(client) with a system of its own. eos: the model's; tokens: of a step; blocks: of
-    the KV cache."""
+    """Runs work(client) with a system of its own. eos: the model's; never: ids that it never
+    writes; tokens: of a step; blocks: of the KV cache."""
 
     def with_client(
         work: Callable[[EngineClient], Any],
         *,
         eos: tuple[int, ...] = (),
+        never: tuple[int, ...] = (),
         tokens: int = 2048,
         blocks: int = 400,
         backend: str = "cpu",
@@ -78,7 +79,7 @@ def run(tmp_path: Path) -> Callable[..., Any]:
             name="tiny",
             source="tiny",
             config=CONFIG,
-            generation=GenerationDefaults(eos_token_ids=eos),
+            generation=GenerationDefaults(eos_token_ids=eos, suppress_tokens=never),
             weights=tiny_files(tmp_path, CONFIG),
             digest="0",
             has_chat_template=False,
@@ -102,7 +103,13 @@ def run(tmp_path: Path) -> Callable[..., Any]:
 
 
 def their_beams(
-    model: Any, ids: list[int], width: int, most: int, penalty: float, eos: tuple[int, ...]
+    model: Any,
+    ids: list[int],
+    width: int,
+    most: int,
+    penalty: float,
+    eos: tuple[int, ...],
+    never: tuple[int, ...] = (),
 ) -> list[tuple[list[int], float]]:
     with torch.inference_mode():
         found = model.generate(
@@ -115,6 +122,7 @@ def their_beams(
             length_penalty=penalty,
             early_stopping=False,
             eos_token_id=list(eos) or None,
+            suppress_tokens=list(never) or None,
             pad_token_id=0,
             return_dict_in_generate=True,
             output_scores=True,
@@ -159,6 +167,37 @@ def test_beams_are_those_of_transformers(
             assert each.finish_reason == ("stop" if ended else "length")
             stopped += ended
     assert stopped or not eos or penalty > 0, "shorter ones do well here"
+
+
+def test_what_a_model_never_writes_is_in_no_answer(run, theirs) -> None:
+    """Tokens that its answer would have: neither greedy decoding nor beams have them."""
+    ids = prompt(20, 8)
+    never = likely_ends(theirs, ids, 3, 12, 3)
+    params = BeamSearchParams(beam_width=3, max_tokens=12)
+    greedy = SamplingParams(temperature=0.0, max_tokens=12, bad_words=["q"])
+
+    async def both(client: EngineClient) -> Any:
+        found = await beam_search(client, ids, params, name="beam")
+        generation, tokens = await client.submit(ids, greedy, name="greedy"), []
+        async for deltas in generation:
+            tokens += [token for delta in deltas for token in delta.token_ids]
+        return [each.token_ids for each in found], tokens
+
+    beams, tokens = run(both, never=never)
+    expected = their_beams(theirs, ids, 3, 12, 1.0, (), never)
+    assert beams == [tokens for tokens, _ in expected]
+    with torch.inference_mode():
+        whole = theirs.generate(
+            torch.tensor([ids]),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+            do_sample=False,
+            max_new_tokens=12,
+            suppress_tokens=[*never, ord("q")],
+            pad_token_id=0,
+        )
+    assert tokens == whole[0, len(ids) :].tolist()
+    free, _ = run(both)
+    assert set(never) & {token for tokens in free for token in tokens}
 
 
 def test_a_search_in_little_room_and_small_chunks_is_the_same(run, theirs) -> None:

@@ -7,6 +7,7 @@ from array import array
 
 import msgspec
 
+from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Accepted, Prepared, SequenceOutput
 from penstock_engine.core_state import CoreState
@@ -123,8 +124,7 @@ class Adoption:
             return None
         found = None if submit.claim is None else state.kept_answers.find(submit.claim.digest)
         if found is None and submit.shared:
-            eos = state.facts.model.generation.eos_token_ids
-            sampling = worker_sampling(submit.sampling, submit.stopping, eos)
+            sampling = self._sampling_of(submit)
             found = state.kept_answers.find_shared(submit, sampling)
         if found is None or found.ended or found.kept is None:
             return None
@@ -157,12 +157,18 @@ class Adoption:
         frontend.outputs += outputs
         self._end_unread(found)
 
+    def _sampling_of(self, submit: Submit) -> TokenSampling:
+        """What a worker is told of the request's sampling."""
+        own = self._state.facts.model.generation
+        return worker_sampling(
+            submit.sampling, submit.stopping, own.eos_token_ids, own.suppress_tokens
+        )
+
     def _may_have(self, submit: Submit, found: Request, *, ahead: bool) -> bool:
         """Names are digests, and claims are made by front ends. The request itself has the last
         word. ahead: see KeptAnswer.agrees."""
         kept = found.kept
-        eos = self._state.facts.model.generation.eos_token_ids
-        sampling = worker_sampling(submit.sampling, submit.stopping, eos)
+        sampling = self._sampling_of(submit)
         if ahead and sampling.temperature == 0.0:
             sampling = msgspec.structs.replace(sampling, seed=found.sampling.seed)
         wanted = {each.index for each in submit.sequences}

@@ -160,12 +160,13 @@ class Submissions:
         self._arrivals += 1
         root = self._root(submit)
         # Without prefix caching each request has a root of its own: nobody could use its tokens.
-        shares = self._state.shares_prefixes
+        shares, generation = self._state.shares_prefixes, self._state.facts.model.generation
         request = Request(
             frontend.session,
             submit,
             arrival=self._arrivals,
-            eos_token_ids=self._state.facts.model.generation.eos_token_ids,
+            eos_token_ids=generation.eos_token_ids,
+            suppressed=generation.suppress_tokens,
             root=root,
             draft_scope=root if shares else b"",
             media=self._media_of(submit),

@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.protocol.common import (
     BACKGROUND_LEVELS,
+    LogitsAdjustments,
     Stopping,
     TokenLogprobs,
     TokenSampling,
@@ -97,6 +98,7 @@ class Request:
         *,
         arrival: int,
         eos_token_ids: tuple[int, ...],
+        suppressed: tuple[int, ...] = (),
         root: bytes = b"",
         draft_scope: bytes = b"",
         media: RequestMedia | None = None,
@@ -120,7 +122,8 @@ class Request:
         # Ids that end a sequence: the model's own, and the request's.
         self.eos = frozenset(() if submit.stopping.ignore_eos else eos_token_ids)
         self.stops = frozenset(submit.stopping.stop_token_ids)
-        self.sampling = worker_sampling(submit.sampling, submit.stopping, eos_token_ids)
+        never = () if submit.pooling is not None else suppressed
+        self.sampling = worker_sampling(submit.sampling, submit.stopping, eos_token_ids, never)
         # Sequences in the waiting queue, and in slots; queue and scheduler keep the counts.
         self.num_queued = self.num_running = 0
         self.reported_running = False  # its front end knows that some of it is in a slot
@@ -379,19 +382,19 @@ class Sequence:
 
 
 def worker_sampling(
-    sampling: TokenSampling, stopping: Stopping, eos_token_ids: tuple[int, ...]
+    sampling: TokenSampling,
+    stopping: Stopping,
+    eos_token_ids: tuple[int, ...],
+    suppressed: tuple[int, ...] = (),
 ) -> TokenSampling:
-    """The sampling that a worker gets: ids that would end the sequence are held back at first.
-
-    Only the engine knows all of them: the model's EOS ids and the request's own.
-    """
-    ends = (
-        stopping.stop_token_ids
-        if stopping.ignore_eos
-        else (
-            *eos_token_ids,
-            *stopping.stop_token_ids,
-        )
-    )
+    """The sampling that a worker gets, by the request's ids and by the model's own, which the
+    engine alone knows: what would end the sequence is held back at first, and what the model never
+    writes (GenerationDefaults.suppress_tokens) is a bad word."""
+    ends = (*(() if stopping.ignore_eos else eos_token_ids), *stopping.stop_token_ids)
     held_back = tuple(sorted(frozenset(ends))) if stopping.min_tokens else ()
-    return msgspec.structs.replace(sampling, min_tokens=stopping.min_tokens, held_back=held_back)
+    changes: dict[str, object] = {"min_tokens": stopping.min_tokens, "held_back": held_back}
+    if suppressed:
+        own = sampling.adjustments or LogitsAdjustments()
+        words = (*own.bad_words, *((token,) for token in suppressed))
+        changes["adjustments"] = msgspec.structs.replace(own, bad_words=words)
+    return msgspec.structs.replace(sampling, **changes)

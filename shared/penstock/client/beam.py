@@ -128,12 +128,14 @@ class _Search:
         self._params = params
         eos = () if params.ignore_eos else welcome.generation.eos_token_ids
         self.ends = frozenset((*eos, *(params.stop_token_ids or ())))
+        # The step's log-probabilities are of all tokens.
+        self._never = frozenset(welcome.generation.suppress_tokens)
         _check_stop_ids(params.stop_token_ids or [], welcome.limits.vocab_size)
         self._left = max_output(
             prompt_tokens, params.max_tokens, params.beam_width, welcome.limits, many="beam_width"
         )
         # Each beam gives at most beam_width beams, and its ends.
-        wanted = params.beam_width + len(self.ends)
+        wanted = params.beam_width + len(self.ends) + len(self._never)
         self.candidates = min(wanted, welcome.limits.vocab_size, MAX_CANDIDATES)
         self._beams = [_Beam()]
         self._finished = _Finished(params.beam_width, params.length_penalty)
@@ -179,6 +181,7 @@ class _Search:
             (beam.total + logprob, number, place)
             for number, (beam, entry) in enumerate(zip(beams, entries, strict=True))
             for place, logprob in enumerate(entry.top_logprobs)
+            if entry.top_ids[place] not in self._never
         )
         kept = max(2, 1 + len(self.ends)) * self._params.beam_width
         best = heapq.nlargest(kept, totals, key=lambda each: each[0])

@@ -332,6 +332,8 @@ class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
     repetition_penalty: float | None = None
     max_new_tokens: int | None = None
     """Output tokens."""
+    suppress_tokens: tuple[int, ...] = ()
+    """Ids that no output holds, whatever a request says; like EOS ids the model's own always."""
 
 
 class WeightFiles(msgspec.Struct, frozen=True, kw_only=True):

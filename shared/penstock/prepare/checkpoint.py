@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.errors import PenstockError, UnsupportedModel
 from penstock.families.bounds import MAX_LAYERS
+from penstock.formats.fields import Fields
 from penstock.model.config import (
     EncoderConfig,
     GenerationDefaults,
@@ -190,6 +191,23 @@ def check_token_ids(
                 f"{where}: the BOS or EOS id {token} is outside the vocabulary of "
                 f"{config.vocab_size} tokens"
             )
+
+
+MAX_SUPPRESSED = 1024
+"""Most ids that no output holds."""
+
+
+def suppressed(fields: Fields, key: str, config: ModelConfig | EncoderConfig) -> tuple[int, ...]:
+    """Ids that outputs never hold, ascending; as in transformers, one outside the vocabulary means
+    nothing. Whisper's rules of transcripts have theirs. Raises UnsupportedModel for too many."""
+    if fields.values.get(key) is None or config.encoder_rows:
+        return ()
+    found = fields.listed(key, int)
+    if len(found) > MAX_SUPPRESSED:
+        raise UnsupportedModel(
+            f"{fields.where}: {key} has {len(found)} ids; {MAX_SUPPRESSED} at most are allowed"
+        )
+    return tuple(sorted({token for token in found if 0 <= token < config.vocab_size}))
 
 
 # Values of settings that break a reader's arithmetic.

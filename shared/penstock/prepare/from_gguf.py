@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from penstock.errors import UnsupportedModel
 from penstock.families import GGUF_ARCHITECTURES, GGUF_ENCODERS, MODEL_NAMES
 from penstock.families.finding import family_of_gguf
@@ -32,6 +34,7 @@ from penstock.prepare.checkpoint import (
     check_token_ids,
     head_checkpoint,
     odd_values_refused,
+    suppressed,
 )
 from penstock.prepare.gguf_tokenizer import BuiltTokenizer, build_tokenizer
 from penstock.prepare.hub_config import check_encoder_config
@@ -53,7 +56,9 @@ def read_gguf(path: Path, mmproj: Path | None = None) -> Checkpoint:
         files = tuple(map(str, part_paths(path)))
         return head_checkpoint(config, WeightFiles(format="gguf", files=files, dtype=_dtype(file)))
     tokenizer = build_tokenizer(file, encoder=isinstance(config, EncoderConfig))
-    generation = _generation(fields, tokenizer)
+    generation = msgspec.structs.replace(
+        _generation(fields, tokenizer), suppress_tokens=suppressed(fields, SUPPRESSED, config)
+    )
     check_token_ids(generation, config, tokenizer.highest_id, str(path))
     media = None
     if mmproj is not None:
@@ -98,6 +103,9 @@ def _check_tensors(file: GGUFFile, config: ModelConfig | EncoderConfig) -> None:
             f"{file.path}: token_embd.weight has shape {embedding.shape}; the metadata make it "
             f"{(config.vocab_size, config.hidden_size)}"
         )
+
+
+SUPPRESSED = "tokenizer.ggml.suppress_tokens"
 
 
 def _generation(fields: Fields, tokenizer: BuiltTokenizer) -> GenerationDefaults:

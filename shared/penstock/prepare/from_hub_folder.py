@@ -35,6 +35,7 @@ from penstock.prepare.checkpoint import (
     check_token_ids,
     head_checkpoint,
     odd_values_refused,
+    suppressed,
 )
 from penstock.prepare.checkpoint_size import (
     HeldTensors,
@@ -107,7 +108,11 @@ def read_hub_folder(
         config = _pooled(config, pooling)
     begins = any(tower.begins_with_bos for tower in towers_of(stated))
     template = template_of_folder(path, tokenizer_config, _read_json(path / TEMPLATE_JSON))
-    generation = _generation(stated, _read_json(path / GENERATION_CONFIG), tokenizer)
+    own = _read_json(path / GENERATION_CONFIG)
+    generation = msgspec.structs.replace(
+        _generation(stated, own, tokenizer),
+        suppress_tokens=suppressed(own, "suppress_tokens", config),
+    )
     check_token_ids(generation, config, tokenizer.highest_id, str(path))
     return Checkpoint(
         config=config,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from penstock.protocol.common import Stopping, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, Pooling, Stopping, TokenSampling
 from penstock.protocol.from_frontend import OpenSequence, Submit
+from penstock.protocol.to_worker import Plan, ToWorker
 from penstock_engine.request.request import Request, Sequence, worker_sampling
 from penstock_engine.request.states import (
     FINISH_REASONS,
@@ -13,6 +15,9 @@ from penstock_engine.request.states import (
     IllegalTransition,
     SequenceState,
 )
+from tests.engine.fake_model import VOCAB
+from tests.engine.harness import Harness
+from tests.engine.small_facts import facts
 
 
 def make_sequence(prompt: list[int] | None = None, emitted: list[int] | None = None) -> Sequence:
@@ -103,3 +108,45 @@ def test_ends_are_held_back_before_min_tokens(
     assert sampling.held_back == held_back
     assert sampling.min_tokens == stopping.min_tokens
     assert (sampling.seed, sampling.temperature) == (1, 0.5)
+
+
+def test_ids_that_the_model_never_writes_are_bad_words() -> None:
+    """Beside the request's own; vectors have no output."""
+    plain, stopping = TokenSampling(seed=1), Stopping(max_tokens=9)
+    assert worker_sampling(plain, stopping, (), (4, 6)).adjustments == LogitsAdjustments(
+        bad_words=((4,), (6,))
+    )
+    own = LogitsAdjustments(presence=0.5, bad_words=((2, 3),))
+    told = TokenSampling(seed=1, adjustments=own)
+    assert worker_sampling(told, stopping, (), (4,)).adjustments == LogitsAdjustments(
+        presence=0.5, bad_words=((2, 3), (4,))
+    )
+    assert worker_sampling(told, stopping, ()).adjustments == own
+    submit = Submit(1, "r", [1, 2], [OpenSequence(0, [])], plain, stopping)
+    assert Request(b"s", submit, arrival=1, eos_token_ids=(), suppressed=(4,)).sampling.adjustments
+    vectors = msgspec.structs.replace(submit, pooling=Pooling("embed"))
+    pooled = Request(b"s", vectors, arrival=1, eos_token_ids=(), suppressed=(4,))
+    assert pooled.sampling.adjustments is None
+
+
+class Listening(Harness):
+    """Notes what a worker is told of sampling."""
+
+    def _to_worker(self, session: bytes, message: ToWorker) -> None:
+        if isinstance(message, Plan):
+            told = self.__dict__.setdefault("told", [])
+            told += [each.sampling.adjustments for each in message.admitted]
+        super()._to_worker(session, message)
+
+
+def test_a_worker_is_told_of_them_with_each_request() -> None:
+    usual = facts()
+    own = msgspec.structs.replace(usual.model.generation, suppress_tokens=(VOCAB - 1,))
+    model = msgspec.structs.replace(usual.model, generation=own)
+    harness = Listening(msgspec.structs.replace(usual, model=model))
+    front = harness.connect()
+    harness.start_worker()
+    harness.submit(front, [1, 2, 3], max_tokens=2)
+    told = harness.__dict__["told"]
+    assert told
+    assert all(each == LogitsAdjustments(bad_words=((VOCAB - 1,),)) for each in told)
