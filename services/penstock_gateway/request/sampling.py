@@ -39,7 +39,7 @@ def structure_of(request: GenerateFields, max_bytes: int) -> tuple[str, Structur
     found: tuple[str, dict[str, Any]] | None = None
     for field, wanted in _structures(request):
         # The same twice comes from clients that speak to older and newer versions of vLLM.
-        if found is not None and found[1] == wanted:
+        if found is not None and _alike(found[1], wanted):
             continue
         if found is not None:
             raise InvalidRequest(
@@ -56,6 +56,12 @@ def structure_of(request: GenerateFields, max_bytes: int) -> tuple[str, Structur
         return field, StructuredOutputs(**wanted)
     except InvalidRequest as error:
         raise blame(error, field) from None
+
+
+def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether both say the same: to Python 1 is true, and the order of properties doesn't matter,
+    but the answer has it."""
+    return msgspec.json.encode(one) == msgspec.json.encode(other)
 
 
 def structure_field(request: GenerateFields) -> str | None:

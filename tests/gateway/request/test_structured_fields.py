@@ -15,6 +15,8 @@ from tests.gateway.request.test_request_fields import BODIES, CHAT, TEXT, refusa
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 NAMED = {"name": "n", "schema": SCHEMA, "strict": True, "description": "d"}
+ORDERED = {"properties": {"a": {}, "b": {}}}
+REVERSED = {"properties": {"b": {}, "a": {}}}
 TAG = {
     "type": "structural_tag",
     "structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}],
@@ -141,6 +143,16 @@ async def test_what_asks_for_nothing(
         (
             {"guided_regex": "a", "structured_outputs": {"regex": "b"}},
             "guided_regex",
+            "set only one of them",
+        ),
+        (
+            {"guided_json": {"const": 1}, "structured_outputs": {"json": {"const": True}}},
+            "guided_json",
+            "set only one of them",
+        ),
+        (
+            {"guided_json": ORDERED, "structured_outputs": {"json": REVERSED}},
+            "guided_json",
             "set only one of them",
         ),
         (
