@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isqrt, prod
 from typing import NamedTuple
 
-from penstock.media import geometry, overlaps, sheets, slices, windows
+from penstock.media import geometry, sheets, slices, windows
 from penstock.media.geometry import (
     Size,
     best_canvas,
@@ -154,6 +154,8 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
             grid = windows.windows(preparation, _size(shape)).grid
             return _Runs(tuple(ItemRun(*each) for each in found), behind, grid)
         case OverlappingImages():
+            from penstock.media import overlaps  # numpy, which no gateway needs otherwise.
+
             crops = overlaps.form(preparation, _size(shape))
             run = ItemRun("", overlaps.embeddings(preparation, crops))
             return _Runs((run,), grid=crops, marked=overlaps.marked(preparation, crops))
