@@ -328,6 +328,25 @@ def test_auto_reads_the_template(template: str, name: str) -> None:
     assert reasoning_parser("auto", "…</think>…") is not None
 
 
+KIMI_VL = (
+    "<|im_user|>user<|im_middle|><|media_start|>image<|media_content|><|media_pad|><|media_end|>"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        (KIMI_VL, "kimi"),
+        ("{{ content.split('◁/think▷')[-1] }}", "kimi"),
+        (KIMI_VL + "</think>", "qwen3"),  # Kimi K2.5's
+        (KIMI_VL + "<|tool_calls_section_begin|>", None),  # Kimi K2's
+    ],
+)
+def test_thoughts_of_kimis_templates(template: str, name: str | None) -> None:
+    found = reasoning_parser("auto", template)
+    assert (None if found is None else found.name) == name
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

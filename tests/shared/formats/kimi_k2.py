@@ -1,4 +1,4 @@
-"""Kimi K2."""
+"""Kimi K2, and the thoughts of Kimi-VL Thinking."""
 
 from tests.shared.formats.case import PARIS, SUM, Case, FormatCases
 
@@ -30,5 +30,18 @@ CASES = FormatCases(
             f"{BEGIN}{one('get weather', '{}')} no",
             said=f"{BEGIN}{one('get weather', '{}')} no",
         ),
+    ),
+)
+
+KIMI_VL = FormatCases(
+    tools="",
+    thoughts="kimi",
+    cases=(
+        Case("◁think▷Hm.\nWell.◁/think▷It rains.", said="It rains.", thought="Hm.\nWell."),
+        Case("\n◁think▷\nHm.\n◁/think▷\n\nIt rains. ◁", said="It rains. ◁", thought="Hm."),
+        Case("Hm. ◁/thin ▷◁/think▷So.", said="So.", thought="Hm. ◁/thin ▷", prompt="◁think▷"),
+        Case("◁think it rains.", said="◁think it rains."),
+        Case("It rains.", said="It rains."),
+        Case("◁think▷Hm.", thought="Hm."),
     ),
 )

@@ -59,6 +59,7 @@ from penstock.parsing.formats.think import (
     DEEPSEEK_R1,
     GEMMA4_THOUGHTS,
     GRANITE_THOUGHTS,
+    KIMI_VL_THOUGHTS,
     MISTRAL_THOUGHTS,
     THINK,
 )
@@ -113,6 +114,7 @@ FORMATS: tuple[AnyFormat, ...] = (
     APERTUS_THOUGHTS,
     HY_V3_THOUGHTS,
     KIMI_K3_THOUGHTS,
+    KIMI_VL_THOUGHTS,
     MINIMAX_M3_THOUGHTS,
     MUSE_GLIMMER_THOUGHTS,
     SOLAR_THOUGHTS,

@@ -38,6 +38,17 @@ APRIEL_THOUGHTS = ThoughtFormat(
     ended_by=("<tool_calls>",),
     dropped=("[END FINAL RESPONSE]",),
 )
+KIMI_VL_THOUGHTS = ThoughtFormat(
+    names=("kimi",),
+    models="Kimi-VL Thinking, Kimi-Dev",
+    recognised=Recognised(
+        any_of=("◁think▷", "◁/think▷", "<|media_content|>"),
+        none_of=("</think>", "<|tool_calls_section_begin|>"),
+    ),
+    block=MarkPair("◁think▷", "◁/think▷"),
+)
+"""Kimi-VL's template says nothing of thoughts, and its Instruct has the same one: an answer that
+doesn't begin with the mark is all content. SGLang's name; its marks are several tokens each."""
 GEMMA4_THOUGHTS = ThoughtFormat(
     names=("gemma4",),
     models="Gemma 4",
