@@ -247,3 +247,23 @@ def test_what_is_not_served_is_refused_by_name(
 ) -> None:
     with pytest.raises(UnsupportedModel, match=named):
         read(model, **changes)
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("model", "key", "said"),
+    [
+        ("minimax-m3", "vision_config__layer_norm_eps", r"layer_norm_eps"),
+        ("kimi-k2.5", "vision_config__projector_ln_eps", r"norm_eps|ln_eps"),
+        ("gemma-4-e2b", "vision_config__rms_norm_eps", "rms_norm_eps"),
+        ("gemma-4-e2b", "audio_config__rms_norm_eps", "rms_norm_eps"),
+        ("gemma-4-31b", "vision_config__rope_parameters__rope_theta", "rope_theta"),
+        ("minimax-m3", "vision_config__rope_theta", "rope_theta"),
+        ("llava-v1.6-mistral-7b", "vision_config__layer_norm_eps", "layer_norm_eps"),
+    ],
+)
+def test_numbers_with_which_a_tower_gives_none(
+    model: str, key: str, said: str, value: float
+) -> None:
+    with pytest.raises(UnsupportedModel, match=rf"({said}).* is {value}(\.0)?; .*finite number"):
+        read(model, **{key: value})

@@ -181,7 +181,12 @@ class MediaEncodings(StepFeature):
     def _keep(self, name: str, rows: Tensor, tell: Tell) -> None:
         # On a device this waits for its queue: once for an item, and what is wrong is told in time.
         if not bool(rows.isfinite().all().cpu()):
-            self._fail(name, "its encoding is not finite", tell)
+            self._fail(
+                name,
+                "the model's weights make numbers of it that are not finite: its files, or their "
+                f"dtype ({str(rows.dtype).removeprefix('torch.')}), are to blame",
+                tell,
+            )
             return
         held = sum(len(each) for other, each in self._rows.items() if other != name)
         if held + len(rows) > self.rows:

@@ -153,7 +153,12 @@ def mmproj_sounds(path: str) -> dict[str, StoredTensor]:
     return read_tensors(file, of_block_conformer if granite else from_mmproj, _FLAT)
 
 
+HUB_MODULES = frozenset().union(_HUB_IN_LAYER, _OF_TOWER, _OF_PROJECTOR)
 open_audio_tower = partial(
-    open_tower_weights, from_hub=from_hub, read_mmproj=mmproj_sounds, zero_biases=ZERO_BIASES
+    open_tower_weights,
+    from_hub=from_hub,
+    read_mmproj=mmproj_sounds,
+    hub_modules=HUB_MODULES,
+    zero_biases=ZERO_BIASES,
 )
 """Opens what a model hears with (see open_tower_weights)."""

@@ -124,6 +124,10 @@ _OF_QUERIES = {
 }
 
 
+DOCUMENT_MODULES = frozenset().union(_OF_SAM, _IN_SAM, _OF_QUERIES, ("view_seperator",))
+"""Modules in the names that of_document knows."""
+
+
 def of_document(name: str) -> str | None:
     """Returns our name for a tensor; None for one of another model, or another half's. An unknown
     name stays as it is, without its prefix."""

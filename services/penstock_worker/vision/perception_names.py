@@ -38,6 +38,10 @@ _OUTSIDE = {
 }
 
 
+PERCEPTION_MODULES = frozenset().union(_OUTSIDE, ("vit_large_projector",))
+"""Tensors and modules in the names that of_perception knows, outside of layers."""
+
+
 def of_perception(name: str) -> str | None:
     """Returns our name for a tensor; None for one of another model, or another half's. An unknown
     name stays as it is, without its prefix."""

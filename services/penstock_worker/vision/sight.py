@@ -18,9 +18,9 @@ from penstock.model.tower_spec import LearnedPositions, VisionSpec
 from penstock.model.video_facts import VideoPreparation
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.vision.crops import of_crops
-from penstock_worker.vision.document_names import of_document
+from penstock_worker.vision.document_names import DOCUMENT_MODULES, of_document
 from penstock_worker.vision.mmproj_names import mmproj_name, mmproj_tensors
-from penstock_worker.vision.perception_names import of_perception
+from penstock_worker.vision.perception_names import PERCEPTION_MODULES, of_perception
 from penstock_worker.vision.picture import Picture, UnfitPicture, grid_of, rows_of
 from penstock_worker.vision.picture_reading import read_picture
 from penstock_worker.vision.places import lay_out, table_rows
@@ -362,8 +362,16 @@ def from_hub(name: str) -> str | None:
     return "projector.newline" if _NEWLINE.match(name) else None
 
 
+HUB_MODULES = frozenset().union(
+    *(_IN_LAYER, _OF_TOWER, _OF_PROJECTOR, DOCUMENT_MODULES, PERCEPTION_MODULES)
+)
+"""Modules in the names that from_hub knows."""
 open_tower = partial(
-    open_tower_weights, from_hub=from_hub, read_mmproj=mmproj_tensors, mmproj_name=mmproj_name
+    open_tower_weights,
+    from_hub=from_hub,
+    read_mmproj=mmproj_tensors,
+    mmproj_name=mmproj_name,
+    hub_modules=HUB_MODULES,
 )
 """Opens what a model sees with (see open_tower_weights)."""
 
@@ -390,12 +398,5 @@ def _in_tower(name: str) -> str:
 
 
 def _known(name: str, modules: dict[str, str]) -> str:
-    module, kind = _parts(name)
-    return modules.get(module, module) + kind
-
-
-def _parts(name: str) -> tuple[str, str]:
     match = _MODULE.fullmatch(name)
-    if match is None:
-        return name, ""
-    return match[1], match[2] or ""
+    return name if match is None else modules.get(match[1], match[1]) + (match[2] or "")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
-from math import inf
+from math import inf, isnan
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from penstock_worker.weights.family_names import add_zero_biases, by_our_names
 from penstock_worker.weights.files import gguf_name, gguf_tensors, safetensors_tensors
 from penstock_worker.weights.filled import fill_values
 from penstock_worker.weights.further_tokens import add_further_tokens
+from penstock_worker.weights.lacking_names import decoder_name, tower_name
 from penstock_worker.weights.names import ROPE_FACTORS
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
@@ -75,6 +77,43 @@ class DummyWeights(Weights):
         return torch.arange(shape[1], device=self.device).repeat(shape[0], 1)
 
 
+class TowerWeights(Weights):
+    """Weights of what sees or hears. Raises UnsupportedModel for a tensor with a number that isn't
+    finite: every item's encoding would fail, as if the item were to blame."""
+
+    def source(self, name: str, shape: tuple[int, ...]) -> Readable:
+        return FiniteTensor(self.stored(name, shape))
+
+    def number(self, name: str) -> float:
+        """Single numbers are bounds: infinite ones keep nothing back."""
+        found = super().number(name)
+        if isnan(found):
+            raise _damaged(self.tensors[name].name)
+        return found
+
+
+@dataclass(frozen=True)
+class FiniteTensor:
+    """A tensor that is checked when it is read."""
+
+    stored: StoredTensor
+
+    def read_part_into(
+        self, out: Tensor, part: tuple[range, ...], place: Place = Tensor.copy_
+    ) -> None:
+        """Raises UnsupportedModel for numbers that aren't finite in the dtype of `out`."""
+        self.stored.read_part_into(out, part, place)
+        if not bool(out.isfinite().all()):
+            raise _damaged(self.stored.name)
+
+
+def _damaged(name: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"tensor {name} holds numbers that aren't finite: its file is damaged, or they are too "
+        "large for the dtype"
+    )
+
+
 def open_weights(
     files: WeightFiles,
     config: ModelConfig,
@@ -104,13 +143,15 @@ def open_weights(
         kind = QuantisedWeights if keep_quantised and quantised else Weights
         return kind(tensors, dtype, device).calling(partial(gguf_name, config=config))
     found = safetensors_tensors(files.files, quantised=files.quantised)
-    tensors = by_our_names(found, served_family(config.architecture).hub_names, config)
+    names = served_family(config.architecture).hub_names
+    tensors = by_our_names(found, names, config)
     multiply_rows(tensors, config)
     fill_values(tensors, config)
     add_further_tokens(tensors, config)
     _take_head_for_embedding(tensors, config)
     kept = keep_quantised and files.quantised is not None
-    return (QuantisedWeights if kept else Weights)(tensors, dtype, device)
+    weights = (QuantisedWeights if kept else Weights)(tensors, dtype, device)
+    return weights.calling(partial(decoder_name, tensors=tensors, names=names))
 
 
 def _take_head_for_embedding(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:
@@ -128,6 +169,7 @@ def open_tower_weights(
     read_mmproj: Callable[[str], dict[str, StoredTensor]],
     *,
     mmproj_name: Callable[[str, str], str] = lambda path, name: name,
+    hub_modules: Collection[str] = (),
     zero_biases: Sequence[str] = (),
     device: torch.device = CPU,
     load_format: str = "auto",
@@ -136,7 +178,8 @@ def open_tower_weights(
 
     from_hub: our name for a tensor; None for another half's.  read_mmproj: returns the tensors of a
     GGUF projector's file by our names.  mmproj_name: how such a file, by its path, calls one of
-    our tensors.  zero_biases: modules of every layer that get biases of
+    our tensors.  hub_modules: modules in the names that from_hub
+    knows.  zero_biases: modules of every layer that get biases of
     zeros.  Raises UnsupportedModel for files that are neither safetensors nor have such a file.
     """
     if load_format == "dummy":
@@ -148,5 +191,9 @@ def open_tower_weights(
     else:
         raise UnsupportedModel("vision and audio parts are read only from safetensors files")
     add_zero_biases(found, zero_biases)
-    weights = Weights(found, dtype, device)
-    return weights.calling(partial(mmproj_name, files.mmproj)) if files.mmproj else weights
+    weights = TowerWeights(found, dtype, device)
+    if files.mmproj:
+        return weights.calling(partial(mmproj_name, files.mmproj))
+    return weights.calling(
+        partial(tower_name, tensors=found, from_hub=from_hub, modules=hub_modules)
+    )

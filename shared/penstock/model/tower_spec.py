@@ -137,7 +137,9 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     hidden_size: int
     intermediate_size: int
     num_layers: int
-    """Layers that are computed: those after the layer whose output is taken aren't read."""
+    """Layers that are computed."""
+    unread_layers: int = 0
+    """Layers of the files behind the one whose output is taken, which aren't read."""
     num_heads: int
     patch: int
     """Rows and columns of pixels in a patch."""

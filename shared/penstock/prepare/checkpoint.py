@@ -99,6 +99,39 @@ def check_positive(numbers: Iterable[tuple[str, float | None]], where: str) -> N
             )
 
 
+def check_towers(config: ModelConfig | EncoderConfig, where: str) -> None:
+    """Refuse numbers with which what a model sees or hears with gives none. Raises
+    UnsupportedModel."""
+    for part in (config.vision, config.audio if isinstance(config, ModelConfig) else None):
+        check_positive(_of_tower(part), where)
+
+
+_TOWER_NUMBERS = {
+    "eps": "the eps of a norm of the tower (layer_norm_eps, rms_norm_eps)",
+    "cumulative_eps": "the eps of a cumulative norm of the tower",
+    "theta": "the tower's rope_theta",
+    "score_scale": "the tower's scale of attention",
+    "score_cap": "the tower's soft cap of attention",
+    "bound": "the tower's bound of activations",
+    "row_multiplier": "the multiplier of the tower's rows",
+}
+"""Fields of a tower's parts and its projector's, as an error calls them."""
+
+
+def _of_tower(part: object) -> Iterator[tuple[str, float | None]]:
+    if isinstance(part, tuple):
+        for each in part:
+            yield from _of_tower(each)
+    if not isinstance(part, msgspec.Struct):
+        return
+    for field in part.__struct_fields__:
+        value = getattr(part, field)
+        if field in _TOWER_NUMBERS:
+            yield _TOWER_NUMBERS[field], value
+        else:
+            yield from _of_tower(value)
+
+
 def _numbers(config: ModelConfig) -> Iterator[tuple[str, float | None]]:
     yield "the norms' eps", config.norm.eps
     yield from (("rope_theta", rope.theta) for rope in config.ropes)

@@ -23,6 +23,7 @@ from penstock.prepare.checkpoint import (
     MAX_SIZE,
     check_config,
     check_positive,
+    check_towers,
     odd_values_refused,
 )
 from penstock.process import logs
@@ -172,7 +173,9 @@ def _with_towers(
         log.info("the model is served for text only", config=fields.where)
     if TEXT_HALF in fields:  # else all other keys are the decoder's
         pass_over(fields, HARMLESS)
-    return msgspec.structs.replace(text, **parts)
+    config = msgspec.structs.replace(text, **parts)
+    check_towers(config, fields.where)
+    return config
 
 
 def _text_half(fields: Fields) -> Fields:
@@ -362,4 +365,5 @@ def check_encoder_config(config: EncoderConfig, where: str) -> EncoderConfig:
         "the factor of rope_scaling": None if scaling is None else scaling.factor,
     }
     check_positive(numbers.items(), where)
+    check_towers(config, where)
     return config

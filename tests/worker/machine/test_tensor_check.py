@@ -48,8 +48,8 @@ def with_new(name: str, tensor: Tensor) -> Callable[[Tensors], Tensors]:
 
 
 BROKEN: dict[str, tuple[Callable[[Tensors], Tensors], str]] = {
-    "a matrix is missing": (without(UP), "lacks the tensor layers.0.mlp.up_proj.weight of shape"),
-    "the last norm is missing": (without(NORM), "lacks the tensor norm.weight of shape (24,)"),
+    "a matrix is missing": (without(UP), f"lacks the tensor {UP} of shape"),
+    "the last norm is missing": (without(NORM), f"lacks the tensor {NORM} of shape (24,)"),
     "rows are missing": (with_other(UP, lambda x: x[:32]), f"{UP} has shape (32, 24)"),
     "it is turned": (with_other(UP, lambda x: x.T), f"{UP} has shape (24, 48)"),
     "a vector has two dimensions": (with_other(NORM, lambda x: x[None]), "has shape (1, 24)"),

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from penstock.model.image_facts import FixedImages, ImagePreparation, PatchImages, Pixels
+from penstock.model.tower_spec import VisionSpec
 
 PLACEHOLDER = 190
 POSITIONS = 256
@@ -84,3 +87,9 @@ class Case:
 
 def fixed(size: int, rows: int) -> FixedImages:
     return FixedImages(pixels=COLOURS, height=size, width=size, rows=rows)
+
+
+def all_read(spec: VisionSpec) -> VisionSpec:
+    """As if the files had no layers behind those that are read: an mmproj file has none."""
+    tower = msgspec.structs.replace(spec.tower, unread_layers=0)
+    return msgspec.structs.replace(spec, tower=tower)

@@ -17,7 +17,9 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig, WeightFiles
 from penstock.prepare.quantised import read_quantisation
-from penstock_worker.vision.sight import VisionModel, open_tower
+from penstock_worker.vision.sight import HUB_MODULES, VisionModel, from_hub, open_tower
+from penstock_worker.weights.files import safetensors_tensors
+from penstock_worker.weights.lacking_names import tower_name
 from tests.worker.quantised_checkpoints import compressed
 from tests.worker.quantised_writers import packed
 from tests.worker.vision.pictures import picture
@@ -189,3 +191,53 @@ def test_a_table_of_other_positions_is_refused_before_memory_is_taken(tmp_path: 
     other: ModelConfig = msgspec.structs.replace(config, vision=vision)
     with pytest.raises(UnsupportedModel, match=r"position_embedding.weight has shape \(64, 48\)"):
         VisionModel(other, open_tower(files, torch.float32))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("case", CASES)
+def test_a_tensor_that_is_lacking_is_called_as_in_the_files(case: str, tmp_path: Path) -> None:
+    """As it was before it was taken away."""
+    _, files = saved(make_theirs(case), tmp_path)
+    tensors = safetensors_tensors(files.files, from_hub)
+    needed = {name: each for name, each in tensors.items() if not name.startswith("head.")}
+    for name, each in needed.items():
+        rest = {ours: other for ours, other in tensors.items() if ours != name}
+        called = tower_name(name, rest, from_hub, HUB_MODULES)
+        assert each.name in called.split(" or "), (name, called)
+
+
+def test_a_tower_says_so(tmp_path: Path) -> None:
+    config, files = saved(make_theirs("llava"), tmp_path)
+    bias = "model.vision_tower.encoder.layers.1.self_attn.k_proj.bias"
+    (lacking,) = (name for name in load_file(files.files[0]) if name.endswith(bias[-40:]))
+    rewritten(files, lambda all_: {name: each for name, each in all_.items() if name != lacking})
+    with pytest.raises(UnsupportedModel, match=rf"lacks the tensor {re.escape(lacking)} of shape"):
+        opened(config, files)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_numbers_that_are_none_are_refused_with_the_tensors_name(
+    value: float, tmp_path: Path
+) -> None:
+    """One is enough, and would otherwise be said of every picture."""
+    config, files = saved(make_theirs("llava"), tmp_path)
+    names: list[str] = []
+
+    def change(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        names.extend(name for name in tensors if name.endswith("layers.0.mlp.fc1.weight"))
+        changed = {name: each.clone() for name, each in tensors.items()}
+        changed[names[0]][3, 5] = value
+        return changed
+
+    rewritten(files, change)
+    with pytest.raises(UnsupportedModel, match=rf"{re.escape(names[0])} holds numbers that aren't"):
+        opened(config, files)
+
+
+def test_more_layers_than_config_json_says_are_refused(tmp_path: Path) -> None:
+    config, files = saved(make_theirs("gemma3"), tmp_path)
+    assert config.vision is not None
+    fewer = msgspec.structs.replace(config.vision.tower, num_layers=2)
+    vision = msgspec.structs.replace(config.vision, tower=fewer)
+    with pytest.raises(UnsupportedModel, match=r"doesn't use: .*layers\.2\."):
+        opened(msgspec.structs.replace(config, vision=vision), files)

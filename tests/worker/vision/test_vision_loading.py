@@ -167,7 +167,7 @@ def test_a_tower_that_the_files_dont_hold_is_refused_by_name(folder: Path, tmp_p
     vision = prepared.decoder.vision
     assert vision is not None
     for tower, wanted in (
-        (msgspec.structs.replace(vision.tower, num_layers=9), "layers.3.norm1.weight"),
+        (msgspec.structs.replace(vision.tower, num_layers=9), r"layers\.3\.layer_norm1\.weight"),
         (msgspec.structs.replace(vision.tower, hidden_size=1 << 15, num_heads=8), "shape"),
         (msgspec.structs.replace(vision.tower, first_norm=False), "doesn't use: .*pre_layrnorm"),
     ):

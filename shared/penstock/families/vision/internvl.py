@@ -9,7 +9,6 @@ from __future__ import annotations
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families.bounds import layer_count
 from penstock.families.hub_defaults import QWEN2_DEFAULTS, QWEN3_MOE_DEFAULTS
 from penstock.families.llama import LLAMA
 from penstock.families.qwen2 import QWEN2
@@ -23,8 +22,8 @@ from penstock.families.vision.reading import (
     VisionFamily,
     activation,
     bounded,
-    computed_layers,
     heads,
+    layers_up_to,
     only_colours,
     patches_in_row,
     projector_activation,
@@ -74,7 +73,7 @@ def _tower(section: Fields, layer: int) -> tuple[TowerSpec, int]:
     tower = TowerSpec(
         hidden_size=hidden,
         intermediate_size=bounded(section, "intermediate_size", MAX_WIDTH),
-        num_layers=computed_layers(section, layer, layer_count(section, "num_hidden_layers")),
+        **layers_up_to(section, layer),
         num_heads=heads(section, "num_attention_heads", hidden),
         patch=patch,
         norm=norm,

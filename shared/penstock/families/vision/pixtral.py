@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import UnsupportedModel
-from penstock.families.bounds import layer_count
 from penstock.families.hub_defaults import MINISTRAL3_DEFAULTS
 from penstock.families.mistral import MISTRAL
 from penstock.families.vision.reading import (
@@ -20,8 +19,8 @@ from penstock.families.vision.reading import (
     VisionFamily,
     activation,
     bounded,
-    computed_layers,
     heads,
+    layers_up_to,
     only_colours,
     projector_activation,
 )
@@ -60,7 +59,7 @@ def pixtral_tower(section: Fields, layer: int) -> TowerSpec:
     tower = TowerSpec(
         hidden_size=hidden,
         intermediate_size=bounded(section, "intermediate_size", MAX_WIDTH),
-        num_layers=computed_layers(section, layer, layer_count(section, "num_hidden_layers")),
+        **layers_up_to(section, layer),
         num_heads=heads(section, "num_attention_heads", hidden),
         patch=bounded(section, "patch_size", MAX_PATCH),
         norm=NormSpec(kind="rms", eps=EPS),

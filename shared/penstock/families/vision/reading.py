@@ -149,11 +149,10 @@ def _vit(
     hidden = bounded(section, "hidden_size", MAX_WIDTH)
     patch = bounded(section, "patch_size", MAX_PATCH)
     image = bounded(section, "image_size", MAX_PIXELS)
-    count = layer_count(section, "num_hidden_layers")
     tower = TowerSpec(
         hidden_size=hidden,
         intermediate_size=bounded(section, "intermediate_size", MAX_WIDTH),
-        num_layers=computed_layers(section, layer, count),
+        **layers_up_to(section, layer),
         num_heads=heads(section, "num_attention_heads", hidden, 16 if fractional else 12),
         patch=patch,
         norm=NormSpec(kind="layer", eps=section.number("layer_norm_eps", eps), bias=True),
@@ -180,6 +179,13 @@ def only_colours(section: Fields, *keys: str) -> None:
     for key in keys:
         if section.integer(key, 3) != 3:
             raise section.wrong(key, "3")
+
+
+def layers_up_to(section: Fields, layer: int) -> dict[str, Any]:
+    """TowerSpec's num_layers and unread_layers, if the output of that layer is taken."""
+    count = layer_count(section, "num_hidden_layers")
+    computed = computed_layers(section, layer, count)
+    return {"num_layers": computed, "unread_layers": count - computed}
 
 
 def computed_layers(section: Fields, layer: int, count: int) -> int:

@@ -35,10 +35,13 @@ class MmprojFile(NamedTuple):
 
     def activation(self, gelu: str) -> Any:
         """gelu: what use_gelu means in this family."""
-        flags = self.file.metadata
-        if flags.get("clip.use_silu"):
+        flags = Fields(self.file.metadata, str(self.file.path))
+        silu, is_gelu = (flags.flag(f"clip.use_{each}", False) for each in ("silu", "gelu"))
+        if silu and is_gelu:
+            raise flags.wrong("clip.use_silu", "false, beside clip.use_gelu,")
+        if silu:
             return "silu"
-        return gelu if flags.get("clip.use_gelu") else "quick_gelu"
+        return gelu if is_gelu else "quick_gelu"
 
     def tower(
         self, norm: str, *, eps: float | None = None, inner: int = 0, **parts: Any

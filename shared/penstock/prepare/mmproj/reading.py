@@ -28,7 +28,7 @@ from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import MediaFacts
 from penstock.model.projector_spec import MLPProjector, ShuffleProjector, SquareMLPProjector
 from penstock.model.tower_spec import LearnedPositions, RotaryPositions, VisionSpec
-from penstock.prepare.checkpoint import odd_values_refused
+from penstock.prepare.checkpoint import check_towers, odd_values_refused
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.prepare.mmproj.deepseek_ocr import deepseek_ocr, deepseek_ocr2
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
@@ -283,9 +283,10 @@ def read_mmproj(
             own = MmprojFile(file, _keys(file, "clip.audio"), text)
             audio, heard = kind.ears(own, MmprojTokens(tokenizer_json, where))
             kinds |= heard
-    if isinstance(found, AudioSpec):
-        return msgspec.structs.replace(text, audio=found), MediaFacts(kinds=kinds)
-    return msgspec.structs.replace(text, vision=found, audio=audio), MediaFacts(kinds=kinds)
+    parts = {"audio": found} if kind.hears else {"vision": found, "audio": audio}
+    config = msgspec.structs.replace(text, **parts)
+    check_towers(config, where)
+    return config, MediaFacts(kinds=kinds)
 
 
 def _kind(stated: Fields, where: str) -> MmprojKind:
