@@ -106,6 +106,8 @@ class MmprojNames:
             self._whole["v.position_embd.weight"] = "positions_before_class"
         if kind == "kimik25":
             self._whole["v.position_embd.weight"] = "position_grid"
+        if kind == "step3vl":
+            self._modules |= {"mm.0": "projector.halving.0", "mm.1": "projector.halving.1"}
         if kind == "minicpmv4_6":
             self._modules |= {"mm.up": "projector.1", "mm.down": "projector.2"}
         self._in_layer = IN_LAYER | (_SWAPPED if _is_swapped(file) else {})

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.worker.models import gguf_keys as keys
+from tests.worker.models import step_files
 from tests.worker.models import test_gguf_m3 as minimax_m3
 from tests.worker.models import test_recurrent_gguf as recurrent
 from tests.worker.models.gguf_writing import Conversion, Made, write
@@ -83,6 +84,7 @@ TEXT_HALVES["llama4_text"] = CONVERSIONS["llama4-of-four"]
 TEXT_HALVES["paddleocr_vl_text"] = Conversion(gguf.MODEL_ARCH.PADDLEOCR, sections)
 TEXT_HALVES["deepseek_v3"] = CONVERSIONS["deepseek-v3-plain"]
 TEXT_HALVES["deepseek_ocr2_text"] = Conversion(gguf.MODEL_ARCH.DEEPSEEK2OCR, keys.deepseek_ocr2)
+TEXT_HALVES["step3p5"] = step_files.GGUF
 RECURRENT_HALVES = {
     "lfm2": recurrent.CONVERSIONS["lfm2"],
     "qwen3_5_text": recurrent.CONVERSIONS["qwen35"],

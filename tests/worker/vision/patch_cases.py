@@ -115,6 +115,39 @@ NEVER_LARGER = PatchImages(
     frames=1,
     most_side=64,
 )
+STEP_TOWER: dict[str, Any] = {
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "image_size": 48,
+    "patch_size": 4,
+    "mlp_ratio": 1.5,
+    "initializer_range": 0.2,
+    "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0},
+}
+
+
+def step(rope_theta: float, *, bias: bool) -> Case:
+    """bias: of the product behind the convolutions."""
+    rope = STEP_TOWER["rope_parameters"] | {"rope_theta": rope_theta}
+    return Case(
+        "Step3p7",
+        {
+            "text_config": {
+                key: value for key, value in (WIDE | STEP).items() if value is not None
+            },
+            "vision_config": STEP_TOWER | {"rope_parameters": rope},
+            "image_token_id": PLACEHOLDER,
+            "projector_bias": bias,
+        },
+        WindowedImages(
+            pixels=COLOURS, whole=48, tile=32, longest=640, patch=4, whole_rows=9, tile_rows=4
+        ),
+        make_turned,
+        "Step3p7ForConditionalGeneration",
+    )
+
+
 OF_PATCHES: dict[str, Case] = {
     "qwen3.5": Case(
         "Qwen3_5",
@@ -237,31 +270,8 @@ OF_PATCHES: dict[str, Case] = {
         with_moonvit,
         "KimiVLForConditionalGeneration",
     ),
-    "step-3.7": Case(
-        "Step3p7",
-        {
-            "text_config": {
-                key: value for key, value in (WIDE | STEP).items() if value is not None
-            },
-            "vision_config": {
-                "hidden_size": 48,
-                "num_hidden_layers": 3,
-                "num_attention_heads": 4,
-                "image_size": 48,
-                "patch_size": 4,
-                "mlp_ratio": 1.5,
-                "initializer_range": 0.2,
-                "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0},
-            },
-            "image_token_id": PLACEHOLDER,
-            "projector_bias": True,
-        },
-        WindowedImages(
-            pixels=COLOURS, whole=48, tile=32, longest=640, patch=4, whole_rows=9, tile_rows=4
-        ),
-        make_turned,
-        "Step3p7ForConditionalGeneration",
-    ),
+    "step-3.7": step(100.0, bias=True),
+    "step-3.7-files": step(10_000.0, bias=False),  # GGUF files say no other theta
     "molmo2": Case(
         "Llava",
         {

@@ -174,7 +174,30 @@ def axis_after_axis(rows: Tensor, heads: int) -> Tensor:
     return torch.stack([each[number] for number in order], 1).flatten(0, 1)
 
 
+# Step3-VL and Step 3.7.
+
+
+def step3vl(writer: Writer, config: Any) -> None:
+    writer.add_vision_attention_layernorm_eps(config.vision_config.layer_norm_eps)
+    writer.add_vision_projector_scale_factor(4)
+    writer.add_vision_preproc_image_size(640)
+
+
+def step3vl_parts(name: str, tensor: Tensor, config: Any) -> Parts:
+    for theirs, own in (
+        ("vision_model.vit_downsampler1", "mm.0"),
+        ("vision_model.vit_downsampler2", "mm.1"),
+        ("vit_large_projector", "mm.model.fc"),
+        ("positional_embedding", "positional_embedding.weight"),
+        (".gamma", ".weight"),
+        ("in_proj_", "in_proj."),
+    ):
+        name = name.replace(theirs, own)
+    yield name, tensor
+
+
 KINDS = {
+    "step3vl": Kind("step3vl", of_clip, step3vl, step3vl_parts),
     "llava-next": Kind("mlp", of_clip, llava_next, llava_next_parts),
     "granite-vision": Kind("mlp", of_clip, llava_next, llava_next_parts),
     "minimax-m3": Kind("minimax_m3", lambda config: 2016, minimax_m3, minimax_m3_parts),

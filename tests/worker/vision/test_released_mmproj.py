@@ -14,12 +14,12 @@ import torch
 from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import WeightFiles
-from penstock.model.image_facts import ImagePreparation, PatchImages
+from penstock.model.image_facts import ImagePreparation, PatchImages, WindowedImages
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.model.video_facts import FrameSampling, GroupTexts, VideoFrames
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
-from tests.shared.media.media_tokenizer import MINIMAX, OF_VIDEOS, tokenizer
+from tests.shared.media.media_tokenizer import MINIMAX, OF_VIDEOS, STEP, tokenizer
 from tests.worker.vision.mmproj_writer import write_mmproj, write_text_half
 from tests.worker.vision.newer_cases import ANYRES
 from tests.worker.vision.pictures import picture
@@ -41,6 +41,18 @@ KIMI = PatchImages(
 M3 = PatchImages(pixels=known(3), min_pixels=3136, max_pixels=451_584, patch=4, merge=2)
 NEXT = msgspec.structs.replace(ANYRES, pixels=known(3))
 PREPARED: dict[str, tuple[str, ImagePreparation]] = {
+    "step3vl": (
+        "step-3.7-files",
+        WindowedImages(
+            pixels=known(2),
+            whole=48,
+            tile=144,
+            longest=640,
+            patch=4,
+            whole_rows=9,
+            tile_rows=81,
+        ),
+    ),
     "kimi-k25": ("kimi-k25", KIMI),
     "kimi-vl": ("kimi-vl", msgspec.structs.replace(KIMI, max_pixels=65_536)),
     "minimax-m3": ("minimax-m3", M3),
@@ -60,7 +72,7 @@ PREPARED: dict[str, tuple[str, ImagePreparation]] = {
     ),
 }
 """The tiny model that has the tower of each kind of file, and how its pictures are prepared."""
-TOKENS = ("<|media_pad|>", "<|IMAGE_PLACEHOLDER|>", *MINIMAX)
+TOKENS = ("<|media_pad|>", "<|IMAGE_PLACEHOLDER|>", *MINIMAX, *STEP)
 
 
 def vocabulary() -> bytes:
@@ -68,15 +80,15 @@ def vocabulary() -> bytes:
 
 
 def alike(spec: VisionSpec) -> VisionSpec:
-    """Without what tells in which order a file has a head's pairs."""
-    positions = spec.tower.positions
+    """Without what tells in which order a file has a head's pairs, and how much more it has than is
+    read."""
+    tower = msgspec.structs.replace(spec.tower, together=0, unread_layers=0)
+    positions = tower.positions
     if not isinstance(positions, RotaryPositions):
-        return spec
+        return msgspec.structs.replace(spec, tower=tower)
     order = dict.fromkeys(("by_turns", "columns_first", "adjacent", "by_axes"), False)
     plain = msgspec.structs.replace(positions, **order)
-    return msgspec.structs.replace(
-        spec, tower=msgspec.structs.replace(spec.tower, positions=plain, together=0)
-    )
+    return msgspec.structs.replace(spec, tower=msgspec.structs.replace(tower, positions=plain))
 
 
 @pytest.mark.parametrize("kind", PREPARED)
@@ -115,8 +127,11 @@ def written(kind: str, folder: Path, key: str, value: Any) -> tuple[Path, Path]:
             tensors.pop(key)
             if value is not None:
                 tensors[key] = value
-        else:
+        elif isinstance(value, list):
             writer.kv_data[0][key].value = value
+        else:
+            stored = gguf.GGUFValueType.get_type(value)
+            writer.kv_data[0][key] = gguf.GGUFValue(value, stored)
 
     write_released(mmproj, kind, theirs, hub.files.files, change)
     return text, mmproj
@@ -165,6 +180,60 @@ REFUSED: dict[str, tuple[str, str, Any, str]] = {
         "clip.vision.image_min_pixels",
         5000,
         "image_min_pixels is 5000; at most 4096",
+    ),
+    "a norm without an epsilon": (
+        "paddleocr-vl",
+        "clip.vision.attention.layer_norm_epsilon",
+        0.0,
+        "the eps of a norm of the tower (layer_norm_eps, rms_norm_eps) is 0.0; it must be",
+    ),
+    "an epsilon below nothing, of a projector": (
+        "kimi-k25",
+        "clip.vision.attention.layer_norm_epsilon",
+        -1.0,
+        "the eps of a norm of the tower (layer_norm_eps, rms_norm_eps) is -1.0; it must be",
+    ),
+    "an epsilon that is no number": (
+        "llava-next",
+        "clip.vision.attention.layer_norm_epsilon",
+        float("nan"),
+        "attention.layer_norm_epsilon is nan; a finite number",
+    ),
+    "an activation that is neither": (
+        "minimax-m3",
+        "clip.use_gelu",
+        1,
+        "clip.use_gelu is 1; true or false is needed",
+    ),
+    "two activations": (
+        "minimax-m3",
+        "clip.use_silu",
+        True,
+        "clip.use_silu is True; false, beside clip.use_gelu, is needed",
+    ),
+    "another downsampling": (
+        "step3vl",
+        "clip.vision.projector.scale_factor",
+        2,
+        "projector.scale_factor is 2; 4 is needed",
+    ),
+    "a square of no whole rows": (
+        "step3vl",
+        "clip.vision.image_size",
+        40,
+        "image_size is 40; a multiple of 16",
+    ),
+    "pictures smaller than the square": (
+        "step3vl",
+        "clip.vision.preproc_image_size",
+        40,
+        "preproc_image_size is 40; 48 to",
+    ),
+    "a table of no square, of Step3-VL": (
+        "step3vl",
+        "v.position_embd.weight",
+        torch.zeros(143, 48),
+        "v.position_embd has 143 rows",
     ),
     "a first product of nothing": (
         "minimax-m3",
@@ -222,7 +291,7 @@ REFUSED: dict[str, tuple[str, str, Any, str]] = {
 def test_what_a_file_says_is_refused_by_name(case: str, tmp_path: Path) -> None:
     kind, key, value, said = REFUSED[case]
     text, mmproj = written(kind, tmp_path, key, value)
-    with pytest.raises(UnsupportedModel, match=said):
+    with pytest.raises(UnsupportedModel, match=re.escape(said)):
         read_mmproj(mmproj, read_config(GGUFFile(text)), vocabulary())
 
 
@@ -233,6 +302,25 @@ LACKING: dict[str, tuple[str, str, Any, str]] = {
     "a norm": ("llava-next", "v.pre_ln.weight", None, "lacks the tensor v.pre_ln.weight"),
     "the class token": ("llava-next", "v.position_embd.weight", None, "v.position_embd.weight of"),
     "the first product": ("minimax-m3", "mm.merger.fc1.weight", None, "mm.merger.fc1.weight of"),
+    "a convolution": ("step3vl", "mm.1.bias", None, "lacks the tensor mm.1.bias of shape"),
+    "a layer too many": (
+        "kimi-vl",
+        "clip.vision.block_count",
+        2,
+        "tensors that the model doesn't use: v.blk.2.",
+    ),
+    "a norm that is no number": (
+        "paddleocr-vl",
+        "v.post_ln.weight",
+        torch.full((48,), torch.nan),
+        "tensor v.post_ln.weight holds numbers that aren't finite",
+    ),
+    "an infinite number": (
+        "minimax-m3",
+        "mm.2.bias",
+        torch.full((96,), torch.inf),
+        "tensor mm.2.bias holds numbers that aren't finite",
+    ),
     "another shape": ("kimi-vl", "mm.1.weight", torch.zeros(192, 48), "mm.1.weight has shape"),
 }
 

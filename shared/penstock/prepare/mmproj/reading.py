@@ -49,6 +49,7 @@ from penstock.prepare.mmproj.minimax_m3 import minimax_m3
 from penstock.prepare.mmproj.paddleocr_vl import paddleocr_vl
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
 from penstock.prepare.mmproj.sounds import granite_speech, qwen2_audio, voxtral
+from penstock.prepare.mmproj.step3vl import step3vl
 from penstock.prepare.mmproj.videos import with_videos
 from penstock.prepare.picture_readers import BEGIN, END, MAX_TILES, NAFLEX_BEGIN, NAFLEX_END
 
@@ -244,6 +245,7 @@ KINDS: dict[str, MmprojKind] = {
     "kimik25": MmprojKind("Kimi K2.5 or K2.6", ("deepseek_v3",), kimi_k25),
     "kimivl": MmprojKind("Kimi-VL", ("deepseek_v3",), kimi_vl),
     "paddleocr": MmprojKind("PaddleOCR-VL", ("qwen2",), paddleocr_vl),
+    "step3vl": MmprojKind("Step3-VL or Step 3.7", ("step3p5", "qwen3"), step3vl),
     "minimax_m3": MmprojKind("MiniMax M3", ("minimax_m3",), minimax_m3),
     "internvl": MmprojKind("InternVL 3", ("qwen2", "qwen3", "qwen3_moe", "llama"), internvl),
     "qwen2a": MmprojKind("Qwen2-Audio", ("qwen2",), qwen2_audio, hears=True),

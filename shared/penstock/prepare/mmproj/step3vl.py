@@ -1,0 +1,59 @@
+"""mmproj files of Step3-VL and Step 3.7: one tower, a perception encoder.
+
+Source: llama.cpp's converter, and the makers' processor for what no file says.
+"""
+
+from __future__ import annotations
+
+from penstock.model.document_spec import QUARTER
+from penstock.model.image_facts import WindowedImages
+from penstock.model.projector_spec import HalvingProjector
+from penstock.model.tower_spec import RotaryPositions, VisionSpec
+from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, MAX_SIDE
+from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
+
+TOKEN = "<im_patch>"
+TILE_SQUARES = 9
+"""Squares of patches in a row of a window: 504 pixels of the release's 56, which llama.cpp has
+built in."""
+LONGEST = 3024
+"""Side to which a picture is made smaller, where the file doesn't say; pixels."""
+
+
+def step3vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    keys = found.keys
+    if keys.integer("projector.scale_factor", QUARTER) != QUARTER:
+        raise keys.wrong("projector.scale_factor", str(QUARTER))
+    tower = found.tower(
+        "layer",
+        activation=found.activation("gelu"),
+        first_norm=True,
+        layer_scale=True,
+        positions=RotaryPositions(
+            table=side_of_table(found), by_edges=True, columns_first=True, adjacent=True
+        ),
+    )
+    if tower.head_dim % 4:
+        raise keys.wrong("attention.head_count", "heads of a multiple of 4 numbers")
+    (whole, _), square = found.side(), tower.patch * QUARTER
+    if whole % square:
+        raise keys.wrong("image_size", f"a multiple of {square}")
+    longest = keys.integer("preproc_image_size", LONGEST)
+    if not whole <= longest <= MAX_SIDE:
+        raise keys.wrong("preproc_image_size", f"{whole} to {MAX_SIDE}")
+    preparation = WindowedImages(
+        pixels=found.pixels(2, CLIP_MEAN, CLIP_STD),
+        whole=whole,
+        tile=TILE_SQUARES * square,
+        longest=longest,
+        patch=tower.patch,
+        whole_rows=(whole // square) ** 2,
+        tile_rows=TILE_SQUARES**2,
+    )
+    around = (preparation.begin, preparation.end, preparation.row_end)
+    for text in (*around, preparation.tile_begin, preparation.tile_end):
+        tokens.id_of(text)
+    token, token_id = tokens.id_of(TOKEN)
+    projector = HalvingProjector(bias=found.has("mm.model.fc.bias"))
+    vision = VisionSpec(tower=tower, projector=projector)
+    return vision, of_pictures(preparation, token, token, token_id)
