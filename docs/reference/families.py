@@ -80,10 +80,13 @@ GGUF_OF = {"gemma4_unified": "gemma4"}
 TOWERS_FROM_MEMORY = {
     "deepseek_ocr",
     "deepseek_ocr2",
+    "deepseek_vl",
+    "deepseek_vl_hybrid",
     "gemma3n",
     "glm4v",
     "glm_ocr",
     "granite_speech",
+    "janus",
     "lfm2_vl",
     "llava_next",
     "molmo2",

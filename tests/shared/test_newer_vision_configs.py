@@ -8,11 +8,23 @@ from typing import Any
 import pytest
 
 from penstock.errors import UnsupportedModel
+from penstock.families.vision.deepseek_ocr2 import NECK_NORM
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import LatentSpec
-from penstock.model.projector_spec import SquarePoolProjector, TwiceProjector, WindowProjector
-from penstock.model.tower_spec import AxialPositions, LearnedPositions, MergingSpec, RotaryPositions
+from penstock.model.projector_spec import (
+    SquarePoolProjector,
+    TwiceProjector,
+    TwoTowersProjector,
+    WindowProjector,
+)
+from penstock.model.tower_spec import (
+    AxialPositions,
+    LearnedPositions,
+    MergingSpec,
+    RotaryPositions,
+    WindowSpec,
+)
 from penstock.prepare.hub_config import read_config
 from tests.shared.newer_vision_configs import FROM_MEMORY
 from tests.shared.releases.reading import RELEASES
@@ -247,6 +259,66 @@ def test_what_is_not_served_is_refused_by_name(
 ) -> None:
     with pytest.raises(UnsupportedModel, match=named):
         read(model, **changes)
+
+
+def test_deepseek_vl_and_janus_see_alike() -> None:
+    deepseek, janus = read("deepseek-vl-1.3b").vision, read("janus-pro-1b").vision
+    assert deepseek is not None
+    tower = deepseek.tower
+    assert (tower.num_layers, tower.head_dim, tower.last_norm) == (24, 64, True)
+    assert tower.positions == LearnedPositions(side=24)
+    assert (deepseek.image_size, deepseek.patches_in_row) == (384, 1)
+    assert janus == deepseek
+
+
+def test_deepseek_vl_has_a_second_tower() -> None:
+    larger = read("deepseek-vl-7b").vision
+    smaller = read("deepseek-vl-1.3b").vision
+    assert larger is not None
+    assert smaller is not None
+    assert larger.tower == smaller.tower
+    second = larger.second
+    assert second is not None
+    assert (second.taken, second.num_layers, second.intermediate_size) == ((3, 12), 12, 3072)
+    assert second.windows == WindowSpec(side=14, whole=(2, 5, 8, 11), grid=64)
+    assert larger.projector == TwoTowersProjector(channels=256, norm=NECK_NORM)
+    assert (larger.second_size, larger.patches_in_row) == (1024, 9)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"high_res_vision_config__global_attn_indexes": []}, "at least one layer"),
+        ({"high_res_vision_config__global_attn_indexes": [12]}, "layers of 0 to 11"),
+        ({"high_res_vision_config__output_channels": 0}, "output_channels is 0"),
+        ({"high_res_vision_config__model_type": "vit"}, "model_type is 'vit'"),
+        ({"high_res_vision_config__layer_norm_eps": -1}, "layer_norm_eps.* is -1"),
+        ({"high_res_vision_config__use_rel_pos": False}, "use_rel_pos is False"),
+        ({"vision_config__model_type": "clip_vision_model"}, "siglip_vision_model is"),
+    ],
+)
+def test_other_second_towers_are_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedModel, match=said):
+        read("deepseek-vl-7b", **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"vision_config__use_qk_norm": True}, "use_qk_norm is True"),
+        ({"vision_config__depth": 3}, "depth is 3"),
+        ({"vision_config__hidden_act": "silu"}, "hidden_act is 'silu'"),
+        ({"vision_config__projection_dim": 1024}, "projection_dim is 1024"),
+        ({"vision_config__num_image_tokens": 577}, "num_image_tokens is 577"),
+        ({"vision_config__mlp_ratio": -1}, "mlp_ratio is -1"),
+        ({"vision_config__num_channels": 1}, "num_channels is 1"),
+        ({"vision_config__hidden_size": 0}, "hidden_size is 0"),
+        ({"vision_config__patch_size": 400}, "patch_size is 400; 1 to 256"),
+    ],
+)
+def test_other_towers_of_janus_are_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedModel, match=said):
+        read("janus-pro-1b", **change)
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])

@@ -20,6 +20,31 @@ from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
 
+class Neck:
+    """Two convolutions without biases, each with a norm behind it."""
+
+    def __init__(
+        self, weights: Weights, at: str, inputs: int, outputs: int, norm: NormSpec
+    ) -> None:
+        """at: how the tensors' names begin."""
+        sizes = ((inputs, outputs, 1), (outputs, outputs, 3))
+        self._each = [
+            PlaneConvolution(weights, f"{at}.{which}", *size) for which, size in enumerate(sizes)
+        ]
+        self._norms = [TowerNorm(weights, f"{at}.norm{which}", outputs, norm) for which in (0, 1)]
+
+    @property
+    def size(self) -> int:
+        """Multiplications for each place."""
+        return sum(each.size for each in self._each)
+
+    def pieces(self, tiles: Tensor, threads: RowThreads) -> Pieces[Tensor]:
+        """[tiles, rows, columns, inputs] to [tiles, rows, columns, outputs]."""
+        for convolution, norm in zip(self._each, self._norms, strict=True):
+            tiles = norm((yield from convolution.pieces(tiles, threads)))
+        return tiles
+
+
 class Convolutions:
     """Two, each with a norm behind it, and two that go two places at a time."""
 
@@ -28,29 +53,22 @@ class Convolutions:
     ) -> None:
         """channels: outputs of the first two, and of the third."""
         first, third = channels
-        self._neck = [
-            _Convolution(weights, f"projector.neck.{which}", *sizes)
-            for which, sizes in enumerate(((inputs, first, 1), (first, first, 3)))
-        ]
-        self._norms = [
-            TowerNorm(weights, f"projector.neck.norm{which}", first, norm) for which in (0, 1)
-        ]
+        self._neck = Neck(weights, "projector.neck", inputs, first, norm)
         self._smaller = [
-            _Convolution(weights, f"projector.smaller.{which}", *sizes, 3, step=2)
+            PlaneConvolution(weights, f"projector.smaller.{which}", *sizes, 3, step=2)
             for which, sizes in enumerate(((first, third), (third, outputs)))
         ]
 
     @property
     def work(self) -> int:
         """Multiplications for each output."""
-        neck = QUARTER**2 * sum(each.size for each in self._neck)
+        neck = QUARTER**2 * self._neck.size
         return neck + QUARTER * self._smaller[0].size + self._smaller[1].size
 
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         """[patches, inputs] to [tiles, rows, columns, outputs]."""
         tiles = vectors.unflatten(0, (picture.tiles, picture.rows, picture.columns))
-        for convolution, norm in zip(self._neck, self._norms, strict=True):
-            tiles = norm((yield from convolution.pieces(tiles, threads)))
+        tiles = yield from self._neck.pieces(tiles, threads)
         for convolution in self._smaller:
             tiles = yield from convolution.pieces(tiles, threads)
         return tiles
@@ -61,7 +79,7 @@ class Halving:
 
     def __init__(self, spec: HalvingProjector, weights: Weights, inputs: int, outputs: int) -> None:
         self._smaller = [
-            _Convolution(
+            PlaneConvolution(
                 weights, f"projector.halving.{which}", size, 2 * size, 3, step=2, bias=True
             )
             for which, size in enumerate((inputs, 2 * inputs))
@@ -84,7 +102,7 @@ class Halving:
         return (yield from threads.mapped(self._product, rows, each=self._product.size))
 
 
-class _Convolution:
+class PlaneConvolution:
     """A product of what lies around each place of a tile, or around every `step`-th. Beyond the
     edges are zeros."""
 

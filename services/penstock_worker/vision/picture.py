@@ -25,6 +25,7 @@ from penstock.model.projector_spec import (
     SquareMLPProjector,
     SquarePoolProjector,
     SquaresProjector,
+    TwoTowersProjector,
 )
 from penstock.model.tower_spec import VisionSpec
 from penstock_worker.media.unfit import UnfitItem
@@ -48,20 +49,18 @@ class Picture:
     columns: int
     size: tuple[int, int] = (0, 0)
     """Rows and columns of pixels before the picture was prepared, of a tower that needs them."""
-
     frames: bool = False
     """Whether the tiles are frames of a video, of a tower that makes fewer rows of these."""
-
     form: tuple[int, int] = (1, 1)
     """Rows and columns of tiles, of a tower that needs them."""
-
     shown: tuple[tuple[int, int], ...] = ()
     """Rows and columns of patches of each tile that others see, which begin at the top left; empty:
     all are seen."""
-
     behind: Picture | None = None
     """Further tiles, of another size: the whole of a picture that was cut, or what was cut of it;
     and behind these the same of a video's next frame."""
+    beside: Picture | None = None
+    """A larger one of the same, for a second tower."""
 
     pooled: Tensor | None = None
     """[rows, n] int64: which patches each row is made of, of a tower whose tiles overlap; see
@@ -144,7 +143,7 @@ def _rows_of_part(picture: Picture, spec: VisionSpec) -> int:
     """Rows of the tiles of one size, without what stands behind the last."""
     projector, picture = spec.projector, picture.merged(spec.tower.merged)
     match projector:
-        case MLPProjector():
+        case MLPProjector() | TwoTowersProjector():
             return picture.tiles * (picture.per_tile + spec.tower.keeps_class)
         case ShuffleProjector() | SquareMLPProjector() | AdapterProjector() | SquarePoolProjector():
             return picture.tiles * picture.per_tile // projector.factor**2

@@ -55,21 +55,21 @@ def read_picture(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture
     )
     if learned or isinstance(spec.projector, HalvingProjector):
         return _of_parts(tensors, spec)
-    return _of_pixels(tensors, spec)
+    return of_pixels(tensors, spec)
 
 
 def _of_any_size(
     tensors: Mapping[str, np.ndarray], spec: VisionSpec, projector: AnyresProjector
 ) -> Picture:
     if SIZE not in tensors:
-        return replace(_of_pixels(tensors, spec), frames=True)
+        return replace(of_pixels(tensors, spec), frames=True)
     _, size = _only(tensors, PIXELS, SIZE)
     if size.shape != (2,) or size.dtype != np.int32 or not (1 <= size.min() <= MAX_SIDE):
         raise UnfitPicture(f"{SIZE} is {size.dtype} of shape {size.shape}; 2 int32 are needed")
     if size.max() > MAX_SIDE:
         raise UnfitPicture(f"{SIZE} is {size.max()}; at most {MAX_SIDE} pixels are allowed")
     height, width = (int(each) for each in size)
-    plain = _of_pixels({PIXELS: tensors[PIXELS]}, spec)
+    plain = of_pixels({PIXELS: tensors[PIXELS]}, spec)
     picture = replace(plain, size=(height, width))
     form = anyres_of(picture, spec, projector).form
     if picture.tiles != 1 + form[0] * form[1]:
@@ -83,7 +83,7 @@ def _of_any_size(
 def _of_sheet(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
     """The whole of a sheet and its tiles."""
     pixels, size, grid = _only(tensors, PIXELS, SIZE, TILES)
-    plain = _of_pixels({PIXELS: pixels}, spec)
+    plain = of_pixels({PIXELS: pixels}, spec)
     for name, each in ((SIZE, size), (TILES, grid)):
         if each.shape != (2,) or each.dtype != np.int32 or not 1 <= each.min() <= MAX_SIDE:
             raise UnfitPicture(f"{name} is {each.dtype} of shape {each.shape}; 2 int32 are needed")
@@ -108,7 +108,7 @@ def _in_crops(
     tensors: Mapping[str, np.ndarray], spec: VisionSpec, projector: PooledProjector
 ) -> Picture:
     pixels, pooled, marks = _only(tensors, PIXELS, POOLED, MARKS)
-    plain = _of_pixels({PIXELS: pixels}, spec)
+    plain = of_pixels({PIXELS: pixels}, spec)
     if pooled.ndim != 2 or marks.shape != pooled.shape[:1] or not marks.size:
         raise UnfitPicture(f"{POOLED} has shape {pooled.shape}, and {MARKS} {marks.shape}")
     if {pooled.dtype, marks.dtype} != {np.dtype(np.int32)}:
@@ -210,7 +210,8 @@ def _with_grid(picture: Picture, grid: np.ndarray) -> Picture:
     return replace(picture, form=(rows, columns)) if tiles else picture
 
 
-def _of_pixels(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
+def of_pixels(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
+    """Tiles of one size, in pixels. Raises UnfitPicture."""
     (pixels,) = _only(tensors, PIXELS)
     tower, pixels = spec.tower, _floats(pixels, 4)
     tiles, channels, height, width = pixels.shape

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from penstock.errors import UnsupportedModel
 from penstock.model.document_spec import DocumentProjector, PageProjector
 from penstock.model.layer_spec import NormSpec
 from penstock.model.projector_spec import (
@@ -27,6 +28,7 @@ from penstock.model.projector_spec import (
     SquareMLPProjector,
     SquarePoolProjector,
     TwiceProjector,
+    TwoTowersProjector,
     WindowProjector,
 )
 from penstock.model.tower_spec import TowerSpec, VisionSpec
@@ -41,6 +43,7 @@ from penstock_worker.vision.pages import Pages
 from penstock_worker.vision.picture import Picture, anyres_of, in_lines, in_squares, pooled_side
 from penstock_worker.vision.rows import ONE_THREAD, RowThreads
 from penstock_worker.vision.sheets import Sheets
+from penstock_worker.vision.two_towers import TwoTowers
 from penstock_worker.vision.window_queries import Windows
 from penstock_worker.weights.weights import Weights
 
@@ -272,6 +275,10 @@ def load_projector(
             return Halving(projector, weights, inputs, outputs)
         case PooledProjector():
             return Crops(projector, weights, inputs, outputs)
+        case TwoTowersProjector() if spec.second is not None:
+            return TwoTowers(spec, projector, spec.second, weights, outputs, threads)
+        case TwoTowersProjector():
+            raise UnsupportedModel("two towers are needed, and one is described")
         case DocumentProjector():
             return Documents(spec.tower, projector, weights, outputs, threads)
         case PageProjector():

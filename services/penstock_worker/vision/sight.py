@@ -17,6 +17,7 @@ from penstock.model.media_facts import Preparation
 from penstock.model.tower_spec import LearnedPositions, VisionSpec
 from penstock.model.video_facts import VideoPreparation
 from penstock_worker.media.pieces import MILLION, Pieces, whole
+from penstock_worker.vision.aligner_names import of_aligner
 from penstock_worker.vision.crops import of_crops
 from penstock_worker.vision.document_names import DOCUMENT_MODULES, of_document
 from penstock_worker.vision.mmproj_names import mmproj_name, mmproj_tensors
@@ -29,6 +30,7 @@ from penstock_worker.vision.rows import RowThreads
 from penstock_worker.vision.sheets import TOWER as SHEET_TOWER
 from penstock_worker.vision.sheets import of_sheet
 from penstock_worker.vision.tower import Tower
+from penstock_worker.vision.two_towers import read_both
 from penstock_worker.weights.opening import open_tower_weights
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.weights import Weights
@@ -138,6 +140,8 @@ class VisionModel:
 
     def read(self, tensors: Mapping[str, np.ndarray]) -> Picture:
         """Returns the picture that an item's tensors hold. Raises UnfitPicture."""
+        if self.spec.second is not None:
+            return read_both(tensors, self.spec, self.spec.second)
         picture = read_picture(tensors, self.spec)
         positions = self.spec.tower.positions
         if isinstance(positions, LearnedPositions) and not positions.stretched:
@@ -178,15 +182,11 @@ class VisionModel:
         return layout.as_they_came(torch.cat((rows, *levels), 1)).contiguous()
 
 
-# Names of the tensors of towers and projectors in checkpoints of the hub, and ours.
-#
-# Several namings occur: CLIP's and SigLIP's, which differ in prefixes alone, Qwen's, InternVL's,
-# Pixtral's and Llama 4's. Releases of transformers have put different prefixes before each; none of
-# them tells anything.
+# Names of tensors in checkpoints of the hub, and ours. Prefixes before them tell nothing.
 
 _TOWER = re.compile(
     r"^(?:model\.)?"
-    rf"(?:{SHEET_TOWER}|vision_tower\.vision_model|vision_tower|vision_model|vision_encoder|visual\.vision_model|visual)\."
+    rf"(?:{SHEET_TOWER}|vision_tower\.vision_model|vision_tower|vision_model\.vision_model|vision_model|vision_encoder|visual\.vision_model|visual)\."
 )
 _PROJECTOR = re.compile(
     r"^(?:model\.)?(?:multi_modal_projector|vision_projection|mlp_AR|mlp1|mm_projector|projector|connector|merger|embed_vision|vision_embedder)\."
@@ -346,7 +346,7 @@ def from_hub(name: str) -> str | None:
     name stays as it is, without its prefix."""
     if _NOT_NEEDED.search(name):
         return None
-    for of_family in (of_document, of_sheet, of_perception, of_crops):
+    for of_family in (of_document, of_sheet, of_perception, of_crops, of_aligner):
         if (found := of_family(name)) is not None:
             return found
     if _TOWER.match(name):
@@ -362,9 +362,7 @@ def from_hub(name: str) -> str | None:
     return "projector.newline" if _NEWLINE.match(name) else None
 
 
-HUB_MODULES = frozenset().union(
-    *(_IN_LAYER, _OF_TOWER, _OF_PROJECTOR, DOCUMENT_MODULES, PERCEPTION_MODULES)
-)
+HUB_MODULES = {*_IN_LAYER, *_OF_TOWER, *_OF_PROJECTOR, *DOCUMENT_MODULES, *PERCEPTION_MODULES}
 """Modules in the names that from_hub knows."""
 open_tower = partial(
     open_tower_weights,

@@ -93,6 +93,20 @@ class Weights:
         mine._taken = self._taken | {name for name in self._tensors if cut.elsewhere(name)}
         return mine
 
+    def part(self, prefix: str) -> Weights:
+        """Returns the weights whose names begin so, by their names without it. Here they count as
+        taken."""
+        inner = copy(self)
+        inner._tensors = {
+            name.removeprefix(prefix): each
+            for name, each in self._tensors.items()
+            if name.startswith(prefix)
+        }
+        inner._taken = set()
+        inner._named = lambda name: self._named(prefix + name)
+        self.ignore_those(lambda name: name.startswith(prefix))
+        return inner
+
     def with_tensors(self, tensors: dict[str, StoredTensor]) -> Weights:
         """Returns the weights with some tensors in the place of theirs, or beside them."""
         other = copy(self)

@@ -35,6 +35,7 @@ from penstock.model.image_facts import (
     SheetImages,
     SlicedImages,
     TiledImages,
+    TwofoldImages,
     WindowedImages,
 )
 from penstock.model.media_facts import MediaFacts, MediaKind, Preparation
@@ -118,7 +119,7 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
             return _of_pooled(preparation, VideoShape.of(shape))
         case SlicedFrames():
             return _of_sliced(preparation, VideoShape.of(shape))
-        case FixedImages():
+        case FixedImages() | TwofoldImages():
             return _Runs((ItemRun("", preparation.rows),))
         case ScannedImages():
             return _of_crops(preparation, _size(shape))

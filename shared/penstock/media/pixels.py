@@ -20,6 +20,7 @@ from penstock.model.image_facts import (
     Pixels,
     SheetImages,
     SlicedImages,
+    TwofoldImages,
     WindowedImages,
 )
 from penstock.model.media_facts import Preparation
@@ -28,6 +29,8 @@ from penstock.model.video_facts import SlicedFrames, VideoFrames, VideoPreparati
 
 PIXELS = "pixels"
 """Name of a prepared picture's array: uint8 [tiles, height, width, 3]."""
+LARGE = "large"
+"""Name of a further array of a TwofoldImages: uint8 [1, height, width, 3]."""
 SIZE = "size"
 """Name of an AnyresImages' array: int32 [2], height and width of the picture itself."""
 SHAPES = "shapes"
@@ -52,10 +55,11 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
     pixel_values: float32 [tiles, 3, height, width]; for a PatchImages [patches, 3 * frames * patch
     * patch], with grid_thw int32 [3], (1, height, width) in patches; for pictures in parts
     [patches, 3 * patch * patch], where colours come first, with spatial_shapes int32
-    [parts, 2]; for an AnyresImages with image_size int32 [2], (height, width) of the picture
-    itself; for a SheetImages with image_size, that of the picture on its sheet, and tile_grid int32
-    [2], rows and columns of tiles, of which the whole is the first; for an OverlappingImages with
-    pooled int32 [rows, patches] and marks int32 [rows], see `overlaps.pooled`.
+    [parts, 2]; for a TwofoldImages with large_pixel_values; for an AnyresImages with image_size
+    int32 [2], (height, width) of the picture itself; for a SheetImages with image_size, that of the
+    picture on its sheet, and tile_grid int32 [2], rows and columns of tiles, of which the whole is
+    the first; for an OverlappingImages with pooled int32 [rows, patches] and marks int32 [rows],
+    see `overlaps.pooled`.
     arrays: of the prepared item, see `penstock.media.prepared`.  Raises ValueError for what no
     preparation yields.
     """
@@ -68,6 +72,14 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
             raise ValueError("a prepared picture in tiles has a size of two int32")
         values = np.stack([_numbers(tile, image.pixels) for tile in pixels])
         return {"pixel_values": values, "image_size": size}
+    if isinstance(image, TwofoldImages):
+        large = _bytes(arrays.get(LARGE), "a prepared picture has a large one", "tiles")
+        if len(pixels) != 1 or len(large) != 1:
+            raise ValueError("a prepared picture is one tile of each size here")
+        return {
+            "pixel_values": _numbers(pixels[0], image.pixels)[None],
+            "large_pixel_values": _numbers(large[0], image.large_pixels)[None],
+        }
     if isinstance(image, SheetImages):
         return _on_sheet(image, pixels, arrays.get(GRID))
     if isinstance(image, OverlappingImages):

@@ -32,7 +32,7 @@ from penstock.media.layout import (
     patch_size,
     tile_grid,
 )
-from penstock.media.pixels import GRID, PIXELS, SHAPES, SIZE
+from penstock.media.pixels import GRID, LARGE, PIXELS, SHAPES, SIZE
 from penstock.model.image_facts import (
     AnyresImages,
     CanvasImages,
@@ -50,6 +50,7 @@ from penstock.model.image_facts import (
     SheetImages,
     SlicedImages,
     TiledImages,
+    TwofoldImages,
     WindowedImages,
 )
 
@@ -90,6 +91,8 @@ def prepare(image: ImagePreparation, picture: Image.Image) -> dict[str, np.ndarr
             return _windowed(image, picture)
         case OverlappingImages():
             return _overlapping(image, picture)
+        case TwofoldImages():
+            return _twofold(image, picture)
         case SheetImages():
             shown = _resized(picture, sheets.inner(image, _size(picture)), image.pixels)
             form = np.array(sheets.grid(image, _size(picture)), np.int32)
@@ -118,8 +121,11 @@ def _filled(pixels: np.ndarray, size: Size) -> np.ndarray:
 
 def _fixed(image: FixedImages, picture: Image.Image) -> np.ndarray:
     target = image.height, image.width
+    if image.fitted:
+        inner = _within_square(picture, image.height, image.fitted, image.pixels)
+        return np.asarray(_square(inner, _background(image.pixels)))
     if image.squared:
-        picture = _square(picture, image.pixels)
+        picture = _square(picture, _background(image.pixels))
     size = image.resized if all(image.resized) else target
     if image.shortest_edge:
         size = by_shortest_edge(_size(picture), image.shortest_edge)
@@ -138,11 +144,29 @@ def _scanned(image: ScannedImages, picture: Image.Image) -> np.ndarray:
     return np.stack([_resized(each, (image.height, image.width), image.pixels) for each in shown])
 
 
-def _square(picture: Image.Image, pixels: Pixels) -> Image.Image:
+def _twofold(image: TwofoldImages, picture: Image.Image) -> dict[str, np.ndarray]:
+    inner = _within_square(picture, image.large, image.least, image.large_pixels)
+    large = _square(inner, image.background)
+    small = _resized(large, (image.side, image.side), image.pixels)
+    return {PIXELS: small[None], LARGE: np.asarray(large)[None]}
+
+
+def _within_square(picture: Image.Image, side: int, least: int, pixels: Pixels) -> Image.Image:
+    """The picture, resized to fill a square one way. least: pixels of its shorter side."""
+    scale = side / max(picture.size)
+    high, wide = (max(round(length * scale), least) for length in _size(picture))
+    return Image.fromarray(_resized(picture, (high, wide), pixels))
+
+
+def _background(pixels: Pixels) -> tuple[int, ...]:
+    """The colour of the mean."""
+    return tuple(int(part * 255) for part in pixels.mean or (0.0, 0.0, 0.0))
+
+
+def _square(picture: Image.Image, background: tuple[int, ...]) -> Image.Image:
     check_ratio(_size(picture))
     side = max(picture.size)
-    mean = pixels.mean or (0.0, 0.0, 0.0)
-    square = Image.new("RGB", (side, side), tuple(int(part * 255) for part in mean))
+    square = Image.new("RGB", (side, side), background)
     square.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
     return square
 

@@ -38,6 +38,28 @@ class FixedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     shortest_edge; zeros: to height and width."""
     squared: bool = False
     """Whether a picture is made square first, with bars in the colour of the mean."""
+    fitted: int = 0
+    """Pixels that a side has at least, of a picture that is resized, in proportion, to fill a
+    square one way, with bars in the colour of the mean the other (DeepSeek-VL, Janus); 0: it
+    isn't."""
+
+
+class TwofoldImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="deepseek_vl"):
+    """DeepSeek-VL 7B's: a picture lies, in its proportions, in the middle of a large square, which
+    one tower sees, and the other one made smaller.
+
+    pixels: of the smaller square.  large_pixels: of the large one.  side, large: of either, pixels.
+    least: of the shorter side of a picture in the large square, pixels.  rows: embeddings.
+    """
+
+    pixels: Pixels
+    large_pixels: Pixels
+    side: int
+    large: int
+    least: int
+    rows: int
+    background: tuple[int, int, int]
+    """Colour of the bars."""
 
 
 class ScannedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="gemma3"):
@@ -370,4 +392,5 @@ ImagePreparation = (
     | SheetImages
     | WindowedImages
     | OverlappingImages
+    | TwofoldImages
 )

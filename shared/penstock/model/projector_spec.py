@@ -182,6 +182,21 @@ class HalvingProjector(msgspec.Struct, frozen=True, kw_only=True, tag="halving")
     """Whether the product has a bias."""
 
 
+class TwoTowersProjector(msgspec.Struct, frozen=True, kw_only=True, tag="two towers"):
+    """One row for each patch of the tower: products with biases of its vector, and of that which
+    convolutions make of the second tower's output there, one behind the other, then gelu and a
+    product (DeepSeek-AI, "DeepSeek-VL", 2024). The second tower's output is that of a layer in
+    between and that of the last one: either goes through two convolutions, each with a norm behind
+    it, is stretched to four times the tower's sides, and goes through two that go two places at a
+    time. The first is weighed by a learned number and added to the second."""
+
+    channels: int
+    """Outputs of the convolutions before the stretching; the two behind it have twice and four
+    times as many."""
+    norm: NormSpec
+    """Form of the norms that follow convolutions."""
+
+
 class ClassProjector(msgspec.Struct, frozen=True, kw_only=True, tag="class"):
     """One row for each tile: a norm of the class token's vector, and a product without a bias
     (Radford et al., "CLIP", 2021)."""
@@ -237,4 +252,5 @@ Projector = (
     | SheetProjector
     | HalvingProjector
     | PooledProjector
+    | TwoTowersProjector
 )

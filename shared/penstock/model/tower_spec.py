@@ -28,6 +28,7 @@ from penstock.model.projector_spec import (
     SquareMLPProjector,
     SquarePoolProjector,
     SquaresProjector,
+    TwoTowersProjector,
 )
 
 
@@ -227,6 +228,10 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     projector: Projector
     image_size: int | None = None
     """Rows and columns of pixels of each picture; None: they differ."""
+    second: TowerSpec | None = None
+    """A tower over a larger picture of the same, of a TwoTowersProjector."""
+    second_size: int = 0
+    """Rows and columns of pixels of that picture."""
     deepstack_layers: tuple[int, ...] = ()
     """Layers of the tower whose outputs have projectors of their own, mergers with a norm of whole
     squares. Those of the first one are added to the rows after the decoder's first layer, and so
@@ -260,6 +265,8 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
         match projector:
             case MLPProjector():
                 return 1
+            case TwoTowersProjector():  # and their share of the larger picture
+                return 1 + -(-((self.second_size // self.tower.patch) ** 2) // self._side**2)
             case AnyresProjector():
                 return self._patches_of_anyres(projector)
             case (

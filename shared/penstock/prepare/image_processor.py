@@ -16,6 +16,7 @@ MAX_SIDE = 8192
 
 _CLIP = {"resample": 3, "image_mean": CLIP_MEAN, "image_std": CLIP_STD}
 _CENTRED = {**_CLIP, "size": {"shortest_edge": 224}, "crop_size": 224, "do_center_crop": True}
+_FITTED = {**_CLIP, "size": 384, "min_size": 14}
 _SIGLIP = {"image_mean": HALF, "image_std": HALF, "size": 224, "do_center_crop": False}
 _GLM = {**_CLIP, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15_000}}
 OF_REPEATED = ("Glm4vImageProcessor", "Glm46VImageProcessor")
@@ -53,6 +54,9 @@ CLASSES: dict[str, dict[str, Any]] = {
         "image_std": HALF,
         "size": 1024,
     },
+    "DeepseekVLImageProcessor": _FITTED,
+    "DeepseekVLHybridImageProcessor": {**_FITTED, "high_res_size": 1024},
+    "JanusImageProcessor": _FITTED,
     "MiniCPMV4_6ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
     "MiniMaxM3VLImageProcessor": {
         **_CLIP,

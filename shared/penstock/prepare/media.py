@@ -25,6 +25,7 @@ from penstock.model.audio_spec import (
 )
 from penstock.model.image_facts import FixedImages, ScannedImages, TiledImages
 from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind
+from penstock.prepare.deepseek_readers import deepseek_vl, deepseek_vl_hybrid, janus
 from penstock.prepare.image_processor import (
     ImageSettings,
     check_all_read,
@@ -312,6 +313,9 @@ READERS: dict[str, Reader] = {
     "DeepseekOcr2ForConditionalGeneration": deepseek_ocr2,
     "DeepseekOCR2ForCausalLM": deepseek_ocr2,
     "DeepseekOCRForCausalLM": deepseek_ocr,
+    "DeepseekVLForConditionalGeneration": deepseek_vl,
+    "DeepseekVLHybridForConditionalGeneration": deepseek_vl_hybrid,
+    "JanusForConditionalGeneration": janus,
     "Granite4VisionForConditionalGeneration": granite4_vision,
     "InternVLForConditionalGeneration": internvl,
     "QianfanOCRForConditionalGeneration": qianfan_ocr,

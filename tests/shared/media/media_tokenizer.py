@@ -73,6 +73,8 @@ STEP = (
     "<patch_newline>",
 )
 """Tokens around Step 3.7's pictures, likewise."""
+JANUS = ("<begin_of_image>", "<end_of_image>")
+"""Tokens around Janus's pictures, likewise."""
 MERGES = ("\n\n", "\n\n\n", "ab", "abc")
 """Texts beyond single bytes that the tokenizer has a token for: line breaks join."""
 

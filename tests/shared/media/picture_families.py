@@ -38,13 +38,16 @@ from transformers.models.step3p7.processing_step3p7 import Step3p7Processor
 
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
-from tests.shared.media.media_tokenizer import MINIMAX, STEP, tokenizer
+from tests.shared.media.media_tokenizer import JANUS, MINIMAX, STEP, tokenizer
 from tests.shared.media.molmo_pictures import MOLMO, MolmoPictures, MolmoProcessor
 from tests.shared.media.processors import (
+    deepseek_vl,
+    deepseek_vl_hybrid,
     gemma3,
     gemma4,
     gemma4_unified,
     internvl,
+    janus,
     kimi_k25,
     kimi_vl,
     lighton_ocr,
@@ -364,6 +367,35 @@ FAMILIES: dict[str, Family] = {
         },
         phi4_multimodal,
         "<|image|>",
+    ),
+    "deepseek_vl": Family(
+        "DeepseekVLForConditionalGeneration",
+        lambda ids: {
+            "image_token_id": ids["<image>"],
+            "vision_config": {"patch_size": 6, "image_size": 24},
+        },
+        deepseek_vl,
+        "<image>",
+    ),
+    "deepseek_vl_hybrid": Family(
+        "DeepseekVLHybridForConditionalGeneration",
+        lambda ids: {
+            "image_token_id": ids["<image>"],
+            "vision_config": {"patch_size": 6, "image_size": 24},
+            "high_res_vision_config": {"patch_size": 4, "image_size": 40},
+        },
+        deepseek_vl_hybrid,
+        "<image>",
+    ),
+    "janus": Family(
+        "JanusForConditionalGeneration",
+        lambda ids: {
+            "image_token_id": ids["<image>"],
+            "vision_config": {"patch_size": 6, "image_size": 24},
+        },
+        janus,
+        "<image>",
+        JANUS,
     ),
     "deepseek_ocr2": Family(
         "DeepseekOcr2ForConditionalGeneration",

@@ -8,6 +8,12 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import (
     DeepseekOcr2ImageProcessorPil,
 )
+from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import (
+    DeepseekVLImageProcessorPil,
+)
+from transformers.models.deepseek_vl_hybrid.image_processing_pil_deepseek_vl_hybrid import (
+    DeepseekVLHybridImageProcessorPil,
+)
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
@@ -47,6 +53,7 @@ from penstock.model.image_facts import (
     SheetImages,
     SlicedImages,
     TiledImages,
+    TwofoldImages,
     WindowedImages,
 )
 from penstock.model.image_facts import Pixels as P
@@ -109,6 +116,31 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
         ),
         FixedImages(
             pixels=pixels(3, CLIP), height=28, width=28, shortest_edge=28, squared=True, rows=4
+        ),
+    ),
+    "deepseek_vl": (
+        DeepseekVLImageProcessorPil(
+            size={"height": 28, "width": 28},
+            min_size=6,
+            image_mean=[0.5, 0.4, 0.3],
+            image_std=[0.5] * 3,
+        ),
+        FixedImages(
+            pixels=pixels(3, ((0.5, 0.4, 0.3), HALF[1])), height=28, width=28, fitted=6, rows=4
+        ),
+    ),
+    "deepseek_vl_hybrid": (
+        DeepseekVLHybridImageProcessorPil(
+            size={"height": 28, "width": 28}, min_size=6, high_res_size={"height": 50, "width": 50}
+        ),
+        TwofoldImages(
+            pixels=pixels(3, CLIP),
+            large_pixels=pixels(3, CLIP),
+            side=28,
+            large=50,
+            least=6,
+            rows=4,
+            background=(127, 127, 127),
         ),
     ),
     "siglip": (

@@ -8,11 +8,23 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 from transformers import PreTrainedTokenizerFast
+from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import (
+    DeepseekVLImageProcessorPil,
+)
+from transformers.models.deepseek_vl.processing_deepseek_vl import DeepseekVLProcessor
+from transformers.models.deepseek_vl_hybrid.image_processing_pil_deepseek_vl_hybrid import (
+    DeepseekVLHybridImageProcessorPil,
+)
+from transformers.models.deepseek_vl_hybrid.processing_deepseek_vl_hybrid import (
+    DeepseekVLHybridProcessor,
+)
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.internvl.processing_internvl import InternVLProcessor
+from transformers.models.janus.image_processing_pil_janus import JanusImageProcessorPil
+from transformers.models.janus.processing_janus import JanusProcessor
 from transformers.models.kimi_k25.processing_kimi_k25 import Kimi_K25Processor
 from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import (
     MiniCPMV4_6ImageProcessorPil,
@@ -30,8 +42,37 @@ from transformers.models.smolvlm import processing_smolvlm
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from tests.shared.media.kimi_vl_pictures import KimiVLPictures
+from tests.shared.media.media_tokenizer import JANUS
 from tests.shared.media.phi4_pictures import Phi4Pictures
 from tests.shared.media.without_torchvision import KimiPictures, UnifiedPictures
+
+
+def deepseek_vl(fast: PreTrainedTokenizerFast) -> Any:
+    fast.image_token = "<image>"
+    pictures = DeepseekVLImageProcessorPil(size={"height": 24, "width": 24}, min_size=6)
+    return unchecked(DeepseekVLProcessor)(pictures, fast, num_image_tokens=16)
+
+
+def deepseek_vl_hybrid(fast: PreTrainedTokenizerFast) -> Any:
+    fast.image_token = "<image>"
+    pictures = DeepseekVLHybridImageProcessorPil(
+        size={"height": 24, "width": 24},
+        min_size=6,
+        high_res_size={"height": 40, "width": 40},
+        high_res_image_mean=[0.5] * 3,
+        high_res_image_std=[0.2] * 3,
+    )
+    return unchecked(DeepseekVLHybridProcessor)(pictures, fast, num_image_tokens=16)
+
+
+def janus(fast: PreTrainedTokenizerFast) -> Any:
+    names = {"image_token": "<image>", "boi_token": JANUS[0], "eoi_token": JANUS[1]}
+    for name, text in names.items():
+        setattr(fast, name, text)
+    pictures = JanusImageProcessorPil(
+        size={"height": 24, "width": 24}, min_size=6, image_mean=[0.5] * 3, image_std=[0.5] * 3
+    )
+    return unchecked(JanusProcessor)(pictures, fast, num_image_tokens=16)
 
 
 def gemma3(fast: PreTrainedTokenizerFast) -> Any:

@@ -125,6 +125,9 @@ def check_pixels(ours: list[dict[str, np.ndarray]], theirs: Any) -> None:
             mine = one["pixel_values"]
             assert np.abs(mine - each[: len(mine)]).max() < 1e-5
         return
+    if "high_res_pixel_values" in theirs:
+        large = np.concatenate([one["large_pixel_values"] for one in ours])
+        assert np.array_equal(large, theirs["high_res_pixel_values"].astype(np.float32))
     values = theirs["pixel_values"]
     if "pooled" in theirs:
         check_crops(ours, theirs)

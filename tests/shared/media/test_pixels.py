@@ -83,6 +83,9 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
             assert tuple(ours["image_size"]) == tuple(theirs["image_sizes"][0])
         assert ours["pixel_values"].dtype == np.float32
         assert np.array_equal(ours["pixel_values"], values.astype(np.float32)), picture.size
+        if "large_pixel_values" in ours:
+            large = theirs["high_res_pixel_values"].astype(np.float32)
+            assert np.array_equal(ours["large_pixel_values"], large), picture.size
         if "image_grid_thw" in theirs:
             assert np.array_equal(ours["grid_thw"], np.ravel(theirs["image_grid_thw"]))
 

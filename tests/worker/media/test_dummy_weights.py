@@ -46,6 +46,7 @@ SEEING = (
     "minicpm-v",
     "minimax-m3",
     "step-3.7",
+    "deepseek-vl-hybrid",
 )
 HEARING = ("gemma4", "granite-speech", "qwen2-audio", "qwen3-asr")
 

@@ -31,6 +31,7 @@ from penstock.model.image_facts import (
     RowImages,
     SheetImages,
     SlicedImages,
+    TwofoldImages,
     WindowedImages,
 )
 from penstock.model.media_facts import KindFacts, MediaFacts
@@ -63,6 +64,11 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
         case FixedImages():
             shape = (1, preparation.height, preparation.width)
             rows, grid, spans = preparation.rows, (), (preparation.rows,)
+        case TwofoldImages():
+            shape = (1, preparation.side, preparation.side)
+            rows, grid, spans = preparation.rows, (), (preparation.rows,)
+            large = (1, preparation.large, preparation.large, 3)
+            sizes = {"large": random_.integers(0, 256, large, np.uint8)}
         case PatchImages():
             side = preparation.patch * preparation.merge
             shape = (1, size * side, (size + 2) * side)
@@ -263,6 +269,9 @@ def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, Any]:
             return _pages_of(shown, patch)
         return (_strips_of if "MiniCPM" in type(model).__name__ else _parts_of)(shown, patch)
     pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in shown]
+    if model.config.model_type == "deepseek_vl_hybrid":
+        large = [torch.from_numpy(each.inputs["large_pixel_values"]) for each in shown]
+        return {"pixel_values": torch.cat(pixels), "high_res_pixel_values": torch.cat(large)}
     if model.config.model_type == "gemma4":
         return patches_of(pixels, model.config.vision_config.patch_size)
     if model.config.model_type == "gemma4_unified":

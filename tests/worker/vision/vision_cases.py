@@ -44,6 +44,7 @@ from tests.worker.vision.case import (
     Case,
     fixed,
 )
+from tests.worker.vision.deepseek_vl_cases import OF_DEEPSEEK
 from tests.worker.vision.documents import set_documents, with_few_queries
 from tests.worker.vision.newer_cases import NEWER
 from tests.worker.vision.patch_cases import OF_PATCHES
@@ -275,6 +276,7 @@ CASES: dict[str, Case] = (
     }
     | OF_PATCHES
     | NEWER
+    | OF_DEEPSEEK
 )
 
 

@@ -5,6 +5,8 @@ The decoder after a tower is one of penstock.families.FAMILIES.
 
 from penstock.families.vision.deepseek_ocr import DEEPSEEK_OCR
 from penstock.families.vision.deepseek_ocr2 import DEEPSEEK_OCR2
+from penstock.families.vision.deepseek_vl import DEEPSEEK_VL
+from penstock.families.vision.deepseek_vl_hybrid import DEEPSEEK_VL_HYBRID
 from penstock.families.vision.gemma3 import GEMMA3_VISION
 from penstock.families.vision.gemma4 import GEMMA4_VISION
 from penstock.families.vision.gemma4_unified import GEMMA4_UNIFIED_VISION
@@ -12,6 +14,7 @@ from penstock.families.vision.glm4v import GLM4V, GLM_OCR
 from penstock.families.vision.granite4_vision import GRANITE4_VISION
 from penstock.families.vision.idefics3 import IDEFICS3
 from penstock.families.vision.internvl import INTERNVL
+from penstock.families.vision.janus import JANUS
 from penstock.families.vision.kimi_k25 import KIMI_K25, KIMI_VL
 from penstock.families.vision.lfm2_vl import LFM2_VL
 from penstock.families.vision.lighton_ocr import LIGHTON_OCR
@@ -60,6 +63,9 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         GLM_OCR,
         DEEPSEEK_OCR,
         DEEPSEEK_OCR2,
+        DEEPSEEK_VL,
+        DEEPSEEK_VL_HYBRID,
+        JANUS,
         PHI4_MULTIMODAL,
         STEP3P7_VISION,
         MOLMO2_VISION,

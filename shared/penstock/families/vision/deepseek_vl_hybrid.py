@@ -1,0 +1,67 @@
+"""DeepSeek-VL 7B: a SigLIP tower over a picture and SAM's layers over a larger one, convolutions
+behind these, products of both side by side, and Llama.
+
+Source: DeepSeek-AI, "DeepSeek-VL: towards real-world vision-language understanding", 2024; keys and
+defaults: transformers' DeepseekVLHybridConfig.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.families.llama import LLAMA
+from penstock.families.vision.deepseek_ocr2 import NECK_NORM, SAM_DEFAULTS, sam_tower
+from penstock.families.vision.deepseek_vl import TEXT_DEFAULTS, check_siglip
+from penstock.families.vision.internvl import square
+from penstock.families.vision.reading import (
+    HARMLESS,
+    MAX_PIXELS,
+    MAX_WIDTH,
+    TextHalf,
+    VisionFamily,
+    bounded,
+    siglip_tower,
+)
+from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig
+from penstock.model.projector_spec import TwoTowersProjector
+from penstock.model.tower_spec import VisionSpec
+
+SECOND = "high_res_vision_config"
+
+
+def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    check_siglip(section)
+    tower, image = siglip_tower(section)
+    sam = fields.section(SECOND)
+    kind = sam.text("model_type", "sam_vision_model")
+    if kind != "sam_vision_model":
+        raise sam.wrong("model_type", "sam_vision_model")
+    sam = sam.completed(**SAM_DEFAULTS | {"global_attn_indexes": [2, 5, 8, 11]})
+    sam.ignore("num_pos_feats", *HARMLESS)
+    second = sam_tower(sam)
+    whole = sam.listed("global_attn_indexes", int)
+    if not whole:
+        raise sam.wrong("global_attn_indexes", "at least one layer")
+    if text.hidden_size % 2:
+        raise fields.wrong("text_config", "an even hidden_size")
+    return VisionSpec(
+        tower=tower,
+        projector=TwoTowersProjector(
+            channels=bounded(sam, "output_channels", MAX_WIDTH // 4, 256), norm=NECK_NORM
+        ),
+        image_size=image,
+        second=msgspec.structs.replace(second, taken=(whole[0] + 1, second.num_layers)),
+        second_size=square(sam, "image_size", MAX_PIXELS, 1024),
+    )
+
+
+DEEPSEEK_VL_HYBRID = VisionFamily(
+    "deepseek_vl_hybrid",
+    ("DeepseekVLHybridForConditionalGeneration",),
+    "DeepSeek-VL 7B",
+    {"llama": TextHalf(LLAMA, TEXT_DEFAULTS)},
+    _read,
+    usual="llama",
+    harmless=frozenset({"image_token_id", SECOND}),
+)

@@ -1,0 +1,87 @@
+"""Janus and Janus-Pro, which are served for what they understand: SigLIP's layers under names of
+their own, two products, and Llama. What draws pictures isn't read.
+
+Source: DeepSeek-AI, "Janus: decoupling visual encoding for unified multimodal understanding and
+generation", 2024; keys and defaults: transformers' JanusConfig.
+"""
+
+from __future__ import annotations
+
+from penstock.families import hub_reading as hub
+from penstock.families.bounds import layer_count
+from penstock.families.llama import LLAMA
+from penstock.families.vision.deepseek_vl import TEXT_DEFAULTS
+from penstock.families.vision.reading import (
+    MAX_PATCH,
+    MAX_PIXELS,
+    MAX_WIDTH,
+    TextHalf,
+    VisionFamily,
+    bounded,
+    heads,
+    only_colours,
+    patches_in_row,
+)
+from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import NormSpec
+from penstock.model.projector_spec import MLPProjector
+from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
+
+USUAL: dict[str, object] = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "image_size": 384,
+    "patch_size": 16,
+    "projection_dim": 2048,
+}
+"""Defaults of transformers' JanusVisionConfig."""
+
+
+def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    """The projector's activation is the tower's."""
+    section = section.completed(**USUAL)
+    hub.only(
+        section, depth=2, hidden_act="gelu", projection_dim=text.hidden_size, use_qk_norm=False
+    )
+    section.ignore("hidden_dropout_rate", "projection_dropout")
+    only_colours(section, "num_channels")
+    hidden = bounded(section, "hidden_size", MAX_WIDTH)
+    patch = bounded(section, "patch_size", MAX_PATCH)
+    image = bounded(section, "image_size", MAX_PIXELS)
+    side = patches_in_row(section, image, patch)
+    hub.only(section, num_image_tokens=side * side)
+    tower = TowerSpec(
+        hidden_size=hidden,
+        intermediate_size=_inner(section, hidden),
+        num_layers=layer_count(section, "num_hidden_layers"),
+        num_heads=heads(section, "num_attention_heads", hidden),
+        patch=patch,
+        norm=NormSpec(kind="layer", eps=section.number("layer_norm_eps", 1e-6), bias=True),
+        patch_bias=True,
+        qkv_bias=section.flag("attention_bias", True),
+        positions=LearnedPositions(side=side),
+        last_norm=True,
+    )
+    return VisionSpec(tower=tower, projector=MLPProjector(bias=True), image_size=image)
+
+
+def _inner(section: Fields, hidden: int) -> int:
+    """Outputs of a feed-forward's first product."""
+    ratio = section.number("mlp_ratio", 4.0)
+    inner = int(hidden * ratio) if 0 < ratio <= MAX_WIDTH else 0
+    if not 1 <= inner <= MAX_WIDTH:
+        raise section.wrong("mlp_ratio", f"one that gives 1 to {MAX_WIDTH}")
+    return inner
+
+
+JANUS = VisionFamily(
+    "janus",
+    ("JanusForConditionalGeneration",),
+    "Janus, Janus-Pro",
+    {"llama": TextHalf(LLAMA, TEXT_DEFAULTS)},
+    _read,
+    usual="llama",
+    harmless=frozenset({"image_token_id", "vq_config"}),
+)
