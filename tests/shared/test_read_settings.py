@@ -50,6 +50,7 @@ each_tower = pytest.mark.parametrize(
 BY_TIME = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
 HALF_BY_TIME = BY_TIME | {"mrope_section": [8, 12, 12], "partial_rotary_factor": 0.5}
 FITTING: dict[str, dict[str, Any]] = {
+    "JanusForConditionalGeneration": {"vision_config": {"projection_dim": 4096}},
     "Idefics3ForConditionalGeneration": {"vision_config": {"image_size": 364, "patch_size": 14}},
     "SmolVLMForConditionalGeneration": {"vision_config": {"image_size": 512, "patch_size": 16}},
     "Qwen2VLForConditionalGeneration": {
