@@ -16,6 +16,7 @@ from penstock.errors import InvalidRequest
 from penstock.protocol.common import Pooling
 from penstock.request.pooling_params import check_dimensions
 from penstock_gateway.generate.chunked_reply import paced
+from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN, vector_list
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
@@ -111,7 +112,7 @@ def _types(asked: list[str] | None) -> list[ServedType]:
     found = [served.get(each) for each in dict.fromkeys(["float"] if asked is None else asked)]
     if not found or None in found:
         raise InvalidRequest(
-            f"embedding_types is {asked}; allowed are one or more of {', '.join(served)}",
+            f"embedding_types is {clip(asked)}; allowed are one or more of {', '.join(served)}",
             param="embedding_types",
             code="unsupported_value",
         )
@@ -161,6 +162,14 @@ def _set_limit(call: Call, request: CohereEmbedRequest, given: Sequence[Scored])
         raise InvalidRequest(
             f"max_tokens is {most}; it must be a whole number ≥ 1", param="max_tokens"
         )
+    if request.truncate_prompt_tokens is not None:
+        if most is not None or request.truncate is not None:
+            raise InvalidRequest(
+                "truncate_prompt_tokens is given beside max_tokens or truncate, which say the same;"
+                " allowed: one",
+                param="truncate_prompt_tokens",
+            )
+        return
     if request.truncate == "NONE" and most is not None:
         raise InvalidRequest(
             "max_tokens is given with truncate NONE, which cuts nothing", param="max_tokens"

@@ -17,7 +17,10 @@ IMPOSSIBLE = -1e30
 """Reported in place of a log-probability of -inf."""
 NOT_FINITE = "the model gave logits that are not finite numbers"
 _NOTHING = np.zeros(0, np.int32)
-NO_TOKEN_LEFT = "allowed_token_ids, bad_words and the grammar together leave no token to choose"
+NO_TOKEN_LEFT = (
+    "allowed_token_ids, bad_words, the grammar and the model's suppress_tokens together leave no "
+    "token to choose"
+)
 
 
 class SampleRequest(msgspec.Struct, frozen=True):

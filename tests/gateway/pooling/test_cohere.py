@@ -66,7 +66,9 @@ async def test_vectors_and_texts_are_cut(folder: Path, tmp_path: Path) -> None:
         await both({"texts": TEXTS, "output_dimension": 16}, {"input": TEXTS, "dimensions": 16})
         for cut in ({}, {"truncate": "END"}):
             await both({"texts": [LONG], **cut}, {"input": LONG, "truncate_prompt_tokens": -1})
-        await both({"texts": [LONG], "max_tokens": 9}, {"input": LONG, "truncate_prompt_tokens": 9})
+        cut_to_nine = {"input": LONG, "truncate_prompt_tokens": 9}
+        await both({"texts": [LONG], "max_tokens": 9}, cut_to_nine)
+        await both({"texts": [LONG], "truncate_prompt_tokens": 9}, cut_to_nine)
 
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
@@ -84,6 +86,9 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"texts": ["w50"], "truncate": "START"}, "truncate", "truncate"),
     ({"texts": ["w50"], "truncate": "NONE", "max_tokens": 5}, "cuts nothing", "max_tokens"),
     ({"texts": ["w50"], "max_tokens": 0}, "max_tokens is 0", "max_tokens"),
+    ({"texts": ["w50"], "max_tokens": 9, "truncate_prompt_tokens": 9}, "allowed: one",
+     "truncate_prompt_tokens"),
+    ({"texts": ["w50"], "embedding_types": ["x" * 5000]}, 'xxx…; allowed are', "embedding_types"),
     ({"images": ["data:image/png;base64,AAAA"]}, "no picture is an input", "model"),
     ({"texts": ["w50"], "input_type": "query"}, "input_type", "input_type"),
 ]  # fmt: skip
