@@ -60,6 +60,16 @@ def test_the_engine_core_loads_no_tokeniser_and_no_web_server() -> None:
     assert not loaded & {"tokenizers", "jinja2", "uvicorn", "fastapi", "huggingface_hub", "numpy"}
 
 
+def test_what_gateways_are_forks_of_has_one_thread() -> None:
+    """A process with several isn't forked; numpy's linear algebra starts some when imported."""
+    loaded = loaded_after(
+        "from penstock.cli.processes import _import_fork_server as load; load(); "
+        "from penstock.supervisor.ahead import is_single_threaded; assert is_single_threaded()"
+    )
+    assert "penstock_gateway" in loaded
+    assert "numpy" not in loaded
+
+
 @pytest.mark.parametrize("process", ["penstock_engine", "penstock_worker"])
 def test_metrics_cost_nothing_where_nobody_asks_for_them(process: str) -> None:
     assert not loaded_after(f"import {process}.process") & {"prometheus_client", "http"}
