@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from penstock.errors import InvalidRequest
-from penstock.text import template
+from penstock.text import segment_encoder
 from penstock.text.disarm import disarm, prefix_tree
-from penstock.text.template import ChatTemplate, SegmentEncoder
+from penstock.text.segment_encoder import SegmentEncoder
+from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import LONG_TEXT, PIECE, Tokenizer
 from tests.shared.tiny_models import CHATML, added, byte_level_tokenizer, sentencepiece_tokenizer
 
@@ -155,6 +156,6 @@ def test_windows_find_the_special_tokens_that_one_search_finds(
     encoder = SegmentEncoder(tokenizer_of(with_specials(byte_level_tokenizer())))
     text = "".join(pieces)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(template, "WINDOW", window)
+        patch.setattr(segment_encoder, "WINDOW", window)
         found = encoder._split(text)
     assert found == re.split(f"({'|'.join(map(re.escape, SPECIAL))})", text)

@@ -103,7 +103,7 @@ class FiniteTensor:
     ) -> None:
         """Raises UnsupportedModel for numbers that aren't finite in the dtype of `out`."""
         self.stored.read_part_into(out, part, place)
-        if not bool(out.isfinite().all()):
+        if bool(out.isfinite().logical_not_().any().cpu()):
             raise _damaged(self.stored.name)
 
 

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
-
-from transformers import PreTrainedTokenizerFast
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import (
     DeepseekOcr2ImageProcessorPil,
@@ -38,8 +32,9 @@ from transformers.models.step3p7.processing_step3p7 import Step3p7Processor
 
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
-from tests.shared.media.media_tokenizer import JANUS, MINIMAX, STEP, tokenizer
+from tests.shared.media.media_tokenizer import JANUS, MINIMAX, STEP
 from tests.shared.media.molmo_pictures import MOLMO, MolmoPictures, MolmoProcessor
+from tests.shared.media.picture_family import Family
 from tests.shared.media.processors import (
     deepseek_vl,
     deepseek_vl_hybrid,
@@ -61,18 +56,6 @@ from tests.shared.media.processors import (
     without_videos,
 )
 from tests.shared.media.without_torchvision import MiniMaxPictures, StepPictures
-
-
-class Family(NamedTuple):
-    """architecture, config: config.json's.  processor: of transformers, over a tokenizer.
-    mark: what stands for a picture in a prompt's text.  tokens: special ones that only it has."""
-
-    architecture: str
-    config: Callable[[dict[str, int]], dict[str, Any]]
-    processor: Callable[[PreTrainedTokenizerFast], Any]
-    mark: str
-    tokens: tuple[str, ...] = ()
-
 
 FORMS = [[24 * rows, 24 * columns] for rows in (1, 2) for columns in (1, 2, 3)]
 
@@ -495,19 +478,3 @@ FAMILIES: dict[str, Family] = {
         "<image>",
     ),
 }
-
-
-def write_folder(folder: Path, family: Family, *more: str) -> Any:
-    """Writes config.json, tokenizer.json and what the processor saves. Returns the processor. more:
-    special tokens that the tokenizer has beside the usual ones."""
-    made = tokenizer(*family.tokens, *more)
-    made.save(str(folder / "tokenizer.json"))
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="</s>"
-    )
-    processor = family.processor(fast)
-    processor.image_processor.save_pretrained(folder)
-    ids = made.get_vocab(with_added_tokens=True)
-    config = {"architectures": [family.architecture], **family.config(ids)}
-    (folder / "config.json").write_text(json.dumps(config))
-    return processor

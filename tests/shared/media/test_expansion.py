@@ -26,7 +26,8 @@ from penstock.model.media_facts import MediaFacts
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.media.lfm2_pictures import pages_of, parts_of, strip_of
-from tests.shared.media.picture_families import FAMILIES, write_folder
+from tests.shared.media.picture_families import FAMILIES
+from tests.shared.media.picture_family import write_folder
 from tests.shared.media.pictures import picture
 
 TEXTS = (

@@ -46,7 +46,8 @@ from penstock.model.video_facts import (
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.media.media_tokenizer import OF_VIDEOS, tokenizer
-from tests.shared.media.picture_families import FAMILIES, Family, write_folder
+from tests.shared.media.picture_families import FAMILIES
+from tests.shared.media.picture_family import Family, write_folder
 from tests.shared.media.pictures import picture
 from tests.shared.media.processors import without_videos
 from tests.shared.media.videos import BOUNDS, noise

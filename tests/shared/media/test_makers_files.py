@@ -10,7 +10,8 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.model.image_facts import PatchImages, WindowedImages
-from tests.shared.media.picture_families import FAMILIES, write_folder
+from tests.shared.media.picture_families import FAMILIES
+from tests.shared.media.picture_family import write_folder
 from tests.shared.media.test_expansion import facts_of
 from tests.shared.media.without_torchvision import class_of
 

@@ -19,7 +19,8 @@ from penstock.media.resize import prepare
 from penstock.model.image_facts import DocumentImages, Pixels
 from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.prepare.media import read_media
-from tests.shared.media.picture_families import FAMILIES, write_folder
+from tests.shared.media.picture_families import FAMILIES
+from tests.shared.media.picture_family import write_folder
 from tests.shared.media.pictures import picture
 
 HALF = (0.5, 0.5, 0.5)

@@ -21,7 +21,8 @@ from penstock.model.video_facts import FixedFrames, FrameSampling, VideoFrames
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.media.media_tokenizer import tokenizer
-from tests.shared.media.picture_families import FAMILIES, write_folder
+from tests.shared.media.picture_families import FAMILIES
+from tests.shared.media.picture_family import write_folder
 
 USUAL = {"shortest_edge": 128 * 28 * 28, "longest_edge": 28 * 28 * 768}
 RELEASE: dict[str, Any] = {

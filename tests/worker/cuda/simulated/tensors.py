@@ -157,8 +157,10 @@ class Dispatch(TorchDispatchMode):
         if target.shape != source.shape and isinstance(source, CudaTensor):
             raise Misuse("a copy to the host that has another shape")
         if self._note_wait(host, non_blocking):
+            if host is target and not device.computes:
+                return target.zero_()
             into.copy_(out_of)
-            return target.zero_() if host is target and not device.computes else target
+            return target
         if target.dtype != source.dtype:
             raise Misuse(f"{caller()} converts on the way: torch waits for that")
         if host is source and device.writes(source):
