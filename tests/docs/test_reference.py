@@ -6,6 +6,7 @@ from docs.reference.families import families_page
 from docs.reference.formats import formats_page
 from docs.reference.pages import commands_page, settings_page
 from docs.reference.weights import weights_page
+from penstock.families import FAMILIES
 from tests.docs.snippets import text_of
 
 HOW = "run `python -m docs.reference.generate`"
@@ -18,6 +19,7 @@ def test_settings() -> None:
 def test_families() -> None:
     assert text_of("docs/reference/families.md") == families_page(), HOW
     assert text_of("docs/reference/formats.md") == formats_page(), HOW
+    assert f"[{len(FAMILIES)} families](docs/reference/families.md)" in text_of("README.md")
 
 
 def test_weights() -> None:
