@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from loadtest.report import Document, Flags, Measurement, SetupError, machine_line, say, table
@@ -50,7 +51,12 @@ async def _measure(flags: Flags) -> Document:
             params = SamplingParams(max_tokens=flags.tokens, ignore_eos=True, **given)
             rows.append({"name": name, **await _compared(server, verifier, params, flags)})
             say(f"{name}: {rows[-1]}")
-    return {"model": flags.model, "tokens": flags.tokens, "sample": flags.sample, "rows": rows}
+    return {
+        "model": Path(flags.model).name,
+        "tokens": flags.tokens,
+        "sample": flags.sample,
+        "rows": rows,
+    }
 
 
 async def _compared(

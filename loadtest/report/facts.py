@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ def run_facts(program: str, arguments: list[str], started: datetime.datetime) ->
     """schema, command, times, commit, machine. Call it when the measurement has ended."""
     return {
         "schema": 1,
-        "command": " ".join([f"python {program}", *map(without_folders, arguments)]),
+        "command": " ".join([f"python {program}", *map(_named, arguments)]),
         "started": started.isoformat(timespec="seconds"),
         "ended": now().isoformat(timespec="seconds"),
         "commit": commit(),
@@ -34,8 +35,15 @@ def without_folders(argument: str) -> str:
     peers = Path(os.environ.get("PEERS_DIR", "~/.cache/penstock-peers")).expanduser()
     places = {str(peers): "$PEERS_DIR", str(ROOT): ".", str(Path.home()): "~"}
     for place, name in places.items():
-        argument = argument.replace(place, name)
+        # Not of a neighbour, whose name begins alike.
+        argument = re.sub(rf"{re.escape(place)}(?![\w-]|\.\w)", name, argument)
     return argument
+
+
+def _named(argument: str) -> str:
+    """An argument of a command: a file that lies elsewhere by its name alone."""
+    known = without_folders(argument)
+    return Path(known).name if known.startswith("/") else known
 
 
 def machine_line(facts: dict[str, Any]) -> str:

@@ -91,8 +91,8 @@ class WeightsHashing:
         self._done.put((model.digest, known, "" if known else why))
 
     def _digests(self, model: PreparedModel) -> bytes:
-        """Of all files, as they are answered. Raises OSError, and StartupError where a file is
-        another than what was prepared."""
+        """Digests of all files, encoded for the answer. Raises OSError, and StartupError where a
+        file is another than what was prepared."""
         check_weights(model)
         found = {Path(file).name: self._digest(file) for file in weight_files(model)}
         check_weights(model)

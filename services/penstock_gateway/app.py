@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 MOST_STEPS = 12
-"""Of a path that leads nowhere, so many are looked at."""
+"""Segments that are looked at in a path without an endpoint."""
 
 
 def create_app(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.report.chart import chart, of_first
-from loadtest.report.facts import machine_line
+from loadtest.report.facts import ROOT, machine_line, now, run_facts, without_folders
 from loadtest.report.figures import distribution
 from loadtest.report.files import Document, Flags, Measurement, SetupError
 from loadtest.report.json_text import WIDTH, json_text
@@ -30,6 +30,13 @@ THIS = Measurement(
     {"--streams": (2, "of what")},
     draw=draw,
 )
+
+
+def test_a_command_has_no_folders_of_this_machine() -> None:
+    given = ["--model", "/elsewhere/models/tiny.gguf", f"{ROOT}/docs", f"{ROOT}-before/python"]
+    facts = run_facts("-m loadtest.this", given, now())
+    assert facts["command"] == "python -m loadtest.this --model tiny.gguf ./docs python"
+    assert without_folders(f"in {ROOT}: {Path.home()}/x, {ROOT}.old") == f"in .: ~/x, {ROOT}.old"
 
 
 def test_a_report_is_three_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,7 +90,7 @@ def test_advice_fills_only_what_is_not_stated() -> None:
 
 
 def prepared(folder: Path, said: object, **changes: Any) -> GenerationDefaults:
-    """Of a hub folder. changes: of its config.json."""
+    """Reads a hub folder whose generation_config.json is `said`. changes: to its config.json."""
     hub = write_hub_folder(
         folder / "hub", generation_config={"suppress_tokens": said}, config=LLAMA_CONFIG | changes
     )

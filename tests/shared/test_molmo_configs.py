@@ -172,7 +172,7 @@ def test_what_they_are_made_of() -> None:
 
 
 def test_what_a_file_leaves_out_is_the_makers_default() -> None:
-    """Of keys that differ from it in a release, only those are left out that don't."""
+    """Keys in which a release differs from the default are kept."""
     usual = {
         "vit_config": set(SMALL["vit_config"]) - {"image_num_pos"},
         "adapter_config": {"hidden_size", "num_attention_heads", "head_dim", "vit_layers"},

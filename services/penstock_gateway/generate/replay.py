@@ -108,7 +108,7 @@ class AnswerBasis(NamedTuple):
     reading: str
 
     def digest(self) -> bytes:
-        """Of all that the answer's tokens and their text depend on, but for how it is computed."""
+        """Covers all that the answer's tokens and text depend on, but not how it is computed."""
         found = hashlib.sha256(f"{self.model} {self.reading} ".encode())
         for ids, params in zip(self.prompt_token_ids, self.params, strict=True):
             found.update(b"%d " % len(ids))

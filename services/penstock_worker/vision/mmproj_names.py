@@ -67,7 +67,7 @@ _OF_SQUARES = {
     "v.patch_norm.2": "patch_norm",
     "v.patch_norm.3": "first_norm",
 }
-"""Of Gemma 4 12B."""
+"""Gemma 4 12B's names, and ours."""
 _MERGING = "v.vit_merger."
 _IN_MERGING = IN_LAYER | {"ds_ln": "norm2", "ds_ffn_up": "up_proj", "ds_ffn_down": "down_proj"}
 _WHOLE = {

@@ -51,7 +51,7 @@ FUSED = {
     "self_attn.att_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "mlp.ff_proj": ("mlp.up_proj", "mlp.gate_proj"),
 }
-"""In both."""
+"""Matrices that both forms keep in one, and ours."""
 
 
 def further_tokens(fields: Fields) -> int:

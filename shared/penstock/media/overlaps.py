@@ -116,7 +116,7 @@ def _whole_form(image: OverlappingImages) -> tuple[int, int]:
 
 
 def _cut_form(image: OverlappingImages, crops: tuple[int, int]) -> tuple[int, int]:
-    """Those of the picture that crops are cut out of."""
+    """Rows and columns of patches of the picture that crops are cut out of."""
     height, width = cut_size(image, crops)
     return height // image.patch, width // image.patch
 

@@ -215,7 +215,7 @@ def test_short_steps_have_a_spread_of_their_own() -> None:
 
 
 def test_what_holds_a_step_up_for_a_moment_is_little_of_a_long_one() -> None:
-    """Of 2000 steps some 60 are long, and each fifth takes 30 ms more than the others."""
+    """Some 60 of 2000 steps are long, and each fifth takes 30 ms more than the others."""
     steps = []
     for number in range(2000):
         tokens, late = (600.0 if number % 33 == 0 else 20.0), 30.0 * (number % 5 == 0)

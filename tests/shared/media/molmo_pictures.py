@@ -161,7 +161,7 @@ def by_count(form: tuple[int, int]) -> tuple[int, int]:
 
 
 def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """As torchvision resizes bytes without antialiasing."""
+    """Resizes bytes without antialiasing, as torchvision does."""
     planes = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None].float()
     found = functional.interpolate(planes, size=size, mode="bilinear", align_corners=False)
     return found.round().to(torch.uint8)[0].permute(1, 2, 0).numpy()

@@ -110,7 +110,7 @@ def gemma4(fast: PreTrainedTokenizerFast) -> Any:
 
 
 def gemma4_unified(fast: PreTrainedTokenizerFast) -> Any:
-    """As `gemma4`, whose tokens it has."""
+    """Has the tokens of `gemma4`."""
     gemma4(fast)
     from transformers.models.gemma4 import image_processing_pil_gemma4
 

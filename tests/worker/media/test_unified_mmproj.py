@@ -49,7 +49,7 @@ NAMES = {
 }
 """Ends of transformers' names, and what llama.cpp's converter makes of them."""
 EPS = 1e-6
-"""Of both: the converter knows no other one."""
+"""What both norms add: the converter knows no other value."""
 
 
 def by_colour(pixels: Tensor) -> Tensor:

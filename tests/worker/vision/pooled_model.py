@@ -36,7 +36,7 @@ TAKEN = (-1, 0)
 
 
 class Attention(nn.Module):
-    """Of [places, wide] to [places, wide]; queries may be others."""
+    """Maps [places, wide] to [places, wide]; queries may come from elsewhere."""
 
     def __init__(self, wide: int, size: int, heads: int) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class Molmo2(nn.Module):
         self.model = SimpleNamespace(get_image_features=self.image_features)
 
     def rows(self, pixels: Tensor, pooled: Tensor, marks: Tensor) -> Tensor:
-        """Of one picture, with the tokens among its embeddings."""
+        """A picture's rows, with the tokens among its embeddings."""
         made = iter(
             self.vision_backbone(
                 pixels,

@@ -196,7 +196,7 @@ def test_a_table_of_other_positions_is_refused_before_memory_is_taken(tmp_path: 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("case", CASES)
 def test_a_tensor_that_is_lacking_is_called_as_in_the_files(case: str, tmp_path: Path) -> None:
-    """As it was before it was taken away."""
+    """The error has the name by which the tensor was saved."""
     _, files = saved(make_theirs(case), tmp_path)
     tensors = safetensors_tensors(files.files, from_hub)
     needed = {name: each for name, each in tensors.items() if not name.startswith("head.")}

@@ -49,7 +49,7 @@ USUAL_POOLING: dict[str, object] = {
     "intermediate_size": 18_944,
     "vit_layers": [-3, -9],
 }
-"""Those of their class for what follows it."""
+"""The makers' defaults for the connector, which files may leave out."""
 IDS = (
     "frame_end_token_id",
     "frame_start_token_id",
@@ -60,7 +60,7 @@ IDS = (
     "image_start_token_id",
     "low_res_image_start_token_id",
 )
-"""Of tokens: read with how pictures are prepared."""
+"""Token ids, which are read with how pictures are prepared."""
 MAX_TAKEN = 8
 """Layers whose outputs are taken."""
 

@@ -107,7 +107,7 @@ def _gemma4_pictures(found: MmprojFile, tokens: MmprojTokens, patch: int, factor
 
 
 def gemma4_unified(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
-    """Of Gemma 4 12B: block_count, head_count and feed_forward_length are 0 there."""
+    """Reads Gemma 4 12B's, where block_count, head_count and feed_forward_length are 0."""
     patch = bounded(found.keys, "patch_size", MAX_PATCH)
     factor = bounded(found.keys, "projector.scale_factor", MAX_POOL, 3)
     vision = unified_vision(
@@ -160,7 +160,7 @@ def gemma4_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, K
 
 
 def gemma4_unified_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
-    """Of Gemma 4 12B: how many samples a row is made of, its tensor alone tells."""
+    """Reads Gemma 4 12B's: how many samples a row is made of, its tensor alone tells."""
     _, frame = found.shape("mm.a.input_projection.weight", 2)
     if not 1 <= frame <= MAX_WIDTH:
         raise UnsupportedModel(
