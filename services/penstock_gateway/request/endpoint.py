@@ -10,7 +10,7 @@ import types
 import typing
 from abc import ABC, abstractmethod
 from codecs import BOM_UTF8
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Annotated, Any, Generic, TypeVar, Union, cast
 
 import msgspec
@@ -28,6 +28,7 @@ Request = TypeVar("Request")
 _PATH = re.compile(r"(?s)(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?")
 _UNKNOWN = re.compile(r"(?s)Object contains unknown field `(?P<name>.*)`")
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
+_UNLISTED = re.compile(r"(?s)Invalid enum value (?P<given>.*)")
 _LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
@@ -167,6 +168,12 @@ def _explain(message: str, struct: Any) -> InvalidRequest:
         where = _join(path, missing["name"])
         return InvalidRequest(f"{where} is missing", param=where, code="missing_required_parameter")
     where = path.removeprefix("$").removeprefix(".")
+    if (unlisted := _UNLISTED.fullmatch(what)) and (allowed := _words_at(struct, path)):
+        return InvalidRequest(
+            f"{where or 'the request'} is {unlisted['given']}; allowed: {', '.join(allowed)}",
+            param=where or None,
+            code="invalid_type",
+        )
     complaint = what.replace("`", "").replace(" | ", " or ").replace("Expected", "expected")
     return InvalidRequest(
         f"{where or 'the request'}: {complaint}", param=where or None, code="invalid_type"
@@ -201,6 +208,35 @@ def _fields_at(struct: Any, path: str) -> list[str]:
         if step:
             here = _struct_in(typing.get_type_hints(here)[step])
     return [field.encode_name for field in msgspec.structs.fields(here)]
+
+
+def _words_at(struct: Any, path: str) -> list[str]:
+    """What is allowed at such a path, where that are some words or numbers."""
+    found = [struct]
+    for step in re.findall(r"\.(\w+)|\[[^\]]*\]", path):
+        if step:
+            found = [
+                field.type
+                for here in _parts(found)
+                if isinstance(here, type) and issubclass(here, msgspec.Struct)
+                for field in msgspec.structs.fields(here)
+                if field.encode_name == step
+            ]
+    words = (
+        str(word)
+        for here in _parts(found)
+        if typing.get_origin(here) is typing.Literal
+        for word in typing.get_args(here)
+    )
+    return sorted(set(words))
+
+
+def _parts(annotations: Iterable[Any]) -> Iterator[Any]:
+    """Annotations, and what they are made of."""
+    for each in annotations:
+        yield each
+        if typing.get_origin(each) is not typing.Literal:
+            yield from _parts(typing.get_args(each))
 
 
 def _struct_in(annotation: Any) -> Any:

@@ -83,14 +83,14 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"texts": ["w50"], "output_dimension": 12, "embedding_types": ["binary"]},
      "need a multiple of 8", "output_dimension"),
     ({"texts": [LONG], "truncate": "NONE"}, "this model takes at most 80", "input"),
-    ({"texts": ["w50"], "truncate": "START"}, "truncate", "truncate"),
+    ({"texts": ["w50"], "truncate": "START"}, "'START'; allowed: END, NONE", "truncate"),
     ({"texts": ["w50"], "truncate": "NONE", "max_tokens": 5}, "cuts nothing", "max_tokens"),
     ({"texts": ["w50"], "max_tokens": 0}, "max_tokens is 0", "max_tokens"),
     ({"texts": ["w50"], "max_tokens": 9, "truncate_prompt_tokens": 9}, "allowed: one",
      "truncate_prompt_tokens"),
     ({"texts": ["w50"], "embedding_types": ["x" * 5000]}, 'xxx…; allowed are', "embedding_types"),
     ({"images": ["data:image/png;base64,AAAA"]}, "no picture is an input", "model"),
-    ({"texts": ["w50"], "input_type": "query"}, "input_type", "input_type"),
+    ({"texts": ["w50"], "input_type": "query"}, "search_document, search_query", "input_type"),
 ]  # fmt: skip
 
 
