@@ -257,7 +257,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _bit_settings(self) -> dict[str, str | int | bool]:
-        """See Welcome."""
+        """The settings that decide the bits of an answer, where they aren't the default."""
         found: dict[str, str | int | bool] = {"max_model_len": self.max_model_len}
         for leaf in leaves(EngineConfig):
             if leaf.name in BIT_SETTINGS:

@@ -290,7 +290,7 @@ class Experts:
     """What makes scores of the router's products, of SCORINGS. sparse_mixer: one choice after
     another, the best product that is left has its softmax over those left that are near it."""
     nearness: float = 0.0
-    """Of sparse_mixer: how far below the best one is near it, as a share of the larger of the best
+    """How far below the best one is near it (sparse_mixer), as a share of the larger of the best
     one and the other's size."""
     normalised: bool = True
     weighs_input: bool = False

@@ -318,7 +318,7 @@ class HostTier:
         self._blocks: OrderedDict[bytes, int] = OrderedDict()
         self._free = list(range(num_blocks - 1, -1, -1))
         self.origins = bytearray(num_blocks)
-        """As KVCache.origins, of its blocks."""
+        """HOST and STORED for each of its blocks, like KVCache.origins."""
 
     @property
     def num_used(self) -> int:

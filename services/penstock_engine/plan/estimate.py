@@ -68,7 +68,8 @@ def parse_device(text: str) -> tuple[str, Accelerator]:
 
 
 def estimated_cost(device: Accelerator, model: ModelSize) -> StepCost:
-    """Of a step, the longer of reading the weights and multiplying by them; and reading the KV."""
+    """A step takes as long as reading the weights or multiplying by them, whichever is longer, and
+    reading the KV on top."""
     bandwidth = BANDWIDTH_SHARE * device.bandwidth * GB
     operations = ARITHMETIC_SHARE * device.tflops * 1e12
     return StepCost(

@@ -239,7 +239,7 @@ def _check(layout: CoreLayout, terms: PlanTerms) -> None:
 
 
 def _settings(layout: CoreLayout) -> dict[str, int | float | str]:
-    """Of the engine cores, what a plan depends on most."""
+    """The settings of the engine cores that a plan depends on most."""
     scheduler, cache = layout.config.scheduler, layout.config.cache
     return {
         "scheduling_policy": scheduler.scheduling_policy,

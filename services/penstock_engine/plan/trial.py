@@ -50,7 +50,7 @@ class CoreLayout(msgspec.Struct, frozen=True, kw_only=True):
     cost_source: str = "step cost"
 
     def prefill_cores(self, cores: int) -> int:
-        """Of so many, those that compute prompts for the others."""
+        """How many of `cores` compute prompts for the others."""
         if not self.apart or cores < 2:
             return 0
         return min(cores - 1, max(1, round(self.apart * cores)))

@@ -198,7 +198,7 @@ class Traffic:
         self._open: dict[bytes, dict[int, Open]] = {}
         self._found: list[Open] = []
         self.num_kv_blocks = 0
-        """Of the pool at the recording's end."""
+        """The size of the pool when the recording ends."""
 
     def mean_wait(self, first: int) -> float:
         """Mean seconds to the first token of the first requests that arrived and ended."""

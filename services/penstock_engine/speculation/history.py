@@ -100,7 +100,7 @@ class ByKind:
         return prior if own is None else own.blended(prior, KIND_WEIGHT)
 
     def observe(self, kind: bytes, drafted: int, kept: int) -> None:
-        """Of so many drafts of a text of that kind the first `kept` were right."""
+        """Takes in that the first `kept` of `drafted` drafts were right, in a text of that kind."""
         self._all.observe(drafted, kept)
         self._seen(kind).observe(drafted, kept)
 

@@ -134,7 +134,7 @@ class StepSeconds:
         self._rows = [0.0] * BUCKETS  # mean of each bucket; 0: no step was seen
         self._sizes = Learnt(BUCKETS, UNKNOWN)
         self._tolls = [Learnt(BUCKETS, TOLL) for _ in (GOING_ON, ALONE, DRAFTED)]
-        """By decodes; of GOING_ON they are 0."""
+        """Logarithms of each kind's factors, by the number of decodes; those of GOING_ON are 0."""
         self._noise = FIRST_NOISE
         self._pace: deque[float] = deque(maxlen=LATELY)
         """How much longer the latest steps took than the curve says."""

@@ -132,7 +132,7 @@ class LiveAudit(SpareSteps):
         return len(self._waiting)
 
     def requests(self) -> Iterator[Request]:
-        """Those of all replays."""
+        """The requests of all replays."""
         return (record.request for record in self._waiting)
 
     def attach(self, *, exact: bool) -> None:

@@ -31,7 +31,7 @@ class PreparedChat:
     blame: Blame
     """Says errors in the names of the request's own API."""
     reading: str
-    """See Job."""
+    """Names what the answer's text is read by; empty: it is shown as it comes."""
 
     def job(self, reply: ReplyFormat) -> Job:
         """What answers it."""

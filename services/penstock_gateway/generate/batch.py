@@ -107,7 +107,7 @@ class GenerationBatch:
 
     @property
     def choices(self) -> int:
-        """Of the reply."""
+        """How many choices the reply has."""
         return len(self._generations) * self._n
 
     @property
@@ -121,7 +121,7 @@ class GenerationBatch:
         return self._generations[prompt].prompt_logprobs
 
     def replayed(self, choice: int) -> SequenceDelta | None:
-        """See Generation.replayed."""
+        """What the tokens that the client knew have gained since the last call; None: nothing."""
         prompt, sequence = divmod(choice, self._n)
         return self._generations[prompt].replayed(sequence)
 

@@ -77,7 +77,7 @@ class Origin(NamedTuple):
     asked: bytes
 
     def written(self) -> str:
-        """As it stands in ids of events."""
+        """The form that it has in ids of events."""
         packed = _ORIGIN.pack(_VERSION, *self)
         return base64.urlsafe_b64encode(packed + _check(packed)).decode()
 
@@ -155,7 +155,7 @@ class ReplayedRequest:
 
     @property
     def known_tokens(self) -> int:
-        """Of all choices."""
+        """Tokens that the client has, of all choices together."""
         return sum(each.tokens for each in self.known)
 
     def fixed(

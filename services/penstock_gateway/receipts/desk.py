@@ -123,7 +123,7 @@ class SignedOutput:
 
     @property
     def told_logprobs(self) -> list[float]:
-        """Of each token."""
+        """The log-probability that the client was told of each token."""
         return [each.logprob for each in self.logprobs]
 
 

@@ -168,9 +168,10 @@ def _explain(message: str, struct: Any) -> InvalidRequest:
         where = _join(path, missing["name"])
         return InvalidRequest(f"{where} is missing", param=where, code="missing_required_parameter")
     where = path.removeprefix("$").removeprefix(".")
-    if (unlisted := _UNLISTED.fullmatch(what)) and (allowed := _words_at(struct, path)):
+    if (unlisted := _UNLISTED.fullmatch(what)) and (words := _words_at(struct, path)):
+        allowed = ", ".join(sorted(words))
         return InvalidRequest(
-            f"{where or 'the request'} is {unlisted['given']}; allowed: {', '.join(allowed)}",
+            f"{where or 'the request'} is {unlisted['given']}; allowed: {allowed}",
             param=where or None,
             code="invalid_type",
         )
@@ -201,34 +202,43 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}".removeprefix("$").removeprefix(".")
 
 
-def _fields_at(struct: Any, path: str) -> list[str]:
-    """Names of the fields of the struct that lies at a path such as `$.messages[0]`."""
-    here = struct
-    for step in re.findall(r"\.(\w+)|\[[^\]]*\]", path):
-        if step:
-            here = _struct_in(typing.get_type_hints(here)[step])
-    return [field.encode_name for field in msgspec.structs.fields(here)]
+def _fields_at(struct: Any, path: str) -> set[str]:
+    """Names of the fields that structs at a path such as `$.messages[0]` have."""
+    return {
+        field.encode_name
+        for here in _structs(_at(struct, path))
+        for field in msgspec.structs.fields(here)
+    }
 
 
-def _words_at(struct: Any, path: str) -> list[str]:
+def _words_at(struct: Any, path: str) -> set[str]:
     """What is allowed at such a path, where that are some words or numbers."""
-    found = [struct]
-    for step in re.findall(r"\.(\w+)|\[[^\]]*\]", path):
-        if step:
-            found = [
-                field.type
-                for here in _parts(found)
-                if isinstance(here, type) and issubclass(here, msgspec.Struct)
-                for field in msgspec.structs.fields(here)
-                if field.encode_name == step
-            ]
-    words = (
+    return {
         str(word)
-        for here in _parts(found)
+        for here in _parts(_at(struct, path))
         if typing.get_origin(here) is typing.Literal
         for word in typing.get_args(here)
-    )
-    return sorted(set(words))
+    }
+
+
+def _at(struct: Any, path: str) -> list[Any]:
+    """The annotations of what may lie at such a path."""
+    found = [struct]
+    for step in re.findall(r"\.(\w+)", path):
+        found = [
+            field.type
+            for here in _structs(found)
+            for field in msgspec.structs.fields(here)
+            if field.encode_name == step
+        ]
+    return found
+
+
+def _structs(annotations: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
+    """The structs among annotations and what they are made of."""
+    for each in _parts(annotations):
+        if isinstance(each, type) and issubclass(each, msgspec.Struct):
+            yield each
 
 
 def _parts(annotations: Iterable[Any]) -> Iterator[Any]:
@@ -237,17 +247,6 @@ def _parts(annotations: Iterable[Any]) -> Iterator[Any]:
         yield each
         if typing.get_origin(each) is not typing.Literal:
             yield from _parts(typing.get_args(each))
-
-
-def _struct_in(annotation: Any) -> Any:
-    """The first struct inside an annotation: list[Message] | None gives Message."""
-    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        return annotation
-    for argument in typing.get_args(annotation):
-        found = _struct_in(argument)
-        if found is not None:
-            return found
-    return None
 
 
 Kind = TypeVar("Kind")

@@ -29,7 +29,6 @@ from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.media.sound_projector import NormedRows, load_sound_projector
 from penstock_worker.media.sound_tower import AudioTower
 from penstock_worker.media.unfit import UnfitItem
-from penstock_worker.media.waveform import SampleFrames
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
@@ -138,6 +137,24 @@ def load_sound_tower(
     if isinstance(spec, WaveformSpec):
         return SampleFrames(weights)
     return AudioTower(spec, weights, threads)
+
+
+class SampleFrames:
+    """A sound's frames of samples as they are (WaveformSpec), where other models have a tower."""
+
+    def __init__(self, weights: Weights) -> None:
+        """weights: of what the model hears with, whose dtype and device frames get."""
+        self._dtype, self._device = weights.dtype, weights.device
+
+    def work(self, frames: int) -> int:
+        """Multiplications for so many windows: none."""
+        return 0
+
+    def pieces(self, mel: Tensor, layer_done: Callable[[], None] = lambda: None) -> Pieces[Tensor]:
+        """Maps float32 [1, frame, frames] to [frames, frame]. There is no layer, after which
+        `layer_done` would be called."""
+        yield from ()
+        return mel[0].t().contiguous().to(self._device, self._dtype)
 
 
 class Hearing:

@@ -197,7 +197,7 @@ class _Described:
     """What a head is."""
 
     config: HeadConfig
-    """Of each of its layers."""
+    """The same for each of its layers."""
     files: WeightFiles
     layers: list[OpenHead]
     """Opens the weights of each layer."""

@@ -73,7 +73,7 @@ class BuildWithHead:
 
     served: DeviceBuild
     head: DeviceHeadBuild
-    """Of a layer of the head, each of which is like the others."""
+    """Builds a layer of the head; each is like the others."""
     aux_hidden: AuxHidden
     together: Callable[[int], DeviceForward]
     """Makes the forward passes of both."""

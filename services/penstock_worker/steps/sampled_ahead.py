@@ -29,7 +29,7 @@ class RowsAhead:
         self._found: dict[int, SampledToken] = {}
         """What was sampled and not asked for yet, by row."""
         self._next: dict[int, int] = {}
-        """By slot, rows of its next group."""
+        """How many rows the next group of each slot has."""
 
     def __call__(
         self, rows: list[int], requests: list[SampleRequest], slots: list[int]

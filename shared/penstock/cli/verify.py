@@ -62,7 +62,8 @@ def add(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """See the description. Raises InvalidRequest and PenstockError."""
+    """Verifies the receipts that were named, and returns the exit code. Raises InvalidRequest and
+    PenstockError."""
     from penstock.receipts.statement import MAX_BYTES, read_receipts
     from penstock.receipts.verify import SignedReceipt
 

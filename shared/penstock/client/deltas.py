@@ -265,7 +265,7 @@ class ReplayedSequence(EmittedSequence):
         self._replayed: GrowingDelta | None = None
 
     def take(self, output: SequenceOutput) -> SequenceDelta:
-        """As of any sequence, but without the tokens that are known."""
+        """Returns what the sequence gains by an output, without the tokens that are known."""
         left = self._known.tokens - len(self.emitted)
         if left <= 0 and not self._known.ended:
             return super().take(output)

@@ -141,7 +141,7 @@ class GenerationRequest:
     prediction: Sequence[int] = ()
     """Token ids that the output is expected to resemble."""
     claimed: bool = False
-    """See Submit."""
+    """Whether `prediction` is what somebody claims the output to be, and this is to find out."""
     sequences: tuple[OpenSequence, ...] = ()
     """What runs in place of all n sequences from their beginning: some of them, each after what it
     has emitted."""

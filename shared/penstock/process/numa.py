@@ -120,8 +120,8 @@ class NodePlacement:
 
     ranks: RankNodes
     threads: int
-    """Of each rank: all have equal parts of the work, so the one with the fewest processors says
-    how many."""
+    """How many each rank has: all have equal parts of the work, so the one with the fewest
+    processors says how many."""
     why: str = ""
     """Why it isn't one rank for each node; empty: it is."""
 

@@ -28,7 +28,7 @@ class StartPhase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     seconds: float
     processor_seconds: float
-    """Those of all threads of the process meanwhile."""
+    """Processor time of all threads of the process meanwhile."""
     bytes: int = 0
     """Bytes of the files whose contents it took."""
     disk_bytes: int = 0
@@ -49,12 +49,12 @@ class StartPhase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StartPhases:
-    """Those of this process, from its birth on."""
+    """The phases of this process's start, from its birth on."""
 
     def __init__(self) -> None:
         self.found: list[StartPhase] = []
         self.files: tuple[str, ...] = ()
-        """Those of the weights."""
+        """Names of the files of weights."""
         self._noting = False
         self._file: Path | None = None
         self._passed, self._processor, self._blocks = 0.0, 0.0, 0

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 
 def leaf_digest(statement: str) -> bytes:
-    """Of a receipt's statement. Leaves and nodes are hashed as different things, so that none can
-    stand for the other."""
+    """The digest of a receipt's statement. Leaves and nodes are hashed as different things, so
+    that none can stand for the other."""
     return hashlib.sha256(b"\0" + statement.encode()).digest()
 
 

@@ -84,7 +84,7 @@ class SignedReceipt:
         self._pinned = pinned
 
     def checks(self) -> Iterator[Check]:
-        """Of what can be told without the model."""
+        """Checks what can be told without the model."""
         yield self._signature()
         yield from self._batch()
         yield self._tokens()
@@ -323,7 +323,7 @@ class ModelHere:
 
 
 def _gaps(here: Sequence[TokenLogprobs], told: list[float] | None) -> list[float]:
-    """By how much each log-probability differs from the one told; without any, from that of the
+    """How far each log-probability is from the one told; where none was told, from that of the
     likeliest token, which a greedy output has."""
     expected = told or [each.top_logprobs[0] for each in here]
     gaps = [abs(mine.logprob - theirs) for mine, theirs in zip(here, expected, strict=True)]

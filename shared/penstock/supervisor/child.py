@@ -247,7 +247,7 @@ async def start(
 
 
 def _words(spec: ChildSpec, failure_file: Path) -> tuple[str, ...]:
-    """Those of the penstock command. What was said of a failure before is removed."""
+    """The words of the penstock command. What an earlier failure left in its file is removed."""
     failure_file.unlink(missing_ok=True)
     supervision = ("--supervised-by", str(os.getpid()), "--failure-file", str(failure_file))
     return (*spec.arguments, *supervision)

@@ -73,7 +73,7 @@ class TokenBytes:
 
     @classmethod
     def of(cls, pieces: Iterable[bytes]) -> Self:
-        """Of the ids 0, 1, …"""
+        """A table of pieces, which have the ids 0, 1, …"""
         listed = list(pieces)
         return cls.cut(b"".join(listed), map(len, listed))
 

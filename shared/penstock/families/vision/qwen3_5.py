@@ -44,7 +44,7 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec | No
 
 
 def _flat(fields: Fields) -> Fields:
-    """Of files of the decoder alone that name the whole model's class."""
+    """The fields of a decoder alone, whose file names the whole model's class."""
     return fields.without(VISION, *ABOUT_PICTURES)
 
 
