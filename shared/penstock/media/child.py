@@ -175,16 +175,10 @@ def _video(task: Prepare, video: VideoPreparation) -> PreparedArrays:
 
 def _sound(task: Prepare, mel: SoundPreparation, *, whole: bool) -> PreparedArrays:
     # Imported here: a server of pictures needs no decoders of sounds.
-    from penstock.media.log_mel import BESIDE, LOG_MEL, block_log_mel, log_mel, whole_log_mel
-    from penstock.media.magnitudes import (
-        emphasised_mel,
-        hamming_mel,
-        magnitude_mel,
-        paired_mel,
-    )
+    from penstock.media.log_mel import BESIDE, LOG_MEL
     from penstock.media.sound import BadSound, raw_sound
     from penstock.media.soundtrack import open_any
-    from penstock.media.waveform import sample_frames
+    from penstock.media.spectrogram import spectrogram
 
     rate, seconds = mel.sampling_rate, task.bounds.seconds
     try:
@@ -194,23 +188,10 @@ def _sound(task: Prepare, mel: SoundPreparation, *, whole: bool) -> PreparedArra
             samples = raw_sound(task.data, task.raw[0], rate, seconds)
     except BadSound as error:
         raise Unfit(str(error)) from None
-    if isinstance(mel, BlockMel):
-        spectrogram = block_log_mel(mel, samples)
-    elif isinstance(mel, FrameMel):
-        spectrogram = magnitude_mel(mel, samples)
-    elif isinstance(mel, EmphasisedMel):
-        spectrogram = emphasised_mel(mel, samples)
-    elif isinstance(mel, PairedMel):
-        spectrogram = paired_mel(mel, samples)
-    elif isinstance(mel, HammingMel):
-        spectrogram = hamming_mel(mel, samples)
-    elif isinstance(mel, Waveform):
-        spectrogram = sample_frames(mel, samples)
-    else:
-        spectrogram = whole_log_mel(mel, samples) if whole else log_mel(mel, samples)
-    if not np.isfinite(spectrogram).all():
+    found = spectrogram(mel, samples, whole=whole)
+    if not np.isfinite(found).all():
         raise Unfit("holds samples that are too large")
-    arrays = {LOG_MEL: spectrogram}
+    arrays = {LOG_MEL: found}
     if isinstance(mel, HammingMel) and mel.beside_pictures:
         arrays[BESIDE] = np.ones(1, np.int32)
     return PreparedArrays(arrays, (len(samples),))

@@ -33,7 +33,7 @@ from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
 from penstock.media.sound import FORMATS, MAX_CHANNELS, BadSound, is_chained, open_sound, raw_sound
 from penstock.media.sound_layout import BadLength, frames_of, sound_rows
-from penstock.media.waveform import sample_frames
+from penstock.media.spectrogram import sample_frames
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from penstock.model.sound_facts import EmphasisedMel, FrameMel, LogMel, PairedMel, Waveform
 from tests import thinning

@@ -19,11 +19,10 @@ from torch.nn import functional
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
-from penstock.media.log_mel import LOG_MEL, block_log_mel, log_mel
-from penstock.media.magnitudes import emphasised_mel, hamming_mel, magnitude_mel, paired_mel
+from penstock.media.log_mel import LOG_MEL
 from penstock.media.prepared import write
 from penstock.media.sound_layout import sound_rows
-from penstock.media.waveform import sample_frames
+from penstock.media.spectrogram import spectrogram
 from penstock.model.config import ModelConfig, WeightFiles
 from penstock.model.sound_facts import (
     BlockMel,
@@ -147,20 +146,7 @@ class Heard:
 def heard(case: str, seconds: float, seed: int) -> Heard:
     preparation, samples = CASES[case].mel, sound(seconds, seed=seed)
     blocks = isinstance(preparation, BlockMel)
-    if isinstance(preparation, FrameMel):
-        mel = magnitude_mel(preparation, samples)
-    elif isinstance(preparation, EmphasisedMel):
-        mel = emphasised_mel(preparation, samples)
-    elif isinstance(preparation, PairedMel):
-        mel = paired_mel(preparation, samples)
-    elif isinstance(preparation, HammingMel):
-        mel = hamming_mel(preparation, samples)
-    elif isinstance(preparation, BlockMel):
-        mel = block_log_mel(preparation, samples)
-    elif isinstance(preparation, Waveform):
-        mel = sample_frames(preparation, samples)
-    else:
-        mel = log_mel(preparation, samples)
+    mel = spectrogram(preparation, samples)
     content = write({LOG_MEL: mel})
     digest = hashlib.sha256(content).hexdigest()
     rows = preparation.rows(len(samples)) if blocks else sound_rows(preparation, len(samples))
