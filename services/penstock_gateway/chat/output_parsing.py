@@ -13,7 +13,7 @@ from penstock.config.settings import GatewayConfig
 from penstock.parsing import OutputParser, reasoning_parser, tool_parser
 from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat
 from penstock.parsing.output import NamedCall, OnlyCalls, RequiredCalls, whole_parser
-from penstock.parsing.registry import ToolFormat
+from penstock.parsing.registry import ToolFormat, at_the_beginning
 from penstock.process import logs
 from penstock_gateway.chat.answer_grammar import answer_grammar, bytes_of, strict_grammar
 from penstock_gateway.chat.parsed_choice import Marking, Parsing
@@ -69,6 +69,8 @@ def read_as(
     forced = use.mode in ("named", "required")
     form = None if thoughts is None else thoughts.form
     outputs = params.structured_outputs
+    if held or outputs is not None:
+        calls = at_the_beginning(calls)
     if held or outputs is not None or forced:
         if held:
             grammar = strict_grammar(

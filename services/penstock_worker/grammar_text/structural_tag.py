@@ -252,10 +252,15 @@ class _Writer:
         more = self._rule(f"{text.piece}* ({tags})?" if last else f"({text.piece} | {tags})*")
         behind = "" if last else more
         first = [f"{text.head} {more}", f"({tags}) {behind}"]
+        name = f"answer{len(self.rules)}"
+        again = bool(node.get("again")) and not last
         for start, pattern in zip(starts, beginnings, strict=True):
             begun = self._rule(lazy(pattern), "[lazy]")
-            first.append(f"{begun} {self.format(start.get('content'))} {behind}")
-        answer = self._rule(f'{" | ".join(first)} | ""')
+            first.append(f"{begun} {self.format(start.get('content'))} {name if again else behind}")
+        answer = f'{" | ".join(first)} | ""'
+        if again:  # It names itself.
+            self.rules.append(f"{name}: {answer}")
+        answer = name if again else self._rule(answer)
         if not thoughts:
             return answer
         end = _get(thoughts, "end", str, "thoughts")

@@ -27,6 +27,12 @@ MAX_HEAD = 512
 _FENCE = re.compile(r"```(?:json)?[ \t]{0,16}\n")
 _MAX_FENCE = len("```json") + 17
 _FENCE_END = "```"
+_FENCE_LINE = re.compile(r" {0,3}```([^\n`]{0,64})\n")
+_MAX_FENCE_LINE = 70
+_LINE = re.compile(r"^(?:[{\[]| {0,3}```)", re.MULTILINE)
+"""What a line begins with that may be a call, or the edge of a code block."""
+_EDGE = re.compile(r"^ {0,3}```", re.MULTILINE)
+_LINE_SO_FAR = re.compile(r"^(?: {1,3}| {0,3}`{1,2})\Z", re.MULTILINE)
 _ID_LETTERS = string.ascii_letters + string.digits
 
 
@@ -51,6 +57,12 @@ class FormatCalls(CallText):
         self._begins = [marks.begin for marks in (form.block, form.call) if marks is not None]
         self._ends = tuple(marks.end for marks in (form.call, form.block) if marks is not None)
         self._fenced = self._in_block = False
+        self._at_line = True
+        """Whether content goes on at a line's beginning."""
+        self._in_code = False
+        """Whether content goes on in a code block."""
+        self._over = False
+        """Whether no call without marks may follow."""
         self._begin = CallBegin("")
 
     def finish(self) -> list[Event]:
@@ -80,6 +92,7 @@ class FormatCalls(CallText):
             return False
         if any(rest.startswith(mark) for mark in self._begins):
             self._prefix = ""
+            return self._go(self._content)
         return self._give_back()
 
     def _begins_body(self) -> bool:
@@ -97,11 +110,18 @@ class FormatCalls(CallText):
         return self._go(self._body if self._marked else self._start)
 
     def _content(self, ended: bool) -> bool:
-        """Content up to the first mark that may begin a call."""
+        """Content up to the first mark or line that may begin a call."""
         rest = self._rest
         found = [(at, mark) for mark in self._begins if (at := rest.find(mark)) >= 0]
+        line = self._next_line(_EDGE if self._in_code else _LINE)
+        if line is not None and all(line.start() < at for at, _ in found):
+            self._say(rest[: line.start()])
+            self._rest = rest[line.start() :]
+            return self._go(self._line)
         if not found:
             keep = 0 if ended else max([overlap(rest, mark) for mark in self._begins], default=0)
+            if not ended and (begun := self._next_line(_LINE_SO_FAR)) is not None:
+                keep = max(keep, len(begun[0]))
             self._say(rest[: len(rest) - keep])
             self._rest = rest[len(rest) - keep :]
             return False
@@ -112,6 +132,45 @@ class FormatCalls(CallText):
         self._marked = True
         self._in_block = self._block is not None and mark == self._block.begin
         return self._go(self._next_call if self._in_block else self._body)
+
+    def _next_line(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        if not self._form.anywhere:
+            return None
+        return pattern.search(self._rest, 0 if self._at_line else 1)
+
+    def _line(self, ended: bool) -> bool:
+        """At a line of content that may be a call, or the edge of a code block."""
+        rest = self._rest
+        self._marked = False
+        if not rest.lstrip(" ").startswith(_FENCE_END):
+            return self._go(self._body)
+        match = _FENCE_LINE.match(rest)
+        if match is None:
+            fence = len(rest) - len(rest.lstrip(" ")) + len(_FENCE_END)
+            if not (ended or len(rest) > _MAX_FENCE_LINE or re.search("[`\n]", rest[fence:])):
+                return False
+            self._say(rest[:fence])
+            self._rest = rest[fence:]
+            return self._go(self._content)
+        language = match[1].strip()
+        if not self._in_code and language in ("", "json"):
+            self._eat(match.end())
+            self._fenced = True
+            return self._go(self._start)
+        self._in_code = not self._in_code or language != ""
+        self._say(match[0])
+        self._rest = rest[match.end() :]
+        return self._go(self._content)
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._at_line = text.endswith("\n")
+        super()._say(text)
+
+    def _give_back(self) -> bool:
+        self._in_code = self._in_code or self._fenced
+        self._fenced = False
+        return super()._give_back()
 
     def _next_call(self, ended: bool) -> bool:
         """In a block, before its first call."""
@@ -212,6 +271,7 @@ class FormatCalls(CallText):
     # --- after a call
 
     def _after_list(self, ended: bool) -> bool:
+        self._over = not self._form.anywhere
         return self._go(self._close)
 
     def _close(self, ended: bool) -> bool:
@@ -226,29 +286,51 @@ class FormatCalls(CallText):
         if self._fenced and self._rest.startswith(_FENCE_END):
             self._rest = self._rest[len(_FENCE_END) :]
             self._fenced = False
+            self._over = not self._form.anywhere
             return True
         self._rest = self._rest.removeprefix(end)
         return self._go(self._between_calls())
 
     def _between_calls(self) -> Callable[[bool], bool]:
+        self._at_line = True
         if self._in_block:
             return self._between
         if self._form.separators:
             return self._separated
-        if self._form.space_stays or self._fenced:
-            return self._own_space
-        return self._space if self._marked or not self._form.bare else self._another
+        if self._form.bare and not (self._marked or self._over):
+            return self._another
+        return self._own_space if self._form.space_stays or self._fenced else self._space
 
     def _space(self, ended: bool) -> bool:
         self._rest = self._rest.lstrip()
         return self._go(self._content) if self._rest else False
 
     def _another(self, ended: bool) -> bool:
-        """After a call without marks, which others may follow: one on each line."""
-        self._rest = self._rest.lstrip()
-        if not self._rest:
+        """After a call without marks, which others may follow: on a line or in a fence of their
+        own, or behind a comma. Whitespace is content only where the format says so, or in a
+        fence, and if content follows."""
+        stop = self._eat_space()
+        if ended and stop is not None:
+            self._prefix = ""
+        if not (self._form.space_stays or self._fenced):
+            self._prefix = self._prefix.lstrip()
+        if stop is not None:
+            return stop
+        if self._begins_body():
+            return self._go(self._body)
+        if self._rest.startswith(",") and "," not in self._prefix:
+            self._eat(1)
+            return True
+        if self._fenced and self._waits([_FENCE_END], ended):
             return False
-        return self._go(self._body if self._begins_body() else self._content)
+        if self._fenced and self._rest.startswith(_FENCE_END):
+            self._rest = self._rest[len(_FENCE_END) :]
+            self._prefix = ""
+            self._fenced = False
+            return True if self._form.anywhere else self._go(self._own_space)
+        if self._form.anywhere and self._rest.startswith("`") and not self._fenced:
+            return self._go(self._fence)
+        return self._give_back()
 
     def _between(self, ended: bool) -> bool:
         """In a block, after a call."""

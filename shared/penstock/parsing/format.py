@@ -171,6 +171,7 @@ class CallFormat:
         LooseObject.
     bare: the answer may begin with a body that has no marks, if it calls a function that the
         request offers, with arguments.  fenced: this body may stand in a code fence.
+    anywhere: so may later lines, if they aren't in a code block.
     only_known: with marks too, a call must be of a function that the request offers.
     needs_arguments: an object without them is no call.
     separators: letters that stand between calls.
@@ -193,6 +194,7 @@ class CallFormat:
     arguments: Literal["json"] | KeyedValues | LooseObject = "json"
     bare: bool = False
     fenced: bool = False
+    anywhere: bool = False
     only_known: bool = False
     needs_arguments: bool = False
     separators: str = ""

@@ -8,6 +8,7 @@ node for structural tags, `text_with_tags`, which is ours alone.
     spelled         marks that count where they are spelled out, too, though they are tokens
     starts          what only the text's beginning can be: a regular expression, `pattern`, and
                     what comes then
+    again           what follows a start may begin like one too, and is held to the same
     last            nothing comes after a tag or a start
     thoughts        free text before all that, from `begin`, or at once where it is empty, to `end`
 """
@@ -31,7 +32,8 @@ from penstock.parsing.nodes import Node, either, sequence, text_node
 from penstock.parsing.thinking import begins_inside, is_over
 
 _SPACE = r"\s{0,8}"
-_FENCE = r"(```(json)?[ \t]{0,8}\n)?"
+_FENCE = r"(```(json)?[ \t]{0,8}\n\s{0,8})?"
+_LISTED = r"([\[,]\s{0,8})?"
 
 
 def held_text(
@@ -78,6 +80,7 @@ def held_text(
         "spelled": [mark for mark in marks if mark not in form.tokens],
         "tags": [tag for mark in marks for tag in _behind(form, written, mark, tags)],
         "starts": _bare(form, written, arguments, {"type": "shared", "index": len(shared)}),
+        "again": form.bare and "object" in form.bodies,
         "last": bool(form.separators),
     }
     if form.bare:
@@ -134,7 +137,8 @@ def _bare(
     if form.keys is None:
         return []
     (name_key, *_), arguments_keys = form.keys
-    head = rf'{_SPACE}{_FENCE if form.fenced else ""}\{{{_SPACE}"{name_key}"{_SPACE}:{_SPACE}'
+    opened = rf"{_FENCE if form.fenced else ''}{_LISTED if 'list' in form.bodies else ''}"
+    head = rf'{_SPACE}{opened}\{{{_SPACE}"{name_key}"{_SPACE}:{_SPACE}'
     comma = rf'{_SPACE},{_SPACE}"({"|".join(map(re.escape, arguments_keys))})"{_SPACE}:{_SPACE}'
     return [
         {

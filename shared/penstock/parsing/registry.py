@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -144,6 +144,15 @@ def _tool_format(form: CallFormat | ChannelFormat, *, known: bool = True) -> Too
         form,
         known=known,
     )
+
+
+def at_the_beginning(calls: ToolFormat) -> ToolFormat:
+    """The same, but that calls without marks stand only at an answer's beginning: what a grammar
+    can hold."""
+    form = calls.form
+    if not isinstance(form, CallFormat) or not form.anywhere:
+        return calls
+    return replace(_tool_format(replace(form, anywhere=False), known=calls.known), form=form)
 
 
 def _reasoning_format(form: ThoughtFormat | ChannelFormat) -> ReasoningFormat:

@@ -61,7 +61,7 @@ def thinking_hermes() -> OutputParser:
 CASES: list[tuple[object, list[tuple[bool, str]]]] = [
     (hermes, [(True, "aé<t<<tool"), (False, f"<tool_call>{CALL}</tool_call>\n"), (True, "a<")]),
     (hermes, [(False, f" <tool_call>\n{CALL}\n</tool_call>\n"), (True, "call 👋👋")]),
-    (hermes, [(False, "  "), (True, f"<tool_call>[{CALL}]")]),
+    (hermes, [(False, "  "), (True, f"<tool_call>so [{CALL}]")]),
     (thinking_hermes, [(False, "<think>\nHm <b\n</think>\n\n"), (True, "think\n<<")]),
     (thinking_hermes, [(True, " <thin ice>")]),
     (partial(ThinkBlocks, THINK, "<think>"), [(False, "aa</thin</think>\n"), (True, "hé")]),

@@ -32,7 +32,27 @@ CASES = FormatCases(
         Case(f"<think>Hm.</think>\n{ADD}", thought="Hm.", calls=(SUM,)),
         Case(f"{ADD}\n{CITY}\n", calls=(SUM, PARIS)),
         Case(f"{ADD}\n{OTHER}", said=OTHER, calls=(SUM,)),
-        Case(f"{ADD}\nSo.\n{CITY}", said=f"So.\n{CITY}", calls=(SUM,)),
+        Case(f"{ADD}\nSo.\n{CITY}", said="So.\n", calls=(SUM, PARIS)),
+        # Several in a list, or in one block or more, behind a sentence or not.
+        Case(f"[{ADD}, {CITY}]", calls=(SUM, PARIS)),
+        Case(f"Both:\n[{ADD},\n {CITY}]\nSo.", said="Both:\nSo.", calls=(SUM, PARIS)),
+        Case(f"```json\n[\n{CITY},\n{ADD}\n]\n```", calls=(PARIS, SUM)),
+        Case(f"Both:\n\n```json\n{CITY}\n{ADD}\n```\n", said="Both:\n\n", calls=(PARIS, SUM)),
+        Case(f"A:\n```json\n{CITY},\n{ADD}\n```\nB", said="A:\nB", calls=(PARIS, SUM)),
+        Case(f"```json\n{CITY}\n```\n\n```\n{ADD}\n```", calls=(PARIS, SUM)),
+        Case(f"<tool_call>\n[{CITY}, {ADD}]\n</tool_call>", calls=(PARIS, SUM)),
+        Case(f"{ADD}, so", said=", so", calls=(SUM,)),
+        # What is no call: other names, other languages' code, and what stands within a line.
+        Case(
+            f"Both:\n```json\n[{OTHER}, {OTHER}]\n```",
+            said=f"Both:\n```json\n[{OTHER}, {OTHER}]\n```",
+        ),
+        Case(
+            f"A:\n```python\n{ADD}\n```\n{ADD}", said=f"A:\n```python\n{ADD}\n```\n", calls=(SUM,)
+        ),
+        Case(f"{CODE}\n[1]\n{CODE}\nA", said=f"{CODE}\n[1]\n{CODE}\nA"),
+        Case(f"A {ADD}", said=f"A {ADD}"),
+        Case(f"A\n``` {ADD}\n``", said=f"A\n``` {ADD}\n``"),
         Case(f"{ADD}\n{CITY}\n<tool_call>{ADD}</tool_call>", calls=(SUM, PARIS, SUM)),
         Case(OTHER, said=OTHER),
         Case('{"name": "add"}', said='{"name": "add"}'),

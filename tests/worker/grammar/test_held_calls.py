@@ -131,6 +131,12 @@ def test_thoughts_are_free_and_what_comes_after_them_is_held(
     assert not fits(f"{thought}{BARE.replace('city', 'town')}", whole=False)
     assert fits(CALL)
     assert not fits(BAD, whole=False)
+    for several in (f"[{BARE}, {BARE}]", f"{BARE}\n{BARE}", f"```json\n{BARE},\n{BARE}\n```"):
+        assert fits(f"{thought}{several}")
+        assert fits(f"{several}\nDone.")
+        assert not fits(f"{thought}{several.replace('city', 'town')}", whole=False)
+        other = several.rpartition("city")
+        assert not fits(f"{other[0]}town{other[2]}", whole=False)
     inside = "assistant\n<think>\n"
     assert fits(thought.removeprefix("<think>") + CALL, inside)
     assert fits(thought + CALL, inside)

@@ -18,7 +18,8 @@ from penstock.parsing.format import (
 # {"name": "get_weather", "arguments": {"city": "Paris"}}
 # </tool_call>
 #
-# Smaller ones (Qwen2.5-Coder 0.5B) often leave the marks out, or write a code fence instead.
+# Smaller ones (Qwen2.5-Coder 0.5B) often leave the marks out, or write a code fence instead, or a
+# list of several calls, behind a sentence or not.
 
 HERMES = CallFormat(
     names=("hermes",),
@@ -28,9 +29,10 @@ HERMES = CallFormat(
         none_of=("<arg_key>", "<function=", "<invoke", "]minimax[", "<tool_calls>"),
     ),
     call=MarkPair("<tool_call>", "</tool_call>"),
-    bodies=("object",),
+    bodies=("object", "list"),
     bare=True,
     fenced=True,
+    anywhere=True,
     written=(
         Written(
             begin='<tool_call>\n{"name": "',
@@ -67,9 +69,9 @@ LLAMA3_JSON = CallFormat(
 )
 
 
-# Calls as models write them that were told no format of their own: the answer is a JSON object, or
-# an array of them, in a code fence or not. Only objects that name a function of the request are
-# calls; anything else is content.
+# Calls as models write them that were told no format of their own: JSON objects, or an array of
+# them, in a code fence or not, behind a sentence or not. Only objects that name a function of the
+# request are calls; anything else is content.
 #
 # [{"name": "get_weather", "arguments": {"city": "Paris"}}]
 
@@ -79,6 +81,7 @@ JSON = CallFormat(
     bodies=("object", "list"),
     bare=True,
     fenced=True,
+    anywhere=True,
     only_known=True,
     needs_arguments=True,
     space_stays=True,
