@@ -1,0 +1,101 @@
+"""Fields that are null: generated SDKs send all that they know, whether it was set or not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from penstock_gateway.adapters.endpoint import LoadAdapterRequest
+from penstock_gateway.chat.endpoint import ChatRequest
+from penstock_gateway.request.endpoint import convert, decode
+from penstock_gateway.responses.request import ResponsesRequest
+from tests.gateway.fake_engine import FakeEngineClient
+from tests.gateway.request.test_unknown_fields import BODIES, places
+
+NOTHING = {"mirostat": None, "guardrails": None, "prompt_mode": None}
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"properties": {"a": {"default": None}}}},
+}
+POSTED: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+    ("/v1/completions", {"prompt": "a"}),
+    ("/v1/responses", {"input": "a"}),
+    ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": "a"}]}),
+    ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "a"}]}),
+    ("/api/chat", {"model": "org/tiny-model", "messages": [{"role": "user", "content": "a"}]}),
+    ("/api/generate", {"model": "org/tiny-model", "prompt": "a"}),
+    ("/tokenize", {"prompt": "a"}),
+]
+
+
+def with_nulls(body: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any]:
+    changed = json.loads(json.dumps(body))
+    at = changed
+    for step in path:
+        at = at[step]
+    at.update(NOTHING)
+    return changed
+
+
+@pytest.mark.parametrize(("kind", "body"), BODIES)
+def test_at_any_depth_they_are_as_if_absent(kind: Any, body: dict[str, Any]) -> None:
+    decoder = msgspec.json.Decoder(kind)
+    plain = decoder.decode(json.dumps(body).encode())
+    for path in places(body):
+        sent = with_nulls(body, path)
+        assert decode(json.dumps(sent).encode(), decoder) == plain, path
+        assert convert(sent, kind) == plain, path
+
+
+@pytest.mark.parametrize(("url", "body"), POSTED)
+async def test_an_endpoint_takes_them(
+    http: httpx.AsyncClient, engine: FakeEngineClient, url: str, body: dict[str, Any]
+) -> None:
+    plain = await http.post(url, json=body)
+    sent = await http.post(url, json=body | NOTHING)
+    assert (sent.status_code, plain.status_code) == (200, 200), sent.text
+    asked = [prompt for prompt, _, _ in engine.submitted]
+    assert asked[::2] == asked[1::2]
+    wrong = await http.post(url, json=NOTHING | body | {"mirostat_tau": 5})
+    assert wrong.status_code == 400
+    assert "mirostat_tau" in wrong.text
+    assert "guardrails" not in wrong.text
+
+
+def test_what_is_free_keeps_its_nulls() -> None:
+    body = {
+        "messages": [
+            {"role": "user", "content": None, **NOTHING},
+            {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f"}}]},
+        ],
+        "tools": [TOOL],
+        "chat_template_kwargs": {"a": None},
+        **NOTHING,
+    }
+    made = decode(json.dumps(body).encode(), msgspec.json.Decoder(ChatRequest))
+    assert made.tools is not None
+    assert made.tools[0].function.parameters == TOOL["function"]["parameters"]  # type: ignore[index]
+    assert made.chat_template_kwargs == {"a": None}
+
+
+def test_a_field_with_a_default_takes_it() -> None:
+    for kind, body in (
+        (LoadAdapterRequest, {"lora_name": "a", "lora_path": "b", "load_inplace": None}),
+        (ChatRequest, {"messages": [], "tools": [{**TOOL, "type": None}]}),
+        (ResponsesRequest, {"input": [{"role": "user", "content": [{"type": None, "text": "a"}]}]}),
+    ):
+        sent = msgspec.json.encode(body)
+        made = decode(sent, msgspec.json.Decoder(kind))
+        kept = msgspec.json.encode(body).replace(b',"load_inplace":null', b"")
+        kept = kept.replace(b'"type":null', b'"type":"function"' if kind is ChatRequest else b"")
+        assert made == msgspec.json.decode(kept.replace(b"{,", b"{"), type=kind)
+
+
+def test_what_is_required_is_missed_by_its_own_name() -> None:
+    with pytest.raises(Exception, match="messages"):
+        decode(b'{"messages": null, "mirostat": null}', msgspec.json.Decoder(ChatRequest))
