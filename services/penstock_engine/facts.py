@@ -29,7 +29,7 @@ from penstock.protocol.common import (
     SleepLevel,
 )
 from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS
-from penstock.protocol.to_frontend import Limits, Welcome
+from penstock.protocol.to_frontend import Limits, WeightFacts, Welcome
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_engine.kv.settings import check_kept, fetches_ahead, kv_peers, prefills_from
 from penstock_engine.policies.tenants import Tenants
@@ -254,6 +254,13 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             hashes_weights=True,
             tokenizer_sha256=self.model.contents.get(TOKENIZER, ""),
             template_sha256=hashlib.sha256(self.template).hexdigest() if self.template else "",
+            weights=self._weights(),
+        )
+
+    def _weights(self) -> WeightFacts:
+        files = self.model.weights
+        return WeightFacts(
+            format=files.format, dtype=files.dtype, size=files.size, numbers=files.numbers
         )
 
     def _bit_settings(self) -> dict[str, str | int | bool]:

@@ -96,6 +96,8 @@ class ChatRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fiel
     separate_reasoning: Flag = None
     stream_reasoning: Flag = None
     reasoning_format: Text = None
+    safe_prompt: Flag = None
+    """Mistral's: a system prompt of theirs in front."""
 
 
 RULES = (
@@ -105,6 +107,7 @@ RULES = (
     UnsupportedField("web_search_options"),
     UnsupportedField("return_prompt_text", (False,)),
     UnsupportedField("separate_reasoning", (True,)),
+    UnsupportedField("safe_prompt", (False,)),
     UnsupportedField("stream_reasoning", (True,)),
     UnsupportedField("reasoning_format", ("auto", "deepseek")),
 )

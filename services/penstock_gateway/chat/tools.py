@@ -294,7 +294,9 @@ def tool_use(
     auto_allowed: bool,
     limits: ToolLimits = OPENAI_TOOLS,
 ) -> ToolUse:
-    """Raises InvalidRequest.  auto_allowed: whether the server lets the model choose."""
+    """Raises InvalidRequest.  auto_allowed: whether the server lets the model choose. The choice
+    `any` is Mistral's word for required."""
+    choice = "required" if choice == "any" else choice
     if isinstance(choice, str) and choice not in CHOICES:
         raise _no_such_choice(choice)
     tools = tools or []

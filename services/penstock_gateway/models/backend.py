@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.client.session_state import STATUS_MAX_AGE
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable, InvalidRequest, StartupError
-from penstock.parsing.registry import chosen
+from penstock.parsing.registry import chosen, reasoning_parser
 from penstock.protocol.common import AdapterFile
 from penstock_gateway.adapters.loading import AdapterFolders, AdapterLoader
 from penstock_gateway.http.errors import clip, listed, model_not_found
@@ -106,6 +106,13 @@ class ModelBackend:
         config, template = self.config, text.template.source
         return chosen(config.tool_call_parser, config.reasoning_parser, template, welcome.family)
 
+    def capabilities(self) -> tuple[str, ...]:
+        """What it does, in Ollama's words; empty where it isn't known yet."""
+        welcome, text = self.client.welcome, self.client.text
+        if welcome is None or text is None:
+            return ()
+        return capabilities(EngineInfo(welcome, text, self.config))
+
     def names(self) -> list[str]:
         """What requests may ask for: the model's first, and those of its adapters."""
         name = self.name
@@ -179,6 +186,22 @@ class ModelBackend:
         if status.draining:
             return "the engine core is draining"
         return None if status.ready else status.reason or "the engine core is not ready"
+
+
+def capabilities(engine: EngineInfo) -> tuple[str, ...]:
+    """What the model does, in Ollama's words."""
+    welcome, template = engine.welcome, engine.text.template
+    if welcome.pooling is not None:
+        return ("embedding",)
+    found = ["completion"]
+    if welcome.media is not None and "image" in welcome.media.kinds:
+        found.append("vision")
+    if template is not None:
+        if template.names("tools"):
+            found.append("tools")
+        if reasoning_parser(engine.config.reasoning_parser, template.source, welcome.family):
+            found.append("thinking")
+    return tuple(found)
 
 
 LATEST = ":latest"

@@ -10,14 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from penstock.parsing import reasoning_parser
 from penstock.protocol.to_frontend import Welcome
 from penstock.request.generation_config import sampling_defaults
 from penstock_gateway.http.events import while_connected
 from penstock_gateway.http.operations import Operation, OperationRoute, posting
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.keys.ring import current
-from penstock_gateway.models.backend import LATEST, EngineInfo, ModelBackend
+from penstock_gateway.models.backend import LATEST, EngineInfo, ModelBackend, capabilities
 from penstock_gateway.ollama.request import ERRORS
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import Flag, Text
@@ -38,7 +37,7 @@ UNKNOWN = "unknown"
 
 
 class ModelDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gateway doesn't know of a model is empty."""
+    """What a gateway doesn't know of a model is empty. parent_model: of an adapter."""
 
     parent_model: str = ""
     format: str = ""
@@ -49,7 +48,7 @@ class ModelDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaggedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """modified_at: when the engine core started.  size: 0, for it isn't known here."""
+    """modified_at: when the engine core started.  size: bytes of the weights; 0: not known."""
 
     name: str
     model: str
@@ -143,31 +142,19 @@ class Show(JsonEndpoint[ShowRequest]):
         return ShownModel(
             parameters="\n".join(f"{name} {value}" for name, value in defaults.items()),
             template="" if template is None else template.source,
+            details=_details(welcome),
             model_info={
                 "general.architecture": architecture,
                 "general.basename": welcome.model,
+                "general.parameter_count": welcome.weights.numbers or None,
                 "general.context_length": welcome.limits.max_model_len,
                 "general.vocab_size": welcome.limits.vocab_size,
                 # Where editors look for how long a prompt may be.
                 f"{architecture}.context_length": welcome.limits.max_model_len,
             },
-            capabilities=self._capabilities(engine),
+            capabilities=list(capabilities(engine)),
             modified_at=_time(welcome),
         )
-
-    def _capabilities(self, engine: EngineInfo) -> list[str]:
-        welcome, template = engine.welcome, engine.text.template
-        if welcome.pooling is not None:
-            return ["embedding"]
-        found = ["completion"]
-        if welcome.media is not None and "image" in welcome.media.kinds:
-            found.append("vision")
-        if template is not None:
-            if template.names("tools"):
-                found.append("tools")
-            if reasoning_parser(engine.config.reasoning_parser, template.source, welcome.family):
-                found.append("thinking")
-        return found
 
 
 def routes(service: Service) -> list[OperationRoute]:
@@ -221,12 +208,53 @@ def _names_of(backend: ModelBackend) -> list[tuple[Welcome | None, str, str]]:
 
 def _tagged(known: Welcome | None, name: str, digest: str) -> TaggedModel:
     full, time = _full(name), NEVER_YET if known is None else _time(known)
-    return TaggedModel(name=full, model=full, modified_at=time, digest=digest)
+    size = 0 if known is None else known.weights.size
+    return TaggedModel(
+        name=full,
+        model=full,
+        modified_at=time,
+        size=size,
+        digest=digest,
+        details=_details(known, name),
+    )
 
 
 def _running(welcome: Welcome, name: str, digest: str) -> RunningModel:
     full, length = _full(name), welcome.limits.max_model_len
-    return RunningModel(name=full, model=full, digest=digest, context_length=length)
+    return RunningModel(
+        name=full,
+        model=full,
+        size=welcome.weights.size,
+        digest=digest,
+        details=_details(welcome, name),
+        context_length=length,
+    )
+
+
+_FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+
+def _details(known: Welcome | None, name: str = "") -> ModelDetails:
+    """name: by which it is listed."""
+    if known is None:
+        return ModelDetails()
+    weights, family = known.weights, known.family
+    own = not name or name in (known.model, *known.other_names)
+    return ModelDetails(
+        parent_model="" if own else known.model,
+        format=weights.format,
+        family=family,
+        families=[family] if family else [],
+        parameter_size=_counted(weights.numbers),
+        quantization_level=_FLOATS.get(weights.dtype, weights.dtype),
+    )
+
+
+def _counted(numbers: int) -> str:
+    """`494.03M`, `7.6B`, as Ollama writes them."""
+    if numbers >= 10**9:
+        return f"{numbers / 10**9:.1f}B"
+    return f"{numbers / 10**6:.2f}M" if numbers else ""
 
 
 def _full(name: str) -> str:

@@ -243,6 +243,8 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     top_k: Whole = None
     min_p: Number = None
     seed: Whole = None
+    random_seed: Whole = None
+    """Mistral's word for seed."""
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     max_tokens: Whole = None
@@ -297,6 +299,17 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     return_progress: Flag = None
     keep_alive: Any = None
     """Ollama's: how long the model stays loaded."""
+
+    def __post_init__(self) -> None:
+        if self.random_seed is None:
+            return
+        if self.seed not in (None, self.random_seed):
+            raise ValueError(
+                f"seed is {self.seed} and random_seed is {self.random_seed}; they mean the same: "
+                "set only one of them"
+            )
+        msgspec.structs.force_setattr(self, "seed", self.random_seed)
+        msgspec.structs.force_setattr(self, "random_seed", None)
 
     # --- only at their neutral value
     logits_processors: Any = None

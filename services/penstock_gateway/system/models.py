@@ -64,6 +64,12 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     has a chat template."""
     reasoning_parser: str | msgspec.UnsetType = msgspec.UNSET
     """The format of its thoughts."""
+    type: str = "base"
+    """Without it and the next two, Mistral's clients can't read the list."""
+    max_context_length: int | msgspec.UnsetType = msgspec.UNSET
+    """max_model_len."""
+    capabilities: dict[str, bool] = {}
+    """What it does, in Mistral's words; empty while that isn't known."""
 
 
 class ModelList(msgspec.Struct, tag_field="object", tag="list"):
@@ -190,8 +196,22 @@ def _card(
         media=_media_of(welcome, service.media.limits),
         state=state,
         reason=reason,
+        max_context_length=welcome.limits.max_model_len,
+        capabilities=_capabilities(backend, tasks),
         **backend.formats(),
     )
+
+
+def _capabilities(backend: ModelBackend, tasks: tuple[str, ...]) -> dict[str, bool]:
+    known = backend.capabilities()
+    return {
+        "completion_chat": "generate" in tasks,
+        "function_calling": "tools" in known,
+        "reasoning": "thinking" in known,
+        "vision": "vision" in known,
+        "classification": "classify" in tasks,
+        "audio_transcription": "transcription" in tasks,
+    }
 
 
 def _chat_params(welcome: Welcome) -> dict[str, Any]:

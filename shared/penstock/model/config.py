@@ -347,6 +347,10 @@ class WeightFiles(msgspec.Struct, frozen=True, kw_only=True):
     """A GGUF file of its own with what the model sees with; empty: there is none."""
     quantised: QuantisedCheckpoint | None = None
     """How a safetensors checkpoint's matrices are quantised; None if they aren't."""
+    size: int = 0
+    """Bytes of all tensors; 0: prepared by an older release."""
+    numbers: int = 0
+    """Values in all tensors; 0: packed in a way that hides how many, or as above."""
 
 
 class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ without, in any family: an embedding.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -26,17 +27,21 @@ MOST_SHOWN = 8
 """Tensors that a line of the log lists."""
 MAX_TENSORS = 1 << 20
 """In all shards. The largest open models have 200,000."""
+PACKED = ("I32", "U32", "U8")
+"""Types of matrices that hold several values in each number."""
 SMALL = 1 << 30
 """Values that are not worth refusing here."""
 
 
 class HeldTensors(msgspec.Struct, frozen=True):
     """count: tensors of all files.  size: bytes of their data.  first_types: bytes of the first
-    file, by type."""
+    file, by type.  numbers: values in all tensors; 0 where matrices of integers hold several in
+    one, as many as their format says."""
 
     count: int
     size: int
     first_types: Counter[str]
+    numbers: int = 0
 
 
 class Sizes(Protocol):
@@ -54,6 +59,7 @@ def check_shards(folder: Path, shards: Sequence[Path]) -> HeldTensors:
     found: dict[str, SafetensorsTensor] = {}
     places: dict[str, set[str]] = {}
     size, first_types = 0, Counter[str]()
+    packed = False
     for shard in shards:
         for name, tensor in SafetensorsFile(shard).tensors.items():
             known = found.setdefault(name, tensor)
@@ -64,6 +70,7 @@ def check_shards(folder: Path, shards: Sequence[Path]) -> HeldTensors:
                 )
             places.setdefault(name, set()).add(shard.name)
             size += tensor.data.nbytes
+            packed = packed or (tensor.dtype in PACKED and len(tensor.shape) == 2)
             if shard == shards[0]:
                 first_types[tensor.dtype] += tensor.data.nbytes
         if len(found) > MAX_TENSORS:
@@ -71,7 +78,8 @@ def check_shards(folder: Path, shards: Sequence[Path]) -> HeldTensors:
     index = index_of(folder)
     if index is not None:
         _tell_differences(index, places)
-    return HeldTensors(len(found), size, first_types)
+    numbers = 0 if packed else sum(math.prod(tensor.shape) for tensor in found.values())
+    return HeldTensors(len(found), size, first_types, numbers)
 
 
 def _tell_differences(index: Path, places: dict[str, set[str]]) -> None:

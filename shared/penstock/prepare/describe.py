@@ -26,6 +26,7 @@ from penstock.model.kv_layout import (
     state_bytes,
 )
 from penstock.parsing.registry import chosen
+from penstock.prepare.checkpoint_size import PACKED
 
 MAX_CARD_BYTES = 65_536
 BLOCK_SIZE = 16
@@ -167,7 +168,7 @@ def _gguf_parameters(files: list[Path]) -> int:
 
 def _safetensors_parameters(files: list[Path]) -> int | None:
     tensors = [tensor for file in files for tensor in SafetensorsFile(file).tensors.values()]
-    if any(tensor.dtype in ("I32", "U32", "U8") and len(tensor.shape) == 2 for tensor in tensors):
+    if any(tensor.dtype in PACKED and len(tensor.shape) == 2 for tensor in tensors):
         return None
     return sum(math.prod(tensor.shape) for tensor in tensors)
 

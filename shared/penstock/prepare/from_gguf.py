@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,8 @@ def read_gguf(path: Path, mmproj: Path | None = None) -> Checkpoint:
             format="gguf",
             files=tuple(map(str, part_paths(path))),
             dtype=_dtype(file),
+            size=sum(tensor.data.nbytes for tensor in file.tensors.values()),
+            numbers=sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
             mmproj="" if mmproj is None else str(mmproj),
         ),
         tokenizer_json=tokenizer.json,

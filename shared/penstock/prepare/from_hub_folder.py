@@ -253,6 +253,8 @@ def _weight_files(stated: Fields, files: tuple[Path, ...], held: HeldTensors) ->
         files=tuple(str(file) for file in files),
         dtype=dtype,
         quantised=quantised,
+        size=held.size,
+        numbers=held.numbers,
     )
 
 

@@ -44,6 +44,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_bad_words_tokens: int = LimitSettings().max_bad_words_tokens
 
 
+class WeightFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model's files hold, as it was started. Empty, or 0: not known, as of an older engine
+    core."""
+
+    format: str = ""
+    """gguf or safetensors."""
+    dtype: str = ""
+    """The type of most matrices, or the name of a quantisation."""
+    size: int = 0
+    """Bytes of all tensors."""
+    numbers: int = 0
+    """Values in all tensors."""
+
+
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """First message to a front end.
 
@@ -113,6 +127,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     template_sha256: str = ""
     """SHA-256, in hex, of the two frames; the template's is empty where there is none, and both are
     of an older engine core."""
+    weights: WeightFacts = WeightFacts()
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):

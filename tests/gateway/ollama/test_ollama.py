@@ -17,11 +17,20 @@ from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock.errors import InvalidRequest, RequestFailed
 from penstock.protocol.common import AdapterFile, NamedAdapter
+from penstock.protocol.to_frontend import WeightFacts
 from penstock.request.sampling_params import RepetitionDetectionParams, SamplingParams
 from penstock.request.structured_outputs import PARAM
 from penstock_gateway.app import create_app
 from tests.gateway.byte_tokenizer import END
-from tests.gateway.fake_engine import CONTEXT, HELLO, MODEL, FakeEngineClient, Script, Step
+from tests.gateway.fake_engine import (
+    CONTEXT,
+    HELLO,
+    MODEL,
+    FakeEngineClient,
+    Script,
+    Step,
+    welcome,
+)
 from tests.gateway.live_gateway import LiveGateway
 
 pytestmark = pytest.mark.timeout(300)
@@ -326,3 +335,27 @@ async def test_a_tag_that_stands_for_none_may_be_written_on_every_api(
     assert reply.json()["model"] == MODEL
     unknown = await http.post(path, json={**body, "model": "other:latest"})
     assert unknown.status_code == 404
+
+
+async def test_what_is_known_of_a_model_s_files_is_told(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    held = WeightFacts(format="gguf", dtype="Q4_K", size=397_807_616, numbers=494_032_768)
+    engine.welcome = welcome(family="qwen2", weights=held)
+    engine.adapters.learn([NamedAdapter("sql", AdapterFile("a" * 64, "/sql"), 0, 4, MODEL)])
+    expected = {
+        "parent_model": "",
+        "format": "gguf",
+        "family": "qwen2",
+        "families": ["qwen2"],
+        "parameter_size": "494.03M",
+        "quantization_level": "Q4_K",
+    }
+    for path in ("/api/tags", "/api/ps"):
+        model, adapter = (await http.get(path)).json()["models"]
+        assert (model["details"], model["size"]) == (expected, 397_807_616)
+        assert adapter["details"] == expected | {"parent_model": MODEL}
+    shown = (await http.post("/api/show", json={"model": MODEL})).json()
+    assert shown["details"] == expected
+    assert shown["model_info"]["general.parameter_count"] == 494_032_768
+    assert shown["capabilities"] == ["completion"]

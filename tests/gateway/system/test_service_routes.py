@@ -140,6 +140,16 @@ async def test_models(http: httpx.AsyncClient) -> None:
         "media": {},
         "tool_call_parser": "json",
         "reasoning_parser": "none",
+        "type": "base",
+        "max_context_length": CONTEXT,
+        "capabilities": {
+            "completion_chat": True,
+            "function_calling": False,
+            "reasoning": False,
+            "vision": False,
+            "classification": False,
+            "audio_transcription": False,
+        },
     }
     assert (await http.get("/v1/models")).json() == {"object": "list", "data": [model]}
     assert (await http.get(f"/v1/models/{MODEL}")).json() == model  # its name holds a slash
