@@ -95,7 +95,10 @@ class CohereEmbed(PoolEndpoint[CohereEmbedRequest]):
         given = _given(request)
         _set_limit(call, request, given)
         asked = Pooling("embed", dimensions=dimensions)
-        results = await each_vector(call, given, asked)
+        try:
+            results = await each_vector(call, given, asked)
+        except InvalidRequest as error:
+            raise _in_the_bodys_terms(error, request) from None
         tokens = usage_of(results).prompt_tokens
         return CohereEmbedReply(
             call.id,
@@ -136,9 +139,13 @@ def _dimensions(asked: int | None, types: Sequence[ServedType], call: Call) -> i
     return asked
 
 
+def _named(request: CohereEmbedRequest) -> list[str]:
+    return [name for name in _INPUTS if getattr(request, name) is not None]
+
+
 def _given(request: CohereEmbedRequest) -> list[Scored]:
     """Raises InvalidRequest for several lists, or none."""
-    named = [name for name in _INPUTS if getattr(request, name) is not None]
+    named = _named(request)
     if len(named) != 1:
         raise InvalidRequest(
             f"{' and '.join(named) or 'none'} of texts, images and inputs are given; one of them "
@@ -151,6 +158,14 @@ def _given(request: CohereEmbedRequest) -> list[Scored]:
     if request.images is not None:
         return scored_inputs("images", [Document(image=each) for each in request.images])
     return scored_inputs("inputs", request.inputs or [])
+
+
+def _in_the_bodys_terms(error: InvalidRequest, request: CohereEmbedRequest) -> InvalidRequest:
+    """What is said of the one list that was given, in other endpoints' word for it."""
+    if error.param != "input":
+        return error
+    message = error.message.replace("truncate_prompt_tokens cuts", "truncate END cuts")
+    return InvalidRequest(message, param=_named(request)[0], code=error.code)
 
 
 def _set_limit(call: Call, request: CohereEmbedRequest, given: Sequence[Scored]) -> None:

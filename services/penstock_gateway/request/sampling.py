@@ -19,6 +19,8 @@ from penstock_gateway.request.fields import GenerateFields, RepetitionDetection
 from penstock_gateway.request.structure import ResponseFormat, StructuredFields
 
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
+OLDER_FORMATS = ("json", "regex")
+"""Text Generation Inference's; what is said to be allowed leaves them out."""
 GUIDED = {
     "guided_json": "json",
     "guided_regex": "regex",
@@ -106,6 +108,8 @@ def _check_size(field: str, wanted: dict[str, Any], most: int) -> None:
 
 _OF_TYPE = {
     "json_object": ("schema", "value"),
+    "json": ("value",),
+    "regex": ("value",),
     "json_schema": ("json_schema", "schema", "value"),
     "structural_tag": ("structures", "triggers", "format"),
 }
@@ -113,7 +117,7 @@ _OF_TYPE = {
 
 
 def _from_format(wanted: ResponseFormat) -> dict[str, Any] | None:
-    if wanted.type not in FORMATS:
+    if wanted.type not in (*FORMATS, *OLDER_FORMATS):
         _refuse("response_format.type", f"is {clip(wanted.type)}; allowed: {', '.join(FORMATS)}")
     given = [name for name in wanted.__struct_fields__ if getattr(wanted, name) is not None]
     used = _OF_TYPE.get(wanted.type, ())
@@ -122,9 +126,17 @@ def _from_format(wanted: ResponseFormat) -> dict[str, Any] | None:
             _refuse(f"response_format.{name}", f"is not allowed with type {wanted.type}")
     if wanted.type == "structural_tag":
         return {"structural_tag": {name: getattr(wanted, name) for name in used if name in given}}
+    if wanted.type in OLDER_FORMATS and wanted.value is None:
+        _refuse("response_format.value", "is missing")
+    if wanted.type == "regex":
+        if not isinstance(wanted.value, str):
+            _refuse("response_format.value", "must be a string, a regular expression")
+        return {"regex": wanted.value}
     schemas = [name for name in given if name in used]
     if len(schemas) > 1:
         _refuse(f"response_format.{schemas[1]}", f"is given beside {schemas[0]}; allowed: one")
+    if isinstance(wanted.value, str):
+        _refuse("response_format.value", "must be a JSON schema, not a string")
     if wanted.type == "json_schema" or schemas:
         return {"json": _schema(wanted)}
     return {"json_object": True} if wanted.type == "json_object" else None

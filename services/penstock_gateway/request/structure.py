@@ -18,7 +18,8 @@ class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """type: text, json_object, json_schema or structural_tag.
+    """type: text, json_object, json_schema or structural_tag; of Text Generation Inference's older
+    clients also json and regex, whose value is a JSON schema or an expression.
 
     schema, value: a JSON schema without a name, for json_object or json_schema, as llama.cpp's
     server and Text Generation Inference have it.
@@ -28,7 +29,7 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     type: str
     json_schema: JsonSchemaFormat | None = None
     schema: dict[str, Any] | bool | None = None
-    value: dict[str, Any] | bool | None = None
+    value: dict[str, Any] | bool | str | None = None
     structures: list[Any] | None = None
     triggers: list[str] | None = None
     format: dict[str, Any] | None = None

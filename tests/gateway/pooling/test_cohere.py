@@ -82,7 +82,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"texts": ["w50"], "output_dimension": 49}, "1 to 48, not 49", "output_dimension"),
     ({"texts": ["w50"], "output_dimension": 12, "embedding_types": ["binary"]},
      "need a multiple of 8", "output_dimension"),
-    ({"texts": [LONG], "truncate": "NONE"}, "this model takes at most 80", "input"),
+    ({"texts": [LONG], "truncate": "NONE"}, "at most 80 (truncate END cuts", "texts"),
     ({"texts": ["w50"], "truncate": "START"}, "'START'; allowed: END, NONE", "truncate"),
     ({"texts": ["w50"], "truncate": "NONE", "max_tokens": 5}, "cuts nothing", "max_tokens"),
     ({"texts": ["w50"], "max_tokens": 0}, "max_tokens is 0", "max_tokens"),

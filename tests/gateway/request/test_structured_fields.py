@@ -29,6 +29,8 @@ ACCEPTED: list[tuple[dict[str, Any], tuple[str, Any]]] = [
     ({"response_format": {"type": "json_object", "schema": SCHEMA}}, ("json_schema", SCHEMA)),
     ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, ("json_schema", SCHEMA)),
     ({"response_format": {"type": "json_object", "value": SCHEMA}}, ("json_schema", SCHEMA)),
+    ({"response_format": {"type": "json", "value": SCHEMA}}, ("json_schema", SCHEMA)),
+    ({"response_format": {"type": "regex", "value": "a+"}}, ("regex", "a+")),
     ({"response_format": TAG}, ("structural_tag", {k: TAG[k] for k in ("structures", "triggers")})),
     ({"structured_outputs": {"json": SCHEMA}}, ("json_schema", SCHEMA)),
     ({"structured_outputs": {"json": json.dumps(SCHEMA)}}, ("json_schema", SCHEMA)),
@@ -93,6 +95,18 @@ async def test_what_asks_for_nothing(
     [
         ({"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
         ({"response_format": {}}, "response_format.type", "missing"),
+        ({"response_format": {"type": "json"}}, "response_format.value", "is missing"),
+        ({"response_format": {"type": "regex"}}, "response_format.value", "is missing"),
+        (
+            {"response_format": {"type": "json", "value": "a+"}},
+            "response_format.value",
+            "a JSON schema",
+        ),
+        (
+            {"response_format": {"type": "regex", "value": SCHEMA}},
+            "response_format.value",
+            "a regular expression",
+        ),
         ({"response_format": "json"}, "response_format", "got str"),
         (
             {"response_format": {"type": "json_schema"}},

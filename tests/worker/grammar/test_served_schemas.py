@@ -112,6 +112,11 @@ REFUSED = {
     "at /items: required must be an array": {"type": "array", "items": {"required": True}},
     "a schema must be an object or a boolean": {"properties": {"a": 5}},
     "$ref is '#/nope', which the schema doesn't contain": {"$ref": "#/nope"},
+    "$ref is '#/$defs/a', which only leads back to itself": {
+        "properties": {"x": {"$ref": "#/$defs/a"}},
+        "$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}},
+    },
+    "$ref is '#', which only leads back to itself": {"$ref": "#"},
     "refers to itself": {"not": {"$ref": "#"}},
     "unevaluatedProperties is supported only if nothing else": {
         "if": {"required": ["a"]},

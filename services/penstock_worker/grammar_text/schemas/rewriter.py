@@ -247,6 +247,8 @@ class References:
         self._alone = draft <= 7  # Until then nothing counts beside a $ref, no id either.
         self._by_uri: dict[str, Any] = {"": document}
         self._bases: dict[int, str] = {}
+        self._ending: set[int] = set()
+        """Schemas, by their ids, from which references lead to something."""
         self._index(document)
 
     def _index(self, document: Any) -> None:
@@ -279,7 +281,33 @@ class References:
         return self._bases.get(id(node), outer)
 
     def find(self, reference: Any, base: str) -> tuple[Any, str]:
-        """(the schema, its base). Raises Unservable where the document hasn't got it."""
+        """(the schema, its base). Raises Unservable where the document hasn't got it, or where it
+        only leads back to itself."""
+        found, at = self._find(reference, base)
+        self._check_end(found, at, reference, ())
+        return found, at
+
+    def _check_end(self, node: Any, base: str, reference: str, open: tuple[int, ...]) -> None:
+        """Follows what is said of the same value, which must end. open: schemas on the way."""
+        if not isinstance(node, dict) or id(node) in self._ending:
+            return
+        if id(node) in open:
+            raise Unservable(
+                f"$ref is {reference[:200]!r}, which only leads back to itself, and so says "
+                "nothing of any value"
+            )
+        way = (*open, id(node))
+        base = self.base(node, base)
+        for name in ("allOf", "anyOf", "oneOf"):
+            parts = node.get(name)
+            if isinstance(parts, list) and (name == "allOf" or len(parts) == 1):
+                for part in parts:
+                    self._check_end(part, base, reference, way)
+        if "$ref" in node:
+            self._check_end(*self._find(node["$ref"], base), reference, way)
+        self._ending.add(id(node))
+
+    def _find(self, reference: Any, base: str) -> tuple[Any, str]:
         if not isinstance(reference, str):
             raise Unservable(f"$ref must be a string, not {type(reference).__name__}")
         uri, fragment = urldefrag(_joined(base, reference))
