@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from penstock.errors import InvalidRequest, Overloaded
-from penstock.text.render.pool import MAX_PROCESSES, RenderPool
+from penstock.text.render.pool import MAX_PROCESSES, RenderPool, RenderProcess
 from penstock.text.render.wire import Bounds
 from testing.processes import freeze
 
@@ -133,6 +133,15 @@ def test_whole_numbers_of_any_size(pool: RenderPool) -> None:
     assert filled == "".join(f"{key}={value} " for key, value in tools[0].items())
 
 
+def fill_in_a_loop(pool: RenderPool) -> str:
+    variables = {"messages": [{"role": "user", "content": "x"}]}
+    return asyncio.run(pool.fill_async(1, FINE, variables, 1000))
+
+
+def fill_and_block(pool: RenderPool) -> str:
+    return fill(pool, FINE)
+
+
 def test_a_killed_process_is_replaced_unseen(pool: RenderPool) -> None:
     assert fill(pool, FINE) == "x"
     for _ in range(3):
@@ -140,6 +149,29 @@ def test_a_killed_process_is_replaced_unseen(pool: RenderPool) -> None:
         os.kill(pid, signal.SIGKILL)
         assert fill(pool, FINE) == "x"
         assert pool.pids != [pid]
+
+
+@pytest.mark.parametrize("ask", [fill_and_block, fill_in_a_loop])
+def test_processes_that_keep_dying_blame_nobody(
+    pool: RenderPool, ask: Callable[[RenderPool], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, take_async = pool._take, pool._take_async
+
+    def killed(process: RenderProcess) -> RenderProcess:
+        os.kill(process.pid, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(process.pid)], timeout=1)
+        return process
+
+    async def killed_async() -> RenderProcess:
+        return killed(await take_async())
+
+    monkeypatch.setattr(pool, "_take", lambda: killed(take()))
+    monkeypatch.setattr(pool, "_take_async", killed_async)
+    with pytest.raises(Overloaded, match="died, and so did the next ones") as told:
+        ask(pool)
+    assert told.value.retry_after == 1.0
+    monkeypatch.undo()
+    assert fill(pool, FINE) == "x"
 
 
 def test_many_threads_share_it(pool: RenderPool) -> None:
@@ -234,15 +266,6 @@ def test_a_fork_does_not_share_its_processes(pool: RenderPool) -> None:
         os._exit(0 if ok else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert fill(pool, FINE) == "x"
-
-
-def fill_in_a_loop(pool: RenderPool) -> str:
-    variables = {"messages": [{"role": "user", "content": "x"}]}
-    return asyncio.run(pool.fill_async(1, FINE, variables, 1000))
-
-
-def fill_and_block(pool: RenderPool) -> str:
-    return fill(pool, FINE)
 
 
 @pytest.mark.parametrize("ask", [fill_and_block, fill_in_a_loop])

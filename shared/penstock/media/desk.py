@@ -42,6 +42,7 @@ from penstock.media.sound_layout import BadLength, beside_others
 from penstock.media.sources import MediaSource, SourceReader, off_the_loop
 from penstock.media.wire import AnyItem, ItemBounds, Prepare, ProcessBounds
 from penstock.media.words import TOO_MANY, WORDS, SourceKind
+from penstock.model.image_facts import OverlappingImages
 from penstock.model.media_facts import MediaFacts
 
 RETRY_AFTER = 1.0
@@ -252,7 +253,12 @@ class MediaDesk:
         facts = beside_others(facts, brought)
         preparations = [facts.kinds[source.medium].preparation for source in sources]
         items = await self._in_time(preparations, sources, lease)
-        return PreparedItems(facts, tuple(items), _layouts(facts, items, sources))
+        if any(isinstance(each, OverlappingImages) for each in preparations):
+            # With numpy, whose import alone would keep the loop.
+            layouts = await asyncio.to_thread(_layouts, facts, items, sources)
+        else:
+            layouts = _layouts(facts, items, sources)
+        return PreparedItems(facts, tuple(items), layouts)
 
     async def prepare_alike(
         self, preparation: AnyItem, sources: Sequence[MediaSource], lease: MediaLease

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import InvalidRequest, Overloaded, RequestFailed
+from penstock.errors import InvalidRequest, Overloaded
 from penstock.process import logs
 from penstock.process.isolated import (
     STANDSTILL,
@@ -202,7 +202,7 @@ class RenderPool:
 
     def filled(self, source: TemplateSource, fill: Fill) -> Filled:
         """A template's text, and its stand-ins; blocks. Raises InvalidRequest for what the template
-        can't take, Overloaded or RequestFailed."""
+        can't take, and Overloaded."""
         for _ in range(ATTEMPTS):
             process = self._take()
             try:
@@ -392,6 +392,6 @@ def _explained(error: BaseException, bounds: Bounds) -> BaseException:
     return error
 
 
-def _dead() -> RequestFailed:
+def _dead() -> Overloaded:
     log.error("template renderers die", attempts=ATTEMPTS)
-    return RequestFailed("the chat template's process died, and so did the next ones")
+    return Overloaded("the chat template's process died, and so did the next ones", retry_after=1.0)
