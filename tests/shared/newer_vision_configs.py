@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.shared.dense_configs import DENSE
+
 DEEPSEEK_LLM: dict[str, Any] = {
     "hidden_size": 2048,
     "intermediate_size": 5632,
@@ -29,6 +31,33 @@ SIGLIP_384: dict[str, Any] = {
     "vision_use_head": False,
 }
 FROM_MEMORY: dict[str, dict[str, Any]] = {
+    "gemma-3n-e4b": DENSE["gemma-3n-e2b"]
+    | {
+        "audio_token_id": 262273,
+        "boa_token_id": 256000,
+        "boi_token_id": 255999,
+        "eoa_token_id": 262272,
+        "eoi_token_id": 262144,
+        "image_token_id": 262145,
+        "initializer_range": 0.02,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.53.0.dev0",
+        "vision_config": {
+            "architecture": "mobilenetv5_300m_enc",
+            "do_pooling": False,
+            "hidden_size": 2048,
+            "initializer_range": 0.02,
+            "label_names": ["LABEL_0", "LABEL_1"],
+            "model_args": None,
+            "model_type": "gemma3n_vision",
+            "num_classes": 2,
+            "rms_norm_eps": 1e-06,
+            "torch_dtype": "bfloat16",
+            "vocab_offset": 262144,
+            "vocab_size": 128,
+        },
+        "vision_soft_tokens_per_image": 256,
+    },
     "deepseek-vl-1.3b": {
         "architectures": ["DeepseekVLForConditionalGeneration"],
         "image_token_id": 100015,

@@ -12,7 +12,9 @@ from penstock.families.vision.deepseek_ocr2 import NECK_NORM
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import LatentSpec
+from penstock.model.mobilenet_spec import QueryBlock
 from penstock.model.projector_spec import (
+    NormedTwiceProjector,
     SquarePoolProjector,
     TwiceProjector,
     TwoTowersProjector,
@@ -339,3 +341,45 @@ def test_numbers_with_which_a_tower_gives_none(
 ) -> None:
     with pytest.raises(UnsupportedModel, match=rf"({said}).* is {value}(\.0)?; .*finite number"):
         read(model, **{key: value})
+
+
+def test_gemma_3n_sees_with_convolutions() -> None:
+    config = read("gemma-3n-e4b")
+    vision = config.vision
+    assert config.audio is not None
+    assert vision is not None
+    net = vision.tower.convolutions
+    assert net is not None
+    assert [len(stage) for stage in net.stages] == [3, 5, 37, 39]
+    attending = [[isinstance(each, QueryBlock) for each in stage] for stage in net.stages]
+    assert [sum(each) for each in attending] == [0, 0, 14, 19]
+    ends = [stage[-1] for stage in net.stages]
+    assert [getattr(end, "outputs", 0) for end in ends] == [128, 256, 640, 1280]
+    assert (net.side, vision.image_size, vision.tower.patch) == (16, 768, 48)
+    assert vision.projector == NormedTwiceProjector(eps=1e-6, vocab=128, end=0)
+    assert read("gemma-3n-e4b", vision_config={"hidden_size": 2048}).vision == vision
+    smaller = read("gemma-3n-e4b", vision_config__model_args={"channel_multiplier": 0.3}).vision
+    assert smaller is not None
+    assert smaller.tower.convolutions is not None
+    first = [stage[0] for stage in smaller.tower.convolutions.stages]
+    assert [getattr(each, "outputs", 0) for each in first] == [40, 80, 192, 384]  # as timm's
+    assert read("gemma-3n-e4b", vision_config=None).vision is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"vision_config__architecture": "resnet50"}, "architecture is 'resnet50'"),
+        ({"vision_config__hidden_size": 1024}, "hidden_size is 1024; 2048"),
+        ({"vision_config__model_args": {"depth": 3}}, "channel_multiplier or msfa"),
+        ({"vision_config__model_args": {"channel_multiplier": 0}}, "above 0"),
+        ({"vision_config__model_args": {"msfa_output_resolution": 8}}, "soft_tokens.* 64"),
+        ({"vision_config__image_size": 384}, "whose 16th part 16 squares divide"),
+        ({"vision_config__vocab_offset": 262145}, "eoi_token_id"),
+        ({"vision_config__rms_norm_eps": 0}, "eps"),
+        ({"image_token_id": 7}, "vocab_size_per_layer_input, or more"),
+    ],
+)
+def test_other_towers_of_gemma_3n_are_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedModel, match=said):
+        read("gemma-3n-e4b", **change)

@@ -164,8 +164,11 @@ def test_a_hostile_tower_is_refused_by_name(
         read(model, **changes)
 
 
+DECODER = "Gemma3nForCausalLM"
+
+
 def test_a_tower_that_nobody_knows_is_left_out() -> None:
     """The text half is served without it."""
     values = CONFIGS["gemma-3n-e2b"]
-    hostile = values | {"vision_config": {"hidden_size": 10**12}}
+    hostile = values | {"vision_config": {"hidden_size": 10**12}, "architectures": [DECODER]}
     assert read_config(Fields(hostile, "gemma 3n")).vision is None

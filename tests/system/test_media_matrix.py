@@ -232,6 +232,7 @@ MODELS: dict[str, Callable[[Path], Model]] = {
     "windows": seen_by("step-3.7"),
     "squares without a tower": seen_by("gemma4-12b"),
     "crops and tokens among them": seen_by("molmo2"),
+    "planes of convolutions": seen_by("gemma3n"),
     "tiles without a class token": seen_by("janus"),
     "two towers": seen_by("deepseek-vl-hybrid"),
     "pages in lines": seen_by("deepseek-ocr"),

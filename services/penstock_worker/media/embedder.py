@@ -1,5 +1,5 @@
-"""What stands behind Gemma 3n's conformer (EmbedderProjector), and the names of both in the hub's
-files."""
+"""What stands behind Gemma 3n's towers (EmbedderProjector, NormedTwiceProjector), and the names of
+the conformer's tensors, and of what stands behind it, in the hub's files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import torch
 from torch import Tensor
 
 from penstock.model.audio_spec import EmbedderProjector
+from penstock.model.projector_spec import NormedTwiceProjector
 from penstock_kernels import reference
+from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerProduct
+from penstock_worker.vision.picture import Picture
+from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
 _LAYER = re.compile(r"^(?:model\.)?audio_tower\.conformer\.(\d+)\.(.+?)(\.weight)?$")
@@ -56,28 +60,69 @@ def of_embedder(name: str) -> str | None:
     return None
 
 
-class Embedder:
-    """Maps a sound's vectors, [vectors, inputs], to the rows of every sound, [rows, outputs]."""
+class _Embedder:
+    """Maps vectors, [vectors, inputs], to rows, [rows, outputs], and so tokens of the tower's own
+    vocabulary."""
+
+    def __init__(
+        self,
+        spec: EmbedderProjector | NormedTwiceProjector,
+        weights: Weights,
+        inputs: int,
+        outputs: int,
+        tokens: list[int],
+    ) -> None:
+        """tokens: whose rows are needed, `own`. Raises UnsupportedModel for weights that don't
+        fit."""
+        self._norm = weights.take("projector.norm.weight", (inputs,))
+        self._product = TowerProduct.load(weights, [("projector", outputs)], inputs, bias=False)
+        self._ones = torch.ones(outputs, dtype=weights.dtype, device=weights.device)
+        self._eps = spec.eps
+        norm = weights.take("projector.own_norm.weight", (inputs,))
+        table = weights.take("projector.embedding.weight", (spec.vocab, inputs))
+        self._own = self._rows(table[tokens], norm).split(1)
+
+    @property
+    def row_work(self) -> int:
+        """Multiplications for each row."""
+        return self._product.size
+
+    def _rows(self, vectors: Tensor, norm: Tensor) -> Tensor:
+        normed = reference.rms_norm(vectors, norm, self._eps)
+        return reference.rms_norm(self._product(normed), self._ones, self._eps)
+
+
+class Embedder(_Embedder):
+    """Maps a sound's vectors to the rows of every sound."""
 
     def __init__(
         self, spec: EmbedderProjector, weights: Weights, inputs: int, outputs: int
     ) -> None:
         """Raises UnsupportedModel for weights that don't fit."""
-        self._norm = weights.take("projector.norm.weight", (inputs,))
-        self._product = TowerProduct.load(weights, [("projector", outputs)], inputs, bias=False)
-        self._ones = torch.ones(outputs, dtype=weights.dtype, device=weights.device)
-        self._spec = spec
-        own = weights.take("projector.own_norm.weight", (inputs,))
-        table = weights.take("projector.embedding.weight", (spec.vocab, inputs))
-        taken = table[[spec.filler, spec.end]]
-        self._filler, self._end = self._rows(taken, own).split(1)
-
-    def _rows(self, vectors: Tensor, norm: Tensor) -> Tensor:
-        normed = reference.rms_norm(vectors, norm, self._spec.eps)
-        return reference.rms_norm(self._product(normed), self._ones, self._spec.eps)
+        super().__init__(spec, weights, inputs, outputs, [spec.filler, spec.end])
+        self._vectors = spec.vectors
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """Computes the rows."""
-        rows = self._rows(vectors, self._norm)
-        fillers = self._filler.expand(self._spec.vectors - len(rows), -1)
-        return torch.cat((rows, fillers, self._end))
+        rows, (filler, end) = self._rows(vectors, self._norm), self._own
+        fillers = filler.expand(self._vectors - len(rows), -1)
+        return torch.cat((rows, fillers, end))
+
+
+class PictureEmbedder(_Embedder):
+    """Computes a NormedTwiceProjector. Loads its weights when it is constructed."""
+
+    def __init__(
+        self, spec: NormedTwiceProjector, weights: Weights, inputs: int, outputs: int
+    ) -> None:
+        """Raises UnsupportedModel for weights that don't fit."""
+        super().__init__(spec, weights, inputs, outputs, [spec.end])
+
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
+        """Maps a picture's vectors to its rows."""
+        large = vectors * vectors.shape[1] ** 0.5
+        (end,) = self._own
+        rows = yield from threads.mapped(
+            lambda some: self._rows(some, self._norm), large, each=self.row_work
+        )
+        return torch.cat((rows, end))

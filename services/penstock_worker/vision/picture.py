@@ -18,6 +18,7 @@ from penstock.model.projector_spec import (
     ClassProjector,
     HalvingProjector,
     MLPProjector,
+    NormedTwiceProjector,
     PooledProjector,
     ProbeProjector,
     SheetProjector,
@@ -145,6 +146,8 @@ def _rows_of_part(picture: Picture, spec: VisionSpec) -> int:
     match projector:
         case MLPProjector() | TwoTowersProjector():
             return picture.tiles * (picture.per_tile + spec.tower.keeps_class)
+        case NormedTwiceProjector():
+            return picture.tiles * picture.per_tile + 1
         case ShuffleProjector() | SquareMLPProjector() | AdapterProjector() | SquarePoolProjector():
             return picture.tiles * picture.per_tile // projector.factor**2
         case AnyresProjector() if picture.frames:

@@ -20,6 +20,7 @@ from penstock.model.projector_spec import (
     HalvingProjector,
     MergerProjector,
     MLPProjector,
+    NormedTwiceProjector,
     PooledProjector,
     PoolProjector,
     ProbeProjector,
@@ -33,6 +34,7 @@ from penstock.model.projector_spec import (
 )
 from penstock.model.tower_spec import TowerSpec, VisionSpec
 from penstock_kernels import reference
+from penstock_worker.media.embedder import PictureEmbedder
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.convolutions import Halving
 from penstock_worker.vision.crops import Crops
@@ -245,6 +247,8 @@ def load_projector(
     match projector:
         case MLPProjector():
             return _MLP(projector, weights, inputs, outputs)
+        case NormedTwiceProjector():
+            return PictureEmbedder(projector, weights, inputs, outputs)
         case ShuffleProjector():
             return _Shuffle(projector, weights, inputs, outputs)
         case SquareMLPProjector():

@@ -21,6 +21,7 @@ from penstock_worker.vision.aligner_names import of_aligner
 from penstock_worker.vision.crops import of_crops
 from penstock_worker.vision.document_names import DOCUMENT_MODULES, of_document
 from penstock_worker.vision.mmproj_names import mmproj_name, mmproj_tensors
+from penstock_worker.vision.mobilenet import IN_EMBEDDER, of_mobilenet
 from penstock_worker.vision.perception_names import PERCEPTION_MODULES, of_perception
 from penstock_worker.vision.picture import Picture, UnfitPicture, grid_of, rows_of
 from penstock_worker.vision.picture_reading import read_picture
@@ -29,7 +30,7 @@ from penstock_worker.vision.projector import load_deepstack, load_projector
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.vision.sheets import TOWER as SHEET_TOWER
 from penstock_worker.vision.sheets import of_sheet
-from penstock_worker.vision.tower import Tower
+from penstock_worker.vision.tower import make_tower
 from penstock_worker.vision.two_towers import read_both
 from penstock_worker.weights.opening import open_tower_weights
 from penstock_worker.weights.placing import CPU
@@ -105,7 +106,7 @@ class VisionModel:
         self.row_size = config.row_size
         self.dtype = weights.dtype
         self._threads = RowThreads(threads)
-        self._tower = Tower(self.spec.tower, weights, self._threads)
+        self._tower = make_tower(self.spec.tower, weights, self._threads)
         self._projector = load_projector(self.spec, weights, config.row_size, self._threads)
         self._mergers = dict(
             zip(
@@ -346,7 +347,7 @@ def from_hub(name: str) -> str | None:
     name stays as it is, without its prefix."""
     if _NOT_NEEDED.search(name):
         return None
-    for of_family in (of_document, of_sheet, of_perception, of_crops, of_aligner):
+    for of_family in (of_document, of_sheet, of_perception, of_crops, of_aligner, of_mobilenet):
         if (found := of_family(name)) is not None:
             return found
     if _TOWER.match(name):
@@ -363,6 +364,7 @@ def from_hub(name: str) -> str | None:
 
 
 HUB_MODULES = {*_IN_LAYER, *_OF_TOWER, *_OF_PROJECTOR, *DOCUMENT_MODULES, *PERCEPTION_MODULES}
+HUB_MODULES |= IN_EMBEDDER.keys()
 """Modules in the names that from_hub knows."""
 open_tower = partial(
     open_tower_weights,

@@ -17,10 +17,18 @@ from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.distances import DistanceLayer
 from penstock_worker.vision.layer import LAYER_OF, LayerForm, TowerLayer, TowerNorm, TowerProduct
 from penstock_worker.vision.merging import Merging
+from penstock_worker.vision.mobilenet import MobileNet
 from penstock_worker.vision.picture import Picture
 from penstock_worker.vision.places import PatchLayout, seen_together, stretched, table_rows
 from penstock_worker.vision.rows import ONE_THREAD, RowThreads, attention_work
 from penstock_worker.weights.weights import Weights
+
+
+def make_tower(spec: TowerSpec, weights: Weights, threads: RowThreads) -> Tower | MobileNet:
+    """Raises UnsupportedModel for weights that don't fit."""
+    if spec.convolutions is not None:
+        return MobileNet(spec, spec.convolutions, weights, threads)
+    return Tower(spec, weights, threads)
 
 
 class Tower:
@@ -39,7 +47,7 @@ class Tower:
         if isinstance(spec.positions, AxialPositions):
             shape = (2, spec.positions.side, size)
             self._table = _axial_table(weights, shape)
-        elif rows := _rows_of_table(spec.positions, spec):
+        elif spec.positions is not None and (rows := _rows_of_table(spec.positions, spec)):
             self._table = _table(weights, rows, size)
         self._first = TowerNorm(weights, "first_norm", size, spec.norm) if spec.first_norm else None
         self._patch_norm = (

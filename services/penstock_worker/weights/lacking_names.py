@@ -71,8 +71,13 @@ def tower_name(
         return found
     named = [each.name for each in tensors.values()]
     kinds = [kind for kind in _KINDS if name.endswith(kind)] + ["", ".weight"]
-    every = product(_begins(name, named), {*modules, *_ALONE}, dict.fromkeys(kinds))
+    begins = _begins(name, named)
+    every = product(begins, {*modules, *_ALONE}, dict.fromkeys(kinds))
     fitting = {each for each in map("".join, every) if from_hub(each) == name}
+    if not fitting:  # the files have our names, with something in front
+        fitting = {
+            each for each in (f"{begin}{name}" for begin in begins) if from_hub(each) == name
+        }
     likeness = {each: max(_shared(each, other) for other in named) for each in fitting}
     ordered = sorted(fitting, key=lambda each: (-likeness[each], each))
     return " or ".join(ordered[:_MOST]) or name

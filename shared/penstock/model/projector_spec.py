@@ -233,8 +233,21 @@ class PooledProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pooled"):
     """The number among them of the one that a row is added to."""
 
 
+class NormedTwiceProjector(msgspec.Struct, frozen=True, kw_only=True, tag="normed_twice"):
+    """One row for each patch: its vector times the root of its size, divided by its root mean
+    square, a product, and again such a division. Behind a picture's rows stands that of a token of
+    the tower's own vocabulary, whose norm has other factors (Gemma team, "Gemma 3n", 2025)."""
+
+    eps: float
+    vocab: int
+    """Tokens of the tower's own vocabulary."""
+    end: int
+    """The number among them of the one that ends a picture."""
+
+
 Projector = (
     MLPProjector
+    | NormedTwiceProjector
     | ShuffleProjector
     | SquareMLPProjector
     | AdapterProjector

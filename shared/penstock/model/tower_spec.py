@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.model.document_spec import QUARTER, DocumentProjector, PageProjector
 from penstock.model.layer_spec import NormSpec
+from penstock.model.mobilenet_spec import MobileNetSpec
 from penstock.model.projector_spec import (
     MOST_POOLED,
     AdapterProjector,
@@ -19,6 +20,7 @@ from penstock.model.projector_spec import (
     ClassProjector,
     HalvingProjector,
     MLPProjector,
+    NormedTwiceProjector,
     PooledProjector,
     PoolProjector,
     ProbeProjector,
@@ -178,7 +180,11 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     layer_scale: bool = False
     """Whether learned factors weigh what attention and feed-forward add (Touvron et al., "Going
     deeper with image transformers", 2021)."""
-    positions: LearnedPositions | AxialPositions | RotaryPositions
+    positions: LearnedPositions | AxialPositions | RotaryPositions | None
+    """None: of a tower of convolutions, which see where a patch lies."""
+    convolutions: MobileNetSpec | None = None
+    """What there is instead of layers: pixels become vectors of squares, a patch each (Gemma
+    3n)."""
     class_token: bool = False
     """Whether a learned vector stands before the patches."""
     keeps_class: bool = False
@@ -215,7 +221,7 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rotary(self) -> RotaryPositions | None:
         """Positions by which queries and keys rotate; None: they don't."""
-        if isinstance(self.positions, RotaryPositions):
+        if self.positions is None or isinstance(self.positions, RotaryPositions):
             return self.positions
         return self.positions.rotary
 
@@ -263,7 +269,7 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Patches that one row is made of, at least (MLP with a class token: not counting it)."""
         projector = self.projector
         match projector:
-            case MLPProjector():
+            case MLPProjector() | NormedTwiceProjector():
                 return 1
             case TwoTowersProjector():  # and their share of the larger picture
                 return 1 + -(-((self.second_size // self.tower.patch) ** 2) // self._side**2)

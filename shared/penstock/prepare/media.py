@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.errors import UnsupportedModel
+from penstock.families.vision.gemma3n import IMAGE as GEMMA3N_IMAGE
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.model.audio_spec import (
@@ -69,6 +70,7 @@ from penstock.prepare.sound_readers import (
     GEMMA4,
     GEMMA4_UNIFIED,
     GRANITE,
+    OF_SOUNDS,
     gemma3n_sounds,
     gemma4_sounds,
     gemma4_unified_sounds,
@@ -128,6 +130,8 @@ def _read_pictures(path: Path, config: Fields, tokens: MediaTokens) -> KindFacts
         found = ImageSettings(STEP_BUILT_IN, str(path))
     if read is None or found is None:
         return None
+    if read in (_gemma3n, gemma4) and not config.section("vision_config").values:
+        return None  # of a model that hears alone
     image = read(found, config, tokens)
     check_all_read(found)
     return image
@@ -142,6 +146,8 @@ def _settings(path: Path) -> ImageSettings | None:
         values = {"image_processor_type": "KimiVLImageProcessor"} | values
     if "process_image_mode" in values:
         values = of_minimax(values, where)
+    if values.get("feature_extractor_type") == GEMMA3N and "image_processor_type" not in values:
+        return None  # the file is about sounds alone
     if values.get("image_processor_type") == OF_MOLMO:
         values = of_molmo(values, _values(path / PROCESSOR))
     if not values:
@@ -227,6 +233,30 @@ def _gemma3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Kin
     return KindFacts(preparation=image, placeholder=begin, token=token, token_id=token_id)
 
 
+def _gemma3n(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """The token that ends a picture is the last of its rows (see NormedTwiceProjector). Settings of
+    sounds may stand among those of pictures."""
+    settings.ignore(*OF_SOUNDS)
+    height, width, edge, _ = fixed_size(settings)
+    side = config.section("vision_config").integer("image_size", GEMMA3N_IMAGE)
+    if edge or (height, width) != (side, side):
+        raise settings.wrong("size", f"height and width of {side}")
+    rows = config.integer("vision_soft_tokens_per_image", 256)
+    begin, _ = tokens.named("boi_token_id")
+    token, token_id = tokens.named("image_token_id")
+    image = FixedImages(
+        pixels=pixels_of(settings), height=side, width=side, rows=_bounded(rows, settings) + 1
+    )
+    return KindFacts(
+        preparation=image,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        before=f"\n\n{begin}",
+        behind="\n\n",
+    )
+
+
 def _idefics3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     vision = config.section("vision_config")
     tile = longest_edge(settings, "max_image_size", 364)
@@ -296,6 +326,7 @@ Reader = Callable[[ImageSettings, Fields, MediaTokens], KindFacts]
 READERS: dict[str, Reader] = {
     "LlavaForConditionalGeneration": _llava,
     "Gemma3ForConditionalGeneration": _gemma3,
+    "Gemma3nForConditionalGeneration": _gemma3n,
     "Gemma4ForConditionalGeneration": gemma4,
     "Gemma4UnifiedForConditionalGeneration": gemma4,
     "Idefics3ForConditionalGeneration": _idefics3,

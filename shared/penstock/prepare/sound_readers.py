@@ -123,6 +123,14 @@ _OF_GEMMA3N: dict[str, Any] = _DEFAULTS | {
 }
 _FOLLOWING = ("fft_length", "frame_length", "hop_length")
 """What transformers writes beside the settings that they follow from."""
+OF_SOUNDS = (
+    *_OF_GEMMA3N,
+    *_FOLLOWING,
+    *_HARMLESS,
+    *("audio_seq_length", "dither", "fft_overdrive", "input_scale_factor", "padding_value"),
+    *("per_bin_mean", "per_bin_stddev"),
+)
+"""Settings of Gemma 3n's sounds, which its file about both has among those of pictures."""
 MULTIPLE = 128
 """Samples: transformers' processor fills up sounds to so many, and no file says it."""
 

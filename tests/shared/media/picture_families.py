@@ -39,6 +39,7 @@ from tests.shared.media.processors import (
     deepseek_vl,
     deepseek_vl_hybrid,
     gemma3,
+    gemma3n,
     gemma4,
     gemma4_unified,
     internvl,
@@ -92,6 +93,18 @@ FAMILIES: dict[str, Family] = {
         },
         gemma3,
         "<start_of_image>",
+    ),
+    "gemma3n": Family(
+        "Gemma3nForConditionalGeneration",
+        lambda ids: {
+            "boi_token_id": ids["<start_of_image>"],
+            "eoi_token_id": ids["<end_of_image>"],
+            "image_token_id": ids["<image_soft_token>"],
+            "vision_soft_tokens_per_image": 4,
+            "vision_config": {"image_size": 64},
+        },
+        gemma3n,
+        "<image_soft_token>",
     ),
     "gemma4": Family(
         "Gemma4ForConditionalGeneration",

@@ -147,6 +147,10 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
         SiglipImageProcessorPil(size={"height": 32, "width": 32}, resample=2),
         FixedImages(pixels=pixels(2, HALF), height=32, width=32, rows=4),
     ),
+    "gemma3n": (
+        SiglipImageProcessorPil(size={"height": 32, "width": 32}, resample=2, do_normalize=False),
+        FixedImages(pixels=P(resample=2, rescale=1 / 255), height=32, width=32, rows=4),
+    ),
     "gemma3": (
         Gemma3ImageProcessorPil(size={"height": 32, "width": 32}, do_pan_and_scan=False),
         FixedImages(pixels=pixels(2, HALF), height=32, width=32, rows=4),

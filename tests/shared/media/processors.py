@@ -7,6 +7,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 from transformers import PreTrainedTokenizerFast
 from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import (
     DeepseekVLImageProcessorPil,
@@ -20,6 +21,7 @@ from transformers.models.deepseek_vl_hybrid.processing_deepseek_vl_hybrid import
 )
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
+from transformers.models.gemma3n.processing_gemma3n import Gemma3nProcessor
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.internvl.processing_internvl import InternVLProcessor
@@ -38,6 +40,7 @@ from transformers.models.phi4_multimodal.processing_phi4_multimodal import Phi4M
 from transformers.models.pixtral import image_processing_pil_pixtral
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qianfan_ocr.processing_qianfan_ocr import QianfanOCRProcessor
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.models.smolvlm import processing_smolvlm
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
@@ -83,6 +86,34 @@ def gemma3(fast: PreTrainedTokenizerFast) -> Any:
         setattr(fast, f"{name}_id", fast.convert_tokens_to_ids(text))
     pictures = Gemma3ImageProcessorPil(size={"height": 32, "width": 32})
     return Gemma3Processor(pictures, fast, image_seq_length=4)
+
+
+def gemma3n(fast: PreTrainedTokenizerFast) -> Any:
+    """The token that ends a picture is the last of our rows, and has their placeholder."""
+    texts = {
+        "boi": "<start_of_image>",
+        "eoi": "<end_of_image>",
+        "image": "<image_soft_token>",
+        "boa": "<|audio>",
+        "eoa": "<audio|>",
+        "audio": "<|audio|>",
+    }
+    for name, text in texts.items():
+        setattr(fast, f"{name}_token", text)
+        setattr(fast, f"{name}_token_id", fast.convert_tokens_to_ids(text))
+
+    class Ended(unchecked(Gemma3nProcessor)):  # type: ignore[misc]
+        def __call__(self, *given: Any, **named: Any) -> Any:
+            found = super().__call__(*given, **named)
+            ids = found["input_ids"]
+            end = self.tokenizer.convert_tokens_to_ids(texts["eoi"])
+            found["input_ids"] = np.where(ids == end, self.image_token_id, ids)
+            return found
+
+    pictures = SiglipImageProcessorPil(
+        size={"height": 64, "width": 64}, resample=2, do_normalize=False
+    )
+    return Ended(None, pictures, fast, image_seq_length=4)
 
 
 def gemma4(fast: PreTrainedTokenizerFast) -> Any:

@@ -16,6 +16,7 @@ from transformers.models.gemma3n.processing_gemma3n import Gemma3nProcessor
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import AudioSpec
+from penstock.model.image_facts import FixedImages, Pixels
 from penstock.model.sound_facts import EmphasisedMel, PairedMel, Waveform
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.media import read_media
@@ -112,8 +113,10 @@ OF_GEMMA: dict[str, Any] = {
     "crop_size": None,
     "data_format": "channels_first",
     "dither": 0.0,
+    "do_convert_rgb": None,
     "do_normalize": False,
     "do_rescale": True,
+    "do_resize": True,
     "feature_extractor_type": "Gemma3nAudioFeatureExtractor",
     "feature_size": 128,
     "fft_length": 1024,
@@ -134,6 +137,8 @@ OF_GEMMA: dict[str, Any] = {
     "preemphasis": 0.97,
     "preemphasis_htk_flavor": True,
     "processor_class": "Gemma3nProcessor",
+    "resample": 2,
+    "rescale_factor": 1 / 255,
     "return_attention_mask": False,
     "sampling_rate": 16000,
     "size": {"height": 768, "width": 768},
@@ -147,7 +152,7 @@ def of_gemma(folder: Path, said: dict[str, Any]) -> Any:
     words = tokenizer()
     ids = {key: words.token_to_id(text) for key, text in TOKENS.items()}
     first = min(ids.values())
-    values = GEMMA3N | ids
+    values = GEMMA3N | ids | {"vision_config": None}
     values["audio_config"] = GEMMA3N["audio_config"] | {"vocab_offset": first}
     own = {"vocab_size": first + 128, "vocab_size_per_layer_input": first}
     values["text_config"] = GEMMA3N["text_config"] | own
@@ -189,6 +194,21 @@ def test_gemma_3n_and_the_prompt_of_its_processor(tmp_path: Path) -> None:
     assert placed == theirs.full_audio_sequence.replace(words.eoa_token, facts.token)
     bare = {"feature_extractor_type": OF_GEMMA["feature_extractor_type"]}
     assert of_gemma(tmp_path, bare) == media
+
+
+def test_a_file_about_sounds_and_pictures(tmp_path: Path) -> None:
+    """As Gemma 3n's releases have it."""
+    words = tokenizer()
+    texts = {"boi_token_id": "<start_of_image>", "image_token_id": "<image_soft_token>"}
+    ids = {key: words.token_to_id(text) for key, text in texts.items()}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(OF_GEMMA))
+    said = Fields(GEMMA3N | ids, "config.json")
+    media = read_media(tmp_path, said, words.to_str().encode())
+    assert media is not None
+    (facts,) = media.kinds.values()
+    pixels = Pixels(resample=2, rescale=1 / 255)
+    assert facts.preparation == FixedImages(pixels=pixels, height=768, width=768, rows=257)
+    assert (facts.before, facts.behind) == ("\n\n<start_of_image>", "\n\n")
 
 
 @pytest.mark.parametrize(

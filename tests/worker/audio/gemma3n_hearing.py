@@ -65,11 +65,12 @@ SETTINGS: dict[str, Any] = {
         "vocab_size": 9,
         "initializer_range": 0.2,
     },
-    "vision_config": {"vocab_offset": PLACEHOLDER, "vocab_size": 1, "hidden_size": 8},
+    "vision_config": {"vocab_offset": PLACEHOLDER, "vocab_size": 1},
     "audio_soft_tokens_per_image": VECTORS,
     "audio_token_id": PLACEHOLDER,
     "eoa_token_id": END,
     "image_token_id": 999,
+    "eoi_token_id": PLACEHOLDER,
 }
 
 

@@ -40,6 +40,7 @@ SEEING = (
     "qwen3-vl",
     "llama4",
     "gemma3",
+    "gemma3n",
     "gemma4-12b",
     "gemma4-clipped-with-inputs-of-layers",
     "granite4-vision",

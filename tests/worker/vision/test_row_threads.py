@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from penstock_worker.media.pieces import MILLION, Pieces
+from penstock_worker.vision.mobile_blocks import BAND
 from penstock_worker.vision.rows import CHUNK, RowThreads
 from penstock_worker.vision.sight import VisionModel, open_tower
 from tests.worker.vision.pictures import picture
@@ -65,6 +66,24 @@ def test_encodings_have_the_same_bits_on_any_number_of_threads(case: str, size: 
             said = tower.check(shown.inputs, shown.item.rows, shown.item.grid)
             assert 0.7 < sum(works) / (said * MILLION) < 1.3
     assert len(found[0]) == shown.item.rows
+    assert all(torch.equal(each, found[0]) for each in found[1:])
+
+
+@pytest.mark.slow
+def test_planes_have_the_same_bits_on_any_number_of_threads() -> None:
+    """Gemma 3n's convolutions, in bands. The first one's plane has several."""
+    case = "gemma3n-whole"
+    _, ours = both(case)
+    shown = picture(CASES[case].preparation, 1, 1)
+    found, works = [], list[int]()
+    for threads in (1, 2, 5):
+        tower = VisionModel(ours.config, open_tower(ours.files, torch.float32), threads=threads)
+        with torch.inference_mode():
+            read = tower.read(shown.inputs)
+            assert len(read.patches) * tower.spec.tower.patch**2 / 4 > 3 * BAND
+            found += [tower.encode(read), _paused(tower.pieces(read), works)]
+    said = tower.check(shown.inputs, shown.item.rows, shown.item.grid)
+    assert 0.7 < sum(works) / (3 * said * MILLION) < 1.3
     assert all(torch.equal(each, found[0]) for each in found[1:])
 
 

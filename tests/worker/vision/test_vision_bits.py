@@ -25,6 +25,7 @@ QUICK = (
     "minimax-m3",
     "mistral3",
     "gemma3",
+    "gemma3n",
     "gemma4",
     "gemma4-clipped-with-inputs-of-layers",
     "gemma4-12b",

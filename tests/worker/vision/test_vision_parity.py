@@ -9,6 +9,7 @@ import torch
 
 from tests.worker.driver import Driver, LogitsOf
 from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer, run_recorded
+from tests.worker.vision.gemma3n_cases import rows_of
 from tests.worker.vision.picture_runners import backend_of, load, runner_of
 from tests.worker.vision.pictures import (
     Prepared,
@@ -56,6 +57,8 @@ def test_encodings_equal_transformers(case: str) -> None:
                     features = torch.cat(theirs.model.get_image_features(**given).pooler_output)
             elif "tile_grid" in shown.inputs:
                 features = rows_of_sheets(theirs, shown.item.rows, pixels_of(theirs, [shown]))
+            elif theirs.config.model_type == "gemma3n":
+                features = rows_of(theirs, pixels)
             elif hasattr(theirs.config, "scale_factor"):
                 features = theirs.model.get_image_features(pixels[None]).pooler_output.flatten(0, 1)
             elif hasattr(theirs, "vision_model"):

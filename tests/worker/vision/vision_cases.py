@@ -46,6 +46,7 @@ from tests.worker.vision.case import (
 )
 from tests.worker.vision.deepseek_vl_cases import OF_DEEPSEEK
 from tests.worker.vision.documents import set_documents, with_few_queries
+from tests.worker.vision.gemma3n_cases import OF_GEMMA3N
 from tests.worker.vision.newer_cases import NEWER
 from tests.worker.vision.patch_cases import OF_PATCHES
 
@@ -277,6 +278,7 @@ CASES: dict[str, Case] = (
     | OF_PATCHES
     | NEWER
     | OF_DEEPSEEK
+    | OF_GEMMA3N
 )
 
 
@@ -292,7 +294,7 @@ def make_theirs(case: str) -> Any:
     if made is None:
         made = getattr(transformers, f"{CASES[case].family}ForConditionalGeneration")
     model: Any = made(config).eval()
-    plus_one = "Gemma3" in type(model).__name__
+    plus_one = "Gemma3F" in type(model).__name__
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):

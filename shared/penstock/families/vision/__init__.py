@@ -8,6 +8,7 @@ from penstock.families.vision.deepseek_ocr2 import DEEPSEEK_OCR2
 from penstock.families.vision.deepseek_vl import DEEPSEEK_VL
 from penstock.families.vision.deepseek_vl_hybrid import DEEPSEEK_VL_HYBRID
 from penstock.families.vision.gemma3 import GEMMA3_VISION
+from penstock.families.vision.gemma3n import GEMMA3N_VISION
 from penstock.families.vision.gemma4 import GEMMA4_VISION
 from penstock.families.vision.gemma4_unified import GEMMA4_UNIFIED_VISION
 from penstock.families.vision.glm4v import GLM4V, GLM_OCR
@@ -44,6 +45,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         QWEN3_VL,
         QWEN3_5_VISION,
         GEMMA3_VISION,
+        GEMMA3N_VISION,
         GEMMA4_VISION,
         GEMMA4_UNIFIED_VISION,
         INTERNVL,

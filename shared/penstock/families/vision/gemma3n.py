@@ -1,0 +1,157 @@
+"""What Gemma 3n sees with: MobileNet V5, embeddings of the tower's own vocabulary, one of which
+ends a picture, and Gemma 3n. What it hears with is in penstock.families.gemma3n_audio.
+
+Sources: Gemma team, "Gemma 3n", 2025; keys: transformers' Gemma3nVisionConfig; blocks: timm's
+`mobilenetv5_300m_enc`, which no file says.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import UnsupportedModel
+from penstock.families import hub_reading as hub
+from penstock.families.bounds import MAX_ROWS
+from penstock.families.gemma3n import GEMMA3N
+from penstock.families.vision.reading import (
+    MAX_PIXELS,
+    MAX_SIDE,
+    MAX_WIDTH,
+    TextHalf,
+    VisionFamily,
+    bounded,
+)
+from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import NormSpec
+from penstock.model.mobilenet_spec import (
+    EdgeBlock,
+    InvertedBlock,
+    MobileBlock,
+    MobileNetSpec,
+    QueryBlock,
+)
+from penstock.model.projector_spec import NormedTwiceProjector
+from penstock.model.tower_spec import TowerSpec, VisionSpec
+
+STEM, WIDTHS, OUTPUTS = 64, (128, 256, 640, 1280), 2048
+"""Channels of the first convolution, of each stage, and of what comes out."""
+IMAGE, SIDE, TEXT_ROWS = 768, 16, 262_144
+"""Pixels in a row of a picture, squares in a row of it, and where the tower's vocabulary begins."""
+MULTIPLE, LEAST_SHARE = 8, 0.9
+"""Of which widths are multiples, as near as they come and no less than this share."""
+MODEL_ARGS = ("channel_multiplier", "msfa_output_resolution")
+
+
+def mobilenet(widths: tuple[int, ...], side: int) -> MobileNetSpec:
+    """widths: channels of each of the four stages.  side: squares in a row."""
+    first, second, third, fourth = widths
+    edges = [EdgeBlock(outputs=first, expansion=4, kernel=3, step=step) for step in (2, 1, 1)]
+    seen = [InvertedBlock(outputs=second, expansion=4, start=size) for size in (5, 3, 5, 3)]
+    wide = [InvertedBlock(outputs=third, expansion=4, start=5)] * 7
+    stages: list[list[MobileBlock]] = [
+        [*edges],
+        [InvertedBlock(outputs=second, expansion=6, start=3, middle=5, step=2), *seen],
+        [
+            InvertedBlock(outputs=third, expansion=6, start=5, middle=5, step=2),
+            *wide,
+            InvertedBlock(outputs=third, expansion=1),
+            *_pairs(14, QueryBlock(heads=12, head_dim=64, step=2), third),
+        ],
+        [
+            InvertedBlock(outputs=fourth, expansion=6, start=5, middle=5, step=2),
+            *_pairs(19, QueryBlock(heads=16, head_dim=96), fourth),
+        ],
+    ]
+    return MobileNetSpec(stem=STEM, stages=tuple(map(tuple, stages)), side=side)
+
+
+def _pairs(count: int, query: QueryBlock, width: int) -> list[MobileBlock]:
+    """Attention, and a block behind it, so many times."""
+    return [query, InvertedBlock(outputs=width, expansion=2)] * count
+
+
+def gemma3n_vision(
+    where: str,
+    net: MobileNetSpec,
+    image: int,
+    hidden: int,
+    projector: NormedTwiceProjector,
+) -> VisionSpec:
+    """image: pixels in a row of a picture. Raises UnsupportedModel for one that the squares don't
+    divide."""
+    place = 2 ** len(net.stages)
+    if image % (place * net.side) or image % (2 * place):
+        raise UnsupportedModel(
+            f"{where}: pictures have {image} pixels in a row; a multiple of {2 * place} is needed "
+            f"whose {place}th part {net.side} squares divide"
+        )
+    tower = TowerSpec(
+        hidden_size=hidden,
+        intermediate_size=hidden,
+        num_layers=0,
+        num_heads=1,
+        patch=image // net.side,
+        norm=NormSpec(eps=net.eps),
+        positions=None,
+        convolutions=net,
+    )
+    return VisionSpec(tower=tower, projector=projector, image_size=image)
+
+
+def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec | None:
+    """image_size isn't in releases, whose pictures have one size."""
+    if not section.values:
+        return None
+    section.ignore("do_pooling", "label_names", "num_classes", "pretrained_cfg")
+    hub.only(section, architecture="mobilenetv5_300m_enc", hidden_size=OUTPUTS)
+    widths, side = _model_args(section)
+    hub.only(fields, vision_soft_tokens_per_image=side * side)
+    first = bounded(section.completed(vocab_offset=TEXT_ROWS), "vocab_offset", MAX_ROWS)
+    vocab = bounded(section.completed(vocab_size=128), "vocab_size", MAX_ROWS)
+    end = fields.integer("eoi_token_id", first) - first
+    if not 0 <= end < vocab:
+        raise fields.wrong("eoi_token_id", f"one of the {vocab} tokens from vocab_offset, {first},")
+    inputs = text.per_layer_inputs
+    seen = fields.integer("image_token_id", first + 1)
+    if inputs is not None and min(seen, first) < inputs.vocab_size:
+        raise fields.wrong(
+            "image_token_id", f"{inputs.vocab_size}, vocab_size_per_layer_input, or more"
+        )
+    return gemma3n_vision(
+        section.where,
+        mobilenet(widths, side),
+        bounded(section, "image_size", MAX_PIXELS, IMAGE),
+        OUTPUTS,
+        NormedTwiceProjector(eps=section.number("rms_norm_eps", 1e-6), vocab=vocab, end=end),
+    )
+
+
+def _model_args(section: Fields) -> tuple[tuple[int, ...], int]:
+    """What timm makes the tower of: its widths, and squares in a row; releases say nothing."""
+    key = "model_args"
+    args = section.section(key)
+    section.ignore(key)
+    if set(args.values) - set(MODEL_ARGS):
+        raise section.wrong(key, f"with {' or '.join(MODEL_ARGS)} alone")
+    factor = args.number(MODEL_ARGS[0], 1.0)
+    if not 0 < factor <= MAX_WIDTH // max(WIDTHS):
+        raise args.wrong(MODEL_ARGS[0], f"above 0, up to {MAX_WIDTH // max(WIDTHS)},")
+    widths = tuple(_rounded(width * factor) for width in WIDTHS)
+    return widths, bounded(args, MODEL_ARGS[1], MAX_SIDE, SIDE)
+
+
+def _rounded(width: float) -> int:
+    found = max(MULTIPLE, int(width + MULTIPLE / 2) // MULTIPLE * MULTIPLE)
+    return found + MULTIPLE * (found < LEAST_SHARE * width)
+
+
+GEMMA3N_VISION = VisionFamily(
+    "gemma3n",
+    ("Gemma3nForConditionalGeneration",),
+    "Gemma 3n E2B, E4B",
+    {"gemma3n_text": TextHalf(GEMMA3N, nulls=True)},
+    _read,
+    usual="gemma3n_text",
+    harmless=frozenset(
+        {"audio_soft_tokens_per_image", "boi_token_id", "eoi_token_id", "image_token_id"}
+    ),
+)
