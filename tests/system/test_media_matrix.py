@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from penstock.model.image_facts import ImagePreparation
 from penstock.model.media_facts import KindFacts, MediaKind
 from penstock.model.sound_facts import SoundPreparation
 from penstock.prepare import load_manifest, prepare
@@ -173,14 +174,26 @@ def squares_and_samples(folder: Path) -> Model:
     return _seeing_and_hearing(folder, unified(), "gemma4-12b", SAMPLES)
 
 
-def _seeing_and_hearing(folder: Path, model: Any, case: str, sounds: SoundPreparation) -> Model:
+def planes_and_sounds(folder: Path) -> Model:
+    case = "gemma3n"
+    pictures, sounds = CASES[case].preparation, HEARING_CASES[case].mel
+    return _seeing_and_hearing(folder, make_theirs(case), case, sounds, pictures)
+
+
+def _seeing_and_hearing(
+    folder: Path,
+    model: Any,
+    case: str,
+    sounds: SoundPreparation,
+    pictures: ImagePreparation = POOLED,
+) -> Model:
     """case: of the workers' tests of models that hear."""
     kinds: dict[MediaKind, KindFacts] = {
-        "image": facts_of(POOLED),
+        "image": facts_of(pictures),
         "audio": facts_of(sounds, HEARD),
     }
     written(model, kinds, folder / "both")
-    return _showing(folder, "both", [show(POOLED, 2, 1), heard(case, 0.5, 2)])
+    return _showing(folder, "both", [show(pictures, 2, 1), heard(case, 0.5, 2)])
 
 
 def _showing(
@@ -232,7 +245,7 @@ MODELS: dict[str, Callable[[Path], Model]] = {
     "windows": seen_by("step-3.7"),
     "squares without a tower": seen_by("gemma4-12b"),
     "crops and tokens among them": seen_by("molmo2"),
-    "planes of convolutions": seen_by("gemma3n"),
+    "planes of convolutions, and sounds": planes_and_sounds,
     "tiles without a class token": seen_by("janus"),
     "two towers": seen_by("deepseek-vl-hybrid"),
     "pages in lines": seen_by("deepseek-ocr"),

@@ -6,6 +6,7 @@ import re
 
 from penstock.formats.gguf import GGUFFile
 from penstock_worker.vision.document_names import DOCUMENTS, of_document_file
+from penstock_worker.vision.mobilenet import MMPROJ, in_mobilenet_file, of_mobilenet_file
 from penstock_worker.weights.files import read_tensors
 from penstock_worker.weights.stored import StoredTensor
 
@@ -129,6 +130,8 @@ class MmprojNames:
             return None
         if self._kind in DOCUMENTS:
             return of_document_file(name)
+        if self._kind == MMPROJ:
+            return of_mobilenet_file(name)
         if name in self._whole:
             return self._whole[name]
         if (layer := _LAYER.fullmatch(name)) is not None:
@@ -146,6 +149,8 @@ class MmprojNames:
     def theirs(self, name: str) -> str:
         """Returns the file's name for a tensor of ours that it lacks: of several that files have,
         the one whose module is there, or all. An unknown name stays."""
+        if self._kind == MMPROJ:
+            return in_mobilenet_file(name)
         if (layer := _OUR_LAYER.fullmatch(name)) is not None:
             found = [
                 f"v.blk.{layer[1]}.{stem}.{layer[3] or 'weight'}"

@@ -107,14 +107,14 @@ def logits_of(theirs: Any, tokens: list[int], sounds: Sequence[torch.Tensor]) ->
     also: dict[str, Any] = {}
     if sounds:
         also = {"input_features": torch.zeros(1), "input_features_mask": torch.ones(1).bool()}
-    with torch.inference_mode(), _one_by_one(theirs.model, sounds):
+    with torch.inference_mode(), one_by_one(theirs.model, sounds):
         mask = torch.ones_like(given)
         found: torch.Tensor = theirs(given, attention_mask=mask, **also).logits[0]
     return found
 
 
 @contextmanager
-def _one_by_one(model: Any, sounds: Sequence[torch.Tensor]) -> Iterator[None]:
+def one_by_one(model: Any, sounds: Sequence[torch.Tensor]) -> Iterator[None]:
     """Each sound is encoded by itself: in a batch, the last window of a shorter one would see the
     silence behind it."""
     encode = model.get_audio_features

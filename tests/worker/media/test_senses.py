@@ -4,6 +4,7 @@ transformers'."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +24,7 @@ from penstock_worker.media.planning import stand_in_of
 from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.vision.sight import Sight
 from tests.shared.media.media_tokenizer import tokenizer
+from tests.worker.audio.gemma3n_hearing import one_by_one
 from tests.worker.audio.hearing_cases import MAGNITUDES
 from tests.worker.audio.hearing_models import heard, their_features
 from tests.worker.driver import Driver, Job, LogitsOf
@@ -33,9 +35,15 @@ from tests.worker.vision.mmproj_writer import write_mmproj, write_text_half
 from tests.worker.vision.newer_cases import POOLED
 from tests.worker.vision.picture_runners import load, runner_of
 from tests.worker.vision.pictures import masks_of, picture, pixels_of, words
-from tests.worker.vision.vision_cases import PLACEHOLDER, opened, saved
+from tests.worker.vision.vision_cases import CASES, PLACEHOLDER, make_theirs, opened, saved
 
-SENSES: dict[str, Callable[[], Any]] = {"gemma4": model, "gemma4-12b": unified}
+SENSES: dict[str, Callable[[], Any]] = {
+    "gemma3n": lambda: make_theirs("gemma3n"),
+    "gemma4": model,
+    "gemma4-12b": unified,
+}
+GEMMA3N = CASES["gemma3n"].preparation
+"""Its pictures' preparation; its placeholders are the others'."""
 
 
 @pytest.mark.parametrize("case", SENSES)
@@ -45,15 +53,16 @@ def test_a_prompt_with_a_picture_and_sounds(case: str, tmp_path: Path) -> None:
         config, files = saved(theirs, Path(folder))
         ours = opened(config, files)
         hears = AudioModel(config, open_audio_tower(files, torch.float32))
-    shown, sound, other = picture(POOLED, 2, 1), heard(case, 0.5, 2), heard(case, 0.3, 3)
+    pictures = GEMMA3N if case == "gemma3n" else POOLED
+    shown, sound, other = picture(pictures, 2, 1), heard(case, 0.5, 2), heard(case, 0.3, 3)
     parts = [words(5, 1), sound, words(3, 2), shown, words(2, 3), other, words(4, 4)]
 
     tokens, media = media_prompt(parts, token_of)
     seen = LogitsOf()
-    runner = runner_of(ours, POOLED, observer=seen)
+    runner = runner_of(ours, pictures, observer=seen)
     encodings = runner.feature(MediaEncodings)
-    assert encodings.stand_in == stand_in_of(config) == (0 if case == "gemma4" else None)
-    sees = Sight(ours.tower, POOLED, lambda: None)
+    assert encodings.stand_in == stand_in_of(config) == (None if case == "gemma4-12b" else 0)
+    sees = Sight(ours.tower, pictures, lambda: None)
     encodings.see_with(BothSenses(sees, Hearing(hears, lambda: None)))
     load(runner, tmp_path, shown, sound, other)
     driver = Driver(runner, num_blocks=128, slots=8, budget=512)
@@ -70,7 +79,11 @@ def test_a_prompt_with_a_picture_and_sounds(case: str, tmp_path: Path) -> None:
     also["attention_mask"] = torch.ones_like(given)
     if case == "gemma4-12b":
         also["attention_mask"] = masks_of(theirs, (given == PLACEHOLDER).int())
-    with torch.inference_mode():
+    sounds: list[torch.Tensor] = []
+    if case == "gemma3n":
+        sounds = also.pop("input_features")
+        also |= {"input_features": torch.zeros(1), "input_features_mask": torch.ones(1).bool()}
+    with torch.inference_mode(), one_by_one(theirs.model, sounds) if sounds else nullcontext():
         true = theirs(given, **also).logits[0]
     found = seen.of(slot)
     allowed = RELATIVE_TOLERANCE * true.abs().amax(-1)

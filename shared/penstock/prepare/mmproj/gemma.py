@@ -1,4 +1,4 @@
-"""mmproj files of Gemma 3 and 4, and the tower that Gemma 3 shares with others: SigLIP's."""
+"""mmproj files of Gemma 3, 3n and 4, and the tower that Gemma 3 shares with others: SigLIP's."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families.hearing import MAX_BINS
+from penstock.families.vision.gemma3n import IMAGE, SIDE, gemma3n_vision, mobilenet
 from penstock.families.vision.gemma4 import FORM, MAX_POOL, MAX_TABLE, gemma4_vision, positions
 from penstock.families.vision.gemma4_unified import unified_vision
-from penstock.families.vision.reading import MAX_PATCH, MAX_WIDTH, bounded, heads
+from penstock.families.vision.reading import MAX_PATCH, MAX_PIXELS, MAX_WIDTH, bounded, heads
 from penstock.model.audio_spec import AudioSpec, ConformerSpec, NormedProjector, WaveformSpec
-from penstock.model.image_facts import SOFT_TOKENS, PooledImages, ScannedImages
+from penstock.model.image_facts import SOFT_TOKENS, FixedImages, PooledImages, ScannedImages
 from penstock.model.media_facts import KindFacts
-from penstock.model.projector_spec import PoolProjector
+from penstock.model.projector_spec import NormedTwiceProjector, PoolProjector
 from penstock.model.sound_facts import FrameMel, Waveform
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 from penstock.prepare.image_processor import HALF
@@ -60,6 +61,32 @@ def gemma3(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
     )
     token, token_id = tokens.id_of("<image_soft_token>", *SPARE_TOKENS)
     return vision, of_pictures(preparation, begin, token, token_id)
+
+
+def gemma3n(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    """Reads Gemma 3n's, whose patch_size and sizes of layers mean nothing: tensors tell widths. The
+    token that ends a picture is the first of the tower's own, as in all releases."""
+    widths = [found.shape("v.blk.0.0.conv_pwl.weight", 4)[0]]
+    widths += [found.shape(f"v.blk.{n}.0.pw_proj.conv.weight", 4)[0] for n in (1, 2, 3)]
+    vocab, _ = found.shape("mm.embedding.weight", 2)
+    if not 1 <= max(*widths, vocab) <= MAX_WIDTH:
+        raise UnsupportedModel(f"{found.file.path}: sizes up to {MAX_WIDTH} are allowed")
+    vision = gemma3n_vision(
+        str(found.file.path),
+        mobilenet(tuple(widths), SIDE),
+        bounded(found.keys, "image_size", MAX_PIXELS, IMAGE),
+        found.hidden_size(),
+        NormedTwiceProjector(eps=found.norm_eps(), vocab=vocab, end=0),
+    )
+    pixels = found.pixels(2, *PLAIN)
+    if (pixels.mean, pixels.std) == PLAIN:
+        pixels = msgspec.structs.replace(pixels, mean=None, std=None)
+    side = vision.image_size or IMAGE
+    preparation = FixedImages(pixels=pixels, height=side, width=side, rows=SIDE * SIDE + 1)
+    begin, _ = tokens.id_of("<start_of_image>")
+    token, token_id = tokens.id_of("<image_soft_token>", *SPARE_TOKENS)
+    kinds = of_pictures(preparation, token, token, token_id, before=f"\n\n{begin}", behind="\n\n")
+    return vision, kinds
 
 
 def gemma4(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:

@@ -34,6 +34,7 @@ from penstock.prepare.mmproj.deepseek_ocr import deepseek_ocr, deepseek_ocr2
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.gemma import (
     gemma3,
+    gemma3n,
     gemma4,
     gemma4_sounds,
     gemma4_unified,
@@ -212,7 +213,8 @@ class MmprojKind(NamedTuple):
     what the model sees or hears with, and how media are prepared.  hears: whether sounds are
     meant.  sized: whether projection_dim is the size of its rows.  counted: whether positions are
     one number, whatever the decoder's file says of sections.  ears: makes of the file what the
-    model hears with besides, if the file holds that; None: no such file does."""
+    model hears with besides, if the file holds that; None: no such file does, or, with
+    hears_unread, it isn't read."""
 
     known_as: str
     decoders: tuple[str, ...]
@@ -221,11 +223,13 @@ class MmprojKind(NamedTuple):
     sized: bool = True
     counted: bool = False
     ears: Callable[[MmprojFile, MmprojTokens], tuple[AudioSpec, Kinds]] | None = None
+    hears_unread: bool = False
 
 
 KINDS: dict[str, MmprojKind] = {
     "mlp": MmprojKind("LLaVA or LLaVA-NeXT", (), llava, sized=False),
     "gemma3": MmprojKind("Gemma 3", ("gemma3",), gemma3),
+    "gemma3nv": MmprojKind("Gemma 3n", ("gemma3n",), gemma3n, hears_unread=True),
     "gemma4v": MmprojKind("Gemma 4", ("gemma4",), gemma4, ears=gemma4_sounds),
     "gemma4uv": MmprojKind("Gemma 4 12B", ("gemma4",), gemma4_unified, ears=gemma4_unified_sounds),
     "idefics3": MmprojKind("Idefics 3 or SmolVLM", ("llama",), idefics3),
@@ -302,7 +306,7 @@ def _kind(stated: Fields, where: str) -> MmprojKind:
     name = stated.text("clip.projector_type", stated.text(own, "mlp"))
     found = KINDS.get(name)
     both = sees and hears
-    if both and found is not None and found.ears is not None:
+    if both and found is not None and (found.ears is not None or found.hears_unread):
         return found
     if both:
         raise UnsupportedModel(

@@ -1,0 +1,150 @@
+"""llama.cpp's mmproj file of Gemma 3n: it sees as the checkpoint that it was made of."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import gguf
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.gguf import GGUFFile
+from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.image_facts import FixedImages, Pixels
+from penstock.model.media_facts import MediaFacts
+from penstock.prepare.mmproj import read_mmproj
+from penstock_worker.vision.sight import VisionModel, open_tower
+from tests.shared.media.media_tokenizer import tokenizer
+from tests.worker.vision.case import Case
+from tests.worker.vision.gemma3n_cases import made, settings
+from tests.worker.vision.mmproj_writer import finish
+from tests.worker.vision.pictures import picture
+from tests.worker.vision.vision_cases import saved
+
+IMAGE = 256
+EPS = 1e-5
+SHOWN = FixedImages(pixels=Pixels(resample=2, rescale=1 / 255), height=IMAGE, width=IMAGE, rows=257)
+MODULES = {
+    "conv_stem": "v.conv_stem",
+    "msfa": "v.msfa",
+    "blocks": "v.blk",
+    "soft_embedding_norm": "mm.soft_emb_norm",
+    "hard_embedding_norm": "mm.hard_emb_norm",
+    "embedding_projection": "mm.input_projection",
+    "embedding": "mm.embedding",
+}
+"""Names in the release, and what llama.cpp's converter makes of them."""
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Any:
+    torch.manual_seed(4)
+    said = settings(IMAGE, 16)
+    # The token that ends a picture is the first of the tower's own in all releases.
+    said["vision_config"] = said["vision_config"] | {"vocab_offset": 191, "vocab_size": 1}
+    said["image_token_id"] = 191
+    said["vision_config"]["rms_norm_eps"] = EPS
+    case = Case("Gemma3n", said, SHOWN)
+    return made(case.config()).eval()
+
+
+def write(path: Path, theirs: Any, change: dict[str, Any]) -> None:
+    """change: of keys, and of tensors, which None takes away."""
+    keys: dict[str, Any] = {
+        "clip.has_vision_encoder": True,
+        "clip.has_audio_encoder": True,
+        "clip.vision.projector_type": "gemma3nv",
+        "clip.audio.projector_type": "gemma3na",
+        "clip.vision.projection_dim": theirs.config.text_config.hidden_size,
+        "clip.vision.image_size": IMAGE,
+        "clip.vision.patch_size": IMAGE // 256,
+        "clip.vision.embedding_length": 2048,
+        "clip.vision.feed_forward_length": 8192,
+        "clip.vision.block_count": 128,
+        "clip.vision.attention.head_count": 8,
+        "clip.vision.attention.layer_norm_epsilon": EPS,
+        "clip.audio.embedding_length": 32,
+    }
+    tensors: dict[str, Tensor] = {"a.blk.0.ln1.weight": torch.ones(3)}
+    for name, tensor in theirs.state_dict().items():
+        inner = re.sub(r"^model\.(vision_tower\.timm_model|embed_vision)\.", "", name)
+        if inner == name:
+            continue
+        begin = next(each for each in MODULES if inner.startswith(f"{each}."))
+        named = MODULES[begin] + inner.removeprefix(begin)
+        wide = named == "v.conv_stem.conv.bias"
+        tensors[named] = tensor.view(1, -1, 1, 1) if wide else tensor
+    for name, value in change.items():
+        own: dict[str, Any] = keys if name.startswith("clip.") else tensors
+        own.pop(name)
+        own |= {} if value is None else {name: value}
+    writer: Any = gguf.GGUFWriter(str(path), "clip")
+    for key, value in keys.items():
+        kinds = {bool: writer.add_bool, str: writer.add_string, int: writer.add_uint32}
+        kinds.get(type(value), writer.add_float32)(key, value)
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor.contiguous().float().numpy())
+    finish(writer)
+
+
+def read(
+    folder: Path, text: ModelConfig, theirs: Any, **change: Any
+) -> tuple[ModelConfig, MediaFacts, WeightFiles]:
+    path = folder / "mmproj.gguf"
+    write(path, theirs, change)
+    config, media = read_mmproj(path, text, tokenizer().to_str().encode())
+    files = WeightFiles(format="gguf", files=("none",), dtype="F32", mmproj=str(path))
+    return config, media, files
+
+
+def test_a_picture_has_the_bits_of_the_hubs_folder(theirs: Any, tmp_path: Path) -> None:
+    (tmp_path / "hub").mkdir()
+    config, stated = saved(theirs, tmp_path / "hub")
+    text = msgspec.structs.replace(config, vision=None, audio=None)
+    found, media, files = read(tmp_path, text, theirs)
+    assert found.vision == config.vision
+    assert found.audio is None
+    (facts,) = media.kinds.values()
+    assert facts.preparation == SHOWN
+    assert (facts.token, facts.behind) == ("<image_soft_token>", "\n\n")
+    assert facts.before == "\n\n<start_of_image>"
+    shown = picture(SHOWN, 1, 1)
+    encoded = []
+    for each in (files, stated):
+        tower = VisionModel(found, open_tower(each, torch.float32))
+        with torch.inference_mode():
+            encoded.append(tower.encode(tower.read(shown.inputs)))
+    assert torch.equal(*encoded)
+    assert set(GGUFFile(tmp_path / "mmproj.gguf").tensors) > {"v.blk.2.9.attn.key.down_conv.weight"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("clip.vision.image_size", 384, "whose 16th part 16 squares divide"),
+        ("clip.vision.projection_dim", 32, "rows of 32 numbers"),
+        ("mm.embedding.weight", None, "lacks the tensor mm.embedding.weight"),
+        ("v.blk.2.0.pw_proj.conv.weight", None, "lacks the tensor v.blk.2.0.pw_proj"),
+        ("mm.soft_emb_norm.weight", None, "lacks the tensor mm.soft_emb_norm.weight"),
+        ("mm.input_projection.weight", None, "lacks the tensor mm.input_projection.weight"),
+        ("v.blk.3.7.norm.weight", None, "lacks the tensor v.blk.3.7.norm.weight"),
+    ],
+)
+def test_what_is_wrong_is_called_by_its_name(
+    theirs: Any, name: str, value: Any, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "hub").mkdir()
+    config, _ = saved(theirs, tmp_path / "hub")
+    text = msgspec.structs.replace(config, vision=None, audio=None)
+
+    def load() -> VisionModel:
+        found, _, files = read(tmp_path, text, theirs, **{name: value})
+        return VisionModel(found, open_tower(files, torch.float32))
+
+    with pytest.raises(UnsupportedModel, match=re.escape(said)):
+        load()
