@@ -54,10 +54,10 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """arguments: a JSON object, as text."""
+    """arguments: a JSON object, as text, or as it is."""
 
     name: str
-    arguments: str | None = None
+    arguments: str | dict[str, Any] | None = None
 
 
 class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,11 +188,11 @@ def _tool_calls(message: Message, where: str, amount: TextsAmount) -> list[dict[
         )
     calls = []
     for index, call in enumerate(message.tool_calls or ()):
-        amount.add(call.function.arguments, f"{where}.tool_calls[{index}].function.arguments")
-        function = {
-            "name": call.function.name,
-            "arguments": written_arguments(call.function.arguments),
-        }
+        text = call.function.arguments
+        if isinstance(text, dict):
+            text = msgspec.json.encode(text).decode()
+        amount.add(text, f"{where}.tool_calls[{index}].function.arguments")
+        function = {"name": call.function.name, "arguments": written_arguments(text)}
         plain: dict[str, Any] = {"type": "function", "function": function}
         if call.id is not None:
             plain["id"] = call.id

@@ -49,11 +49,31 @@ NO_FUNCTION = FunctionDefinition(name="")
 """The function of a tool of another type, which is refused for its type."""
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """Only functions can be tools. Fields that are unknown here are skipped."""
+class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Only functions can be tools. Fields that are unknown here are skipped.
+
+    name, and the next three: the function's, of clients that write tools as for Responses.
+    """
 
     function: FunctionDefinition = NO_FUNCTION
     type: str = "function"
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.name is None or self.function is not NO_FUNCTION or self.type != "function":
+            return
+        function = FunctionDefinition(
+            name=self.name,
+            description=self.description,
+            parameters=self.parameters,
+            strict=self.strict,
+        )
+        msgspec.structs.force_setattr(self, "function", function)
+        for field in ("name", "description", "parameters", "strict"):
+            msgspec.structs.force_setattr(self, field, None)
 
     def for_template(self) -> dict[str, Any]:
         """The tool as chat templates expect it, with all that they look at: many refuse a
@@ -274,10 +294,12 @@ class AllowedTools(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class ChoiceObject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """tool_choice of type function: this function, and no other; of type allowed_tools: some of
-    the tools."""
+    the tools; of the type of one of the words, that word, as some clients write it. name: the
+    function's, of clients that write it as for Responses."""
 
     type: str = "function"
     function: NamedFunction | None = None
+    name: str | None = None
     allowed_tools: AllowedTools | None = None
     custom: Any = None
     """The tool of type custom, which is refused."""
@@ -296,6 +318,8 @@ def tool_use(
 ) -> ToolUse:
     """Raises InvalidRequest.  auto_allowed: whether the server lets the model choose. The choice
     `any` is Mistral's word for required."""
+    if isinstance(choice, ChoiceObject) and choice == ChoiceObject(type=choice.type):
+        choice = choice.type if choice.type in (*CHOICES, "any") else choice
     choice = "required" if choice == "any" else choice
     if isinstance(choice, str) and choice not in CHOICES:
         raise _no_such_choice(choice)
@@ -326,9 +350,10 @@ def tool_use(
 def _named(choice: ChoiceObject, tools: list[Tool]) -> str:
     if choice.type != "function":
         raise _no_such_choice(f"an object with type {choice.type}")
-    if choice.function is None:
+    name = choice.name if choice.function is None else choice.function.name
+    if name is None:
         raise _missing("tool_choice.function")
-    return _known(choice.function.name, tools, "tool_choice")
+    return _known(name, tools, "tool_choice")
 
 
 def _allowed(choice: ChoiceObject, tools: list[Tool]) -> tuple[list[Tool], str]:

@@ -275,7 +275,8 @@ class ModelRegistry:
 
     def _without_tag(self, name: str | None) -> str | None:
         """The name without the tag that stands for no tag, unless something is served under that
-        very name."""
+        very name. An empty name is none: some clients send it where nobody chose a model."""
+        name = name or None
         if name is None or not name.endswith(LATEST) or self.knows(name):
             return name
         return name.removesuffix(LATEST)

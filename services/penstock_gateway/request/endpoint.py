@@ -21,7 +21,7 @@ from penstock.config.foreign_names import meant
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import leaving
 from penstock_gateway.request.body import check_amount, check_json_type, read_body
-from penstock_gateway.request.nulls import without_nulls
+from penstock_gateway.request.loose_values import as_meant
 from penstock_gateway.service import Service
 
 Request = TypeVar("Request")
@@ -115,7 +115,7 @@ def _inner(kind: inspect.Type) -> Iterator[inspect.Type]:
 def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
     """Raises InvalidRequest that names the field at fault and what is allowed there. What may be
     large is counted first, see check_amount. A byte order mark in front is skipped, as RFC 8259
-    allows. A field that is null and that isn't known, or can't be null, is as if absent."""
+    allows. What can mean only one thing is taken so, see as_meant."""
     body = body.removeprefix(BOM_UTF8)
     try:
         return _decode(body, decoder)
@@ -134,13 +134,13 @@ def _decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError:
-        if b"null" not in body:
+        if b"null" not in body and b".0" not in body:
             raise
         given = msgspec.json.decode(body)
-        kept = without_nulls(given, decoder.type)
-        if kept is given:
+        meant = as_meant(given, decoder.type)
+        if meant is given:
             raise
-    return decoder.decode(msgspec.json.encode(kept))
+    return decoder.decode(msgspec.json.encode(meant))
 
 
 def _surrogate(reason: str, body: bytes) -> str | None:
@@ -157,9 +157,9 @@ def _surrogate(reason: str, body: bytes) -> str | None:
 
 def convert(value: object, kind: type[Request], *, strict: bool = True) -> Request:
     """What was decoded before, as a struct. strict: numbers and flags aren't taken as texts.
-    Raises InvalidRequest as `decode` does, and takes null as it does."""
+    Raises InvalidRequest as `decode` does, and takes the same for what is meant."""
     try:
-        return msgspec.convert(without_nulls(value, kind), kind, strict=strict)
+        return msgspec.convert(as_meant(value, kind), kind, strict=strict)
     except msgspec.ValidationError as error:
         raise _explain(str(error), kind) from None
     except RecursionError:

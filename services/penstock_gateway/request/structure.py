@@ -9,9 +9,9 @@ import msgspec
 
 class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """schema: a JSON schema.  strict: outputs always follow the schema, whatever it says.
-    name, description: accepted, without effect."""
+    name, description: accepted, without effect; OpenAI's API needs the name."""
 
-    name: str
+    name: str | None = None
     schema: dict[str, Any] | bool | None = None
     strict: bool | None = None
     description: str | None = None

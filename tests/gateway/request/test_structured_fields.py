@@ -119,11 +119,6 @@ async def test_what_asks_for_nothing(
             "is missing",
         ),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
-            "response_format.json_schema.name",
-            "missing",
-        ),
-        (
             {"response_format": {"type": "json_object", "json_schema": NAMED}},
             "response_format.json_schema",
             "not allowed with",

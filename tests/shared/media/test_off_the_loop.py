@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.config.settings import MediaSettings
-from penstock.media import desk as desk_module
 from penstock.media.desk import MediaDesk
+from penstock.media.layout import layout
 from penstock.media.sources import MediaSource
 from penstock.model.media_facts import KindFacts, MediaFacts
 from tests.shared.media.pictures import picture, saved
@@ -20,13 +20,12 @@ pytestmark = pytest.mark.timeout(60)
 
 async def test_overlapping_crops_are_laid_out_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[threading.Thread] = []
-    layout = desk_module.layout
 
     def looked_at(*given: Any) -> Any:
         found.append(threading.current_thread())
         return layout(*given)
 
-    monkeypatch.setattr(desk_module, "layout", looked_at)
+    monkeypatch.setattr("penstock.media.desk.layout", looked_at)
     desk = MediaDesk(MediaSettings())
     try:
         for name in ("molmo2", "clip"):

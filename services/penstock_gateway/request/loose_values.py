@@ -1,6 +1,10 @@
-"""Fields that a client sends as null and that a request doesn't have, or doesn't take as null:
-generated SDKs write all fields that they know, and null where the caller said nothing. They are as
-if absent."""
+"""What clients write otherwise, and can mean only one thing.
+
+Fields that are null, and that a request doesn't have or doesn't take as null: generated SDKs write
+all fields that they know, and null where the caller said nothing. They are as if absent.
+Whole numbers with a fraction of zero, 5.0: languages without whole numbers, or whose JSON libraries
+read all numbers alike, write them so.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,11 @@ import msgspec
 from msgspec import inspect
 
 
-def without_nulls(value: Any, kind: Any) -> Any:
-    """What was decoded without such fields; `value` itself where there are none. kind: the type
-    that it is to be converted to. What a request may fill freely, such as a JSON schema or a call's
-    arguments, stays as it is. Raises RecursionError."""
-    return _without(value, _reading(kind))
+def as_meant(value: Any, kind: Any) -> Any:
+    """What was decoded, without such fields and numbers; `value` itself where there are none.
+    kind: the type that it is to be converted to. What a request may fill freely, such as a JSON
+    schema or a call's arguments, stays as it is. Raises RecursionError."""
+    return _meant(value, _reading(kind))
 
 
 class _Reading:
@@ -40,20 +44,30 @@ class _Reading:
 
 
 class _Field:
-    """may_be_null: it takes null, or it must be there, and null is its own error."""
+    """may_be_null: it takes null, or it must be there, and null is its own error.  whole: a number
+    in it is whole."""
 
     def __init__(self, field: inspect.Field) -> None:
         self._type = field.type
         kinds = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
         takes_null = any(isinstance(kind, _TAKE_NULL) for kind in kinds)
         self.may_be_null = field.required or takes_null
+        self.whole = any(isinstance(kind, inspect.IntType) for kind in kinds) and not any(
+            isinstance(kind, (inspect.FloatType, *_TAKE_ALL)) for kind in kinds
+        )
+
+    def meant(self, value: Any) -> Any:
+        if self.whole and isinstance(value, float) and value.is_integer():
+            return int(value)
+        return _meant(value, self.reading)
 
     @functools.cached_property
     def reading(self) -> _Reading | None:
         return _of_type(self._type)
 
 
-_TAKE_NULL = (inspect.NoneType, inspect.AnyType, inspect.RawType)
+_TAKE_ALL = (inspect.AnyType, inspect.RawType)
+_TAKE_NULL = (inspect.NoneType, *_TAKE_ALL)
 
 
 @functools.cache
@@ -83,23 +97,23 @@ def _fields(kind: type[msgspec.Struct]) -> dict[str, _Field]:
     return {field.encode_name: _Field(field) for field in described.fields}
 
 
-def _without(value: Any, reading: _Reading | None) -> Any:
+def _meant(value: Any, reading: _Reading | None) -> Any:
     if reading is None or not isinstance(value, dict | list):
         return value
     if isinstance(value, list):
         if reading.items is None:
             return value
-        items = [_without(item, reading.items) for item in value]
+        items = [_meant(item, reading.items) for item in value]
         return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
     fields = reading.of(value)
     made: dict[str, Any] = {}
     for name, given in value.items():
         field = None if fields is None else fields.get(name)
         if fields is None:
-            made[name] = _without(given, reading.values)
+            made[name] = _meant(given, reading.values)
         elif given is None and name != reading.tag and (field is None or not field.may_be_null):
             continue
         else:
-            made[name] = given if field is None else _without(given, field.reading)
+            made[name] = given if field is None else field.meant(given)
     same = len(made) == len(value) and all(made[name] is value[name] for name in made)
     return value if same else made

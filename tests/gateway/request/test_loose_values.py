@@ -1,4 +1,5 @@
-"""Fields that are null: generated SDKs send all that they know, whether it was set or not."""
+"""What can mean only one thing: fields that are null, as generated SDKs send all that they know,
+and whole numbers with a point."""
 
 from __future__ import annotations
 
@@ -99,3 +100,18 @@ def test_a_field_with_a_default_takes_it() -> None:
 def test_what_is_required_is_missed_by_its_own_name() -> None:
     with pytest.raises(Exception, match="messages"):
         decode(b'{"messages": null, "mirostat": null}', msgspec.json.Decoder(ChatRequest))
+
+
+async def test_whole_numbers_may_have_a_point(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    url, body = POSTED[0]
+    numbers = {"max_tokens": 5, "seed": 7, "top_k": 40, "n": 2, "top_logprobs": 1, "logprobs": True}
+    sent = {key: value if value is True else float(value) for key, value in numbers.items()}
+    for fields in (numbers, sent):
+        assert (await http.post(url, json=body | fields)).status_code == 200
+    (_, one, _), (_, other, _) = engine.submitted
+    assert one == other
+    for value in (5.5, "5", 1e30):
+        refused = await http.post(url, json=body | {"max_tokens": value})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens")
