@@ -43,6 +43,7 @@ _ENOUGH = 1000
 
 MOST_LISTED = 24
 """Fields that an error lists; of more, a reader would find none."""
+_PIECE = 1 << 18
 SEARCHED = 65_536
 """Bytes of a body that are looked through for why it is no JSON."""
 
@@ -118,7 +119,13 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
     allows. What can mean only one thing is taken so, see as_meant."""
     body = body.removeprefix(BOM_UTF8)
     try:
-        return _decode(body, decoder)
+        try:
+            return decoder.decode(body)
+        except msgspec.ValidationError:
+            meant = _meant(body, decoder.type)
+            if meant is None:
+                raise
+        return decoder.decode(meant)
     except msgspec.ValidationError as error:
         raise _explain(str(error), decoder.type) from None
     except RecursionError:
@@ -130,17 +137,26 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
         raise _not_json(_surrogate(reason, body) or reason) from None
 
 
-def _decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
+async def _decode_large(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
+    """As `decode` does. What is wrong at first sight is looked at again in a thread."""
     try:
         return decoder.decode(body)
-    except msgspec.ValidationError:
-        if b"null" not in body and b".0" not in body:
-            raise
-        given = msgspec.json.decode(body)
-        meant = as_meant(given, decoder.type)
-        if meant is given:
-            raise
-    return decoder.decode(msgspec.json.encode(meant))
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return await asyncio.to_thread(decode, body, decoder)
+
+
+def _meant(body: bytes, kind: Any) -> bytes | None:
+    """The body as it was meant; None where it says what it means."""
+    if not any(_holds(body, text) for text in (b"null", b".0")):
+        return None
+    given = msgspec.json.decode(body)
+    meant = as_meant(given, kind)
+    return None if meant is given else msgspec.json.encode(meant)
+
+
+def _holds(body: bytes, text: bytes) -> bool:
+    """A piece at a time: whoever else wants the interpreter gets it in between."""
+    return any(text in body[at : at + _PIECE + len(text)] for at in range(0, len(body), _PIECE))
 
 
 def _surrogate(reason: str, body: bytes) -> str | None:
@@ -357,7 +373,8 @@ class JsonEndpoint(ABC, Generic[Body]):
         if len(body) > LARGE:
             self._short.check(body)
             await asyncio.sleep(0)
-        request = decode(body, self._decoder)
-        if len(body) > LARGE:
-            await asyncio.sleep(0)  # What comes next has a turn of its own.
+        if len(body) <= LARGE:
+            return decode(body, self._decoder)
+        request = await _decode_large(body, self._decoder)
+        await asyncio.sleep(0)  # What comes next has a turn of its own.
         return request

@@ -115,3 +115,13 @@ async def test_whole_numbers_may_have_a_point(
     for value in (5.5, "5", 1e30):
         refused = await http.post(url, json=body | {"max_tokens": value})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens")
+
+
+async def test_a_large_body_is_taken_alike(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock_gateway.request.endpoint.LARGE", 100_000)
+    body = {"prompt": "a", "metadata": {"a": "b" * 190_000}}
+    assert (await http.post("/v1/completions", json=body | NOTHING)).status_code == 200
+    refused = await http.post("/v1/completions", json=NOTHING | body | {"mirostat_tau": 5})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "mirostat_tau")

@@ -53,7 +53,7 @@ async def test_completions_and_any_other_path(serving: Serving) -> None:
     events = await documents(serving, "/penstock.v1.OpenAI/Post", post)
     assert [events[0]["type"], events[-1]["type"]] == ["message_start", "message_stop"]
     post = PostRequest(
-        path="/api/chat", json=json.dumps({"model": "", "messages": MESSAGES}).encode()
+        path="/api/chat", json=json.dumps({"model": "?", "messages": MESSAGES}).encode()
     )
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await documents(serving, "/penstock.v1.OpenAI/Post", post)
