@@ -111,7 +111,12 @@ def test_none_are_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"), [("all", "suppress_tokens"), ([0] * 1025, "1025 ids; 1024 at most")]
+    ("said", "words"),
+    [
+        ("all", "suppress_tokens"),
+        ([0] * 1025, "1025 ids; 1024 at most"),
+        (list(range(LLAMA_CONFIG["vocab_size"])), "suppress_tokens has all .* ids"),
+    ],
 )
 def test_lists_of_such_ids_that_are_refused(said: object, words: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match=words):

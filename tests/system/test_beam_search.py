@@ -200,6 +200,21 @@ def test_what_a_model_never_writes_is_in_no_answer(run, theirs) -> None:
     assert set(never) & {token for tokens in free for token in tokens}
 
 
+def test_beams_go_on_where_a_model_never_writes_most_of_its_ids(run, theirs) -> None:
+    """What is left is less likely at first than all of those."""
+    ids = prompt(20, 8)
+    with torch.inference_mode():
+        ranked = theirs(torch.tensor([ids])).logits[0, -1].argsort(descending=True).tolist()
+    never = tuple(sorted(ranked[:-9]))
+    params = BeamSearchParams(beam_width=4, max_tokens=6)
+
+    async def search(client: EngineClient) -> list[list[int]]:
+        return [each.token_ids for each in await beam_search(client, ids, params, name="beam")]
+
+    expected = their_beams(theirs, ids, 4, 6, 1.0, (), never)
+    assert run(search, never=never) == [tokens for tokens, _ in expected]
+
+
 def test_a_search_in_little_room_and_small_chunks_is_the_same(run, theirs) -> None:
     ids = prompt(50, 3)
     eos = likely_ends(theirs, ids, 5, 12, 4)

@@ -127,6 +127,7 @@ class Submissions:
             max_grammar_bytes=self._state.facts.config.grammar.max_grammar_bytes,
             limits=self._state.facts.config.limits,
             max_retention=self._state.facts.config.cache.max_kv_retention_seconds,
+            suppressed=len(facts.model.generation.suppress_tokens),
         )
         self._media.check(submit)
         self._adapters.check(submit)

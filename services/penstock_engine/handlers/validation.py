@@ -43,12 +43,14 @@ def check_submit(
     max_grammar_bytes: int,
     limits: LimitSettings,
     max_retention: float,
+    suppressed: int = 0,
 ) -> None:
     """Raises InvalidRequest, which says what is wrong and what is allowed.
 
     max_len: tokens of the context, prompt and output.  room: what sets that limit, in words.
     most_predicted: tokens of a prediction, whatever the context is at present.  max_retention:
-    seconds for which a session may ask to be kept.
+    seconds for which a session may ask to be kept.  suppressed: ids that the model never writes,
+    which a beam search has to see beyond.
     """
     if len(submit.name) > MAX_NAME_LENGTH:
         raise InvalidRequest(f"the request's name is longer than {MAX_NAME_LENGTH} characters")
@@ -71,7 +73,8 @@ def check_submit(
     if submit.time_left_ms is not None:
         check_whole("time_left_ms", submit.time_left_ms, 0, MAX_DEADLINE_MS)
     _check_stopping(submit.stopping, vocab_size)
-    check_sampling(submit.sampling, vocab_size, limits)
+    most = MAX_NUM_LOGPROBS + (suppressed if submit.beams else 0)
+    check_sampling(submit.sampling, vocab_size, limits, most)
     if not submit.prompt_token_ids:
         raise InvalidRequest("the prompt is empty; it must have at least one token", param="prompt")
     # Length before content: what is far too long isn't looked through.
@@ -256,7 +259,9 @@ MAX_BAD_WORD_TOKENS = 4 * MAX_BAD_WORD_LENGTH + 4
 """A character may be four bytes, and a byte a token; a word begins with a space or without."""
 
 
-def check_sampling(sampling: TokenSampling, vocab_size: int, limits: LimitSettings) -> None:
+def check_sampling(
+    sampling: TokenSampling, vocab_size: int, limits: LimitSettings, most_logprobs: int
+) -> None:
     """Raises InvalidRequest, which says what is wrong and what is allowed."""
     check_number("temperature", sampling.temperature, 0.0, 100.0)
     check_number("top_p", sampling.top_p, 0.0, 1.0)
@@ -266,7 +271,7 @@ def check_sampling(sampling: TokenSampling, vocab_size: int, limits: LimitSettin
     check_whole("top_k", sampling.top_k, 0, MAX_COUNT)
     check_whole("seed", sampling.seed, 0, MAX_SEED)
     if sampling.logprobs is not None:
-        check_whole("logprobs", sampling.logprobs, 0, MAX_NUM_LOGPROBS)
+        check_whole("logprobs", sampling.logprobs, 0, most_logprobs)
     if sampling.prompt_logprobs is not None:
         check_whole("prompt_logprobs", sampling.prompt_logprobs, 0, MAX_LOGPROBS)
     if sampling.adjustments is not None:

@@ -109,7 +109,7 @@ def _in_crops(
 ) -> Picture:
     pixels, pooled, marks = _only(tensors, PIXELS, POOLED, MARKS)
     plain = of_pixels({PIXELS: pixels}, spec)
-    if pooled.ndim != 2 or marks.shape != pooled.shape[:1] or not marks.size:
+    if pooled.ndim != 2 or marks.shape != pooled.shape[:1] or not pooled.size:
         raise UnfitPicture(f"{POOLED} has shape {pooled.shape}, and {MARKS} {marks.shape}")
     if {pooled.dtype, marks.dtype} != {np.dtype(np.int32)}:
         raise UnfitPicture(f"{POOLED} is {pooled.dtype}, and {MARKS} {marks.dtype}; not int32")

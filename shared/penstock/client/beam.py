@@ -135,8 +135,8 @@ class _Search:
             prompt_tokens, params.max_tokens, params.beam_width, welcome.limits, many="beam_width"
         )
         # Each beam gives at most beam_width beams, and its ends.
-        wanted = params.beam_width + len(self.ends) + len(self._never)
-        self.candidates = min(wanted, welcome.limits.vocab_size, MAX_CANDIDATES)
+        wanted = min(params.beam_width + len(self.ends), MAX_CANDIDATES) + len(self._never)
+        self.candidates = min(wanted, welcome.limits.vocab_size)
         self._beams = [_Beam()]
         self._finished = _Finished(params.beam_width, params.length_penalty)
 
@@ -233,6 +233,7 @@ def _text(tokens: list[int], params: BeamSearchParams, text: ModelText) -> str:
 
 
 MAX_CANDIDATES = 256
-"""Log-probabilities of a token that an engine core gives."""
+"""Log-probabilities of a token that an engine core gives, beside those of ids that the model never
+writes."""
 
 _NOTHING = TokenLogprobs(0.0, [], [])

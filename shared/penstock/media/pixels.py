@@ -135,12 +135,11 @@ def _on_sheet(
     if grid is None or grid.dtype != np.int32 or grid.shape != (2,) or len(pixels) != 1:
         raise ValueError("a prepared picture on a sheet is one, and has a grid of two int32")
     rows, columns = (int(count) for count in grid)
-    missing = [count * image.tile - has for count, has in zip(grid, pixels.shape[1:3], strict=True)]
-    if min(rows, columns) < 1 or rows * columns > image.most or min(missing) < 0:
+    below, right = rows * image.tile - pixels.shape[1], columns * image.tile - pixels.shape[2]
+    if min(rows, columns) < 1 or rows * columns > image.most or min(below, right) < 0:
         raise ValueError(
             f"a prepared picture's sheet has 1 to {image.most} tiles, and is as large as it"
         )
-    below, right = missing
     sheet = np.pad(pixels[0], ((0, below), (0, right), (0, 0)), constant_values=sheets.WHITE)
     return {
         "pixel_values": _tiles_of_sheet(_numbers(sheet, image.pixels), image.tile),

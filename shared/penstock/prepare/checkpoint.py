@@ -240,7 +240,13 @@ def suppressed(fields: Fields, key: str, config: ModelConfig | EncoderConfig) ->
         raise UnsupportedModel(
             f"{fields.where}: {key} has {len(found)} ids; {MAX_SUPPRESSED} at most are allowed"
         )
-    return tuple(sorted({token for token in found if 0 <= token < config.vocab_size}))
+    never = tuple(sorted({token for token in found if 0 <= token < config.vocab_size}))
+    if len(never) == config.vocab_size:
+        raise UnsupportedModel(
+            f"{fields.where}: {key} has all {config.vocab_size} ids of the vocabulary; at "
+            "least one must be left to write"
+        )
+    return never
 
 
 # Values of settings that break a reader's arithmetic.
