@@ -34,6 +34,7 @@ from penstock_worker.weights.factors import multiply_rows
 from penstock_worker.weights.family_names import by_our_names, in_file
 from penstock_worker.weights.files import gguf_by_our_names, named_tensors, safetensors_tensors
 from penstock_worker.weights.filled import fill_values
+from penstock_worker.weights.lacking_names import decoder_name
 from penstock_worker.weights.names import to_gguf, with_head_from_hub
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.placing import CPU
@@ -136,8 +137,14 @@ class OwnHeadFiles:
 
     def _file_name(self, draft: int, names: TensorNames, name: str) -> str:
         """The file's name of a tensor that a layer lacks, by ours."""
-        found = self.layout.file_name(in_file(name, names), self._served.num_layers, draft)
-        return to_gguf(found) if self._of_gguf else found
+        layers = self._served.num_layers
+        found = self.layout.file_name(in_file(name, names), layers, draft)
+        if self._of_gguf:
+            return to_gguf(found)
+        begins = self.layout.begins(layers, draft)
+        own = ((each, self._found[each].name) for each in self._found if each.startswith(begins))
+        fronts = (theirs.removesuffix(ours) for ours, theirs in own if theirs.endswith(ours))
+        return next(fronts, "") + found
 
 
 AnyMade = TypeVar("AnyMade")
@@ -178,7 +185,8 @@ def eagle3_weights(
         others, model = served
         whole = open_weights(others, model, dtype)
         own[EMBEDDING] = whole.stored(EMBEDDING, (model.vocab_size, model.hidden_size))
-    return Weights(by_our_names(own, TensorNames(), config), dtype, device)
+    tensors = by_our_names(own, TensorNames(), config)
+    return Weights(tensors, dtype, device).calling(partial(_eagle3_name, found))
 
 
 def assistant_weights(files: WeightFiles, config: HeadConfig, dtype: torch.dtype) -> Weights:
@@ -219,6 +227,15 @@ def drafted_ids(weights: Weights, config: HeadConfig) -> torch.Tensor | None:
             f" below {config.served_vocab}"
         )
     return torch.from_numpy(ids.copy())
+
+
+def _eagle3_name(found: Mapping[str, StoredTensor], name: str) -> str:
+    """The file's name of a tensor that a head lacks, by ours."""
+    if name == IDS:
+        return "d2t"
+    if any(each.startswith(_MIDDLE) for each in found):
+        return name.replace("layers.0.", _MIDDLE)
+    return decoder_name(name, found, TensorNames())
 
 
 def _of_eagle3(name: str) -> str:

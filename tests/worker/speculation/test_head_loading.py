@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -211,3 +212,27 @@ def test_ends_that_are_the_same_tensor_are_made_once(tmp_path: Path) -> None:
     assert first is again
     assert ends.get(each[0], HEAD, object) is not first
     assert ends.get(each[0], "norm.weight", object) is not ends.get(each[1], "norm.weight", object)
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "lacking"),
+    [
+        ("Glm4Moe", "mtp", "model.layers.4.enorm.weight"),
+        ("Glm4Moe", "mtp", "model.layers.4.input_layernorm.weight"),
+        ("Qwen3Next", "mtp", "mtp.pre_fc_norm_hidden.weight"),
+        ("MiMo", "mtp", "model.mtp_layers.0.input_layernorm.weight"),
+        ("Llama", "eagle3", "midlayer.self_attn.k_proj.weight"),
+        ("Llama", "eagle3", "fc.weight"),
+    ],
+)
+def test_a_tensor_that_a_head_lacks_is_called_as_in_its_files(
+    kind: str, head: str, lacking: str, tmp_path: Path
+) -> None:
+    made = written(kind, head, tmp_path)
+    path = tmp_path / ("hub" if head == "mtp" else "head") / "model.safetensors"
+    tensors = load_file(path)
+    del tensors[lacking]
+    save_file(tensors, path)
+    own = None if head == "mtp" else Path(made.said["model"])
+    with pytest.raises(UnsupportedModel, match=f"lacks the tensor {re.escape(lacking)} of shape"):
+        load(setup_for(made.folder, own))
