@@ -36,8 +36,9 @@ def shown(*placed: tuple[MediaItem, int]) -> Media:
     return Media(items, tuple(spans))
 
 
-def drawn_media(whole: Whole, length: int) -> Media | None:
-    """A few of a few pictures, in one span or in several, where the prompt has room for them."""
+def drawn_media(whole: Whole, length: int, *, joined: bool = False) -> Media | None:
+    """A few of a few pictures, in one span or in several, where the prompt has room for them.
+    joined: whether several spans see one another."""
     items: dict[MediaItem, int] = {}
     spans: list[MediaSpan] = []
     at = whole(0, 3)
@@ -52,15 +53,20 @@ def drawn_media(whole: Whole, length: int) -> Media | None:
             spans.append(MediaSpan(items.setdefault(item, len(items)), at, tokens, first))
             first, at = first + tokens, at + tokens + whole(0, 1)
         at += whole(0, 3)
-    return Media(tuple(items), tuple(spans)) if spans else None
+    return Media(tuple(items), tuple(spans), joined and len(spans) > 1) if spans else None
 
 
 def marks(prompt: list[int], media: Media | None) -> list[Mark]:
-    """The prompt, and in place of each placeholder what it stands for."""
+    """The prompt, and in place of each placeholder what it stands for. What stands from the first
+    joined span to the last depends on all of it."""
     found: list[Mark] = list(prompt)
     for span in () if media is None else media.spans:
         digest = media.items[span.item].digest
         found[span.offset : span.end] = [(digest, span.first + at) for at in range(span.tokens)]
+    if media is not None and media.joined:
+        first, last = media.spans[0].offset, media.spans[-1].end
+        whole = hashlib.sha256(repr(found[first:last]).encode()).hexdigest()
+        found[first:last] = [(whole, at) for at in range(last - first)]
     return found
 
 
@@ -175,5 +181,8 @@ class FakeMedia:
                 continue
             assert self.rows.get(media.items[span.item].name), "a placeholder without its rows"
             if self.whole_spans:
-                again = end - start == 1 and end == span.end  # A token whose mask was late.
-                assert again or start <= span.offset <= span.end <= end, "a span is cut"
+                first, last = span.offset, span.end
+                if media is not None and media.joined:
+                    first, last = media.spans[0].offset, media.spans[-1].end
+                again = end - start == 1 and end == last  # A token whose mask was late.
+                assert again or start <= first <= last <= end, "a span is cut"

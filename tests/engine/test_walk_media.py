@@ -8,6 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.protocol.common import Media
 from tests.engine.fake_media import drawn_media, picture
 from tests.engine.harness import Harness
 from tests.engine.test_walk import Drawn
@@ -78,12 +79,18 @@ class MediaWalker(Walker):
             n=1 + whole(0, 3) // 3,
             seed=whole(0, 9),
             tenant=("", "a")[whole(0, 1)],
-            media=drawn_media(whole, len(prompt)),
+            media=self._media(len(prompt)),
             grammar=self._grammar() if whole(0, 7) == 0 else None,
             prompt_logprobs=1 if whole(0, 3) == 0 else None,
             time_left_ms=whole(0, 40_000) if whole(0, 9) == 0 else None,
             max_tokens=whole(0, 6),
         )
+
+    def _media(self, length: int) -> Media | None:
+        whole = self.choose.whole
+        media = drawn_media(whole, length, joined=self.h.whole_spans and whole(0, 4) == 0)
+        self.met["joined"] += media is not None and media.joined
+        return media
 
     def step(self) -> None:
         super().step()
@@ -105,6 +112,7 @@ def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
         met["preempted"] += walker.h.core.state.scheduling.num_preemptions
         met["reused"] += walker.h.num_reused
     for what in (
+        "joined",
         "encodings dropped",
         "asked for again",
         "in line",

@@ -41,10 +41,15 @@ def sequence(
 
 
 def run_step(
-    work: list[tuple[Sequence, int, int]], block_size: int, seed: int, **rule: Any
+    work: list[tuple[Sequence, int, int]],
+    block_size: int,
+    seed: int,
+    last_seen: np.ndarray | None = None,
+    between: np.ndarray | None = None,
+    **rule: Any,
 ) -> list[Tensor]:
-    """Attention of (sequence, start, count) in one call over a shuffled, dirty cache. rule: of
-    paged_attention."""
+    """Attention of (sequence, start, count) in one call over a shuffled, dirty cache. last_seen,
+    between: of all queries.  rule: of paged_attention."""
     rng = np.random.default_rng(seed)
     blocks = [-(-(start + count) // block_size) for _, start, count in work]
     shuffled = rng.permutation(sum(blocks) + 2)
@@ -73,6 +78,8 @@ def run_step(
         block_size=block_size,
         zero_slot=len(shuffled) * block_size,
         group=first.query.shape[1] // first.key.shape[1],
+        last_seen=last_seen,
+        between=between,
     )
     query = torch.cat([one.query[start : start + count] for one, start, count in work])
     padding = torch.full((5, *query.shape[1:]), float("nan"), dtype=query.dtype)
@@ -88,7 +95,9 @@ def dense(
     window: int = LENGTH,
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
+    shown: Tensor | None = None,
 ) -> Tensor:
+    """shown: [tokens] bool, which see one another."""
     length, heads, dim = one.query.shape
     group = heads // one.key.shape[1]
     key = one.key.double().repeat_interleave(group, 1)
@@ -99,6 +108,8 @@ def dense(
     hidden = (
         torch.ones(length, length).triu(1).bool() | torch.ones(length, length).tril(-window).bool()
     )
+    if shown is not None:
+        hidden = hidden & ~(shown[:, None] & shown)
     scores = scores.masked_fill(hidden, float("-inf"))
     if sinks is None:
         weights = scores.softmax(-1)
@@ -114,6 +125,28 @@ def test_equals_dense_attention(shape: tuple[int, int, int], dtype: torch.dtype)
     (ours,) = run_step([(one, 0, LENGTH)], 16, 0)
     bound = 4e-6 if dtype == torch.float32 else 1e-2
     assert (ours.double() - dense(one)).abs().max() < bound
+
+
+@pytest.mark.parametrize("start", [0, 9, 30])
+def test_joined_spans_see_one_another_and_not_what_is_between(start: int) -> None:
+    """Some splits have nothing but text between them. A sequence before them has none."""
+    one, other = (sequence(seed, LENGTH, 9, 3, 64, torch.float32) for seed in (1, 2))
+    shown = torch.zeros(LENGTH, dtype=torch.bool)
+    shown[30:50] = shown[LENGTH - 20 : LENGTH - 5] = True
+    seen, between = np.arange(LENGTH), np.zeros(LENGTH, dtype=bool)
+    seen[30 : LENGTH - 5] = LENGTH - 6
+    between[30 : LENGTH - 5] = ~shown.numpy()[30 : LENGTH - 5]
+    before, ours = run_step(
+        [(other, 3, 40), (one, start, LENGTH - start)],
+        16,
+        0,
+        np.concatenate((np.arange(3, 43), seen[start:])),
+        np.concatenate((np.zeros(40, dtype=bool), between[start:])),
+    )
+    true = dense(one, shown=shown)
+    assert (true - dense(one)).abs().max() > 0.01, "it does make a difference"
+    assert (ours.double() - true[start:]).abs().max() < 4e-6
+    assert torch.equal(before, run_step([(other, 3, 40)], 16, 1)[0])
 
 
 @pytest.mark.parametrize("window", [1, 63, 64, 100])

@@ -1,4 +1,4 @@
-"""A chat with a picture and Molmo 2, from a folder with its makers' files to the answer: prompt and
+"""Chats with pictures and Molmo 2, from a folder with its makers' files to the answer: prompt and
 answer are those of slow models."""
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from penstock import LLM, SamplingParams
-from penstock.errors import InvalidRequest
 from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.media.molmo_pictures import MARK, MOLMO, MolmoPictures, MolmoProcessor
 from tests.shared.media.pictures import picture
@@ -18,13 +17,15 @@ from tests.system.hub_folders import write_folder
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 TEMPLATE = (
-    "{% for m in messages %}{% for c in m['content'] %}{% if c['type'] == 'image' %}<|image|>"
+    "{% set n = namespace(count=0) %}{% for m in messages %}{% for c in m['content'] %}"
+    "{% if c['type'] == 'image' %}{% set n.count = n.count + 1 %}"
+    "{% if n.count > 1 %}Picture {{ n.count }}{% endif %}<|image|>"
     "{% endif %}{% endfor %}{% endfor %}"
     "{% for m in messages %}{{ m['role'] }}:{% for c in m['content'] %}"
     "{% if c['type'] == 'text' %}{{ c['text'] }}{% endif %}{% endfor %};{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
-"""Shows pictures before all else, as the makers' does, and writes no BOS."""
+"""Shows pictures before all else, with text between them, and writes no BOS."""
 WANTED = 8
 
 
@@ -74,41 +75,54 @@ def write_molmo(folder: Path) -> Any:
     return model
 
 
-def test_a_chat_with_a_picture(tmp_path: Path) -> None:
-    import torch
+def test_chats_with_pictures(tmp_path: Path) -> None:
+    """One, and three of which two are the same."""
     from transformers import PreTrainedTokenizerFast
 
     folder = tmp_path / "molmo"
-    model, shown = write_molmo(folder), picture(70, 40)
-    part = {"type": "image_pil", "image_pil": shown}
-    question = [{"role": "user", "content": [{"type": "text", "text": "what is it"}, part]}]
+    model, shown, small = write_molmo(folder), picture(70, 40), picture(20, 30, seed=1)
+    part, other = ({"type": "image_pil", "image_pil": each} for each in (shown, small))
+    one = [{"role": "user", "content": [{"type": "text", "text": "what is it"}, part]}]
+    three = [{"role": "user", "content": [part, other, {"type": "text", "text": "all"}, part]}]
     sampling = SamplingParams(max_tokens=WANTED, temperature=0.0, ignore_eos=True)
     settings: dict[str, Any] = {"max_model_len": 256, "num_kv_blocks": 64, "dtype": "float32"}
     with LLM(str(folder), cache_dir=str(tmp_path / "cache"), **settings) as llm:
-        (ours,) = llm.chat(question, sampling)
-        two = [{"role": "user", "content": [part, part, {"type": "text", "text": "both"}]}]
-        with pytest.raises(InvalidRequest, match="at most 1 are accepted with this model"):
-            llm.chat(two, sampling)
+        ours = llm.chat([one, three, one], sampling)
         (text,) = llm.generate("abc", sampling)
     fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    theirs = MolmoProcessor(MolmoPictures(20, 4), fast)(
-        text=[f"<s>{MARK}user:what is it;assistant:"], images=[shown]
+    assert text.prompt_token_ids[0] == fast.convert_tokens_to_ids("<s>")
+    asked = (
+        (f"<s>{MARK}user:what is it;assistant:", [shown]),
+        (f"<s>{MARK}Picture 2{MARK}Picture 3{MARK}user:all;assistant:", [shown, small, shown]),
     )
-    prompt = theirs["input_ids"][0].tolist()
-    assert ours.prompt_token_ids == prompt
-    assert text.prompt_token_ids[0] == prompt[0] == fast.convert_tokens_to_ids("<s>")
+    for (whole, pictures), found in zip(asked, ours, strict=False):
+        theirs = MolmoProcessor(MolmoPictures(20, 4), fast)(text=[whole], images=pictures)
+        prompt = theirs["input_ids"][0].tolist()
+        assert found.prompt_token_ids == prompt
+        assert found.outputs[0].token_ids == answer_of(model, prompt, theirs)
+    assert ours[2].outputs[0].token_ids == ours[0].outputs[0].token_ids
+
+
+def answer_of(model: Any, prompt: list[int], processed: Any) -> list[int]:
+    """The slow model's likeliest tokens."""
+    import torch
+
     first, patch = model.config.text_config.vocab_size, model.config.image_token_index
-    tokens = [token for token in prompt if token >= first]
-    squares = iter(theirs["pooled"][0])
-    rows = [next(squares) if token == patch else [] for token in tokens]
-    made = {
-        "pixel_values": [torch.from_numpy(theirs["pixel_values"][0])],
-        "pooled": [torch.tensor([row + [-1] * (4 - len(row)) for row in rows])],
-        "marks": [torch.tensor([-1 if token == patch else token - first for token in tokens])],
-    }
+    end = model.marks["image_end_token_id"]
+    tokens = iter([token for token in prompt if token >= first])
+    made: dict[str, Any] = {"pixel_values": [], "pooled": [], "marks": []}
+    for pixels, pooled in zip(processed["pixel_values"], processed["pooled"], strict=True):
+        squares, rows, marks = list(pooled), [], list[int]()
+        while marks.count(end) < 2:  # of the whole, and of the crops
+            token = next(tokens)
+            square = squares.pop(0) if token == patch else []
+            rows.append(square + [-1] * (4 - len(square)))
+            marks.append(-1 if token == patch else token - first)
+        made["pixel_values"].append(torch.from_numpy(pixels))
+        made["pooled"].append(torch.tensor(rows))
+        made["marks"].append(torch.tensor(marks))
     given = [patch if token >= first else token for token in prompt]
-    for token in ours.outputs[0].token_ids:
+    for _ in range(WANTED):
         with torch.inference_mode():
-            logits = model(torch.tensor([given]), **made).logits[0, -1]
-        assert token == int(logits.argmax())
-        given.append(token)
+            given.append(int(model(torch.tensor([given]), **made).logits[0, -1].argmax()))
+    return given[len(prompt) :]

@@ -116,9 +116,13 @@ class Job:
     def fitting(self, count: int) -> int:
         """How many of the next tokens a step may compute."""
         end = self.computed + count
-        for span in self.media.spans if self.media and self.whole_spans else ():
-            if span.offset < end < span.end:
-                return span.offset - self.computed
+        spans = self.media.spans if self.media and self.whole_spans else ()
+        wholes = [(span.offset, span.end) for span in spans]
+        if self.media and self.media.joined:
+            wholes = [(spans[0].offset, spans[-1].end)]
+        for first, last in wholes:
+            if first < end < last:
+                return first - self.computed
         return count
 
 

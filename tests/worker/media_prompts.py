@@ -26,9 +26,11 @@ def media_prompt(
     *,
     before: Sequence[int] = (),
     after: Sequence[int] = (),
+    joined: bool = False,
 ) -> tuple[list[int], Media | None]:
     """Token ids with placeholders, and what these stand for. token_of: an item's placeholder.
-    before, after: tokens around each span of an item that has several."""
+    before, after: tokens around each span of an item that has several. joined: whether several
+    spans see one another."""
     tokens: list[int] = []
     items: list[MediaItem] = []
     spans: list[MediaSpan] = []
@@ -45,4 +47,5 @@ def media_prompt(
             tokens += [token_of(part.item)] * count
             tokens += after if several else ()
             first += count
-    return tokens, Media(tuple(items), tuple(spans)) if items else None
+    several = joined and len(spans) > 1
+    return tokens, Media(tuple(items), tuple(spans), several) if items else None

@@ -27,6 +27,9 @@ class GivenRows:
     last_seen: np.ndarray | None = None
     """[rows] int32: the last position that each row sees, which may lie before its own; None: its
     own."""
+    between: np.ndarray | None = None
+    """[rows] uint8: 1 for rows that see none behind themselves, whatever `last_seen` says, and that
+    no row before them sees; None: there are none."""
 
     def check(
         self,
@@ -47,6 +50,8 @@ class GivenRows:
         self._check_numbers(len(positions), width)
         self._check_turns(len(positions), angles)
         seen = self.last_seen
+        if self.between is not None:
+            _of_kind("between", self.between, np.uint8, (len(positions),))
         if seen is None:
             return
         _of_kind("last_seen", seen, np.int32, (len(positions),))
@@ -193,6 +198,7 @@ class StepArguments:
         batch.taken_width = 0 if given.numbers is None else given.numbers.shape[1]
         batch.taken_rows, batch.taken = _data(given.rows), _data(given.numbers)
         batch.turns, batch.last_seen = _data(given.turns), _data(given.last_seen)
+        batch.between = _data(given.between)
 
     def _states(self, step: DecoderStep) -> PkStates | None:
         """Raises ValueError for states of another size, or of other sequences."""

@@ -311,6 +311,7 @@ class PkBatch(ctypes.Structure):
         ("taken_rows", c_void_p),
         ("turns", c_void_p),
         ("last_seen", c_void_p),
+        ("between", c_void_p),
         ("taken", c_void_p),
         ("logits", c_void_p),
         ("likeliest", c_void_p),

@@ -14,7 +14,7 @@ from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.ranges import MAX_COUNT, check_whole
 from penstock_engine.media.entry import cost_of
 from penstock_engine.media.loads import TIMEOUT
-from penstock_engine.media.request_media import most_rows
+from penstock_engine.media.request_media import most_rows, wholes_of
 from penstock_engine.request.request import Request
 from penstock_engine.request.states import SequenceState
 from penstock_engine.sessions.frontends import FrontendSession
@@ -262,16 +262,19 @@ def misfit(
             f"its media need {needed} embeddings at a time; the encoder cache has room for {rows}"
             " (--encoder-cache-rows)"
         )
-    longest = max(span.tokens for span in media.spans)
-    if step_tokens is not None and longest > step_tokens:
-        return (
-            f"one of its media takes {longest} tokens, which are computed in one step; a step has"
-            f" {step_tokens} (--max-num-batched-tokens)"
-        )
-    for span in media.spans:
-        if step_holds is not None and not step_holds(span.offset, span.end):
+    which = (
+        "its media with the text between them take" if media.joined else "one of its media takes"
+    )
+    for whole in wholes_of(media):
+        tokens = whole.end - whole.start
+        if step_tokens is not None and tokens > step_tokens:
             return (
-                f"one of its media takes tokens {span.offset} to {span.end - 1}, which are computed"
-                " in one step; there are not enough KV blocks for that (--num-kv-blocks)"
+                f"{which} {tokens} tokens, which are computed in one step; a step has {step_tokens}"
+                " (--max-num-batched-tokens)"
+            )
+        if step_holds is not None and not step_holds(whole.start, whole.end):
+            return (
+                f"{which} tokens {whole.start} to {whole.end - 1}, which are computed in one step; "
+                "there are not enough KV blocks for that (--num-kv-blocks)"
             )
     return None

@@ -228,9 +228,10 @@ class Submissions:
         tenant and salt, or nobody if there is no encoder cache. None for a prompt of text."""
         if submit.media is None:
             return None
+        root = root_key("request", str(self._arrivals))
         if self._state.facts.config.cache.enable_encoder_cache:
-            return RequestMedia(submit.media, prefix_root(submit.tenant, submit.cache_salt))
-        return RequestMedia(submit.media, root_key("request", str(self._arrivals)))
+            root = prefix_root(submit.tenant, submit.cache_salt)
+        return RequestMedia(submit.media, root, submit.prompt_token_ids)
 
 
 UNAVAILABLE_RETRY_MS = 60_000
@@ -355,7 +356,7 @@ class Admission:
         media = None
         if submit.media is not None:
             salted = prefix_root(submit.tenant, submit.cache_salt)
-            media = RequestMedia(submit.media, salted)
+            media = RequestMedia(submit.media, salted, submit.prompt_token_ids)
         root = prefix_root(submit.tenant, submit.cache_salt, submit.adapter)
         keys = list(prompt_keys(root, submit.prompt_token_ids, cache.block_size, media))
         return self._scheduling.kv_groups.match(cache, keys).blocks * cache.block_size

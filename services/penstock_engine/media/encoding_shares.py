@@ -79,6 +79,8 @@ def _first_needing(sequence: Sequence, entry: MediaEntry) -> int:
     media, computed = sequence.request.media, sequence.progress.computed
     if media is None:
         return computed + 1
+    if media.media.joined:  # Rows of any item are needed with the first token that one stands at.
+        return max(computed, media.media.spans[0].offset) + 1
     number = media.numbers[entry.name]
     spans = (s for s in media.media.spans if s.item == number and s.end > computed)
     return max(computed, min((span.offset for span in spans), default=computed)) + 1

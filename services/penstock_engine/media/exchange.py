@@ -239,11 +239,16 @@ class MediaExchange:
         """Other ranks may say so too, until the step is over: until then it isn't asked for
         again."""
         failed = Failed(reason, _requests_of(entry))
-        self._graves[entry.name] = self._scheduling.last_step
+        self.bury(entry)
         self._books.encodings.forget(entry)
         entry.stage = MediaStage.ABSENT
         self._books.gone(entry)
         return failed
+
+    def bury(self, entry: MediaEntry) -> None:
+        """It isn't asked for again before the steps that are in flight are settled: one of them
+        may have it encoded."""
+        self._graves[entry.name] = self._scheduling.last_step
 
     def is_buried(self, entry: MediaEntry) -> bool:
         """Whether ranks may still say that it could not be encoded."""

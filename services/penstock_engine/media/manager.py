@@ -240,14 +240,16 @@ class MediaManager(KeepsParked, ChunkLimit):
         if media is None or start >= media.end or end <= start:
             return end
         for span in media.spans(start, end):
-            if self.whole_spans and span.offset >= start and span.end > end:
-                if span.offset == start:
+            whole = media.whole_at(span.offset) if self.whole_spans else None
+            first = span.offset if whole is None else whole.start
+            if whole is not None and first >= start and whole.end > end:
+                if first == start:
                     self.short = sequence
-                return span.offset
+                return first
             entries = [self._books.entries[item.name] for item in media.needed_with(span, start)]
             item = media.media.items[span.item]
             if not self._encoded(sequence, self._books.entries[item.name], entries):
-                return max(start, span.offset)
+                return max(start, first)
         return end
 
     def begins(self, sequence: Sequence) -> bool:
@@ -257,8 +259,8 @@ class MediaManager(KeepsParked, ChunkLimit):
         media = sequence.request.media
         if media is None or not self.whole_spans or start >= media.end:
             return 1
-        spans = media.spans(start, start + 1)
-        return spans[0].tokens if spans and spans[0].offset == start else 1
+        whole = media.whole_at(start)
+        return whole.end - start if whole is not None and whole.start == start else 1
 
     def _encoded(
         self, sequence: Sequence, entry: MediaEntry, together: Iterable[MediaEntry]
@@ -290,18 +292,25 @@ class MediaManager(KeepsParked, ChunkLimit):
             self.left(sequence)
 
     def unscheduled(self, sequence: Sequence) -> None:
+        media = sequence.request.media
+        # Joined items wait for one another: a step may have no room for the last of them any more.
+        if media is None or not media.media.joined:
+            self._take_back(sequence)
+
+    def _take_back(self, sequence: Sequence) -> None:
         for name in self._shares.planned.unused(sequence):
             entry = self._books.entries[name]
             self._shares.planned.take_back(entry)
             self.encodings.take_back(entry)
 
     def not_started(self, sequence: Sequence) -> None:
-        self.unscheduled(sequence)
+        self._take_back(sequence)
         self._shares.planned.take_cost(sequence)
         self._found.pop(sequence, None)
         self.encodings.release(sequence)
 
     def left(self, sequence: Sequence) -> None:
+        self._take_back(sequence)
         self._shares.planned.take_cost(sequence)
         if self.short is sequence:
             self.short = None
@@ -327,6 +336,7 @@ class MediaManager(KeepsParked, ChunkLimit):
 
     def _gone(self, entry: MediaEntry) -> None:
         """Workers have it no more."""
+        self.exchange.bury(entry)
         if not entry.holders:
             self._stuck.pop(entry.name, None)
         for sequence in [s for s in entry.holders if s in self._parked]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -21,9 +23,17 @@ def identity(item: MediaItem) -> bytes:
     return blake2b(_ENCODE(item), digest_size=IDENTITY_BYTES).digest()
 
 
+class Whole(NamedTuple):
+    """Tokens of a prompt that are computed in one step, of a model whose spans are seen as a
+    whole: a span, or all from the first span to the last where these are joined."""
+
+    start: int  # first token
+    end: int  # after the last
+
+
 class Cluster(NamedTuple):
     """Items whose rows are needed at the same time: an item from its first placeholder to its
-    last, and whatever stands in between. Mostly it is one."""
+    last, and whatever stands in between; all items of spans that are joined. Mostly it is one."""
 
     start: int  # first token
     end: int  # after the last
@@ -37,9 +47,18 @@ class RequestMedia:
     `root`: who may share its encoding.
     """
 
-    __slots__ = ("_identities", "_lasts", "_starts", "clusters", "end", "media", "numbers")
+    __slots__ = (
+        "_identities",
+        "_joined",
+        "_lasts",
+        "_starts",
+        "clusters",
+        "end",
+        "media",
+        "numbers",
+    )
 
-    def __init__(self, media: Media, root: bytes) -> None:
+    def __init__(self, media: Media, root: bytes, prompt_token_ids: Sequence[int]) -> None:
         """media: checked, see handlers.media_validation."""
         self._identities = [identity(item) for item in media.items]
         names = [
@@ -49,7 +68,7 @@ class RequestMedia:
             msgspec.structs.replace(item, name=name)
             for item, name in zip(media.items, names, strict=True)
         ]
-        self.media = Media(tuple(items), media.spans)
+        self.media = Media(tuple(items), media.spans, media.joined)
         self.numbers = {name: number for number, name in enumerate(names)}
         """Numbers of the items, by their names here."""
         self._starts = [span.offset for span in media.spans]
@@ -59,6 +78,8 @@ class RequestMedia:
         self.end = media.spans[-1].end
         """Position after the last placeholder."""
         self.clusters = clusters_of(media)
+        self._joined = self._content(prompt_token_ids) if media.joined else b""
+        """Stands for all from the first span to the last, where these are joined."""
 
     def spans(self, start: int, end: int) -> list[MediaSpan]:
         """Spans that overlap tokens [start, end), in order."""
@@ -88,23 +109,54 @@ class RequestMedia:
         cluster = self.cluster_at(span.offset)
         return [items[number] for number in cluster.items if lasts[number] > computed]
 
+    def whole_at(self, token: int) -> Whole | None:
+        """What the token is computed with in one step, where spans are seen as a whole; None: it is
+        text by itself."""
+        if self.media.joined:
+            (whole,) = wholes_of(self.media)
+            return whole if whole.start <= token < whole.end else None
+        found = self.spans(token, token + 1)
+        return Whole(found[0].offset, found[0].end) if found else None
+
     def whole_before(self, computed: int) -> int:
-        """Most tokens, at most so many, at which no span is cut."""
-        cut = self.spans(computed, computed + 1)
-        return min(computed, cut[0].offset) if cut else computed
+        """Most tokens, at most so many, at which nothing is cut that is computed in one step."""
+        cut = self.whole_at(computed)
+        return computed if cut is None else cut.start
 
     def contents(self, start: int, end: int) -> bytes:
         """What tokens [start, end) are beside their ids: empty where no span overlaps them. Part of
         the key of their KV block."""
+        if self.media.joined:
+            (whole,) = wholes_of(self.media)
+            inside = start < whole.end and whole.start < end
+            return self._joined + _ENCODE(whole.start - start) if inside else b""
         parts = []
         for span in self.spans(start, end):
             place = (span.offset - start, span.tokens, span.first)
             parts.append(self._identities[span.item] + _ENCODE(place))
         return b"".join(parts)
 
+    def _content(self, prompt_token_ids: Sequence[int]) -> bytes:
+        """Of joined spans, whose tokens depend on one another, and on the text between them."""
+        (whole,) = wholes_of(self.media)
+        hashed = blake2b(array("i", prompt_token_ids[whole.start : whole.end]).tobytes())
+        for span in self.media.spans:
+            place = (span.offset - whole.start, span.tokens, span.first)
+            hashed.update(self._identities[span.item] + _ENCODE(place))
+        return hashed.digest()[:IDENTITY_BYTES]
+
+
+def wholes_of(media: Media) -> list[Whole]:
+    """What of a prompt is computed in one step each, where spans are seen as a whole, in order."""
+    if media.joined:
+        return [Whole(media.spans[0].offset, media.spans[-1].end)]
+    return [Whole(span.offset, span.end) for span in media.spans]
+
 
 def clusters_of(media: Media) -> list[Cluster]:
     """The clusters of a prompt's spans, in order."""
+    if media.joined:
+        return [Cluster(*wholes_of(media)[0], tuple(range(len(media.items))))]
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for span in media.spans:

@@ -124,6 +124,9 @@ class BatchLayout:
     Batch)."""
     last_seen: np.ndarray | None = None
     """[rows without padding] int64: the last position that each row sees; None: its own."""
+    between: np.ndarray | None = None
+    """[rows without padding] bool: rows that see none behind themselves, whatever `last_seen` says,
+    and that no row before them sees; None: there are none."""
 
     @property
     def tables(self) -> tuple[Sequence[np.ndarray], ...]:

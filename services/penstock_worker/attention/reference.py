@@ -149,7 +149,7 @@ class ReferenceAttention:
             index = self._laid_out(layout, FULL, layout.block_tables, self.shape.index.heads)
         causal = None
         if layout.last_seen is not None:
-            causal = partial(self.plan, replace(layout, last_seen=None))
+            causal = partial(self.plan, replace(layout, last_seen=None, between=None))
         if self._compressed is not None:
             near = [(slots, plans[self.shape.num_heads]) for slots, plans in groups]
             compressed = self._compressed.plan(layout, near)
@@ -181,6 +181,7 @@ class ReferenceAttention:
             group=heads,
             firsts=[group.first_seen(start) for start in layout.starts.tolist()],
             last_seen=layout.last_seen,
+            between=layout.between,
         )
 
     @cached_property

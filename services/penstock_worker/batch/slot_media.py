@@ -58,6 +58,7 @@ class SlotMedia:
                 raise UnfitMedia(f"a span of media has more tokens than its item's {rows} rows")
             end = span.end
         self.spans = media.spans
+        self.joined = media.joined
         self._items = media.items
         self._ends = [span.end for span in media.spans]
         self._saved = [0, *accumulate(map(self._saves, media.spans))]
@@ -101,12 +102,28 @@ class SlotMedia:
 
     def last_seen(self, start: int, end: int) -> np.ndarray:
         """Returns [end - start] int64: the last token that each token sees, where tokens of a span
-        see one another, but for a sound's."""
+        see one another, but for a sound's. From the first joined span to the last it is the same
+        for all (see `between`)."""
         found = np.arange(start, end)
+        if self.joined:
+            first, last = self.spans[0].offset, self.spans[-1].end
+            found[max(first - start, 0) : max(last - start, 0)] = last - 1
+            return found
         for span in self.overlapping(start, end):
             if self._items[span.item].kind == "audio":
                 continue
             found[max(span.offset, start) - start : span.end - start] = span.end - 1
+        return found
+
+    def between(self, start: int, end: int) -> np.ndarray:
+        """Returns [end - start] bool: which tokens stand between joined spans. They see none behind
+        themselves, and no token before them sees them."""
+        if not self.joined:
+            return np.zeros(end - start, dtype=bool)
+        places = np.arange(start, end)
+        found = (places >= self.spans[0].offset) & (places < self.spans[-1].end)
+        for span in self.overlapping(start, end):
+            found[max(span.offset, start) - start : span.end - start] = False
         return found
 
     def _behind(self, number: int) -> int:

@@ -105,6 +105,7 @@ class ReferenceForward(LayerByLayer):
             batch.counts,
             batch.more_tables,
             None if media is None else media.last_seen,
+            None if media is None else media.between,
         )
         hidden = self._model.hidden(
             torch.from_numpy(np.pad(batch.tokens, padding)),

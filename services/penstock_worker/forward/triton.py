@@ -127,7 +127,7 @@ def recipe(
     flash = choose_flash(setup, shard.own, shape, dtype, device)
     adaptable = purpose.adaptable(config, setup)
     adapters = None if adaptable is None else DeviceAdapters(adaptable, setup, dtype, Cut(shard))
-    media = ModelMedia(prepared, setup, ranks, dtype, device)
+    media = ModelMedia(prepared, setup, ranks, dtype, device, joins_spans=False)
     aux_hidden = aux_hidden_for(config, setup)
 
     def build() -> DeviceBuild:

@@ -47,17 +47,20 @@ class MediaEncodings(StepFeature):
         load_bytes: int,
         sections: bool,
         whole_spans: bool = False,
+        joins_spans: bool = True,
         stand_in: int | None = None,
     ) -> None:
         """`rows` of encodings, `row_bytes` each, are kept at a time, and `load_bytes` of prepared
         items may wait (see Ready.media_bytes). `sections`: whether tokens have positions of three
-        numbers. `whole_spans`: whether the tokens of a span see one another.
+        numbers. `whole_spans`: whether the tokens of a span see one another. `joins_spans`: whether
+        those of several spans may (Media.joined).
         `stand_in`: the id that rows have instead of their placeholders', of a model that makes more
         of an id than what stands in its place; None: it doesn't matter."""
         self.rows = rows
         self.load_bytes = load_bytes
         self.nbytes = rows * row_bytes + held_bytes(load_bytes)
         self.whole_spans = whole_spans
+        self.joins_spans = joins_spans
         self.sections = sections
         self.stand_in = stand_in
         self._rows: dict[str, Tensor] = {}
@@ -218,6 +221,7 @@ class MediaEncodings(StepFeature):
             embeddings=embeddings,
             positions=_of_each(pairs, SlotMedia.positions) if self.sections else None,
             last_seen=self._last_seen(pairs) if self.whole_spans else None,
+            between=self._between(pairs) if self.whole_spans else None,
         )
 
     def _embeddings(self, pairs: _Pairs) -> tuple[np.ndarray, Tensor | None]:
@@ -258,6 +262,16 @@ class MediaEncodings(StepFeature):
         )
         return np.minimum(_of_each(pairs, SlotMedia.last_seen), ends - 1)
 
+    def _between(self, pairs: _Pairs) -> np.ndarray | None:
+        joined = [slot for _, slot in pairs if slot.media is not None and slot.media.joined]
+        if not joined:
+            return None
+        if self.joins_spans:
+            return _of_each(pairs, SlotMedia.between)
+        for slot in joined:
+            slot.failed = slot.failed or SPANS_APART
+        return None
+
 
 @dataclass
 class BegunEncoding:
@@ -267,6 +281,11 @@ class BegunEncoding:
     tell: Tell
 
 
+SPANS_APART = (
+    "several pictures of a prompt see one another with this model, which this worker's kernels "
+    "can't compute; the cpu and reference backends can. Send one picture, or start the server with "
+    "--device cpu"
+)
 _Pairs = list[tuple[SlotWork, Slot]]
 _NO_ROWS = np.empty(0, dtype=np.int64)
 

@@ -37,6 +37,9 @@ class BatchMedia:
     last_seen: np.ndarray | None = None
     """[rows] int64: the last position that every row sees, not before its own, of a model whose
     spans are seen as a whole; None: each row sees no further than itself."""
+    between: np.ndarray | None = None
+    """[rows] bool: rows between joined spans, which see no row behind themselves, whatever
+    `last_seen` says, and which no row before them sees; None: there are none."""
 
 
 class Sees(Protocol):

@@ -35,10 +35,11 @@ class ModelMedia:
         dtype: torch.dtype,
         device: torch.device = CPU,
         threads: int = 1,
+        joins_spans: bool = True,
     ) -> None:
         """`dtype`: of the tower and of what it gives, which are on `device`. `threads`: that encode
-        an item on a CPU."""
-        self.encodings: MediaEncodings | None = media_of(prepared, setup, dtype)
+        an item on a CPU. `joins_spans`: see MediaEncodings."""
+        self.encodings: MediaEncodings | None = media_of(prepared, setup, dtype, joins_spans)
         """The model's encodings; None: it takes none."""
         self._prepared = prepared
         self._load_format = setup.load_format

@@ -28,8 +28,10 @@ def check_media(prepared: PreparedModel, setup: Setup) -> None:
     prepared.check_encoder_cache(setup.encoder_cache_rows)
 
 
-def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> MediaEncodings | None:
-    """Returns None for a model that takes no media."""
+def media_of(
+    prepared: PreparedModel, setup: Setup, dtype: torch.dtype, joins_spans: bool = True
+) -> MediaEncodings | None:
+    """Returns None for a model that takes no media. joins_spans: see MediaEncodings."""
     config = prepared.config
     if not config.takes_media:
         return None
@@ -43,6 +45,7 @@ def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> Media
         load_bytes=load_bytes(config, setup.max_model_len, setup.media_load_bytes),
         sections=isinstance(config, ModelConfig) and any(rope.sections for rope in config.ropes),
         whole_spans=config.vision is not None and config.vision.spans_whole,
+        joins_spans=joins_spans,
         stand_in=stand_in_of(config),
     )
 

@@ -220,14 +220,12 @@ class MediaDesk:
             if facts is None or source.kind not in facts.kinds:
                 raise not_taken(source, facts)
             counts[source.kind] += 1
-            limit = self.limits[source.medium]
-            most = min(facts.kinds[source.kind].most or limit, limit)
+            most = self.limits[source.medium]
             if counts[source.kind] > most:
                 given = sum(each.kind == source.kind for each in sources)
-                why = "with this model" if most < limit else "(--limit-mm-per-prompt)"
                 raise InvalidRequest(
                     f"{source.where}: the prompt has {given} {word}s; at most {most} are accepted "
-                    f"{why}",
+                    "(--limit-mm-per-prompt)",
                     param=source.where,
                     code=TOO_MANY[source.medium],
                 )

@@ -133,7 +133,9 @@ class PreparedItems:
         number_of = [numbers[one.name] for one in self.items]
         places = [msgspec.structs.replace(span, item=number_of[span.item]) for span in spans]
         prepared = {one.name: one.data for one in self.items}
-        return PromptMedia(Media(tuple(items), tuple(places)), prepared, in_front)
+        sees = any(self.facts.kinds[placed.kind].joined for placed in self.layouts)
+        joined = sees and len(places) > 1
+        return PromptMedia(Media(tuple(items), tuple(places), joined), prepared, in_front)
 
 
 def _described(one: PreparedItem, placed: ItemLayout) -> MediaItem:

@@ -41,8 +41,8 @@ class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
     numbered: tuple[str, str] = ("", "")
     """Text around an item's number among those of its kind in a prompt, from 0 on, which stands
     before it; two empty texts: items aren't numbered."""
-    most: int = 0
-    """Items of its kind that a prompt may have; 0: any number, as far as settings allow."""
+    joined: bool = False
+    """Whether a prompt's items see one another, whatever text stands between them (Molmo 2)."""
     shown_id: int | None = None
     """The token that the model gets for each embedding, if it isn't token_id: InternVL's and GLM's
     videos have the same as pictures."""

@@ -76,7 +76,7 @@ def molmo2(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Kind
         placeholder=PLACEHOLDER,
         token=token,
         token_id=token_id,
-        most=1,  # several would see one another, but not what stands between them
+        joined=True,
     )
 
 

@@ -391,3 +391,7 @@ class Media(msgspec.Struct, frozen=True, array_like=True):
     """Items that have a span, in any order; each once, even if it is shown several times."""
     spans: tuple[MediaSpan, ...]
     """The spans in the order of their offsets, without overlap."""
+    joined: bool = False
+    """Whether the tokens of all spans see one another, those of later spans too, but no later token
+    of the text between spans; so from the first span to the last, all is computed in one step.
+    False: spans see one another as the model says of each by itself (Ready.whole_spans)."""

@@ -34,17 +34,18 @@ SEES = VisionSpec(
 @dataclass(frozen=True)
 class SlowGiven:
     """Rows that are given for a whole sequence. numbers: [n, width], of the tokens at `places`.
-    turns: [3, tokens]. last_seen: [tokens]."""
+    turns: [3, tokens]. last_seen: [tokens]. between: [tokens] bool."""
 
     places: np.ndarray
     numbers: np.ndarray
     turns: np.ndarray | None = None
     last_seen: np.ndarray | None = None
+    between: np.ndarray | None = None
 
 
 def joined(parts: list[tuple[SlowGiven, int, int]]) -> GivenRows:
     """Joins what a step's works are given: each one's sequence, its start and its count."""
-    rows, numbers, turns, last_seen, row = [], [], [], [], 0
+    rows, numbers, turns, last_seen, between, row = [], [], [], [], [], 0
     for given, start, count in parts:
         inside = (given.places >= start) & (given.places < start + count)
         rows.append(given.places[inside] - start + row)
@@ -54,12 +55,15 @@ def joined(parts: list[tuple[SlowGiven, int, int]]) -> GivenRows:
             turns.append(given.turns[:, some])
         if given.last_seen is not None:
             last_seen.append(given.last_seen[some])
+        if given.between is not None:
+            between.append(given.between[some])
         row += count
     return GivenRows(
         rows=np.concatenate(rows).astype(np.int32),
         numbers=np.concatenate(numbers).astype(np.float32),
         turns=np.concatenate(turns, 1).astype(np.int32) if turns else None,
         last_seen=np.concatenate(last_seen).astype(np.int32) if last_seen else None,
+        between=np.concatenate(between).astype(np.uint8) if between else None,
     )
 
 
@@ -109,5 +113,9 @@ class SlowSeeing(SlowDecoder):
         if seen is None or (self.sizes.in_windows and spec.window is None):
             return super()._hidden(count, spec)
         # Those behind, up to the last one that is seen; those before, as ever.
-        before = _unseen(count, spec) & (np.arange(count) <= np.arange(count)[:, None])
-        return before | (np.arange(count) > seen[:, None])
+        behind = np.arange(count) > np.arange(count)[:, None]
+        hidden = (_unseen(count, spec) & ~behind) | (np.arange(count) > seen[:, None])
+        if self.given is not None and self.given.between is not None:
+            between = self.given.between
+            hidden = hidden | (behind & (between | between[:, None]))
+        return hidden

@@ -37,6 +37,11 @@ MODELS = {
     "turns in part": replace(BASE, axes=AXES[:6], head_dim=32, rotations=(12,)),
     "spans": BASE,
     "spans in a window": replace(BASE, specs=(WINDOW, LayerSpec())),
+    "joined spans": BASE,
+    "joined spans in a window": replace(BASE, specs=(WINDOW, LayerSpec())),
+    "joined spans, capped": replace(
+        BASE, specs=(LayerSpec(attention=AttentionSpec(soft_cap=4.0)),)
+    ),
     "spans in a window alone": replace(BASE, specs=(WINDOW, LayerSpec()), in_windows=True),
 }
 
@@ -54,6 +59,12 @@ def given_of(name: str, length: int, spans: Sequence[tuple[int, int]], seed: int
         for first, count in spans:
             seen[first : first + count] = first + count - 1
         return replace(given, last_seen=seen)
+    if name.startswith("joined"):
+        seen, between = np.arange(length), np.zeros(length, bool)
+        inside = slice(places[0], places[-1] + 1)
+        seen[inside], between[inside] = places[-1], True
+        between[places] = False
+        return replace(given, last_seen=seen, between=between)
     return given
 
 
@@ -86,13 +97,16 @@ def test_against_float64(name: str) -> None:
     model.given = given
     true = model.logits(random_tokens(model.sizes.vocab, LENGTH, 1))
     assert distance(true, plain) > 0.1, "it does make a difference"
-    ours = computed(model, given, [[(0, 200)], [(0, 110)], [(0, 20)]], threads=2)
+    steps: list[Work] = [[(0, 200)], [(0, 110)], [(0, 20)]]
+    if name.startswith("joined"):
+        steps = [[(0, 2)], [(0, 308)], [(0, 20)]]
+    ours = computed(model, given, steps, threads=2)
     assert distance(ours, true) < 3e-5
 
 
 @each_isa
 @pytest.mark.parametrize("cache", ["bfloat16", "int8"])
-@pytest.mark.parametrize("name", ["turns", "spans in a window"])
+@pytest.mark.parametrize("name", ["turns", "spans in a window", "joined spans"])
 def test_in_other_caches(name: str, cache: str) -> None:
     """The bound is for roundings that fall the other way, as in test_decoder."""
     model = SlowSeeing(replace(MODELS[name], cache=cache))
@@ -129,6 +143,31 @@ def test_any_company_any_chunks(name: str, kind: MatrixKind) -> None:
 
 
 @each_isa
+@pytest.mark.parametrize("name", ["joined spans", "joined spans in a window"])
+@pytest.mark.parametrize("kind", [MatrixKind.F32, MatrixKind.S8H])
+def test_joined_spans_in_any_company_and_any_chunks(name: str, kind: MatrixKind) -> None:
+    """No chunk ends between the first row of the first span and the last row of the last. Spans
+    that are not joined, beside them, have the bits of a batch in which none are."""
+    cache = "bfloat16" if kind is MatrixKind.F32 else "int8"
+    model = SlowSeeing(replace(MODELS[name], kind=kind, cache=cache))
+    given = given_of(name, LENGTH, SPANS)
+    alone = bits(computed(model, given, [[(0, LENGTH)]]))
+    cuts: list[Work] = [[(0, 2)], [(0, 289)], [(0, 7)], *chunks(0, LENGTH - 298, 1)]
+    for threads in (1, 2):
+        assert np.array_equal(bits(computed(model, given, cuts, threads=threads)), alone)
+    apart = given_of("spans", 60, [(10, 40)], seed=1)
+    tokens = [random_tokens(model.sizes.vocab, n, s) for n, s in ((LENGTH, 1), (60, 2))]
+    by_itself = GivenRun(model.packed(num_blocks=12), [tokens[1]], [apart])
+    by_itself.steps([[(0, 60)]])
+    beside = replace(apart, between=np.zeros(60, bool))
+    decoder = model.packed(num_blocks=30, block_size=32, threads=2)
+    run = GivenRun(decoder, tokens, [given, beside], 3)
+    run.steps([[(1, 55), (0, 3)], [(1, 1), (0, 310)], [(0, 17), (1, 4)]])
+    assert np.array_equal(bits(run.of(0)), alone)
+    assert np.array_equal(bits(run.of(1)), bits(by_itself.of(0)))
+
+
+@each_isa
 def test_text_beside_given_rows_has_the_bits_of_text() -> None:
     model = SlowSeeing(MODELS["turns"])
     tokens = [random_tokens(model.sizes.vocab, n, n) for n in (90, 40)]
@@ -156,6 +195,8 @@ def test_text_beside_given_rows_has_the_bits_of_text() -> None:
         ({"turns": np.full((3, 90), 700, np.int32)}, "the tables have 700 positions"),
         ({"turns": np.full((3, 90), -1, np.int32)}, "turns go from -1"),
         ({"last_seen": np.full(90, 90, np.int32)}, "doesn.t see"),
+        ({"between": np.zeros(89, np.uint8)}, r"shape \(90,\)"),
+        ({"between": np.zeros(90, np.int32)}, "between is int32"),
         ({"last_seen": np.full(90, -1, np.int32)}, "doesn.t see"),
         ({"last_seen": np.array([50, *range(1, 90)], np.int32)}, "doesn.t see"),
     ],

@@ -148,8 +148,10 @@ Part = list[int] | Prepared
 
 
 def prompt_of(parts: Sequence[Part]) -> tuple[list[int], Media | None]:
-    """Token ids with placeholders, and what these stand for. A tile is followed by a token."""
-    return media_prompt(parts, after=[7])
+    """Token ids with placeholders, and what these stand for. A tile is followed by a token.
+    Molmo 2's pictures, whose rows are pooled from patches, see one another."""
+    joined = any("pooled" in part.inputs for part in parts if isinstance(part, Prepared))
+    return media_prompt(parts, after=[7], joined=joined)
 
 
 def words(count: int, seed: int) -> list[int]:
@@ -160,13 +162,6 @@ def words(count: int, seed: int) -> list[int]:
 def prompts(preparation: ImagePreparation) -> list[list[Part]]:
     """Text; a picture between words, at the beginning, and twice; two of different sizes."""
     small, large = picture(preparation, 1, 1), picture(preparation, 3, 2)
-    if isinstance(preparation, OverlappingImages):  # one at a time
-        return [
-            [words(40, 0)],
-            [words(5, 1), large, words(9, 2)],
-            [large, words(3, 3)],
-            [words(70, 4), small, words(20, 6)],
-        ]
     return [
         [words(40, 0)],
         [words(5, 1), large, words(9, 2)],

@@ -85,6 +85,21 @@ def test_what_is_seen_is_the_rest_of_a_span() -> None:
             assert list(slot.overlapping(start, end)) == spans
 
 
+def test_joined_spans_see_one_another_but_not_what_stands_between_them() -> None:
+    media = Media((item(4), item(6)), (MediaSpan(0, 2, 4), MediaSpan(1, 8, 3, 3)), joined=True)
+    slot, shown = SlotMedia(media, 14), [*range(2, 6), *range(8, 11)]
+    for start in range(14):
+        for end in range(start + 1, 15):
+            last, between = slot.last_seen(start, end), slot.between(start, end)
+            for query in range(start, end):
+                seen = [
+                    key <= last[query - start] and not (between[query - start] or key in (6, 7))
+                    for key in range(query + 1, 14)
+                ]
+                both = [query in shown and key in shown for key in range(query + 1, 14)]
+                assert seen == both
+
+
 def test_a_sounds_tokens_see_none_behind_them() -> None:
     heard = msgspec.structs.replace(item(4), kind="audio")
     slot = SlotMedia(Media((heard, item(3)), (MediaSpan(0, 2, 4), MediaSpan(1, 7, 3))), 12)

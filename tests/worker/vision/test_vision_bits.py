@@ -105,7 +105,10 @@ def run(
 @pytest.mark.parametrize("case", QUICK)
 def test_alone_in_company_and_in_chunks(case: str, backend: str, tmp_path: Path) -> None:
     one, logits = run(case, backend, tmp_path, budget=512)
-    for budget, company in ((512, 3), (29, 0), (33, 3)):
+    _, media = prompt_of(asked(case))
+    assert media is not None
+    least = media.spans[-1].end - media.spans[0].offset if media.joined else 0
+    for budget, company in ((512, 3), (max(29, least), 0), (max(33, least + 4), 3)):
         other, found = run(case, backend, tmp_path, budget=budget, company=company, seed=budget)
         assert other.tokens == one.tokens
         assert torch.equal(found, logits), (budget, company)

@@ -89,7 +89,8 @@ def test_encodings_equal_transformers(case: str) -> None:
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("case", CASES)
 def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
-    """Several sequences in a batch, in steps of 37 tokens, so that items lie across their ends."""
+    """Several sequences in a batch, in steps of 37 tokens, so that items lie across their ends; of
+    as many as joined pictures have with the text between them."""
     theirs, ours = both(case)
     asked = prompts(CASES[case].preparation)
     vision = ours.config.vision
@@ -100,9 +101,11 @@ def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_pat
         part.item.name: part for parts in asked for part in parts if isinstance(part, Prepared)
     }
     load(runner, tmp_path, *shown.values())
-    driver = Driver(runner, num_blocks=128, slots=8, budget=37)
-    driver.encode = list(shown)
     jobs = [job_of(parts, WANTED, whole_spans=vision.spans_whole) for parts in asked]
+    joined = [job.media.spans for job in jobs if job.media is not None and job.media.joined]
+    budget = max([37, *(spans[-1].end - spans[0].offset for spans in joined)])
+    driver = Driver(runner, num_blocks=128, slots=8, budget=budget)
+    driver.encode = list(shown)
     compared = 0
     answers = run_recorded(driver, jobs, seen)
     for (job, found), parts in zip(answers, asked, strict=True):

@@ -158,6 +158,25 @@ def test_a_step_that_cuts_a_span_that_is_seen_as_a_whole_fails_it(tmp_path: Path
     assert "within a span" in (found.error or "")
 
 
+def test_joined_spans_fail_their_sequence_alone_where_kernels_cant_compute_them(
+    tmp_path: Path,
+) -> None:
+    preparation = CASES["molmo2"].preparation
+    runner = runner_of(both("molmo2")[1], preparation)
+    media_of(runner).joins_spans = False
+    one, other = picture(preparation, 1, 1), picture(preparation, 1, 2)
+    load(runner, tmp_path, one, other)
+    tokens, media = prompt_of([words(4, 1), one, words(3, 2), other])
+    alone, single = prompt_of([words(4, 1), one, words(3, 2)])
+    result = step(
+        runner,
+        [sequence(0, media, tokens), sequence(1, single, alone)],
+        encode=[one.item.name, other.item.name],
+    )
+    assert "Send one picture" in (result.slots[0].error or "")
+    assert result.slots[1].error is None
+
+
 @pytest.mark.parametrize("case", ["llava", "idefics3", "qwen2-vl"])
 def test_pictures_of_another_form_are_refused(case: str, tmp_path: Path) -> None:
     runner = runner_of(both(case)[1], CASES[case].preparation)

@@ -110,7 +110,7 @@ template <class Cache> class Attend {
     const int num_splits = last_of(tile) / pk::KEY_SPLIT + 1, first_split = first_key(a_, tile.position) / pk::KEY_SPLIT;
     const bool by_split = t_.scratch.by_split;
     if (by_split && (split < first_split || split >= num_splits)) return;
-    const Reach reach(a_, tile.position, tile.end, rows, group_, t_.last_seen(tile.row));
+    const Reach reach(a_, tile.position, tile.end, rows, group_, t_.last_seen(tile.row), t_.between(tile.row));
     Query* panel = reinterpret_cast<Query*>(t_.own.queries);
     for (int r = 0; r < rows; r++)
       Cache::put_query(panel + r * QUERY_STRIDE, t_.row(p_.source, tile.row + r / group_) + p_.first + (kv_head * group_ + r % group_) * dim, dim);

@@ -126,15 +126,16 @@ inline int last_key(const PkAttention& a, int position, int end, const int32_t* 
 // The keys that the rows of a tile see. A row is a query head of a token; `group` rows are one token's.
 class Reach {
  public:
-  // last_seen: of the first token and those behind it, or null.
-  Reach(const PkAttention& a, int position, int end, int rows, int group, const int32_t* last_seen) {
+  // last_seen, between: of the first token and those behind it, or null.
+  Reach(const PkAttention& a, int position, int end, int rows, int group, const int32_t* last_seen, const uint8_t* between)
+      : between_(between), position_(position), group_(group) {
     for (int r = 0; r < rows; r++) {
       last_[r] = last_key(a, position + r / group, end, last_seen ? last_seen + r / group : nullptr);
       first_[r] = first_key(a, position + r / group);
     }
   }
   // Of keys that all rows see from the first one on. last(token): the last one that each token of the tile sees, or -1.
-  template <class Last> Reach(int rows, int group, const Last& last) {
+  template <class Last> Reach(int rows, int group, const Last& last) : between_(nullptr), position_(0), group_(group) {
     for (int r = 0; r < rows; r++) {
       last_[r] = last(r / group);
       first_[r] = 0;
@@ -142,8 +143,25 @@ class Reach {
   }
   int first(int row) const { return first_[row]; }
   int last(int row) const { return last_[row]; }
+  // Whether something up to the row's last key is hidden from it in the split that begins at position `first`.
+  // seen: [KEY_SPLIT], 1 or 0, set then.
+  bool hides(int row, int first, float* seen) const {
+    const int token = row / group_, own = position_ + token;
+    if (!between_ || last_[row] <= own || first + pk::KEY_SPLIT <= own + 1) return false;
+    bool found = false;
+    for (int i = 0; i < pk::KEY_SPLIT; i++) {
+      // What is seen behind a token is of the step, whose rows follow one another as positions do.
+      const int key = first + i;
+      const bool hidden = key > own && key <= last_[row] && (between_[token] || between_[key - position_]);
+      seen[i] = hidden ? 0.0f : 1.0f;
+      found = found || hidden;
+    }
+    return found;
+  }
 
  private:
+  const uint8_t* between_;
+  int position_, group_;
   int first_[pk::MAX_TILE_ROWS], last_[pk::MAX_TILE_ROWS];
 };
 
@@ -174,7 +192,11 @@ inline int tokens_before(int from, int first) { return from > first ? (from - fi
 constexpr int partial_size(int dim) { return 16 + dim; }
 
 // The keys of a split that a row sees, of those that were multiplied: pages `first_page` to `end_page`.
-struct Seen { int from, last, first, first_page, end_page; };
+// only: [KEY_SPLIT], 1 or 0, whether it sees each of these; null: it sees all.
+struct Seen {
+  int from, last, first, first_page, end_page;
+  const float* only;
+};
 
 // Makes weights of a row's products, and the first two numbers of its partial: peak and sum.
 // RULED: the row may see less than all keys up to its own, or its scores are capped or biased.
@@ -193,6 +215,7 @@ inline void softmax(float* row, const Seen& seen, const typename Cache::Cell* co
     if (shifts) s = fma(s, set1(caps ? 1.0f : a.scale), load(biases + position));
     if (p >= whole) s = keep_through(s, position, seen.last, NO_PEAK);
     if (RULED) s = keep_from(s, position, seen.from, NO_PEAK);
+    if (RULED && seen.only) s = where_greater(load(seen.only + 16 * p), zero(), s, set1(NO_PEAK));
     if (Cache::SCALED || p >= whole) store(row + 16 * p, s);
     // The score comes second: a NaN is then kept by AVX's maximum.
     peaks = max(peaks, s);
@@ -206,6 +229,7 @@ inline void softmax(float* row, const Seen& seen, const typename Cache::Cell* co
     V weight = Cache::two_to(fma(load(row + 16 * p), by, less));
     if (p >= whole) weight = keep_through(weight, position, seen.last, 0.0f);
     if (RULED) weight = keep_from(weight, position, seen.from, 0.0f);
+    if (RULED && seen.only) weight = where_greater(load(seen.only + 16 * p), zero(), weight, zero());
     sums = add(sums, Cache::put_weights(weights + 16 * p, weight, value_pages[p], position, seen.last));
   }
   partial[0] = peak * scale;
@@ -256,8 +280,10 @@ void attend_split(const typename Cache::Query* panel, const Reach& reach, const 
   for (int r = 0; r < rows; r++) {
     float *row = scores + r * pk::KEY_SPLIT, *partial = partials + static_cast<size_t>(r) * size;
     typename Cache::Query* row_weights = weights + static_cast<size_t>(r) * pk::KEY_SPLIT;
-    const Seen seen = {reach.first(r), reach.last(r), first, first_page, num_pages};
-    if (ruled) softmax<Cache, true>(row, seen, key_pages, value_pages, a, biases.of(r), row_weights, partial);
+    alignas(64) float only[pk::KEY_SPLIT];
+    const bool hides = reach.hides(r, first, only);
+    const Seen seen = {reach.first(r), reach.last(r), first, first_page, num_pages, hides ? only : nullptr};
+    if (ruled || hides) softmax<Cache, true>(row, seen, key_pages, value_pages, a, biases.of(r), row_weights, partial);
     else softmax<Cache, false>(row, seen, key_pages, value_pages, a, nullptr, row_weights, partial);
     for (int d = 0; d < value_dim; d += 16) store(partial + 16 + d, zero());
   }

@@ -207,7 +207,7 @@ template <class Cache> class AttendEntries {
   }
 
   void to_tokens(const QueryTile& tile, const Query* panel, int rows, int heads) {
-    const Reach reach(a_, tile.position, tile.end, rows, heads, nullptr);
+    const Reach reach(a_, tile.position, tile.end, rows, heads, nullptr, nullptr);
     const Pages pages = t_.pages<Cache>(a_, tile.sequence);
     const int begin = reach.first(0) / pk::KEY_SPLIT, end = reach.last(rows - 1) / pk::KEY_SPLIT + 1;
     for (int split = begin; split < end; split++) {

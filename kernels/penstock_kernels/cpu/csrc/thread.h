@@ -113,6 +113,7 @@ struct Thread {
 
   // What the batch says of the last position that the row sees, or null.
   const int32_t* last_seen(int row) const { return batch.last_seen ? batch.last_seen + row : nullptr; }
+  const uint8_t* between(int row) const { return batch.between ? batch.between + row : nullptr; }
 
   // Of a row, by what its heads rotate: cosines and sines, [rotary_dims / 2] each.
   Angles angles(const PkAttention& a, int row) const {

@@ -353,6 +353,7 @@ struct PkRun {
 // turns: [3, rows], positions by which pairs turn whose attention has `axes`; null: all three are the row's own.
 // last_seen: [rows], the last position that each row sees, not before its own, nor before that of the row in front of it
 // in the sequence, whose end it doesn't pass; null: its own.  An encoder's attention takes no notice.
+// between: [rows], 1 for rows that see none behind themselves, whatever last_seen says, and that no row before them sees; null: none.
 // wanted: rows whose logits are asked for.  logits: [num_wanted, vocab], or [num_wanted, outputs] of ROWS.
 // likeliest: [num_wanted] or null; what LOGITS gives in place of logits: the token of a row's largest logit, of equal ones
 // the lowest, or -1 where a logit is not a finite number.
@@ -367,6 +368,7 @@ struct PkRun {
 struct PkBatch {
   int32_t rows, sequences, num_wanted, threads, num_taken, taken_width;
   const int32_t *tokens, *first_row, *starts, *tables, *first_block, *wanted, *types, *taken_rows, *turns, *last_seen;
+  const uint8_t* between;
   const float* taken;
   float* logits;
   int32_t* likeliest;

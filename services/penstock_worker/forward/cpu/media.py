@@ -43,6 +43,7 @@ def given_rows(media: BatchMedia | None) -> GivenRows:
         numbers=numbers,
         turns=None if media.positions is None else _int32(media.positions),
         last_seen=None if media.last_seen is None else _int32(media.last_seen),
+        between=None if media.between is None else media.between.astype(np.uint8),
     )
 
 
