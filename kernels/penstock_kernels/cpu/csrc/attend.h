@@ -5,7 +5,7 @@
 namespace {
 
 inline float* partials_at(const Thread& t, const PkAttention& a, int tile, int kv_head, int split) {
-  const size_t per_split = static_cast<size_t>(attention_rows(a)) * partial_size(a.value_dim);
+  const size_t per_split = static_cast<size_t>(t.scratch.tile_queries * attention_group(a)) * partial_size(a.value_dim);
   return t.scratch.partials + ((static_cast<size_t>(tile) * a.kv_heads + kv_head) * t.scratch.max_splits + split) * per_split;
 }
 

@@ -124,7 +124,7 @@ template <class Cache, class Keys> class Index {
     if (t_.scratch.index_by_split) return t_.share_out(t_.batch.rows, [&](int row) { choose(row, t_.scratch.index + row * width_); });
     t_.share_out(t_.scratch.num_tiles, [&](int unit) {
       const QueryTile& tile = t_.scratch.tiles[unit];
-      float* scores = t_.scratch.index + t_.number * pk::TILE_QUERIES * width_;
+      float* scores = t_.scratch.index + t_.number * t_.scratch.tile_queries * width_;
       for (int i = 0; i < t_.scratch.index_splits; i++) split(tile, i, scores);
       for (int r = 0; r < tile.count; r++) choose(tile.row + r, scores + r * width_);
     });
@@ -192,7 +192,7 @@ template <class Cache> class BlockIndex {
     if (t_.scratch.index_by_split) return t_.share_out(t_.batch.rows, [&](int row) { choose(row, t_.scratch.index + row * width_); });
     t_.share_out(t_.scratch.num_tiles, [&](int unit) {
       const QueryTile& tile = t_.scratch.tiles[unit];
-      float* scores = t_.scratch.index + t_.number * pk::TILE_QUERIES * width_;
+      float* scores = t_.scratch.index + t_.number * t_.scratch.tile_queries * width_;
       for (int i = 0; i < t_.scratch.index_splits; i++) split(tile, i, scores);
       for (int r = 0; r < tile.count; r++) choose(tile.row + r, scores + r * width_);
     });

@@ -58,6 +58,7 @@ struct Scratch {
   std::atomic<int>* given_up;  // GIVEN_UP or BROKEN_OFF
   char* threads;               // per thread
   size_t thread_bytes;
+  int tile_queries;            // query positions of a tile, at most
   int num_tiles, max_splits, index_splits, chosen_width;
   bool by_split, index_by_split;
   size_t total;
@@ -71,7 +72,7 @@ struct ThreadScratch {
 // Of a row of a product's input (see Activations).
 inline int parts_of(const PkProgram& m) { return m.two_parts ? 2 : 1; }
 
-inline int attention_rows(const PkAttention& a) { return pk::TILE_QUERIES * (a.heads / a.kv_heads); }
+inline int attention_group(const PkAttention& a) { return a.heads / a.kv_heads; }
 
 inline int heads_of_index(const PkAttention& a) { return a.entries ? a.entries->index_heads : a.index_heads; }
 
@@ -83,9 +84,10 @@ struct Limits {
   int most = 0;          // keys that a token reads, of layers that choose them; 0: none does
   int chosen = 0;        // numbers that say which
   int rate = 1;          // tokens that such a key stands for
+  int queries = 1;       // of a tile
   bool in_order = false; // whether some layer reads all
 
-  explicit Limits(const PkProgram& m) {
+  explicit Limits(const PkProgram& m) : queries(tile_queries(m)) {
     for (int i = 0; i < m.num_phases; i++) {
       if (const PkExperts* e = m.phases[i].experts) {
         raise(experts, e->count);
@@ -109,17 +111,17 @@ struct Limits {
         if (a.block) chosen = most / a.block * a.kv_heads;
         else raise(gathered, static_cast<size_t>(pk::KEY_SPLIT) * (a.head_dim + a.value_dim));
       } else in_order = true;
-      raise(rows, attention_rows(a));
+      raise(rows, static_cast<size_t>(queries) * attention_group(a));
       raise(head_dim, a.head_dim);
       raise(value_dim, a.value_dim);
       raise(kv_heads, a.kv_heads);
       if (a.axes) raise(turning, a.rotary_dims);
-      raise(heads_and_partials, static_cast<size_t>(a.kv_heads) * attention_rows(a) * partial_size(a.value_dim));
+      raise(heads_and_partials, static_cast<size_t>(a.heads) * partial_size(a.value_dim));
     }
   }
 
   void with_entries(const PkAttention& a) {
-    raise(rows, attention_rows(a));
+    raise(rows, static_cast<size_t>(queries) * attention_group(a));
     raise(head_dim, a.head_dim);
     raise(value_dim, a.value_dim);
     if (!a.entries) return;
@@ -129,6 +131,16 @@ struct Limits {
     if (!a.entries->most) return;
     chosen = most = a.entries->most;
     rate = a.entries->rate;
+  }
+
+  // Query positions of a tile of a prompt, a multiple of TILE_QUERIES, so that tiles don't straddle pages: of the largest
+  // group of heads that share a KV head they are at most TILE_ROWS rows.
+  static int tile_queries(const PkProgram& m) {
+    size_t group = 1;
+    for (int i = 0; i < m.num_phases; i++)
+      if (m.phases[i].kind == PK_ATTEND || m.phases[i].kind == PK_ATTEND_ENTRIES) raise(group, attention_group(*m.phases[i].attention));
+    const int queries = pk::TILE_ROWS / static_cast<int>(group) / pk::TILE_QUERIES * pk::TILE_QUERIES;
+    return queries < pk::TILE_QUERIES ? pk::TILE_QUERIES : queries > pk::MOST_TILE_QUERIES ? pk::MOST_TILE_QUERIES : queries;
   }
 
   static void raise(size_t& most, size_t to) { most = to > most ? to : most; }
@@ -181,10 +193,16 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
     Activations::take(at, s.places.place, places);
     Activations::take(at, s.places.run_of, places);
   }
-  int longest = 0;
+  // What threads leave for each other has room for whole tiles, of which decodes fill one row, and drafts a few.
+  int largest = 1, longest = 0;
   for (int i = 0; i < b.sequences; i++) {
     const int count = b.first_row[i + 1] - b.first_row[i];
-    s.num_tiles += (count + pk::TILE_QUERIES - 1) / pk::TILE_QUERIES;
+    largest = count > largest ? count : largest;
+  }
+  s.tile_queries = largest > pk::TILE_QUERIES ? most.queries : largest > 1 ? pk::TILE_QUERIES : 1;
+  for (int i = 0; i < b.sequences; i++) {
+    const int count = b.first_row[i + 1] - b.first_row[i];
+    s.num_tiles += (count + s.tile_queries - 1) / s.tile_queries;
     const int end = b.starts[i] + count;
     longest = end > longest ? end : longest;
   }
@@ -204,13 +222,13 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
   if (b.likeliest) Activations::take(at, s.peaks, static_cast<size_t>(m.threads) * b.num_wanted);
   // Few tiles and many keys: threads share the splits of a tile instead of whole tiles, where what they leave
   // for each other takes little memory.
-  const size_t partials = s.num_tiles * most.heads_and_partials * s.max_splits;
+  const size_t partials = s.num_tiles * most.heads_and_partials * s.tile_queries * s.max_splits;
   s.by_split = s.max_splits > 1 && s.num_tiles * static_cast<int>(most.kv_heads) < 4 * m.threads && partials <= MOST_PARTIALS;
   if (s.by_split) Activations::take(at, s.partials, partials);
   if (chooses) {
     const size_t scores = static_cast<size_t>(s.index_splits) * pk::KEY_SPLIT;
     s.index_by_split = s.num_tiles < 4 * m.threads && b.rows * scores <= MOST_PARTIALS;
-    Activations::take(at, s.index, scores * (s.index_by_split ? b.rows : m.threads * pk::TILE_QUERIES));
+    Activations::take(at, s.index, scores * (s.index_by_split ? b.rows : m.threads * s.tile_queries));
     Activations::take(at, s.chosen, static_cast<size_t>(b.rows) * s.chosen_width);
   }
   s.threads = at;
@@ -225,9 +243,9 @@ inline void fill_tiles(const PkBatch& b, Scratch& s) {
   int n = 0;
   for (int i = 0; i < b.sequences; i++) {
     for (int row = b.first_row[i]; row < b.first_row[i + 1]; row++) s.rows[row] = {i, b.starts[i] + row - b.first_row[i]};
-    for (int row = b.first_row[i]; row < b.first_row[i + 1]; row += pk::TILE_QUERIES) {
+    for (int row = b.first_row[i]; row < b.first_row[i + 1]; row += s.tile_queries) {
       const int left = b.first_row[i + 1] - row;
-      s.tiles[n++] = {i, row, left < pk::TILE_QUERIES ? left : pk::TILE_QUERIES, b.starts[i] + row - b.first_row[i], b.starts[i] + b.first_row[i + 1] - b.first_row[i]};
+      s.tiles[n++] = {i, row, left < s.tile_queries ? left : s.tile_queries, b.starts[i] + row - b.first_row[i], b.starts[i] + b.first_row[i + 1] - b.first_row[i]};
     }
   }
 }

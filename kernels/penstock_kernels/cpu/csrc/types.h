@@ -430,7 +430,14 @@ constexpr int GROUP = 32;      // inputs that share a scale
 constexpr int KEY_SPLIT = 256; // token positions per attention split; part of the numbers
 constexpr int MAX_HEAD_DIM = 1024;
 constexpr int MAX_GROUP = 128;  // query heads that share a KV head
-constexpr int TILE_QUERIES = 8; // query positions of a sequence that share the reading of keys
+// Query positions of a sequence that share the reading of keys: so many at least, and of few heads to a KV head up to 32,
+// where they are multiplied so fast that reading would take longer. A row is one of these heads' query.
+constexpr int TILE_QUERIES = 8;
+#if defined(__AMX_INT8__)
+constexpr int MOST_TILE_QUERIES = 32, TILE_ROWS = 64;
+#else
+constexpr int MOST_TILE_QUERIES = TILE_QUERIES, TILE_ROWS = 64;
+#endif
 constexpr int MAX_TILE_ROWS = TILE_QUERIES * MAX_GROUP;
 constexpr int MAX_INDEX_HEADS = 1024;
 constexpr int ROWS = 32;        // rows of a product that pass a tile of weights while it lies in the nearest cache
