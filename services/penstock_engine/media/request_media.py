@@ -137,7 +137,7 @@ class RequestMedia:
         return b"".join(parts)
 
     def _content(self, prompt_token_ids: Sequence[int]) -> bytes:
-        """Of joined spans, whose tokens depend on one another, and on the text between them."""
+        """What joined spans are, whose tokens depend on one another, with the text between."""
         (whole,) = wholes_of(self.media)
         hashed = blake2b(array("i", prompt_token_ids[whole.start : whole.end]).tobytes())
         for span in self.media.spans:

@@ -138,7 +138,7 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
 
 
 async def _decode_large(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
-    """As `decode` does. What is wrong at first sight is looked at again in a thread."""
+    """Does the same as `decode`. What is wrong at first sight is looked at again in a thread."""
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError):

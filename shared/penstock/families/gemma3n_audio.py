@@ -8,10 +8,11 @@ Source: Gemma team, "Gemma 3n", 2025; keys: transformers' Gemma3nAudioConfig.
 from __future__ import annotations
 
 from penstock.families import hub_reading as hub
-from penstock.families.bounds import MAX_ROWS, layer_count
+from penstock.families.bounds import layer_count
 from penstock.families.family import TextHalf
 from penstock.families.gemma3n import GEMMA3N
 from penstock.families.hearing import MAX_BINS, AudioFamily
+from penstock.families.vision.gemma3n import tower_vocabulary
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import AudioSpec, ConformerSpec, EmbedderProjector
@@ -83,23 +84,14 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec | Non
 
 
 def _embedder(fields: Fields, section: Fields, text: ModelConfig, eps: float) -> EmbedderProjector:
-    """The decoder's last token fills up a sound. Placeholders have no rows in the table of inputs
-    of each layer's own, as any token of the towers' vocabularies."""
-    vocab = bounded(section, "vocab_size", MAX_ROWS)
-    first = bounded(section, "vocab_offset", MAX_ROWS)
-    end = fields.integer("eoa_token_id", first) - first
+    """The decoder's last token fills up a sound."""
+    first, vocab, end = tower_vocabulary(
+        fields, section, text, end="eoa_token_id", item="audio_token_id"
+    )
     filler = text.vocab_size - 1 - first
-    if not 0 <= end < vocab:
-        raise fields.wrong("eoa_token_id", f"one of the {vocab} tokens from vocab_offset, {first},")
     if not 0 <= filler < vocab:
         raise section.wrong(
             "vocab_offset", f"less than vocab_size of the decoder, by up to {vocab},"
-        )
-    inputs = text.per_layer_inputs
-    heard = fields.integer("audio_token_id", first + 1)
-    if inputs is not None and min(heard, first) < inputs.vocab_size:
-        raise fields.wrong(
-            "audio_token_id", f"{inputs.vocab_size}, vocab_size_per_layer_input, or more"
         )
     vectors = bounded(fields, "audio_soft_tokens_per_image", MAX_VECTORS, 188)
     return EmbedderProjector(eps=eps, vocab=vocab, filler=filler, end=end, vectors=vectors)

@@ -34,7 +34,8 @@ class InvertedBlock(msgspec.Struct, frozen=True, kw_only=True, tag="inverted"):
     start: int = 0
     """Places in a row that the first convolution reads; 0: there is none."""
     middle: int = 0
-    """Those of the second, which goes `step` places at a time."""
+    """Places in a row that the second reads, which goes `step` places at a time; 0: there is
+    none."""
     step: int = 1
 
 
@@ -64,4 +65,4 @@ class MobileNetSpec(msgspec.Struct, frozen=True, kw_only=True):
     side: int
     """Rows and columns of squares."""
     eps: float = 1e-6
-    """Of all norms, which divide a place by its root mean square."""
+    """What all norms add to the mean square that they divide a place by the root of."""

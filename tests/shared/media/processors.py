@@ -4,6 +4,7 @@ tokenizers, small pictures, no weights."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
@@ -68,6 +69,13 @@ def deepseek_vl_hybrid(fast: PreTrainedTokenizerFast) -> Any:
     return unchecked(DeepseekVLHybridProcessor)(pictures, fast, num_image_tokens=16)
 
 
+def _name_tokens(fast: PreTrainedTokenizerFast, texts: Mapping[str, str]) -> None:
+    """What processors ask a release's tokenizer for: each token's text and id, by its name."""
+    for name, text in texts.items():
+        setattr(fast, f"{name}_token", text)
+        setattr(fast, f"{name}_token_id", fast.convert_tokens_to_ids(text))
+
+
 def janus(fast: PreTrainedTokenizerFast) -> Any:
     names = {"image_token": "<image>", "boi_token": JANUS[0], "eoi_token": JANUS[1]}
     for name, text in names.items():
@@ -80,10 +88,8 @@ def janus(fast: PreTrainedTokenizerFast) -> Any:
 
 def gemma3(fast: PreTrainedTokenizerFast) -> Any:
     fast.add_tokens([])
-    names = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
-    for name, text in {**names, "image_token": "<image_soft_token>"}.items():
-        setattr(fast, name, text)
-        setattr(fast, f"{name}_id", fast.convert_tokens_to_ids(text))
+    boi, eoi = "<start_of_image>", "<end_of_image>"
+    _name_tokens(fast, {"boi": boi, "eoi": eoi, "image": "<image_soft_token>"})
     pictures = Gemma3ImageProcessorPil(size={"height": 32, "width": 32})
     return Gemma3Processor(pictures, fast, image_seq_length=4)
 
@@ -98,9 +104,7 @@ def gemma3n(fast: PreTrainedTokenizerFast) -> Any:
         "eoa": "<audio|>",
         "audio": "<|audio|>",
     }
-    for name, text in texts.items():
-        setattr(fast, f"{name}_token", text)
-        setattr(fast, f"{name}_token_id", fast.convert_tokens_to_ids(text))
+    _name_tokens(fast, texts)
 
     class Ended(unchecked(Gemma3nProcessor)):  # type: ignore[misc]
         def __call__(self, *given: Any, **named: Any) -> Any:
@@ -133,9 +137,7 @@ def gemma4(fast: PreTrainedTokenizerFast) -> Any:
         "eoa": "<audio|>",
         "audio": "<|audio|>",
     }
-    for name, text in texts.items():
-        setattr(fast, f"{name}_token", text)
-        setattr(fast, f"{name}_token_id", fast.convert_tokens_to_ids(text))
+    _name_tokens(fast, texts)
     pictures = Gemma4ImageProcessorPil(patch_size=4, pooling_kernel_size=2, max_soft_tokens=70)
     return without_videos(Gemma4Processor)(None, pictures, fast, None)
 
@@ -206,9 +208,7 @@ def internvl(fast: PreTrainedTokenizerFast) -> Any:
 
 def qianfan_ocr(fast: PreTrainedTokenizerFast) -> Any:
     names = {"start_image": "<img>", "end_image": "</img>", "context_image": "<IMG_CONTEXT>"}
-    for name, text in names.items():
-        setattr(fast, f"{name}_token", text)
-        setattr(fast, f"{name}_token_id", fast.convert_tokens_to_ids(text))
+    _name_tokens(fast, names)
     pictures = GotOcr2ImageProcessorPil(size={"height": 24, "width": 24}, max_patches=6)
     return QianfanOCRProcessor(pictures, fast, image_seq_length=4)
 
@@ -240,18 +240,14 @@ def kimi_k25(fast: PreTrainedTokenizerFast) -> Any:
 
 def _of_kimi(fast: PreTrainedTokenizerFast, pictures: Any) -> Any:
     texts = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
-    for name, text in texts.items():
-        setattr(fast, f"{name}_token", text)
-        setattr(fast, f"{name}_token_id", fast.convert_tokens_to_ids(text))
+    _name_tokens(fast, texts)
     return unchecked(Kimi_K25Processor)(pictures, fast, None)
 
 
 def phi4_multimodal(fast: PreTrainedTokenizerFast) -> Any:
     """With 32 patches in a row of a tile, whatever their size: its count of embeddings is made for
     so many."""
-    for kind in ("image", "audio"):
-        setattr(fast, f"{kind}_token", f"<|{kind}|>")
-        setattr(fast, f"{kind}_token_id", fast.convert_tokens_to_ids(f"<|{kind}|>"))
+    _name_tokens(fast, {kind: f"<|{kind}|>" for kind in ("image", "audio")})
     return unchecked(Phi4MultimodalProcessor)(Phi4Pictures(64, 2, 12), None, fast)
 
 
@@ -266,9 +262,7 @@ def minicpmv(fast: PreTrainedTokenizerFast) -> Any:
         "image_id_start": "<image_id>",
         "image_id_end": "</image_id>",
     }
-    for name, text in texts.items():
-        setattr(fast, f"{name}_token", text)
-        setattr(fast, f"{name}_token_id", fast.convert_tokens_to_ids(text))
+    _name_tokens(fast, texts)
     pictures = MiniCPMV4_6ImageProcessorPil(patch_size=4, scale_resolution=32)
     videos = SimpleNamespace(slice_mode=True, downsample_mode="16x", model_input_names=[])
     return unchecked(MiniCPMV4_6Processor)(pictures, videos, fast)
@@ -291,9 +285,7 @@ def lighton_ocr(fast: PreTrainedTokenizerFast) -> Any:
     from transformers.models.lighton_ocr.processing_lighton_ocr import LightOnOcrProcessor
 
     texts = {"image": "<|image_pad|>", "image_break": "[IMG_BREAK]", "image_end": "<|vision_end|>"}
-    for name, text in texts.items():
-        setattr(fast, f"{name}_token", text)
-        setattr(fast, f"{name}_token_id", fast.convert_tokens_to_ids(text))
+    _name_tokens(fast, texts)
     pictures = PixtralImageProcessorPil(
         size={"longest_edge": 100}, patch_size={"height": 16, "width": 16}
     )

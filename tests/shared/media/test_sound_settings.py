@@ -197,7 +197,7 @@ def test_gemma_3n_and_the_prompt_of_its_processor(tmp_path: Path) -> None:
 
 
 def test_a_file_about_sounds_and_pictures(tmp_path: Path) -> None:
-    """As Gemma 3n's releases have it."""
+    """Gemma 3n's releases have one."""
     words = tokenizer()
     texts = {"boi_token_id": "<start_of_image>", "image_token_id": "<image_soft_token>"}
     ids = {key: words.token_to_id(text) for key, text in texts.items()}

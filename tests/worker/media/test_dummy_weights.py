@@ -53,7 +53,7 @@ HEARING = ("gemma4", "granite-speech", "qwen2-audio", "qwen3-asr")
 
 
 def config_of(case: vision_cases.Case | hearing_cases.HearingCase) -> ModelConfig:
-    """As it is read of a config.json, without weights."""
+    """What is read of the case's config.json, without weights."""
     made = case.config().to_dict()
     named = getattr(case, "stands_for", "") or f"{case.family}ForConditionalGeneration"
     return with_few_queries(read_config(Fields(made | {"architectures": [named]}, case.family)))

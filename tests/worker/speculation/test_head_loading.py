@@ -164,7 +164,7 @@ def test_what_has_no_head_says_so(served: Path) -> None:
 
 
 def test_a_head_beside_the_layers_is_read_by_its_own_names(tmp_path: Path) -> None:
-    """And what isn't known is refused."""
+    """What isn't known is refused."""
     model = written("Qwen3_5", "mtp", tmp_path)
     path = tmp_path / "hub" / "model.safetensors"
     tensors = load_file(path)

@@ -17,7 +17,8 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig, WeightFiles
 from penstock.prepare.quantised import read_quantisation
-from penstock_worker.vision.sight import HUB_MODULES, VisionModel, from_hub, open_tower
+from penstock_worker.vision.hub_names import HUB_MODULES, from_hub
+from penstock_worker.vision.sight import VisionModel, open_tower
 from penstock_worker.weights.files import safetensors_tensors
 from penstock_worker.weights.lacking_names import tower_name
 from tests.worker.quantised_checkpoints import compressed

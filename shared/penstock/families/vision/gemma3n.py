@@ -105,17 +105,13 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec | No
     hub.only(section, architecture="mobilenetv5_300m_enc", hidden_size=OUTPUTS)
     widths, side = _model_args(section)
     hub.only(fields, vision_soft_tokens_per_image=side * side)
-    first = bounded(section.completed(vocab_offset=TEXT_ROWS), "vocab_offset", MAX_ROWS)
-    vocab = bounded(section.completed(vocab_size=128), "vocab_size", MAX_ROWS)
-    end = fields.integer("eoi_token_id", first) - first
-    if not 0 <= end < vocab:
-        raise fields.wrong("eoi_token_id", f"one of the {vocab} tokens from vocab_offset, {first},")
-    inputs = text.per_layer_inputs
-    seen = fields.integer("image_token_id", first + 1)
-    if inputs is not None and min(seen, first) < inputs.vocab_size:
-        raise fields.wrong(
-            "image_token_id", f"{inputs.vocab_size}, vocab_size_per_layer_input, or more"
-        )
+    _, vocab, end = tower_vocabulary(
+        fields,
+        section.completed(vocab_offset=TEXT_ROWS, vocab_size=128),
+        text,
+        end="eoi_token_id",
+        item="image_token_id",
+    )
     return gemma3n_vision(
         section.where,
         mobilenet(widths, side),
@@ -123,6 +119,26 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec | No
         OUTPUTS,
         NormedTwiceProjector(eps=section.number("rms_norm_eps", 1e-6), vocab=vocab, end=end),
     )
+
+
+def tower_vocabulary(
+    fields: Fields, section: Fields, text: ModelConfig, *, end: str, item: str
+) -> tuple[int, int, int]:
+    """Where a tower's own vocabulary begins, how many tokens it has, and which of them ends an
+    item.
+
+    end, item: keys of the ids of that token and of an item's placeholder. Neither has a row in the
+    table of inputs of each layer's own. Raises UnsupportedModel.
+    """
+    first = bounded(section, "vocab_offset", MAX_ROWS)
+    count = bounded(section, "vocab_size", MAX_ROWS)
+    last = fields.integer(end, first) - first
+    if not 0 <= last < count:
+        raise fields.wrong(end, f"one of the {count} tokens from vocab_offset, {first},")
+    inputs = text.per_layer_inputs
+    if inputs is not None and min(fields.integer(item, first + 1), first) < inputs.vocab_size:
+        raise fields.wrong(item, f"{inputs.vocab_size}, vocab_size_per_layer_input, or more")
+    return first, count, last
 
 
 def _model_args(section: Fields) -> tuple[tuple[int, ...], int]:
