@@ -279,7 +279,9 @@ def test_a_long_value_costs_as_much_by_the_token_as_a_short_one(
         return time.thread_time() - start
 
     short = min(seconds(2_000) for _ in range(3))
-    assert seconds(40_000) < 3 * 20 * short
+    # Each try may meet a processor that somebody else slows down; what grows with the square takes
+    # 20 times as long in all of them.
+    assert any(seconds(40_000) < 3 * 20 * short for _ in range(5))
 
 
 @settings(max_examples=part(100, 1 / 3), deadline=None)
