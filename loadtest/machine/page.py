@@ -86,6 +86,8 @@ def share(document: Document, system: str, work: Work, *, blocks: bool = False) 
 def draw(path: Path, runs: Mapping[str, Document]) -> None:
     """A panel for each model: which share of the machine's limit each system reaches."""
     size = (12.0, 2.6 * len(runs))
+    named = {system for document in runs.values() for system in document["systems"]}
+    order = [*TITLES, *sorted(named - TITLES.keys())]
     with chart(path, rows=len(runs), size=size, squeeze=False) as panels:
         for (panel,), (title, document) in zip(panels, runs.items(), strict=True):
             works = _works(document)
@@ -98,6 +100,7 @@ def draw(path: Path, runs: Mapping[str, Document]) -> None:
                     [100 * each for each in shares],
                     0.8 / len(systems),
                     label=TITLES.get(system, system),
+                    color=f"C{order.index(system)}",
                 )
                 panel.bar_label(bars, fmt="%.0f", fontsize=6)
             panel.set_xticks(
@@ -129,7 +132,9 @@ def _table(document: Document) -> str:
 
 def _row(document: Document, work: Work, systems: Sequence[str], peers: Sequence[str]) -> list[str]:
     cells = [_cell(document, name, work.name) for name in systems]
-    ratios = [_ratio(document, OURS, name, work.name) for name in (PLAIN, *peers)]
+    ours = OURS if OURS in systems else PLAIN
+    ratios = [_ratio(document, OURS, PLAIN, work.name)]
+    ratios += [_ratio(document, ours, name, work.name) for name in peers]
     limits = _limits(document)
     most = limits and work.limit(msgspec.convert(document["model_cost"], ModelCost), limits)
     plain = PLAIN if PLAIN in systems else OURS
