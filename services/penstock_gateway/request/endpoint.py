@@ -370,11 +370,10 @@ class JsonEndpoint(ABC, Generic[Body]):
         if service.draining and not self.answers_while_leaving:
             raise leaving()
         await check_amount(body)
-        if len(body) > LARGE:
-            self._short.check(body)
-            await asyncio.sleep(0)
         if len(body) <= LARGE:
             return decode(body, self._decoder)
+        self._short.check(body)
+        await asyncio.sleep(0)  # Decoding is a turn of its own.
         request = await _decode_large(body, self._decoder)
-        await asyncio.sleep(0)  # What comes next has a turn of its own.
+        await asyncio.sleep(0)  # So is what comes next.
         return request

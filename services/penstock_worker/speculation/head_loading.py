@@ -197,7 +197,7 @@ class _Described:
     """What a head is."""
 
     config: HeadConfig
-    """The same for each of its layers."""
+    """What each of its layers is."""
     files: WeightFiles
     layers: list[OpenHead]
     """Opens the weights of each layer."""

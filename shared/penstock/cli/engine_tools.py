@@ -264,7 +264,7 @@ def _fit_cost(arguments: argparse.Namespace) -> int:
 def fit_served(
     folders: Sequence[Path], output: Path | None, lone: int, lone_ttft: float, model: str
 ) -> str:
-    """The same as penstock_engine.simulate.commands.fit_served, with its log kept from stderr."""
+    """Calls penstock_engine.simulate.commands.fit_served, with its log kept from stderr."""
     from penstock_engine.simulate import commands
 
     silence()

@@ -12,7 +12,7 @@ from penstock.families.bounds import layer_count
 from penstock.families.family import TextHalf
 from penstock.families.gemma3n import GEMMA3N
 from penstock.families.hearing import MAX_BINS, AudioFamily
-from penstock.families.vision.gemma3n import tower_vocabulary
+from penstock.families.vision.gemma3n import TEXT_ROWS, tower_vocabulary
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import AudioSpec, ConformerSpec, EmbedderProjector
@@ -24,8 +24,6 @@ MAX_FACTOR = 64
 """Most vectors of which one is taken."""
 MAX_VECTORS = 4096
 """Most vectors to which those of a sound are filled up."""
-TEXT_ROWS = 262_144
-"""Where the towers' own vocabularies begin: behind it stands that of sight, then hearing's."""
 DEFAULTS: dict[str, object] = {
     "input_feat_size": 128,
     "hidden_size": 1536,
@@ -37,7 +35,7 @@ DEFAULTS: dict[str, object] = {
     "conf_reduction_factor": 4,
     "sscp_conv_channel_size": [128, 32],
     "vocab_size": 128,
-    "vocab_offset": TEXT_ROWS + 128,
+    "vocab_offset": TEXT_ROWS + 128,  # behind that of sight
 }
 
 

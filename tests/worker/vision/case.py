@@ -90,6 +90,6 @@ def fixed(size: int, rows: int) -> FixedImages:
 
 
 def all_read(spec: VisionSpec) -> VisionSpec:
-    """The same tower in files without layers behind those that are read, as mmproj files are."""
+    """`spec`, but of files without layers behind those that are read, as mmproj files are."""
     tower = msgspec.structs.replace(spec.tower, unread_layers=0)
     return msgspec.structs.replace(spec, tower=tower)

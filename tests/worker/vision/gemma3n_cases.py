@@ -17,7 +17,7 @@ END = PLACEHOLDER + 1
 HEARD_END, HEARD = PLACEHOLDER + 2, PLACEHOLDER + 3
 """The token behind a sound, and that of sounds, which is the last one, so it fills up sounds."""
 VECTORS = 9
-"""Of a sound."""
+"""Vectors that a sound is filled up to."""
 DECODER = TEXT | {
     "vocab_size": HEARD + 1,
     "head_dim": 16,

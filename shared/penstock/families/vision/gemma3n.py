@@ -37,7 +37,7 @@ STEM, WIDTHS, OUTPUTS = 64, (128, 256, 640, 1280), 2048
 IMAGE, SIDE, TEXT_ROWS = 768, 16, 262_144
 """Pixels in a row of a picture, squares in a row of it, and where the tower's vocabulary begins."""
 MULTIPLE, LEAST_SHARE = 8, 0.9
-"""Of which widths are multiples, as near as they come and no less than this share."""
+"""What widths are multiples of: the nearest one, that is no less than this share of the width."""
 MODEL_ARGS = ("channel_multiplier", "msfa_output_resolution")
 
 
