@@ -260,7 +260,11 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     def _weights(self) -> WeightFacts:
         files = self.model.weights
         return WeightFacts(
-            format=files.format, dtype=files.dtype, size=files.size, numbers=files.numbers
+            format=files.format,
+            dtype=files.dtype,
+            size=files.size,
+            numbers=files.numbers,
+            mixture=files.mixture,
         )
 
     def _bit_settings(self) -> dict[str, str | int | bool]:

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from penstock.formats.gguf import GGUFFile
 from penstock.prepare import load_manifest, prepare
+from penstock.prepare.from_gguf import MIXTURES
 from penstock.prepare.gguf_tokenizer_bpe import PRE_TOKENIZERS
 from testing.model_configs import llama_config
 from tests.shared.prepared_file import prepared_file
@@ -55,7 +56,7 @@ def test_default_model(tmp_path: Path, smollm2_gguf: Path) -> None:
     assert manifest.name == "smollm2-135m"
     assert manifest.source == "HuggingFaceTB/SmolLM2-135M-Instruct"
     assert manifest.weights.files == (str(smollm2_gguf),)
-    assert manifest.weights.dtype == "Q4_1"
+    assert manifest.weights.dtype == manifest.weights.mixture == "Q4_1"
     assert manifest.config == llama_config(
         architecture="llama",
         vocab_size=49_152,
@@ -272,3 +273,23 @@ def test_kinds_of_tokens(tmp_path: Path) -> None:
     assert not added["<tool>"].special
     assert "[PAD]" not in tokenizer.get_vocab()
     assert "<tool>" in tokenizer.encode("use<tool>now").tokens
+
+
+def test_the_mixture_is_what_the_file_says(tmp_path: Path) -> None:
+    def said(value: object) -> str:
+        def vocabulary(writer: gguf.GGUFWriter) -> int:
+            if isinstance(value, str):
+                writer.add_string("general.file_type", value)
+            elif isinstance(value, int):
+                writer.add_file_type(value)
+            return add_byte_level_vocabulary(writer)
+
+        path = write_gguf(tmp_path / "mixed.gguf", vocabulary=vocabulary)
+        return prepared_file(path)[0].weights.mixture
+
+    assert said(gguf.LlamaFileType.MOSTLY_Q4_K_M) == "Q4_K_M"
+    # Floats are what writers put that know no better; the rest is nobody's, or no number.
+    for other in (gguf.LlamaFileType.ALL_F32, gguf.LlamaFileType.GUESSED, 9999, "Q4_K_M", None):
+        assert said(other) == ""
+    names = {kind.value: kind.name.removeprefix("MOSTLY_") for kind in gguf.LlamaFileType}
+    assert {kind: names[kind] for kind in MIXTURES} == MIXTURES

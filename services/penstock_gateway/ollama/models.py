@@ -246,7 +246,7 @@ def _details(known: Welcome | None, name: str = "") -> ModelDetails:
         family=family,
         families=[family] if family else [],
         parameter_size=_counted(weights.numbers),
-        quantization_level=_FLOATS.get(weights.dtype, weights.dtype),
+        quantization_level=weights.mixture or _FLOATS.get(weights.dtype, weights.dtype),
     )
 
 

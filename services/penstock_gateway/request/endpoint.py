@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import re
 import types
 import typing
@@ -149,9 +150,22 @@ def _meant(body: bytes, kind: Any) -> bytes | None:
     """The body as it was meant; None where it says what it means."""
     if not any(_holds(body, text) for text in (b"null", b".0")):
         return None
-    given = msgspec.json.decode(body)
+    try:
+        given = msgspec.json.decode(body)
+    except msgspec.ValidationError:
+        given = _KEEPS_NUMBERS.decode(body)
     meant = as_meant(given, kind)
     return None if meant is given else msgspec.json.encode(meant)
+
+
+def _number(text: str) -> float | msgspec.Raw:
+    """A number, or what was written where that is too large for one: whoever reads it for a field
+    says which."""
+    number = float(text)
+    return number if math.isfinite(number) else msgspec.Raw(text.encode())
+
+
+_KEEPS_NUMBERS = msgspec.json.Decoder(float_hook=_number)
 
 
 def _holds(body: bytes, text: bytes) -> bool:

@@ -196,7 +196,7 @@ def _others(prepared: list[PreparedFolder]) -> list[ListedModel]:
         if not one.model.source.startswith("/"):
             continue  # by an alias or a hub id, whose files have a row of their own, or are gone
         files = [Path(file) for file in one.model.weights.files]
-        kind = f"GGUF {one.model.weights.dtype}"
+        kind = f"GGUF {one.model.weights.mixture or one.model.weights.dtype}"
         row = rows.setdefault(
             one.model.source,
             ListedModel(

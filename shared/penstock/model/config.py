@@ -351,6 +351,8 @@ class WeightFiles(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of all tensors; 0: prepared by an older release."""
     numbers: int = 0
     """Values in all tensors; 0: packed in a way that hides how many, or as above."""
+    mixture: str = ""
+    """The mixture of types that a GGUF file says it has, such as Q4_K_M; empty: it doesn't say."""
 
 
 class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,6 +76,7 @@ def read_gguf(path: Path, mmproj: Path | None = None) -> Checkpoint:
             size=sum(tensor.data.nbytes for tensor in file.tensors.values()),
             numbers=sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
             mmproj="" if mmproj is None else str(mmproj),
+            mixture=_mixture(file),
         ),
         tokenizer_json=tokenizer.json,
         chat_template=template_of_gguf(fields),
@@ -132,6 +133,49 @@ def _dtype(file: GGUFFile) -> str:
         raise UnsupportedModel(f"{file.path} holds no layers (tensors named blk.*)")
     kind = sizes.most_common(1)[0][0]
     return FLOAT_DTYPES.get(kind, kind)
+
+
+MIXTURES = {
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    19: "IQ2_XXS",
+    20: "IQ2_XS",
+    21: "Q2_K_S",
+    22: "IQ3_XS",
+    23: "IQ3_XXS",
+    24: "IQ1_S",
+    25: "IQ4_NL",
+    26: "IQ3_S",
+    27: "IQ3_M",
+    28: "IQ2_S",
+    29: "IQ2_M",
+    30: "IQ4_XS",
+    31: "IQ1_M",
+    36: "TQ1_0",
+    37: "TQ2_0",
+    38: "MXFP4_MOE",
+    39: "NVFP4",
+    40: "Q1_0",
+}
+"""Names of general.file_type's quantised values: ggml's docs/gguf.md, and llama.cpp's llama_ftype,
+which has more. Those of floats are what writers put that know no better."""
+
+
+def _mixture(file: GGUFFile) -> str:
+    kind = file.metadata.get("general.file_type")
+    return MIXTURES.get(kind, "") if isinstance(kind, int) else ""
 
 
 # ModelConfig from the metadata of a GGUF file.

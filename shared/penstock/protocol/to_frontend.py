@@ -56,6 +56,8 @@ class WeightFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of all tensors."""
     numbers: int = 0
     """Values in all tensors."""
+    mixture: str = ""
+    """The mixture of types that a GGUF file says it has, such as Q4_K_M."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):

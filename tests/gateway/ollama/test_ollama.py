@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import httpx
+import msgspec
 import ollama
 import pytest
 
@@ -357,5 +358,8 @@ async def test_what_is_known_of_a_model_s_files_is_told(
         assert adapter["details"] == expected | {"parent_model": MODEL}
     shown = (await http.post("/api/show", json={"model": MODEL})).json()
     assert shown["details"] == expected
+    engine.welcome = welcome(weights=msgspec.structs.replace(held, mixture="Q4_K_M"))
+    shown = (await http.post("/api/show", json={"model": MODEL})).json()
+    assert shown["details"]["quantization_level"] == "Q4_K_M"
     assert shown["model_info"]["general.parameter_count"] == 494_032_768
     assert shown["capabilities"] == ["completion"]

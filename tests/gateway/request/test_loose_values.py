@@ -17,6 +17,7 @@ from penstock_gateway.responses.request import ResponsesRequest
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.request.test_unknown_fields import BODIES, places
 
+JSON = "application/json"
 NOTHING = {"mirostat": None, "guardrails": None, "prompt_mode": None}
 TOOL = {
     "type": "function",
@@ -115,6 +116,20 @@ async def test_whole_numbers_may_have_a_point(
     for value in (5.5, "5", 1e30):
         refused = await http.post(url, json=body | {"max_tokens": value})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens")
+
+
+async def test_a_number_that_is_too_large_is_told_by_its_field(http: httpx.AsyncClient) -> None:
+    url, body = POSTED[0]
+    for field, value in (
+        ("temperature", "1e400"),
+        ("max_tokens", "1" + "0" * 400),
+        ("logit_bias", '{"5": -1e999}'),
+    ):
+        plain = json.dumps(body)[:-1] + f', "{field}": {value}'
+        for sent in (plain + "}", plain + ', "guardrails": null}'):
+            refused = await http.post(url, content=sent, headers={"content-type": JSON})
+            assert refused.status_code == 400
+            assert refused.json()["error"]["param"].startswith(field), refused.text
 
 
 async def test_a_large_body_is_taken_alike(
