@@ -259,6 +259,7 @@ EACH = (
     "tests/worker/vision/test_released_mmproj.py",
     "tests/worker/vision/test_videos.py::test_bits_are_the_same_in_any_chunks_and_company",
     "tests/worker/vision/test_videos.py::test_prompts_and_answers_equal_transformers",
+    "tests/worker/vision/test_scored_pictures.py",
     "tests/worker/vision/test_unfit_pictures.py",
     "tests/worker/vision/test_vision_bits.py",
     "tests/worker/vision/test_vision_files.py",

@@ -115,6 +115,17 @@ class SlotMedia:
             found[max(span.offset, start) - start : span.end - start] = span.end - 1
         return found
 
+    def divided_at(self, cut: int) -> tuple[int, int] | None:
+        """Returns [start, end) of the tokens that see one another, if token `cut` and the one
+        before it are both among them, where tokens of a span see one another; else None."""
+        if self.joined:
+            first, last = self.spans[0].offset, self.spans[-1].end
+            return (first, last) if first < cut < last else None
+        for span in self.overlapping(cut, cut + 1):
+            if span.offset < cut and self._items[span.item].kind != "audio":
+                return span.offset, span.end
+        return None
+
     def between(self, start: int, end: int) -> np.ndarray:
         """Returns [end - start] bool: which tokens stand between joined spans. They see none behind
         themselves, and no token before them sees them."""

@@ -91,7 +91,7 @@ class Generate(StepKind[Launch]):
         self._likeliest = likeliest
         self._sampler = sampler
         self._check = check
-        self._prompts = PromptLogprobs(slots, sampler)
+        self._prompts = PromptLogprobs(slots, sampler, self.features)
         self._newest = None if newest is None else NewestTokens(newest, queue)
         self._grammars = self.features.find(SlotGrammars)
         self._drafting = self.features.find(Drafting)

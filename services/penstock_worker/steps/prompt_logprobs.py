@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -11,7 +11,9 @@ from torch import Tensor
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import Slot, Slots
+from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler.interface import NOT_FINITE
+from penstock_worker.steps.feature import StepFeatures
 
 ROWS = 128
 """Rows whose logits are held in memory at once, whatever the size of a step: 128 rows of 150,000
@@ -67,19 +69,30 @@ class PromptScores:
         return found
 
 
+class _Piece(NamedTuple):
+    """A part of a work that one pass computes, and which of its rows are scored."""
+
+    work: SlotWork
+    low: int  # the first token whose row is scored
+    high: int  # after the last one
+
+
 class PromptLogprobs:
     """Computes the part of a step for which prompt log-probabilities were requested, in forward
-    passes of at most ROWS rows.
+    passes of which at most ROWS rows are scored.
 
     The logits of a token's row score the token after it. Cutting the works doesn't change results,
-    because no number depends on how a sequence is divided into chunks. A slot that fails in one
-    pass is still computed in the next: with pipeline stages, only the last one learns of the
-    failure.
+    because no number depends on how a sequence is divided into chunks. Tokens that see one another,
+    such as a picture's, are in one pass; if they are more than ROWS, that pass is computed as often
+    as it takes to score all of them. A slot that fails in one pass is still computed in the next:
+    with pipeline stages, only the last one learns of the failure.
     """
 
-    def __init__(self, slots: Slots, scorer: QueuedScorer) -> None:
+    def __init__(self, slots: Slots, scorer: QueuedScorer, features: StepFeatures) -> None:
         self._slots = slots
         self._scorer = scorer
+        media = features.find(MediaEncodings)
+        self._whole_spans = media is not None and media.whole_spans
 
     def take(
         self, scheduled: list[SlotWork], logits: Logits, found: PromptScores
@@ -101,55 +114,80 @@ class PromptLogprobs:
         return [work for work in rest if work.count]
 
     def _has_scores(self, work: SlotWork) -> bool:
-        slot = self._slots[work.slot]
-        wanted = slot.prompt_from
-        end = min(work.start + work.count, slot.num_prompt - 1)
-        return wanted is not None and max(work.start, wanted - 1) < end
+        return self._first_scored(work) < self._scored_end(work)
+
+    def _first_scored(self, work: SlotWork) -> int:
+        """Returns the first token of the work whose row gives a requested score, or what is behind
+        all of them."""
+        return max(work.start, (self._slots[work.slot].prompt_from or 1) - 1)
+
+    def _scored_end(self, work: SlotWork) -> int:
+        """Returns the end of the work, or the prompt's last token, which scores none."""
+        return min(work.start + work.count, self._slots[work.slot].num_prompt - 1)
 
     def _rest_of(self, work: SlotWork) -> SlotWork:
         """Returns the part of a work that is left: from the prompt's last token on, whose logits go
-        to the sampler."""
-        end = work.start + work.count
-        start = min(end, self._slots[work.slot].num_prompt - 1)
+        to the sampler, with those that it sees behind itself or that see it."""
+        end, start = work.start + work.count, self._scored_end(work)
+        whole = self._whole_at(work, start)
+        start = start if whole is None else max(whole[0], work.start)
         return SlotWork(work.slot, start, end - start)
 
-    def _passes(self, works: list[SlotWork]) -> Iterator[list[SlotWork]]:
-        """Splits the works, up to where `_rest_of` begins, into passes of at most ROWS rows. A slot
-        is in a pass at most once, and its tokens stay in order."""
-        pieces: list[SlotWork] = []
+    def _whole_at(self, work: SlotWork, cut: int) -> tuple[int, int] | None:
+        """Returns [start, end), the tokens that see one another, if a pass that ended before token
+        `cut` would divide them."""
+        media = self._slots[work.slot].media if self._whole_spans else None
+        return None if media is None else media.divided_at(cut)
+
+    def _passes(self, works: list[SlotWork]) -> Iterator[list[_Piece]]:
+        """Splits the works, up to where nothing is scored any more, into passes. A slot is in a
+        pass at most once, and its tokens stay in order."""
+        pieces: list[_Piece] = []
         room = ROWS
         for work in works:
-            start, end = work.start, self._rest_of(work).start
-            while start < end:
-                count = min(room, end - start)
-                pieces.append(SlotWork(work.slot, start, count))
-                start, room = start + count, room - count
-                if not room:
+            at, end = work.start, self._scored_end(work)
+            while at < end:
+                stop = min(at + room, end)
+                whole = self._whole_at(work, stop)
+                too_long = whole is not None and whole[0] <= at
+                if whole is not None and too_long and not pieces:
+                    yield from self._again(work, at, whole[1])
+                    at = whole[1]
+                    continue
+                if not too_long:
+                    stop = stop if whole is None else whole[0]
+                    pieces.append(self._piece(work, at, stop))
+                    at, room = stop, room - (stop - at)
+                if too_long or not room:
                     yield pieces
                     pieces, room = [], ROWS
         if pieces:
             yield pieces
 
-    def _score(self, pieces: list[SlotWork], logits: Logits, found: PromptScores) -> None:
-        spans = [_scored_span(self._slots[piece.slot], piece) for piece in pieces]
-        firsts = np.cumsum([0, *(piece.count for piece in pieces)])
+    def _piece(self, work: SlotWork, start: int, end: int) -> _Piece:
+        low = min(end, max(start, self._first_scored(work)))
+        return _Piece(SlotWork(work.slot, start, end - start), low, end)
+
+    def _again(self, work: SlotWork, start: int, end: int) -> Iterator[list[_Piece]]:
+        """Yields the same tokens as often as it takes to score them."""
+        all_of_it = SlotWork(work.slot, start, min(end, work.start + work.count) - start)
+        high = min(end, self._scored_end(work))
+        low = min(high, max(start, self._first_scored(work)))
+        for first in range(low, high, ROWS) or [low]:  # Once, if none of them is scored.
+            yield [_Piece(all_of_it, first, min(first + ROWS, high))]
+
+    def _score(self, pieces: list[_Piece], logits: Logits, found: PromptScores) -> None:
+        works = [piece.work for piece in pieces]
+        firsts = np.cumsum([0, *(work.count for work in works)])
         rows = [
-            np.arange(first + low - piece.start, first + high - piece.start)
-            for piece, first, (low, high) in zip(pieces, firsts[:-1], spans, strict=True)
+            np.arange(first + low - work.start, first + high - work.start)
+            for (work, low, high), first in zip(pieces, firsts[:-1], strict=True)
         ]
-        values = logits(pieces, np.concatenate(rows))
+        values = logits(works, np.concatenate(rows))
         begin = 0
-        for piece, (low, high) in zip(pieces, spans, strict=True):
-            slot, end = self._slots[piece.slot], begin + high - low
+        for work, low, high in pieces:
+            slot, end = self._slots[work.slot], begin + high - low
             count = slot.sampling.prompt_logprobs or 0
             given = slot.token_ids[low + 1 : high + 1]
-            found.add(piece.slot, self._scorer.queue_score(values[begin:end], given, count))
+            found.add(work.slot, self._scorer.queue_score(values[begin:end], given, count))
             begin = end
-
-
-def _scored_span(slot: Slot, piece: SlotWork) -> tuple[int, int]:
-    """Returns [low, high), the tokens of the piece whose rows give requested scores; may be
-    empty."""
-    end = piece.start + piece.count
-    low = min(end, max(piece.start, (slot.prompt_from or 1) - 1))
-    return low, end

@@ -40,7 +40,7 @@ class EarlierStage(StepKind[list[SlotWork]]):
         have a part of here, and GrammarsElsewhere."""
         super().__init__(forward, slots, copies, features)
         self._forward = forward
-        self._prompts = PromptLogprobs(slots, _NoScores())
+        self._prompts = PromptLogprobs(slots, _NoScores(), self.features)
 
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> list[SlotWork]:
         rest = self._prompts.take(scheduled, self._pass, PromptScores())

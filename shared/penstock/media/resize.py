@@ -237,14 +237,16 @@ def _anyres(image: AnyresImages, picture: Image.Image) -> np.ndarray:
 
 
 def _naflex(image: NaflexImages, picture: Image.Image) -> dict[str, np.ndarray]:
-    """The patches of the tiles, by rows, then of the whole."""
+    """The patches of the tiles, by rows, then of the whole, whose size must be possible even where
+    it isn't shown."""
     size, side = _size(picture), image.tile
     rows, columns = naflex_grid(image, size)
+    whole = naflex_whole(image, size)
     parts: list[np.ndarray] = []
     if rows:
         parts += [*_cut(_resized(picture, (rows * side, columns * side), image.pixels), side)]
     if image.whole or not rows:
-        parts.append(_resized(picture, naflex_whole(image, size), image.pixels))
+        parts.append(_resized(picture, whole, image.pixels))
     return _in_patches(parts, image.patch)
 
 
@@ -311,10 +313,13 @@ def _within_page(image: DocumentImages, size: Size) -> Size:
     height, width = size
     if not image.lines:
         scale = image.page / max(size)
-        return round(height * scale), round(width * scale)
-    if width > height:
-        return round(height / width * image.page), image.page
-    return image.page, round(width / height * image.page)
+        height, width = round(height * scale), round(width * scale)
+    elif width > height:
+        height, width = round(height / width * image.page), image.page
+    else:
+        height, width = image.page, round(width / height * image.page)
+    # A picture that is too long for even one pixel the other way, where theirs fail.
+    return max(height, 1), max(width, 1)
 
 
 def _in_patches(parts: list[np.ndarray], patch: int) -> dict[str, np.ndarray]:

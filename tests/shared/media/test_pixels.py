@@ -6,19 +6,23 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from penstock.media.child import Unfit, prepare_item
 from penstock.media.geometry import BadShape
 from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.resize import prepare
 from penstock.media.sheets import shown
+from penstock.media.wire import ItemBounds, Prepare
 from penstock.model.image_facts import (
     AnyresImages,
     DocumentImages,
+    FixedImages,
     NaflexImages,
     OverlappingImages,
     PatchImages,
@@ -139,6 +143,39 @@ def test_rows_are_known_from_the_size_alone(case: str) -> None:
             assert found.rows == len(tiles) // 16
         else:
             assert found.rows == preparation.rows * len(tiles)
+
+
+ODD = [(1, 1), (1, 2), (1, 199), (1, 200), (1, 201), (2, 399), (3, 700), (1, 5000), (33, 7000)]
+"""Shorter and longer side, pixels."""
+TINY = ("deepseek_ocr2 of tiny pages", "deepseek_ocr of tiny pages")
+
+
+@pytest.mark.parametrize("case", [*CASES, *TINY])
+def test_pictures_of_any_form_are_prepared_or_refused_in_words(case: str) -> None:
+    """Where rows depend on the size, whoever counts them from it alone refuses the same ones."""
+    if case in TINY:
+        sizes = {"patch": 4, "tile": 48, "page": 64, "tile_rows": 9, "page_rows": 16}
+        lines = "ocr2" not in case
+        preparation = msgspec.structs.replace(CASES["deepseek_ocr2"][1], **sizes, lines=lines)
+    else:
+        preparation = CASES[case][1]
+    own = KindFacts(preparation=preparation, placeholder="<image>", token="<image>", token_id=1)
+    facts, prepared = MediaFacts(kinds={"image": own}), 0
+    for size in [form for one in ODD for form in (one, one[::-1])]:
+        data = bytes(3 * size[0] * size[1])
+        task = Prepare(preparation, data, ItemBounds(10**7), raw=(size[1], size[0]))
+        try:
+            found = prepare_item(task)
+        except Unfit:  # Anything else is what was forgotten.
+            if not isinstance(preparation, FixedImages):
+                with pytest.raises(BadShape):
+                    layout(facts, "image", size)
+            continue
+        assert found.shape == size
+        assert layout(facts, "image", size).rows > 0
+        assert all(array.size for array in inputs(preparation, found.arrays).values())
+        prepared += 1
+    assert prepared >= 2
 
 
 def test_a_picture_that_is_too_long_is_refused_with_the_bound() -> None:
