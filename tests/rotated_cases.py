@@ -149,6 +149,7 @@ EACH = (
     "tests/system/test_live_audit.py",
     "tests/system/test_metrics.py",
     "tests/system/test_molmo_chat.py",
+    "tests/system/test_phi3_chat.py",
     "tests/system/test_recovery.py",
     "tests/system/test_replaced_files.py",
     "tests/system/test_resumed_streams.py",

@@ -134,6 +134,13 @@ def sheet_of(size: tuple[int, int], form: tuple[int, int], spec: VisionSpec) -> 
     return sheets.shown(size, form, spec.image_size or 1, spec.tower.patch)
 
 
+def seen_on_sheet(picture: Picture) -> tuple[int, int]:
+    """Rows and columns of patches of all tiles of a sheet that are seen, as of one picture."""
+    last = picture.shown[-1] if picture.shown else (picture.rows, picture.columns)
+    down, across = picture.form
+    return (down - 1) * picture.rows + last[0], (across - 1) * picture.columns + last[1]
+
+
 def rows_of(picture: Picture, spec: VisionSpec) -> int:
     """How many embeddings the picture becomes."""
     ended = isinstance(spec.projector, (DocumentProjector, PageProjector))
@@ -163,12 +170,7 @@ def _rows_of_part(picture: Picture, spec: VisionSpec) -> int:
             table = projector.table_of(projector.vectors_of(picture.rows, picture.columns))
             return picture.tiles * projector.queries[table]
         case SheetProjector():
-            last = picture.shown[-1]
-            seen = tuple(
-                (count - 1) * picture.rows + own
-                for count, own in zip(picture.form, last, strict=True)
-            )
-            return sheets.rows_of((seen[0], seen[1]), picture.rows, projector.factor)
+            return sheets.rows_of(seen_on_sheet(picture), picture.rows, projector.factor)
         case PageProjector():
             return projector.rows_of(picture.rows, picture.columns, picture.form)
         case HalvingProjector():

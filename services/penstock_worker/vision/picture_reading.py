@@ -44,7 +44,7 @@ def read_picture(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture
     if isinstance(spec.projector, SquaresProjector):
         return _of_patches(tensors, spec, spec.projector.side)
     if isinstance(spec.projector, SheetProjector):
-        return _of_sheet(tensors, spec)
+        return _of_sheet(tensors, spec, spec.projector)
     if isinstance(spec.projector, PooledProjector):
         return _in_crops(tensors, spec, spec.projector)
     if isinstance(spec.projector, AnyresProjector):
@@ -80,7 +80,9 @@ def _of_any_size(
     return picture
 
 
-def _of_sheet(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
+def _of_sheet(
+    tensors: Mapping[str, np.ndarray], spec: VisionSpec, projector: SheetProjector
+) -> Picture:
     """The whole of a sheet and its tiles."""
     pixels, size, grid = _only(tensors, PIXELS, SIZE, TILES)
     plain = of_pixels({PIXELS: pixels}, spec)
@@ -94,6 +96,12 @@ def _of_sheet(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
             f"a picture of {size[1]} x {size[0]} pixels on {rows} x {columns} tiles of {tile} has "
             f"{plain.tiles} with the whole"
         )
+    if projector.whole:
+        if missing.any():
+            raise UnfitPicture(
+                f"{SIZE} is {size.tolist()}; all of {rows} x {columns} tiles is seen"
+            )
+        return replace(plain, form=(rows, columns))
     seen = sheet_of(size.tolist(), (rows, columns), spec)
     side = plain.rows
     shown = [

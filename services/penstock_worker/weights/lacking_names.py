@@ -34,7 +34,10 @@ _ALONE = (
     "image_vit.positional_embedding",
     "multi_modal_projector.linear_1",
     "patch_embed.pos_emb",
+    "glb_GN",
     "global_img_feature_extensor",
+    *(f"img_projection.{number}" for number in (0, 2)),
+    "sub_GN",
     "sub_img_feature_extensor",
     "transformer.wte.new_embedding",
 )

@@ -13,6 +13,7 @@ from penstock.errors import InvalidRequest, StartupError
 from penstock.media.words import WORDS
 from penstock.model.image_facts import (
     SOFT_TOKENS,
+    BarredImages,
     CanvasImages,
     FittedImages,
     NaflexImages,
@@ -55,6 +56,7 @@ _CHANGES: dict[type, dict[str, str]] = {
     SlicedImages: {"slice_mode": "split", "max_slice_nums": "most"},
     PooledImages: {"max_soft_tokens": "most"},
     SheetImages: {"dynamic_hd": "most"},
+    BarredImages: {"num_crops": "most"},
     OverlappingImages: {"max_crops": "most"},
     ScannedImages: {
         "do_pan_and_scan": "scan",

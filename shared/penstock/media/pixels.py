@@ -13,6 +13,7 @@ import numpy as np
 from penstock.media import overlaps, sheets
 from penstock.model.image_facts import (
     AnyresImages,
+    BarredImages,
     DocumentImages,
     NaflexImages,
     OverlappingImages,
@@ -135,15 +136,12 @@ def _on_sheet(
     if grid is None or grid.dtype != np.int32 or grid.shape != (2,) or len(pixels) != 1:
         raise ValueError("a prepared picture on a sheet is one, and has a grid of two int32")
     rows, columns = (int(count) for count in grid)
-    below, right = rows * image.tile - pixels.shape[1], columns * image.tile - pixels.shape[2]
-    if min(rows, columns) < 1 or rows * columns > image.most or min(below, right) < 0:
-        raise ValueError(
-            f"a prepared picture's sheet has 1 to {image.most} tiles, and is as large as it"
-        )
-    sheet = np.pad(pixels[0], ((0, below), (0, right), (0, 0)), constant_values=sheets.WHITE)
+    bars = sheets.bars(image, pixels.shape[1:3], (rows, columns))
+    sheet = np.pad(pixels[0], (*bars, (0, 0)), constant_values=sheets.WHITE)
+    seen = sheet if isinstance(image, BarredImages) else pixels[0]
     return {
         "pixel_values": _tiles_of_sheet(_numbers(sheet, image.pixels), image.tile),
-        "image_size": np.array(pixels.shape[1:3], np.int32),
+        "image_size": np.array(seen.shape[:2], np.int32),
         "tile_grid": grid,
     }
 

@@ -35,6 +35,7 @@ from penstock.media.layout import (
 from penstock.media.pixels import GRID, LARGE, PIXELS, SHAPES, SIZE
 from penstock.model.image_facts import (
     AnyresImages,
+    BarredImages,
     CanvasImages,
     DocumentImages,
     FittedImages,
@@ -94,7 +95,7 @@ def prepare(image: ImagePreparation, picture: Image.Image) -> dict[str, np.ndarr
         case TwofoldImages():
             return _twofold(image, picture)
         case SheetImages():
-            shown = _resized(picture, sheets.inner(image, _size(picture)), image.pixels)
+            shown = _on_sheet(image, picture)
             form = np.array(sheets.grid(image, _size(picture)), np.int32)
             return {PIXELS: shown[None], GRID: form}
         case AnyresImages():
@@ -288,6 +289,16 @@ def _overlapping(image: OverlappingImages, picture: Image.Image) -> dict[str, np
     shown = overlaps.resized(given, overlaps.cut_size(image, crops))
     tiles = np.stack([whole, *overlaps.cut(image, shown, crops)])
     return {PIXELS: tiles, GRID: np.array(crops, np.int32)}
+
+
+def _on_sheet(image: SheetImages, picture: Image.Image) -> np.ndarray:
+    """The picture without the white around it. Phi-3-vision resizes a high one as if it lay on its
+    side, by which some bytes differ."""
+    size = sheets.inner(image, _size(picture))
+    if not isinstance(image, BarredImages) or picture.width >= picture.height:
+        return _resized(picture, size, image.pixels)
+    lying = _resized(picture.transpose(Image.Transpose.TRANSPOSE), size[::-1], image.pixels)
+    return np.ascontiguousarray(lying.transpose(1, 0, 2))
 
 
 def _document(image: DocumentImages, picture: Image.Image) -> dict[str, np.ndarray]:

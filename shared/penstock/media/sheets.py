@@ -1,8 +1,9 @@
-"""Phi-4-multimodal's sheets: a picture, in its proportions, at the top left of a white sheet of
-square tiles, which is followed by the whole sheet as one tile.
+"""Sheets of square tiles on which a picture lies in its proportions, followed by the whole sheet as
+one tile: Phi-4-multimodal's, with the picture at the top left, and Phi-3-vision's, whose longer
+side the picture fills.
 
-The rules are those of transformers' image processor, down to how they round. Sizes are (height,
-width), pixels.
+The rules are those of transformers' image processor and of the makers' of Phi-3-vision, down to how
+they round. Sizes are (height, width), pixels.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from functools import lru_cache
 
 from penstock.media.geometry import BadShape, Size
-from penstock.model.image_facts import SheetImages
+from penstock.model.image_facts import BarredImages, SheetImages
 
 SMALLEST = 10
 """Pixels that a side of the picture has on its sheet at least."""
@@ -19,10 +20,11 @@ WHITE = 255
 
 
 def grid(image: SheetImages, size: Size) -> tuple[int, int]:
-    """(rows, columns) of tiles."""
-    height, width = size
+    """(rows, columns) of tiles. Raises BadShape."""
+    barred = isinstance(image, BarredImages)
+    height, width = inner(image, size) if barred else size
     rows, columns = math.ceil(height / image.tile), math.ceil(width / image.tile)
-    if rows * columns <= image.most:
+    if barred or rows * columns <= image.most:
         return rows, columns
     return _nearest(width / height, width * height, image.tile, image.most)
 
@@ -48,6 +50,8 @@ def _forms(most: int) -> tuple[tuple[int, int], ...]:
 
 def inner(image: SheetImages, size: Size) -> Size:
     """The picture's size on its sheet. Raises BadShape."""
+    if isinstance(image, BarredImages):
+        return _filling(image, size)
     (height, width), (rows, columns) = size, grid(image, size)
     high, wide = rows * image.tile, columns * image.tile
     by_width, by_height = wide / width, high / height
@@ -61,6 +65,36 @@ def inner(image: SheetImages, size: Size) -> Size:
             f"its shorter one has less than {SMALLEST} pixels"
         )
     return found
+
+
+def _filling(image: BarredImages, size: Size) -> Size:
+    """The size at which the longer side fills as many tiles as there may be."""
+    height, width = size
+    ratio = max(size) / min(size)
+    along = 1
+    while (along + 1) * math.ceil((along + 1) / ratio) <= image.most:
+        along += 1
+    longer = along * image.tile
+    shorter = int(longer / ratio)
+    if not shorter:
+        raise BadShape(
+            f"it is {width} × {height}; where its longer side fills {along} tiles, its shorter one "
+            "has no pixel"
+        )
+    return (shorter, longer) if width >= height else (longer, shorter)
+
+
+def bars(image: SheetImages, size: Size, form: tuple[int, int]) -> list[tuple[int, int]]:
+    """Rows of white above and below a picture of that size on its sheet, and columns to the left
+    and right of it. form: rows and columns of tiles. Raises ValueError for a picture that doesn't
+    lie on such a sheet."""
+    missing = [count * image.tile - has for count, has in zip(form, size, strict=True)]
+    if min(form) < 1 or math.prod(form) > image.most or min(missing) < 0:
+        raise ValueError(
+            f"a prepared picture's sheet has 1 to {image.most} tiles, and is as large as it"
+        )
+    barred = isinstance(image, BarredImages)
+    return [(each // 2, each - each // 2) if barred else (0, each) for each in missing]
 
 
 def shown(size: Size, form: tuple[int, int], tile: int, patch: int) -> tuple[int, int]:
@@ -77,6 +111,9 @@ def embeddings(image: SheetImages, size: Size) -> int:
     """Embeddings of a picture. Raises BadShape."""
     form = grid(image, size)
     seen = shown(inner(image, size), form, image.tile, image.patch)
+    if isinstance(image, BarredImages):
+        side = image.tile // image.patch
+        seen = form[0] * side, form[1] * side
     return rows_of(seen, image.tile // image.patch, image.merge)
 
 

@@ -318,6 +318,15 @@ class SheetImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     most: int = 36
 
 
+class BarredImages(SheetImages, frozen=True, kw_only=True, tag="phi3_v"):
+    """Phi-3-vision's: a picture's longer side fills the sheet, and white bars fill the rest at both
+    of its sides. They are seen as the picture is.
+
+    Fields as of SheetImages."""
+
+    most: int = 16
+
+
 class WindowedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="step3p7"):
     """Step 3.7's: square windows of a picture that is large or long, each resized to one size, and
     behind them the whole as a larger square. Nothing keeps its proportions.
@@ -390,6 +399,7 @@ ImagePreparation = (
     | PooledImages
     | DocumentImages
     | SheetImages
+    | BarredImages
     | WindowedImages
     | OverlappingImages
     | TwofoldImages

@@ -171,6 +171,13 @@ class SheetProjector(msgspec.Struct, frozen=True, kw_only=True, tag="sheet"):
     technical report", 2025)."""
 
     factor: int = 2
+    whole: bool = False
+    """Whether the vectors of a square stand one after the other instead of their mean, and white
+    patches are as good as others (Phi-3-vision: Microsoft, "Phi-3 technical report", 2024)."""
+
+    def width(self, inputs: int) -> int:
+        """Numbers of a square, whose patches have so many."""
+        return inputs * self.factor**2 if self.whole else inputs
 
 
 class HalvingProjector(msgspec.Struct, frozen=True, kw_only=True, tag="halving"):

@@ -73,6 +73,7 @@ CLASSES: dict[str, dict[str, Any]] = {
         "overlap_margins": [4, 4],
         "max_crops": 8,
     },
+    "Phi3VImageProcessor": {**_CLIP, "resample": 2, "num_crops": 1, "num_img_tokens": 144},
     "Phi4MultimodalImageProcessor": _PHI4,
     "Phi4MMImageProcessor": _PHI4,
     "Step3p7ImageProcessor": {

@@ -48,7 +48,7 @@ from penstock.prepare.patch_readers import (
     paddleocr_vl,
     qwen2_vl,
 )
-from penstock.prepare.phi4_readers import PHI4, phi4_pictures, phi4_sounds
+from penstock.prepare.phi_readers import PHI4, phi3_pictures, phi4_pictures, phi4_sounds
 from penstock.prepare.picture_readers import (
     deepseek_ocr,
     deepseek_ocr2,
@@ -362,6 +362,7 @@ READERS: dict[str, Reader] = {
     "MiniMaxM3VLForConditionalGeneration": minimax_m3,
     "Mistral3ForConditionalGeneration": pixtral,
     "Molmo2ForConditionalGeneration": molmo2,
+    "Phi3VForCausalLM": phi3_pictures,
     "Phi4MultimodalForCausalLM": phi4_pictures,
     "Phi4MMForCausalLM": phi4_pictures,
     "Step3p7ForConditionalGeneration": step3p7,

@@ -34,6 +34,7 @@ from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.shared.media.media_tokenizer import JANUS, MINIMAX, STEP
 from tests.shared.media.molmo_pictures import MOLMO, MolmoPictures, MolmoProcessor
+from tests.shared.media.phi3_pictures import Phi3Pictures, Phi3Processor
 from tests.shared.media.picture_family import Family
 from tests.shared.media.processors import (
     deepseek_vl,
@@ -362,6 +363,15 @@ FAMILIES: dict[str, Family] = {
             },
         },
         phi4_multimodal,
+        "<|image|>",
+    ),
+    "phi3_v": Family(
+        "Phi3VForCausalLM",
+        lambda ids: {
+            "bos_token_id": ids["<s>"],
+            "vision_config": {"image_size": 24, "patch_size": 4},
+        },
+        lambda fast: Phi3Processor(Phi3Pictures(24, 4, 6), fast),
         "<|image|>",
     ),
     "deepseek_vl": Family(

@@ -39,6 +39,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 
 from penstock.model.image_facts import (
     AnyresImages,
+    BarredImages,
     CanvasImages,
     DocumentImages,
     FittedImages,
@@ -61,6 +62,7 @@ from tests.shared.media.kimi_vl_pictures import MEAN, STD, KimiVLPictures
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.shared.media.molmo_pictures import MolmoPictures
+from tests.shared.media.phi3_pictures import Phi3Pictures
 from tests.shared.media.phi4_pictures import Phi4Pictures
 from tests.shared.media.without_torchvision import (
     KimiPictures,
@@ -352,6 +354,14 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
     "phi4_multimodal of few tiles": (
         Phi4Pictures(tile=48, patch=12, most=5),
         SheetImages(pixels=pixels(2, HALF), tile=48, patch=12, most=5),
+    ),
+    "phi3_v": (
+        Phi3Pictures(tile=28, patch=7, most=16),
+        BarredImages(pixels=pixels(2, CLIP), tile=28, patch=7),
+    ),
+    "phi3_v of few tiles": (
+        Phi3Pictures(tile=48, patch=12, most=5),
+        BarredImages(pixels=pixels(2, CLIP), tile=48, patch=12, most=5),
     ),
     "molmo2": (
         MolmoPictures(32, 4, (2, 1), most=7),

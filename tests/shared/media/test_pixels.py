@@ -21,6 +21,7 @@ from penstock.media.sheets import shown
 from penstock.media.wire import ItemBounds, Prepare
 from penstock.model.image_facts import (
     AnyresImages,
+    BarredImages,
     DocumentImages,
     FixedImages,
     NaflexImages,
@@ -50,6 +51,9 @@ def pictures(count: int) -> Iterator[Image.Image]:
 def test_pixels_are_those_of_transformers(case: str) -> None:
     processor, preparation = CASES[case]
     for picture in pictures(part(40, 1 / 4)):
+        if isinstance(preparation, BarredImages):
+            check_bars(processor, preparation, picture)
+            continue
         if isinstance(preparation, SheetImages):
             check_sheet(processor, preparation, picture)
             continue
@@ -119,6 +123,27 @@ def check_sheet(processor: Any, image: SheetImages, picture: Image.Image) -> Non
     counted = theirs["num_img_tokens"][0] - 256 - 16 + side // 2 * (side // 2 + 1)
     laid = layout(MediaFacts(kinds={"image": own}), "image", (picture.height, picture.width))
     assert laid.rows == counted
+
+
+def check_bars(processor: Any, image: BarredImages, picture: Image.Image) -> None:
+    """The tiles are the slow processor's to the bit; the whole is made smaller in another order of
+    sums."""
+    own = KindFacts(preparation=image, placeholder="<image>", token="<image>", token_id=1)
+    theirs = processor(picture)
+    (pixels,), (size,) = theirs["pixel_values"], theirs["image_sizes"]
+    ours = inputs(image, prepare(image, picture))
+    assert (tuple(ours["image_size"]), tuple(ours["tile_grid"] * image.tile)) == (size, size)
+    assert np.array_equal(ours["pixel_values"][1:], pixels[1:]), picture.size
+    assert np.abs(ours["pixel_values"][0] - pixels[0]).max() < 1e-5
+    laid = layout(MediaFacts(kinds={"image": own}), "image", (picture.height, picture.width))
+    assert [laid.rows] == theirs["num_img_tokens"]
+
+
+@pytest.mark.parametrize("width", [1, 3000])
+def test_a_strip_that_would_have_no_width_is_refused(width: int) -> None:
+    _, preparation = CASES["phi3_v"]
+    with pytest.raises(BadShape, match="fills 16 tiles, its shorter one has no pixel"):
+        prepare(preparation, Image.new("RGB", (width, 3001 - width)))
 
 
 @pytest.mark.parametrize(

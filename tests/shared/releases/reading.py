@@ -33,7 +33,6 @@ NOT_SERVED = {
     "copy/llama3_2_11b_vision",
     "copy/llama3_2_90b_vision",
     "copy/llava_v1.5_7b",
-    "copy/phi3_v",
     "copy/phi3small",
     "moonshotai/Kimi-K3",
 }

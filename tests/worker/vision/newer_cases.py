@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.model.image_facts import (
     AnyresImages,
+    BarredImages,
     CanvasImages,
     DocumentImages,
     NaflexImages,
@@ -109,6 +110,13 @@ def with_clip(config: Any) -> Any:
     from tests.worker.vision.pages_model import PagesModel
 
     return PagesModel(config, CLIP)
+
+
+def with_bars(config: Any) -> Any:
+    """Phi-3-vision, of the configuration of LLaVA."""
+    from tests.worker.vision.phi3_model import Phi3V
+
+    return Phi3V(config)
 
 
 NEWER: dict[str, Case] = {
@@ -301,6 +309,22 @@ NEWER: dict[str, Case] = {
         SheetImages(pixels=msgspec.structs.replace(COLOURS, resample=2), tile=16, patch=4),
         make_sheets,
         "Phi4MultimodalForCausalLM",
+    ),
+    "phi3-v": Case(
+        "Llava",
+        {
+            "text_config": WIDE
+            | {
+                "class": "Phi3Config",
+                "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+            },
+            "vision_config": SEES
+            | {"class": "CLIPVisionConfig", "image_size": 16, "patch_size": 4},
+            "image_token_index": PLACEHOLDER,
+        },
+        BarredImages(pixels=msgspec.structs.replace(COLOURS, resample=2), tile=16, patch=4, most=5),
+        with_bars,
+        "Phi3VForCausalLM",
     ),
     "qianfan-ocr": Case(
         "QianfanOCR",

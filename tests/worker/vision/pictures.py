@@ -254,6 +254,11 @@ def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, Any]:
     to be cut off."""
     if model.config.model_type == "phi4_multimodal":
         return of_sheets(model, [each.inputs for each in shown])
+    if "Phi3V" in type(model).__name__:
+        return {
+            "pixel_values": [torch.from_numpy(each.inputs["pixel_values"]) for each in shown],
+            "forms": [each.inputs["tile_grid"].tolist() for each in shown],
+        }
     if "pooled" in shown[0].inputs:
         named = ("pixel_values", "pooled", "marks")
         return {key: [torch.from_numpy(each.inputs[key]) for each in shown] for key in named}

@@ -66,8 +66,13 @@ def of_sheets(model: Any, inputs: Sequence[Mapping[str, np.ndarray]]) -> dict[st
 
 
 def rows_of_sheets(model: Any, rows: int, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """transformers' rows of pictures, [rows, hidden]."""
+    """The rows of a picture, [rows, hidden], of transformers' model, or of the slow one of
+    Phi-3-vision."""
+    if "forms" in given:
+        ((pixels, form),) = zip(given["pixel_values"], given["forms"], strict=True)
+        found: torch.Tensor = model.rows(pixels, form)
+        return found
     tokens = torch.full((1, rows), model.config.vision_config.image_token_id)
     extended = model.model.embed_tokens_extend.image_embed
-    found: torch.Tensor = extended(tokens, model.model.embed_tokens(tokens), **given)[0]
+    found = extended(tokens, model.model.embed_tokens(tokens), **given)[0]
     return found

@@ -43,6 +43,7 @@ QUICK = (
     "janus",
     "deepseek-ocr",
     "deepseek-ocr2",
+    "phi3-v",
     "phi4-multimodal",
     "step-3.7",
     "molmo2",

@@ -1,5 +1,5 @@
 """How pictures and sounds are prepared for Phi-4-multimodal, by transformers' files and the
-makers', which have one file of settings for both."""
+makers', which have one file of settings for both; and pictures for Phi-3-vision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from penstock.families import hub_reading as hub
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import AudioSpec
-from penstock.model.image_facts import SheetImages
+from penstock.model.image_facts import BarredImages, SheetImages
 from penstock.model.media_facts import KindFacts
 from penstock.model.sound_facts import HammingMel
 from penstock.prepare.image_processor import ImageSettings, pixels_of
@@ -21,6 +21,8 @@ from penstock.prepare.sounds import check_known
 
 IMAGE_TOKEN, AUDIO_TOKEN = 200_010, 200_011
 """Ids of the tokens that stand for pictures and for sounds, where config.json doesn't say."""
+PHI3_TOKEN = "<|image|>"
+"""What stands for a picture, in the tokenizer of Phi-3-vision."""
 PHI4 = ("Phi4MultimodalFeatureExtractor", "Phi4MMAudioFeatureExtractor")
 """Classes of feature extractors: transformers' and the makers'."""
 _DEFAULTS: dict[str, Any] = {
@@ -66,6 +68,25 @@ def phi4_pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) 
     image = SheetImages(pixels=pixels, tile=tile, patch=patch, most=most)
     token, token_id = tokens.within("vision_config", "image_token_id", IMAGE_TOKEN)
     return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
+def phi3_pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """The makers' processor tokenises what stands between pictures by itself, each part with BOS in
+    front, so that BOS follows every picture. A tile's size is a constant of their code."""
+    vision = config.section("vision_config").completed(image_size=336, patch_size=14)
+    tile, patch = vision.integer("image_size"), vision.integer("patch_size")
+    if not 1 <= patch <= tile:
+        raise vision.wrong("patch_size", f"1 to {tile} pixels")
+    most = settings.integer("num_crops")
+    if not 1 <= most <= MAX_TILES:
+        raise settings.wrong("num_crops", f"1 to {MAX_TILES} tiles")
+    image = BarredImages(pixels=pixels_of(settings), tile=tile, patch=patch, most=most)
+    hub.only(settings, num_img_tokens=(tile // patch // image.merge) ** 2)
+    token, token_id = tokens.called(PHI3_TOKEN)
+    begin, _ = tokens.named("bos_token_id")
+    return KindFacts(
+        preparation=image, placeholder=token, token=token, token_id=token_id, behind=begin
+    )
 
 
 _HARMLESS = (
