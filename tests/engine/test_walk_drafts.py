@@ -4,6 +4,7 @@ at any moment of everything else that happens."""
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -50,6 +51,14 @@ class DraftWalker(Walker):
     def _drafts(self, most: int) -> tuple[int, int]:
         drafted = most if self.choose.whole(0, 2) else self.choose.whole(0, most)
         return drafted, self.choose.whole(0, drafted)
+
+    def _ends(self) -> dict[str, Any]:
+        """Somebody claims to know some outputs, which are drafted from their first step on."""
+        ends = super()._ends()
+        if self.choose.whole(0, 4) == 0:
+            most = min(self.choose.whole(1, 24), self.h.facts.max_prediction)
+            ends |= {"prediction": [7] * most, "claimed": True}
+        return ends
 
     def _pool_size(self) -> int:
         states = state_of(self.h.kv_groups)

@@ -41,8 +41,10 @@ def make_runner(
     observer: Observer | None = None,
     grammars: SlotGrammars | None = None,
     proposer: Callable[[Slots], Proposer] | None = None,
+    ends: Sequence[int] = (),
     more: Sequence[StepFeature] = (),
 ) -> StepRunner:
+    """ends: ids before which drafts end."""
     config: ModelConfig = model.config
     bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, max_tokens)
     if isinstance(model, CPUModel):
@@ -54,7 +56,7 @@ def make_runner(
             slots_,
             observer=observer,
             grammars=grammars,
-            drafting=None if proposer is None else Drafting(slots_, proposer(slots_)),
+            drafting=None if proposer is None else Drafting(slots_, proposer(slots_), ends=ends),
             more=more,
         )
     shape = CacheShape.of(config, block_size, model.embedding.dtype)
@@ -67,7 +69,7 @@ def make_runner(
         threads=threads,
         observer=observer,
         grammars=grammars,
-        drafting=None if proposer is None else Drafting(slots_, proposer(slots_)),
+        drafting=None if proposer is None else Drafting(slots_, proposer(slots_), ends=ends),
         more=more,
     )
 
@@ -78,7 +80,7 @@ class Job:
 
     index: in its request.  grammar: number of a compiled one.  steps: that it was in.
     media: of the prompt.  whole_spans: whether no step may end within a span of it.
-    prediction, scope: see NewSequence.  drafted, kept: tokens, in all steps.
+    prediction, claimed, scope: see NewSequence.  drafted, kept: tokens, in all steps.
     adapter: digest of a loaded one.  pooling: what it is asked for in place of a token; vectors:
     what that gave.
     """
@@ -101,6 +103,7 @@ class Job:
     media: Media | None = None
     whole_spans: bool = False
     prediction: list[int] = field(default_factory=list)
+    claimed: bool = False
     scope: bytes = b""
     drafted: int = 0
     kept: int = 0
@@ -216,6 +219,7 @@ class Driver:
                         media=job.media,
                         draft_scope=job.scope,
                         prediction=job.prediction,
+                        claimed=job.claimed,
                         adapter=job.adapter,
                         pooling=job.pooling,
                     )

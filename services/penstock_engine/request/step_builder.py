@@ -274,5 +274,6 @@ def _in_full(sequence: Sequence) -> NewSequence:
         media=None if sequence.request.media is None else sequence.request.media.media,
         draft_scope=sequence.request.draft_scope,
         prediction=sequence.request.prediction.tolist(),
+        claimed=sequence.request.claimed,
         adapter="" if sequence.request.adapter is None else sequence.request.adapter.digest,
     )

@@ -34,11 +34,11 @@ class Drafter:
         slots: list[int] = []
         offers: list[Offer] = []
         for slot, (sequence, _, end, _) in list(builder.items.items()):
-            drafts = sequence.drafts
-            if drafts is None or not drafts.hoped or builder.starts(sequence):
-                continue
             if sequence.request.claimed:
                 self._draft_claimed(slot, builder)
+                continue
+            drafts = sequence.drafts
+            if drafts is None or not drafts.hoped or builder.starts(sequence):
                 continue
             # While a step is under way for it, what is known of its proposals is one step old.
             proposed = drafts.hoped if sequence.progress.in_flight else drafts.proposed
@@ -61,9 +61,7 @@ class Drafter:
 
     def wants_proposed(self, builder: StepBuilder) -> bool:
         """Whether it is worth the worker's time to say what could be drafted after the step."""
-        if self._state.draft_policy.wants_proposed(len(builder.items)):
-            return True
-        return any(sequence.request.claimed for sequence, *_ in builder.items.values())
+        return self._state.draft_policy.wants_proposed(len(builder.items))
 
     def rests(self, builder: StepBuilder) -> bool:
         """Whether a draft model or head had better not follow the step's sequences. See Plan."""
@@ -83,6 +81,8 @@ class Drafter:
         pays."""
         sequence, _, end, _ = builder.items[slot]
         request = sequence.request
+        if builder.starts(sequence) and sequence.reports_prompt:
+            return  # Its prompt's log-probabilities are computed apart from what is sampled.
         rest = len(request.prediction) - (end - len(request.prompt_token_ids))
         most = self._most(sequence, end, min(rest, MAX_CLAIMED, builder.left))
         if most > 0:
@@ -99,7 +99,9 @@ class Drafter:
         count = most - end
         if count > 0:
             more = table.grow(cache, most)
-            builder.draft(slot, count, joined(new_blocks, more, len(table.held)))
+            if not builder.starts(sequence):  # Else the worker gets the whole table.
+                new_blocks = joined(new_blocks, more, len(table.held))
+            builder.draft(slot, count, new_blocks)
 
 
 class NoDrafter(Drafter):

@@ -125,7 +125,7 @@ class StepLessons:
         if kept and not drafted:
             self._policy.charge(sequence, 0, kept, 0)  # Tokens that the step went on to.
         if drafts is None:
-            if not outcome.proposed:
+            if not (outcome.proposed or drafted):
                 return
             drafts = sequence.drafts = SequenceDrafts(_kind(sequence.request))
         if step.wants_proposed:

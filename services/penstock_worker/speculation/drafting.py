@@ -99,9 +99,17 @@ class Drafting(StepFeature):
         self._together = together
         self.wants_proposed = True
         """Whether the latest plan's results are to say what could be drafted next."""
+        self._claims: dict[int, list[int]] = {}
+        """Outputs that somebody claims, by slot."""
 
     def take(self, plan: Plan) -> None:
         self.wants_proposed = plan.wants_proposed
+        for slot in plan.released:
+            self._claims.pop(slot, None)
+        for new in plan.admitted:
+            like = [] if new.like is None else self._claims.get(new.like, [])
+            if claim := new.prediction if new.claimed else like:
+                self._claims[new.slot] = claim
         self.proposer.take(plan)
 
     def fetched(self, message: FetchKV) -> None:
@@ -114,13 +122,14 @@ class Drafting(StepFeature):
         self.proposer.undo(scheduled)
 
     def reset(self) -> None:
+        self._claims.clear()
         self.proposer.reset()
 
     def drafts(self, scheduled: Sequence[SlotWork]) -> Drafts:
         """Returns what is computed after these works. A failure of the proposer costs its drafts,
         and no slot anything."""
         try:
-            proposed = self.proposer.propose(scheduled)
+            proposed = self._proposed(scheduled)
         except Exception:
             if self._together:
                 raise  # The other ranks compute theirs.
@@ -164,17 +173,32 @@ class Drafting(StepFeature):
         drafts: dict[int, Sequence[int]] = {}
         for work, ids in zip(scheduled, proposed, strict=True):
             ends = work.start + work.count == len(self._slots[work.slot].token_ids)
-            fitting = self._likely(ids)[: max(0, min(work.draft, room))]
+            fitting = self._likely(work.slot, ids)[: max(0, min(work.draft, room))]
             if fitting and ends:
                 drafts[work.slot] = fitting
                 room -= len(fitting)
         return drafts
 
-    def _likely(self, ids: list[int]) -> list[int]:
-        """Returns the ids before the first one after which nothing would be wanted. Tokens of a
-        request's prediction may be none of the model's."""
+    def _proposed(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
+        if not self._claims:
+            return self.proposer.propose(scheduled)
+        claimed = [self._claimed(work) for work in scheduled]
+        return proposed_otherwise(self.proposer, scheduled, claimed)
+
+    def _claimed(self, work: SlotWork) -> list[int]:
+        """Returns what the output that somebody claims goes on with: it is to be checked, whatever
+        else is more likely."""
+        slot, claim = self._slots[work.slot], self._claims.get(work.slot, [])
+        emitted = len(slot.token_ids) - slot.num_prompt
+        return claim[emitted : emitted + work.draft]
+
+    def _likely(self, slot: int, ids: list[int]) -> list[int]:
+        """Returns the ids before the first one after which nothing would be wanted; a claimed
+        output may go on after such a token. Tokens of a request's prediction may be none of the
+        model's."""
+        ends = () if slot in self._claims else self._ends
         vocab = self._slots.bounds.vocab
         for at, token in enumerate(ids):
-            if token in self._ends or not 0 <= token < vocab:
+            if token in ends or not 0 <= token < vocab:
                 return ids[:at]
         return ids

@@ -289,10 +289,8 @@ class LookupProposer(Proposer):
         if work.start + work.count < len(self._slots[work.slot].token_ids):
             return []
         followed = self._followed[work.slot]
-        # Of what is claimed, more is asked for than others may have.
-        most = work.draft if followed.prediction else min(work.draft, self._most)
-        guessed = not self._together and followed.guessed_at == followed.known
-        if guessed and most <= self._most:
+        most = min(work.draft, self._most)
+        if not self._together and followed.guessed_at == followed.known:
             return followed.guess[:most]
         return self._look_up(followed, most)
 

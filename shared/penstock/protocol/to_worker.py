@@ -211,6 +211,9 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     prediction: list[int] = []
     """Token ids that its output is expected to resemble; empty for none, and in a sequence that is
     like another."""
+    claimed: bool = False
+    """Whether `prediction` is what somebody claims its output to be: then all drafts are taken from
+    it. False in a sequence that is like another."""
 
 
 class SlotWork(msgspec.Struct, frozen=True, array_like=True):

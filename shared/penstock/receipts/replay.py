@@ -113,8 +113,14 @@ class Replay:
 
     async def _position(self, claimed: Claimed, at: int) -> Place | None:
         said = claimed.output[at]
-        # A stop string would need the text before, and ends nothing that goes on.
-        params = msgspec.structs.replace(claimed.params, stop=None)
+        # A stop string would need the text before, and ends nothing that goes on. Nothing after
+        # this token is wanted, so nothing is drafted either.
+        params = msgspec.structs.replace(
+            claimed.params,
+            stop=None,
+            max_tokens=at + 1,
+            min_tokens=min(claimed.params.min_tokens, at + 1),
+        )
         generation = await self._client.submit(
             claimed.prompt,
             params,

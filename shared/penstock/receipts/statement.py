@@ -99,9 +99,12 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if unknown:
             raise InvalidRequest(f"the receipt has the parameter {unknown[0][:40]!r}, unknown here")
         try:
-            params = msgspec.convert(self.params, SamplingParams, str_keys=True)
             return [
-                msgspec.structs.replace(params, seed=each.seed, max_tokens=each.max_tokens)
+                msgspec.convert(
+                    {**self.params, "seed": each.seed, "max_tokens": each.max_tokens},
+                    SamplingParams,
+                    str_keys=True,
+                )
                 for each in self.prompts
             ]
         except (ValueError, RecursionError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Driver, Job, make_runner
 from tests.worker.forward.test_cpu_forward import BASE
 from tests.worker.grammar.grammar_tools import EVEN, Evens, compile_now
-from tests.worker.speculation.drafted_jobs import Oracle, jobs
+from tests.worker.speculation.drafted_jobs import WANTED, Oracle, jobs
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -51,12 +51,15 @@ def run(
     proposer: Proposes = lambda slots: Proposer(),
     *,
     threads: int = 1,
+    ends: Sequence[int] = (),
     **whims: int,
 ) -> list[Job]:
     grammars = SlotGrammars(Evens(BASE.vocab_size), budget=60)
     assert compile_now(grammars, 1, EVEN) is None
     try:
-        runner = make_runner(model, grammars=grammars, threads=threads, proposer=proposer)
+        runner = make_runner(
+            model, grammars=grammars, threads=threads, proposer=proposer, ends=ends
+        )
         return Driver(runner, **whims).run(wanted)
     finally:
         grammars.close()
@@ -111,6 +114,31 @@ def test_what_is_looked_up(model: DecoderModel | CPUModel, alone: list[Job], met
     found = run(model, known, one_after_another, draft=6, budget=200)
     same(found, alone * 3)
     assert sum(job.kept for job in found[14:]) > 7 * 12
+
+
+def test_a_claimed_output_is_drafted_past_its_ends(
+    model: DecoderModel | CPUModel, alone: list[Job]
+) -> None:
+    """Some are ids at which other sequences end, and somebody else would draft something else."""
+    claimed = jobs()
+    for job, true in zip(claimed, alone, strict=True):
+        job.prediction, job.claimed = true.tokens, True
+    ends = {true.tokens[at] for true in alone for at in (4, 11)}
+    found = run(model, claimed, lambda slots: SaysItAgain(slots, []), ends=[*ends], draft=11)
+    same(found, alone)
+    assert [job.steps for job in found] == [2] * len(found)
+    assert [job.kept for job in found] == [WANTED - 2] * len(found)
+
+
+@pytest.mark.parametrize("at", [0, 1, 12, WANTED - 1])
+def test_a_claim_that_is_wrong_changes_nothing(
+    model: DecoderModel | CPUModel, alone: list[Job], at: int
+) -> None:
+    claimed = jobs()
+    for job, true in zip(claimed, alone, strict=True):
+        wrong = [*true.tokens[:at], true.tokens[at] ^ 1, *true.tokens[at + 1 :]]
+        job.prediction, job.claimed = wrong, True
+    same(run(model, claimed, draft=11), alone)
 
 
 class SaysItAgain(Oracle):
