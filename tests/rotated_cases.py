@@ -147,6 +147,7 @@ EACH = (
     "tests/system/test_killed_gateways.py",
     "tests/system/test_library.py",
     "tests/system/test_live_audit.py",
+    "tests/system/test_makers_chat.py",
     "tests/system/test_metrics.py",
     "tests/system/test_molmo_chat.py",
     "tests/system/test_phi3_chat.py",

@@ -35,6 +35,17 @@ def write_folder(
     return folder
 
 
+def of_user(*parts: Any) -> list[dict[str, Any]]:
+    """A conversation of one turn. parts: texts and pictures."""
+    content = [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image_pil", "image_pil": part}
+        for part in parts
+    ]
+    return [{"role": "user", "content": content}]
+
+
 def continued(model: Any, given: Mapping[str, Any], count: int) -> tuple[list[int], list[int]]:
     """(the prompt's ids, so many tokens, the likeliest each, that come after it)."""
     import torch

@@ -12,7 +12,7 @@ from penstock import LLM, SamplingParams
 from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.media.phi3_pictures import MARK, Phi3Pictures, Phi3Processor
 from tests.shared.media.pictures import picture
-from tests.system.hub_folders import write_folder
+from tests.system.hub_folders import of_user, write_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -72,17 +72,8 @@ def test_chats_with_pictures(tmp_path: Path) -> None:
     folder = tmp_path / "phi3"
     model, shown, small = write_phi3(folder), picture(70, 40), picture(20, 30, seed=1)
 
-    def asked(*parts: Any) -> list[dict[str, Any]]:
-        content = [
-            {"type": "text", "text": part}
-            if isinstance(part, str)
-            else {"type": "image_pil", "image_pil": part}
-            for part in parts
-        ]
-        return [{"role": "user", "content": content}]
-
-    one = asked(shown, "what is it")
-    three = asked(shown, small, "and", shown, "all")
+    one = of_user(shown, "what is it")
+    three = of_user(shown, small, "and", shown, "all")
     sampling = SamplingParams(temperature=0.0, max_tokens=WANTED, ignore_eos=True)
     settings: dict[str, Any] = {"max_model_len": 512, "num_kv_blocks": 96, "dtype": "float32"}
     with LLM(str(folder), cache_dir=str(tmp_path / "cache"), **settings) as llm:

@@ -1,5 +1,5 @@
-"""Names of the tensors of DeepSeek-VL's and Janus's projectors, of DeepSeek-VL's second tower, and
-of a product in Janus's layers, and ours."""
+"""Names of the tensors of DeepSeek-VL's and Janus's projectors, of DeepSeek-VL's second tower, of a
+product in Janus's layers, and of what follows these in its makers' files, and ours."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _OF_ALIGNER = {
     "linear2": "projector.2",
     "fc1": "projector.1",
     "hidden_layers.0": "projector.2",
+    "layers.0": "projector.1",  # the makers count modules
+    "layers.2": "projector.2",
     "vision_proj": "projector.own",
     "high_res_vision_proj": "projector.beside",
     "proj": "projector.out",
@@ -27,9 +29,15 @@ _OUTPUT = re.compile(
 )
 
 
+_OUTSIDE = re.compile(r"^vision_model\.vision_tower\.(norm|attn_pool)\.(.+)$")
+"""What stands behind the layers of the makers' tower."""
+
+
 def of_aligner(name: str) -> str | None:
     """Returns our name for a tensor; None for another. An unknown name stays as it is, without its
     prefix."""
+    if (outside := _OUTSIDE.match(name)) is not None:
+        return f"{'last_norm' if outside[1] == 'norm' else 'head'}.{outside[2]}"
     if (output := _OUTPUT.match(name)) is not None:
         return f"layers.{output[1]}.out_proj.{output[2]}"
     if (large := _LARGE.match(name)) is not None:

@@ -14,7 +14,7 @@ from penstock_worker.vision.sheets import of_sheet
 
 _TOWER = re.compile(
     r"^(?:model\.)?"
-    rf"(?:{SHEET_TOWER}|vision_tower\.vision_model|vision_tower|vision_model\.vision_model|vision_model|vision_encoder|visual\.vision_model|visual)\."
+    rf"(?:{SHEET_TOWER}|vision_tower\.vision_model|vision_tower|vision_model\.vision_model|vision_model\.vision_tower|vision_model|vision_encoder|visual\.vision_model|visual)\."
 )
 _PROJECTOR = re.compile(
     r"^(?:model\.)?(?:multi_modal_projector|vision_projection|mlp_AR|mlp1|mm_projector|projector|connector|merger|embed_vision|vision_embedder)\."

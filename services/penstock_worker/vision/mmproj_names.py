@@ -107,6 +107,8 @@ class MmprojNames:
             self._whole["v.position_embd.weight"] = "positions_before_class"
         if kind == "kimik25":
             self._whole["v.position_embd.weight"] = "position_grid"
+        if kind == "janus_pro":
+            self._modules["mm.1"] = "projector.2"
         if kind == "step3vl":
             self._modules |= {"mm.0": "projector.halving.0", "mm.1": "projector.halving.1"}
         if kind == "minicpmv4_6":

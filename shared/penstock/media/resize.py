@@ -123,7 +123,8 @@ def _filled(pixels: np.ndarray, size: Size) -> np.ndarray:
 def _fixed(image: FixedImages, picture: Image.Image) -> np.ndarray:
     target = image.height, image.width
     if image.fitted:
-        inner = _within_square(picture, image.height, image.fitted, image.pixels)
+        down = image.fitted_down
+        inner = _within_square(picture, image.height, image.fitted, image.pixels, down=down)
         return np.asarray(_square(inner, _background(image.pixels)))
     if image.squared:
         picture = _square(picture, _background(image.pixels))
@@ -152,10 +153,15 @@ def _twofold(image: TwofoldImages, picture: Image.Image) -> dict[str, np.ndarray
     return {PIXELS: small[None], LARGE: np.asarray(large)[None]}
 
 
-def _within_square(picture: Image.Image, side: int, least: int, pixels: Pixels) -> Image.Image:
-    """The picture, resized to fill a square one way. least: pixels of its shorter side."""
-    scale = side / max(picture.size)
-    high, wide = (max(round(length * scale), least) for length in _size(picture))
+def _within_square(
+    picture: Image.Image, side: int, least: int, pixels: Pixels, *, down: bool = False
+) -> Image.Image:
+    """The picture, resized to fill a square one way. least: pixels of its shorter side.  down:
+    whether its sides are rounded down."""
+    longest = max(picture.size)
+    scale = side / longest
+    exact = [length / longest * side if down else length * scale for length in _size(picture)]
+    high, wide = (max(int(each) if down else round(each), least) for each in exact)
     return Image.fromarray(_resized(picture, (high, wide), pixels))
 
 

@@ -42,6 +42,9 @@ class FixedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     """Pixels that a side has at least, of a picture that is resized, in proportion, to fill a
     square one way, with bars in the colour of the mean the other (DeepSeek-VL, Janus); 0: it
     isn't."""
+    fitted_down: bool = False
+    """Whether the sides of such a picture are rounded down (Janus's makers), and not to the
+    nearest."""
 
 
 class TwofoldImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="deepseek_vl"):

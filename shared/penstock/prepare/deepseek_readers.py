@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.families.vision.multi_modality import DRAWS, tower_settings
 from penstock.formats.fields import Fields
 from penstock.model.image_facts import FixedImages, TwofoldImages
 from penstock.model.media_facts import KindFacts
@@ -13,6 +14,10 @@ from penstock.prepare.media_tokens import MediaTokens
 
 BEGIN, END = "<begin_of_image>", "<end_of_image>"
 """Around Janus's embeddings."""
+SMALLEST_SIDE = 14
+"""Pixels that a side has at least, where settings don't say."""
+PLACEHOLDER = "<image_placeholder>"
+"""What stands for a picture, in the makers' tokenizers."""
 
 
 OF_MEAN = ("background_color", "high_res_background_color")
@@ -36,6 +41,31 @@ def janus(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindF
     for text in (BEGIN, END):
         tokens.check(text)
     found = deepseek_vl(settings, config, tokens)
+    return msgspec.structs.replace(found, before=BEGIN, behind=END)
+
+
+def multi_modality(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """The makers' own settings of Janus and DeepSeek-VL, whose text has nothing around a picture's
+    embeddings."""
+    settings.ignore(*OF_MEAN, "size")
+    tower = tower_settings(config)
+    side, patch = tower.integer("image_size"), tower.integer("patch_size")
+    if settings.integer("image_size") != side or not 1 <= patch <= side:
+        raise settings.wrong("image_size", f"what the vision tower has ({side})")
+    image = FixedImages(
+        pixels=pixels_of(settings),
+        height=side,
+        width=side,
+        rows=(side // patch) ** 2,
+        fitted=_least(settings, side),
+        fitted_down=True,
+    )
+    token, token_id = tokens.called(PLACEHOLDER)
+    found = KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    if not any(key in config for key in DRAWS):
+        return found
+    for text in (BEGIN, END):
+        tokens.check(text)
     return msgspec.structs.replace(found, before=BEGIN, behind=END)
 
 

@@ -149,7 +149,7 @@ def _decoder(fields: Fields, family: Family) -> ModelConfig:
 def towers_of(fields: Fields) -> list[TowerFamily]:
     """The families of a model that sees, hears or does both; empty for others."""
     known: tuple[Mapping[str, TowerFamily], ...] = (VISION_CLASSES, AUDIO_CLASSES)
-    of_names = ([each[name] for each in known if name in each] for name in _architectures(fields))
+    of_names = ([each[name] for each in known if name in each] for name in classes_of(fields))
     return next(filter(None, of_names), [])
 
 
@@ -191,13 +191,20 @@ def _tied_as(fields: Fields, section: Fields) -> Fields:
     return section.replaced({tied: fields.flag(tied)})
 
 
-def _architectures(fields: Fields) -> list[str]:
+CLASS_OF_TYPE = {"multi_modality": "MultiModalityCausalLM"}
+"""The class by model_type, of makers whose files may name none."""
+
+
+def classes_of(fields: Fields) -> list[str]:
     """The names of the classes that the file is for, usually one; empty: none is named."""
-    return fields.listed("architectures", str) if "architectures" in fields else []
+    if "architectures" in fields:
+        return fields.listed("architectures", str)
+    kind = CLASS_OF_TYPE.get(str(fields.values.get("model_type")))
+    return [] if kind is None else [kind]
 
 
 def _family(fields: Fields) -> Family:
-    names = _architectures(fields)
+    names = classes_of(fields)
     for name in names:
         stems = [name.removesuffix(end) for end in POOLING_CLASSES if name.endswith(end)]
         for known in (name, *(f"{stem}ForCausalLM" for stem in stems)):

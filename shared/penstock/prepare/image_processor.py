@@ -57,6 +57,7 @@ CLASSES: dict[str, dict[str, Any]] = {
     "DeepseekVLImageProcessor": _FITTED,
     "DeepseekVLHybridImageProcessor": {**_FITTED, "high_res_size": 1024},
     "JanusImageProcessor": _FITTED,
+    "VLMImageProcessor": {**_FITTED, "size": None},
     "MiniCPMV4_6ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
     "MiniMaxM3VLImageProcessor": {
         **_CLIP,

@@ -26,7 +26,13 @@ from penstock.model.audio_spec import (
 )
 from penstock.model.image_facts import FixedImages, ScannedImages, TiledImages
 from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind
-from penstock.prepare.deepseek_readers import deepseek_vl, deepseek_vl_hybrid, janus
+from penstock.prepare.deepseek_readers import (
+    deepseek_vl,
+    deepseek_vl_hybrid,
+    janus,
+    multi_modality,
+)
+from penstock.prepare.hub_config import classes_of
 from penstock.prepare.image_processor import (
     ImageSettings,
     check_all_read,
@@ -94,6 +100,7 @@ def read_media(
     config: config.json.  audio: what the model hears with.  Raises UnsupportedModel for settings
     that can't be followed.
     """
+    config = config.replaced({"architectures": classes_of(config)})
     tokenizer = Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None)
     tokens = MediaTokens(tokenizer, config)
     kinds: dict[MediaKind, KindFacts] = {}
@@ -347,6 +354,7 @@ READERS: dict[str, Reader] = {
     "DeepseekVLForConditionalGeneration": deepseek_vl,
     "DeepseekVLHybridForConditionalGeneration": deepseek_vl_hybrid,
     "JanusForConditionalGeneration": janus,
+    "MultiModalityCausalLM": multi_modality,
     "Granite4VisionForConditionalGeneration": granite4_vision,
     "InternVLForConditionalGeneration": internvl,
     "QianfanOCRForConditionalGeneration": qianfan_ocr,

@@ -30,6 +30,12 @@ from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.models.step3p7.processing_step3p7 import Step3p7Processor
 
+from tests.shared.media.janus_pictures import (
+    MARK,
+    MakersPictures,
+    MakersProcessor,
+    makers_config,
+)
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.shared.media.media_tokenizer import JANUS, MINIMAX, STEP
@@ -402,6 +408,20 @@ FAMILIES: dict[str, Family] = {
         janus,
         "<image>",
         JANUS,
+    ),
+    "janus_of_makers": Family(
+        "MultiModalityCausalLM",
+        lambda ids: makers_config() | {"gen_vision_config": {"cls": "VQ-16"}},
+        lambda fast: MakersProcessor(MakersPictures(24, 6), fast, JANUS),
+        MARK,
+        (*JANUS, MARK),
+    ),
+    "deepseek_vl_of_makers": Family(
+        "MultiModalityCausalLM",
+        lambda ids: makers_config(),
+        lambda fast: MakersProcessor(MakersPictures(24, 6), fast, ()),
+        MARK,
+        (MARK,),
     ),
     "deepseek_ocr2": Family(
         "DeepseekOcr2ForConditionalGeneration",

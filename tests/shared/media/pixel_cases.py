@@ -58,6 +58,7 @@ from penstock.model.image_facts import (
     WindowedImages,
 )
 from penstock.model.image_facts import Pixels as P
+from tests.shared.media.janus_pictures import MakersPictures
 from tests.shared.media.kimi_vl_pictures import MEAN, STD, KimiVLPictures
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
@@ -354,6 +355,12 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
     "phi4_multimodal of few tiles": (
         Phi4Pictures(tile=48, patch=12, most=5),
         SheetImages(pixels=pixels(2, HALF), tile=48, patch=12, most=5),
+    ),
+    "janus of its makers": (
+        MakersPictures(40, 8),
+        FixedImages(
+            pixels=pixels(3, HALF), height=40, width=40, rows=25, fitted=6, fitted_down=True
+        ),
     ),
     "phi3_v": (
         Phi3Pictures(tile=28, patch=7, most=16),

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 
 from penstock.families import Family
 from penstock.families.family import TowerFamily
+from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
+from penstock.prepare.hub_config import classes_of
 from tests.shared.releases.reading import READ, RELEASES, our_reading
 
 VOCABULARIES = {
@@ -123,7 +125,8 @@ def configs_of(family: Family | TowerFamily) -> list[str]:
     """Releases whose config.json is read as this family's: of a decoder, also behind a tower."""
     if isinstance(family, TowerFamily):
         classes = set(family.hub_classes)
-        return [name for name in READ if classes & set(RELEASES[name]["config"]["architectures"])]
+        fields = {name: Fields(RELEASES[name]["config"], name) for name in READ}
+        return [name for name, each in fields.items() if classes & set(classes_of(each))]
     readings = ((name, our_reading(name)) for name in READ)
     return [
         name

@@ -29,7 +29,6 @@ NOT_SERVED = {
     "copy/dbrx_132b",
     "copy/deepseek_vl2_tiny",
     "copy/internlm2_reward",
-    "copy/janus_1.3b",
     "copy/llama3_2_11b_vision",
     "copy/llama3_2_90b_vision",
     "copy/llava_v1.5_7b",

@@ -62,6 +62,13 @@ def with_two_towers(config: Any) -> Any:
     return model
 
 
+def as_makers_write(config: Any) -> Any:
+    """transformers' Janus, whose folder is written as the makers'."""
+    from tests.worker.vision.janus_files import MakersJanus
+
+    return MakersJanus(config)
+
+
 OF_DEEPSEEK: dict[str, Case] = {
     "deepseek-vl": Case("DeepseekVL", DECODER | {"vision_config": SIGLIP}, fixed(24, 16)),
     "deepseek-vl-hybrid": Case(
@@ -80,6 +87,13 @@ OF_DEEPSEEK: dict[str, Case] = {
         "DeepseekVLHybridForConditionalGeneration",
     ),
     "janus": Case("Janus", DECODER | {"vision_config": JANUS, "vq_config": DRAWS}, fixed(24, 16)),
+    "janus-of-makers": Case(
+        "Janus",
+        DECODER | {"vision_config": JANUS, "vq_config": DRAWS},
+        fixed(24, 16),
+        as_makers_write,
+        "MultiModalityCausalLM",
+    ),
     "janus-without-biases": Case(
         "Janus",
         DECODER

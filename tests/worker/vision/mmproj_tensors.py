@@ -68,6 +68,8 @@ def tensors_of(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Te
         yield _of_internvl(name), tensor
     elif kind == "llama4":
         yield _of_llama4(name), tensor
+    elif kind == "janus":
+        yield _of_janus(name), tensor
     else:
         yield name, tensor
 
@@ -177,6 +179,11 @@ def _of_llama4(name: str) -> str:
     # Older files, which are most, call the second norm so; here, those of one layer do.
     name = name.replace("vision_model.model.layers.1.post_attention_layernorm", "v.blk.1.ln2")
     return name.removeprefix("model.")
+
+
+def _of_janus(name: str) -> str:
+    """The converter counts the projector's products itself."""
+    return name.replace("aligner.fc1", "mm.0").replace("aligner.hidden_layers.0", "mm.1")
 
 
 def of_old_llava(name: str, tensor: Tensor, layers: int) -> Iterator[tuple[str, Tensor]]:

@@ -90,6 +90,8 @@ RECURRENT_HALVES = {
     "qwen3_5_text": recurrent.CONVERSIONS["qwen35"],
     "qwen3_5_moe_text": recurrent.CONVERSIONS["qwen35-moe-of-four"],
 }
+DRAWS = ("vqmodel.", "generation_aligner.", "generation_embeddings.", "generation_head.")
+"""What Janus draws with."""
 MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.3, 0.25]
 
 
@@ -119,6 +121,10 @@ def lfm2_vl(writer: Writer, config: Any) -> None:
 
 
 def llava(writer: Writer, config: Any) -> None:
+    writer.add_vision_use_gelu(config.vision_config.hidden_act == "gelu")
+
+
+def janus(writer: Writer, config: Any) -> None:
     writer.add_vision_use_gelu(config.vision_config.hidden_act == "gelu")
 
 
@@ -211,6 +217,7 @@ KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
     "deepseek_ocr": ("deepseekocr", deepseek_ocr),
     "deepseek_ocr2": ("deepseekocr2", deepseek_ocr2),
     "internvl": ("internvl", internvl),
+    "janus": ("janus_pro", janus),
     "llama4": ("llama4", llama4),
 }
 """clip.projector_type and the family's own keys, by the model_type of the whole."""
@@ -236,7 +243,10 @@ def write_keys(writer: Writer, config: Any) -> None:
     writer.add_vision_patch_size(patch)
     writer.add_vision_embedding_length(getattr(vision, "embed_dim", vision.hidden_size))
     # Of Qwen2-VL it is another size.
-    writer.add_vision_feed_forward_length(getattr(vision, "intermediate_size", vision.hidden_size))
+    usual = round(getattr(vision, "mlp_ratio", 1) * vision.hidden_size)
+    if kind != "janus_pro":
+        usual = getattr(vision, "intermediate_size", vision.hidden_size)
+    writer.add_vision_feed_forward_length(usual)
     writer.add_vision_block_count(layers_of(config))
     writer.add_vision_head_count(first_of(vision, "num_attention_heads", "num_heads"))
     writer.add_vision_attention_layernorm_eps(_eps(vision))
@@ -261,8 +271,8 @@ def write_mmproj(path: Path, theirs: Any, made: Made = Writer) -> None:
     for name, whole in _state_of(theirs):
         if "language_model" in name or "text_model" in name or name.startswith("lm_head"):
             continue
-        if ".head." in name:
-            continue  # pools, and isn't written
+        if ".head." in name or any(each in name for each in DRAWS):
+            continue  # pools, or draws, and isn't written
         for inner, tensor in tensors_of(as_released(name), whole, config):
             found = names.get_name(inner, try_suffixes=SUFFIXES) or inner
             assert found.startswith(("v.", "a.", "mm.")), name

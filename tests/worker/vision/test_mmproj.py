@@ -45,7 +45,7 @@ from penstock.model.video_facts import (
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
-from tests.shared.media.media_tokenizer import OF_VIDEOS, tokenizer
+from tests.shared.media.media_tokenizer import JANUS, OF_VIDEOS, tokenizer
 from tests.shared.tiny_models import write_gguf, write_hub_folder
 from tests.worker.driver import Driver
 from tests.worker.vision.case import all_read
@@ -112,6 +112,7 @@ PREPARED: dict[str, ImagePreparation] = {
     "minicpm-v": SlicedImages(pixels=known(3), patch=4),
     "minicpm-v-of-four": SlicedImages(pixels=known(3), patch=4, merge=2),
     "internvl": CanvasImages(pixels=known(3), tile=24, rows=4, most=6),
+    "janus": FixedImages(pixels=known(3), height=24, width=24, rows=16, fitted=14),
     "llama4-squares-of-four": FittedImages(
         pixels=msgspec.structs.replace(known(2), rounded=True), tile=32, rows=4
     ),
@@ -119,7 +120,7 @@ PREPARED: dict[str, ImagePreparation] = {
 
 
 def vocabulary() -> bytes:
-    return tokenizer().to_str().encode()
+    return tokenizer(*JANUS).to_str().encode()
 
 
 def alike(spec: VisionSpec) -> VisionSpec:

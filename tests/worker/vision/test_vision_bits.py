@@ -41,6 +41,7 @@ QUICK = (
     "deepseek-vl",
     "deepseek-vl-hybrid",
     "janus",
+    "janus-of-makers",
     "deepseek-ocr",
     "deepseek-ocr2",
     "phi3-v",

@@ -25,6 +25,7 @@ from penstock.families.vision.llava_next import LLAVA_NEXT
 from penstock.families.vision.minicpmv4_6 import MINICPMV4_6
 from penstock.families.vision.minimax_m3 import MINIMAX_M3_VISION
 from penstock.families.vision.molmo2 import MOLMO2_VISION
+from penstock.families.vision.multi_modality import MULTI_MODALITY
 from penstock.families.vision.paddleocr_vl import PADDLEOCR_VL
 from penstock.families.vision.phi3_v import PHI3_V
 from penstock.families.vision.phi4_multimodal import PHI4_MULTIMODAL
@@ -69,6 +70,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         DEEPSEEK_VL,
         DEEPSEEK_VL_HYBRID,
         JANUS,
+        MULTI_MODALITY,
         PHI3_V,
         PHI4_MULTIMODAL,
         STEP3P7_VISION,

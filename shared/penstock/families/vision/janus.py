@@ -18,6 +18,7 @@ from penstock.families.vision.reading import (
     TextHalf,
     VisionFamily,
     bounded,
+    feed_forward_of,
     heads,
     only_colours,
     patches_in_row,
@@ -54,7 +55,7 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     hub.only(section, num_image_tokens=side * side)
     tower = TowerSpec(
         hidden_size=hidden,
-        intermediate_size=_inner(section, hidden),
+        intermediate_size=feed_forward_of(section, hidden),
         num_layers=layer_count(section, "num_hidden_layers"),
         num_heads=heads(section, "num_attention_heads", hidden),
         patch=patch,
@@ -65,15 +66,6 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
         last_norm=True,
     )
     return VisionSpec(tower=tower, projector=MLPProjector(bias=True), image_size=image)
-
-
-def _inner(section: Fields, hidden: int) -> int:
-    """Outputs of a feed-forward's first product."""
-    ratio = section.number("mlp_ratio", 4.0)
-    inner = int(hidden * ratio) if 0 < ratio <= MAX_WIDTH else 0
-    if not 1 <= inner <= MAX_WIDTH:
-        raise section.wrong("mlp_ratio", f"one that gives 1 to {MAX_WIDTH}")
-    return inner
 
 
 JANUS = VisionFamily(

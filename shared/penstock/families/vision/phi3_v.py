@@ -14,7 +14,7 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.llama_relatives import PHI3
-from penstock.families.vision.reading import TextHalf, VisionFamily, clip_tower
+from penstock.families.vision.reading import TextHalf, VisionFamily, clip_tower, stated
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.projector_spec import SheetProjector
@@ -63,10 +63,7 @@ def _flat(fields: Fields) -> Fields:
 
 def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     embedding, processor = fields.section("embd_layer"), fields.section("img_processor")
-    for key, value in EMBEDDING.items():
-        if embedding.values.get(key) != value:
-            raise embedding.wrong(key, str(value).lower() if value is True else str(value))
-        embedding.ignore(key)
+    stated(embedding, **EMBEDDING)
     hub.only(processor, name="clip_vision_model", type_feature="patch")
     hub.only(processor, model_name="openai/clip-vit-large-patch14-336")
     section = section.completed(**TOWER)

@@ -196,3 +196,21 @@ def computed_layers(section: Fields, layer: int, count: int) -> int:
             f"{section.where}: the output of layer {layer} is taken, and there are {count}"
         )
     return computed
+
+
+def feed_forward_of(section: Fields, hidden: int) -> int:
+    """Outputs of a feed-forward's first product, which are mlp_ratio times as many as its
+    inputs."""
+    ratio = section.number("mlp_ratio", 4.0)
+    inner = int(hidden * ratio) if 0 < ratio <= MAX_WIDTH else 0
+    if not 1 <= inner <= MAX_WIDTH:
+        raise section.wrong("mlp_ratio", f"one that gives 1 to {MAX_WIDTH}")
+    return inner
+
+
+def stated(section: Fields, **values: Any) -> None:
+    """Raises UnsupportedModel unless the settings say all of these."""
+    for key, value in values.items():
+        if section.values.get(key) != value:
+            raise section.wrong(key, "true" if value is True else str(value))
+        section.ignore(key)

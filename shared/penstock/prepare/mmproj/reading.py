@@ -20,6 +20,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.image_facts import (
     CanvasImages,
     Colour,
+    FixedImages,
     NaflexImages,
     RowImages,
     TiledImages,
@@ -29,6 +30,10 @@ from penstock.model.media_facts import MediaFacts
 from penstock.model.projector_spec import MLPProjector, ShuffleProjector, SquareMLPProjector
 from penstock.model.tower_spec import LearnedPositions, RotaryPositions, VisionSpec
 from penstock.prepare.checkpoint import check_towers, odd_values_refused
+from penstock.prepare.deepseek_readers import BEGIN as JANUS_BEGIN
+from penstock.prepare.deepseek_readers import END as JANUS_END
+from penstock.prepare.deepseek_readers import PLACEHOLDER as JANUS_TOKEN
+from penstock.prepare.deepseek_readers import SMALLEST_SIDE
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.prepare.mmproj.deepseek_ocr import deepseek_ocr, deepseek_ocr2
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
@@ -74,6 +79,34 @@ def idefics3(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds
     )
     tokens.id_of(preparation.around)
     return vision, of_pictures(preparation, token, token, token_id)
+
+
+# mmproj files of Janus-Pro.
+
+
+def janus_pro(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    image, side = found.side()
+    tower = found.tower(
+        "layer",
+        activation=found.activation("gelu"),
+        patch_bias=True,
+        qkv_bias=found.has("v.blk.0.attn_q.bias"),
+        positions=LearnedPositions(side=side),
+        last_norm=True,
+    )
+    vision = VisionSpec(tower=tower, projector=MLPProjector(bias=True), image_size=image)
+    preparation = FixedImages(
+        pixels=found.pixels(3, HALF, HALF),
+        height=image,
+        width=image,
+        rows=side * side,
+        fitted=SMALLEST_SIDE,
+    )
+    token, token_id = tokens.id_of(JANUS_TOKEN, "<image>")
+    for text in (JANUS_BEGIN, JANUS_END):
+        tokens.id_of(text)
+    kinds = of_pictures(preparation, token, token, token_id, before=JANUS_BEGIN, behind=JANUS_END)
+    return vision, kinds
 
 
 # mmproj files of Pixtral, Mistral Small 3 and LightOnOCR.
@@ -232,6 +265,7 @@ KINDS: dict[str, MmprojKind] = {
     "gemma3nv": MmprojKind("Gemma 3n", ("gemma3n",), gemma3n, hears_unread=True),
     "gemma4v": MmprojKind("Gemma 4", ("gemma4",), gemma4, ears=gemma4_sounds),
     "gemma4uv": MmprojKind("Gemma 4 12B", ("gemma4",), gemma4_unified, ears=gemma4_unified_sounds),
+    "janus_pro": MmprojKind("Janus-Pro", ("llama",), janus_pro),
     "idefics3": MmprojKind("Idefics 3 or SmolVLM", ("llama",), idefics3),
     "pixtral": MmprojKind("Pixtral or Mistral Small 3", ("llama", "mistral"), pixtral),
     "lfm2": MmprojKind("LFM2-VL", ("lfm2", "lfm2_moe"), lfm2_vl),
