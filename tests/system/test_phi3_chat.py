@@ -79,6 +79,9 @@ def test_chats_with_pictures(tmp_path: Path) -> None:
     with LLM(str(folder), cache_dir=str(tmp_path / "cache"), **settings) as llm:
         ours = llm.chat([one, three, one], sampling)
         (text,) = llm.generate("abc", sampling)
+        numbered = "<|user|>\n<|image_1|>\nwhat is it<|end|>\n<|assistant|>\n"
+        given: Any = {"prompt": numbered, "multi_modal_data": {"image": shown}}
+        (written,) = llm.generate(given, sampling)
     fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     assert text.prompt_token_ids[0] == fast.convert_tokens_to_ids("<s>")
     processor = Phi3Processor(Phi3Pictures(TILE, PATCH, MOST), fast, begins=True)
@@ -93,6 +96,7 @@ def test_chats_with_pictures(tmp_path: Path) -> None:
         assert found.prompt_token_ids == prompt
         assert found.outputs[0].token_ids == answer_of(model, prompt, theirs)
     assert ours[2].outputs[0].token_ids == ours[0].outputs[0].token_ids
+    assert written.prompt_token_ids == ours[0].prompt_token_ids
 
 
 def answer_of(model: Any, prompt: list[int], processed: Any) -> list[int]:

@@ -56,7 +56,7 @@ def of_text(text: str, tokenizer: Tokenizer, items: PreparedItems) -> MediaPromp
     stands before the text, it has the special tokens that the text names, and no others. Raises
     InvalidRequest."""
     own = items.facts.in_front is None
-    whole = with_runs(text, items.facts, items.layouts)
+    whole = with_runs(uncounted(text, items.facts), items.facts, items.layouts)
     return placed(tokenizer.encode(whole, add_special=own), items)
 
 
@@ -109,6 +109,25 @@ def by_itself(items: PreparedItems) -> MediaPrompt:
 # what stands beside it (Gemma 3's line breaks); the embeddings' own token stands once for each run,
 # and is repeated afterwards. Both together give what transformers' processors give. Of each kind of
 # media, items stand in the prompt in the order in which they were given.
+
+
+def uncounted(text: str, facts: MediaFacts) -> str:
+    """The prompt with its placeholders instead of numbered ones. Raises InvalidRequest for numbers
+    that don't count the items in their order: what stands for an item says nothing of others."""
+    for kind, own in facts.kinds.items():
+        begin, end = own.counted
+        if not begin:
+            continue
+        pattern = re.compile(rf"{re.escape(begin)}(\d{{1,9}}){re.escape(end)}")
+        numbers = [int(number) for number in pattern.findall(text)]
+        if numbers != list(range(1, len(numbers) + 1)):
+            shown = ", ".join(map(str, numbers[:20]))
+            raise InvalidRequest(
+                f"the prompt numbers its {WORDS[kind]}s {shown}; {begin}1{end} must come first, "
+                "and each number once, in order"
+            )
+        text = own.placeholder.join(pattern.split(text)[::2])
+    return text
 
 
 def with_runs(text: str, facts: MediaFacts, layouts: Sequence[ItemLayout]) -> str:

@@ -41,6 +41,9 @@ class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
     numbered: tuple[str, str] = ("", "")
     """Text around an item's number among those of its kind in a prompt, from 0 on, which stands
     before it; two empty texts: items aren't numbered."""
+    counted: tuple[str, str] = ("", "")
+    """Text around an item's number, from 1 on, which may stand in a prompt's text instead of the
+    placeholder; two empty texts: only that may."""
     joined: bool = False
     """Whether a prompt's items see one another, whatever text stands between them (Molmo 2)."""
     shown_id: int | None = None

@@ -21,6 +21,8 @@ from penstock.prepare.sounds import check_known
 
 IMAGE_TOKEN, AUDIO_TOKEN = 200_010, 200_011
 """Ids of the tokens that stand for pictures and for sounds, where config.json doesn't say."""
+PICTURES, SOUNDS = ("<|image_", "|>"), ("<|audio_", "|>")
+"""What the makers' processors have around an item's number, in a prompt's text."""
 PHI3_TOKEN = "<|image|>"
 """What stands for a picture, in the tokenizer of Phi-3-vision."""
 PHI4 = ("Phi4MultimodalFeatureExtractor", "Phi4MMAudioFeatureExtractor")
@@ -67,7 +69,9 @@ def phi4_pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) 
     pixels = msgspec.structs.replace(pixels_of(settings), resample=BILINEAR)
     image = SheetImages(pixels=pixels, tile=tile, patch=patch, most=most)
     token, token_id = tokens.within("vision_config", "image_token_id", IMAGE_TOKEN)
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts(
+        preparation=image, placeholder=token, token=token, token_id=token_id, counted=PICTURES
+    )
 
 
 def phi3_pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
@@ -85,7 +89,12 @@ def phi3_pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) 
     token, token_id = tokens.called(PHI3_TOKEN)
     begin, _ = tokens.named("bos_token_id")
     return KindFacts(
-        preparation=image, placeholder=token, token=token, token_id=token_id, behind=begin
+        preparation=image,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        behind=begin,
+        counted=PICTURES,
     )
 
 
@@ -141,4 +150,6 @@ def phi4_sounds(
         reduced=reduced,
     )
     token, token_id = tokens.within("audio_config", "audio_token_id", AUDIO_TOKEN)
-    return KindFacts(preparation=mel, placeholder=token, token=token, token_id=token_id)
+    return KindFacts(
+        preparation=mel, placeholder=token, token=token, token_id=token_id, counted=SOUNDS
+    )

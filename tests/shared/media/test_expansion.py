@@ -16,7 +16,7 @@ from penstock.formats.fields import Fields
 from penstock.media.changes import facts_with
 from penstock.media.layout import ItemLayout, layout
 from penstock.media.pixels import inputs
-from penstock.media.prompt import ids_with_runs, with_rows, with_runs
+from penstock.media.prompt import ids_with_runs, uncounted, with_rows, with_runs
 from penstock.media.resize import prepare
 from penstock.model.image_facts import (
     ImagePreparation,
@@ -253,6 +253,23 @@ def test_ids_that_come_tokenised(tmp_path: Path) -> None:
             tokenizer.encode(prompt), facts, {mark: "image"}, layouts, tokenizer.encode
         )
         assert found == wanted
+
+
+def test_numbered_placeholders(tmp_path: Path) -> None:
+    """As Phi-3-vision's makers write them, who allow any order and a number twice."""
+    write_folder(tmp_path, FAMILIES["phi3_v"])
+    facts = facts_of(tmp_path)
+    assert facts is not None
+    text = "a <|image_1|> b <|image_2|><|image_x|> c"
+    assert uncounted(text, facts) == "a <|image|> b <|image|><|image_x|> c"
+    assert uncounted("a <|image|>", facts) == "a <|image|>"
+    for wrong in ("<|image_2|>", "<|image_2|><|image_1|>", "<|image_1|><|image_1|>"):
+        with pytest.raises(InvalidRequest, match=r"numbers its pictures .* must come first"):
+            uncounted(wrong, facts)
+    write_folder(tmp_path, FAMILIES["llava"])
+    plain = facts_of(tmp_path)
+    assert plain is not None
+    assert uncounted(text, plain) == text
 
 
 def test_as_many_placeholders_as_pictures(tmp_path: Path) -> None:
