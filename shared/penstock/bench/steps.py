@@ -26,12 +26,10 @@ READY = re.compile(r"Penstock is ready: (\S+) on (https?://\S+)$")
 LONE_REQUESTS = 12
 """Requests of the first part, which have the server to themselves."""
 
-STREAMS = (1, 2, 4, 8, 16, 32, 64)
-"""At a time, in each part."""
-
-ROUNDS = 3
-"""Times that the parts of several streams come: what else the machine did in one of them then
-weighs little."""
+SEVERAL = ((2, 4, 8, 16, 32, 64), (3, 5, 7, 13, 24, 48), (2, 6, 10, 20, 40, 64))
+"""Streams at a time, in each part of each round. What else the machine did in one of the rounds
+then weighs little. Not only powers of two: kernels compute rows in groups, and a step of five or
+seven sequences takes a tenth longer than those of four and eight tell."""
 
 SHORT = 16
 """Most tokens of a short prompt."""
@@ -84,19 +82,19 @@ def load_and_record(
 
 
 def parts(url: str, shape: LoadShape) -> list[LoadOptions]:
-    """All numbers of streams have the same time.
+    """All parts have the same time: one stream, and each of a round's parts with those of the other
+    rounds that are in its place.
 
     While many streams send long prompts, a slow machine computes hardly anything else, and what
     batches of decodes take would remain unknown: these are most of what it computes at a rate that
     it can bear. So in every other part prompts are short; in the next round they are in the others.
     """
-    each = shape.seconds / len(STREAMS)
-    lone, *several = STREAMS
-    found = [_part(url, lone, each, 0, shape)]
-    for number in range(ROUNDS):
-        for at, streams in enumerate(several):
+    each = shape.seconds / (1 + len(SEVERAL[0]))
+    found = [_part(url, 1, each, 0, shape)]
+    for number, streams in enumerate(SEVERAL):
+        for at, count in enumerate(streams):
             short = (at + number) % 2 == 1
-            found.append(_part(url, streams, each / ROUNDS, len(found), shape, short=short))
+            found.append(_part(url, count, each / len(SEVERAL), len(found), shape, short=short))
     return found
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.bench.load.options import LoadOptions
-from penstock.bench.steps import STREAMS, LoadShape, parts
+from penstock.bench.steps import SEVERAL, LoadShape, parts
 from penstock.config.settings import CacheSettings, EngineConfig
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
@@ -25,15 +25,17 @@ SLOW = StepCost(base_ms=10.0, token_ms=1.0, sequence_ms=0.6, context_ms=0.001)
 
 def test_each_number_of_streams_has_long_prompts_and_short_ones() -> None:
     found = parts("http://somewhere", SHAPE)
-    seconds = dict.fromkeys(STREAMS, 0.0)
-    for part in found:
-        assert part.max_time is not None
-        seconds[part.concurrency] += part.max_time
-    assert seconds == pytest.approx(dict.fromkeys(STREAMS, SHAPE.seconds / len(STREAMS)))
-    for streams in STREAMS[1:]:
-        longest = {part.input_tokens.high for part in found if part.concurrency == streams}
+    lone, several = found[0], found[1:]
+    places = len(SEVERAL[0])
+    for streams, each in [({1}, [lone])] + [
+        ({numbers[at] for numbers in SEVERAL}, several[at::places]) for at in range(places)
+    ]:
+        assert {part.concurrency for part in each} == streams
+        seconds = sum(part.max_time or 0.0 for part in each)
+        assert seconds == pytest.approx(SHAPE.seconds / (1 + places))
+        longest = [part.input_tokens.high for part in each]
         assert max(longest) == 512
-        assert min(longest) <= 16
+        assert each == [lone] or min(longest) <= 16
     assert len({part.seed for part in found}) == len(found)
 
 
@@ -55,10 +57,10 @@ def test_on_a_slow_machine_batches_of_decodes_are_measured(
         _simulate(part)
         found = short if part.input_tokens.high <= 16 else long
         found.update(_batches(steps, part.max_time or 0.0))
-    for batch in (2, 4, 8, 16, 32):
-        assert short[batch] >= 8, batch
+    for numbers in list(zip(*SEVERAL, strict=True))[:-1]:
+        assert sum(short[batch] for batch in set(numbers)) >= 8, numbers
     # Long prompts alone would never show what these take.
-    assert long[16] + long[32] < 4
+    assert sum(long[batch] for batch in range(13, 33)) < 4
 
 
 def _batches(steps: list[tuple[Plan, float]], until: float) -> Iterator[int]:
