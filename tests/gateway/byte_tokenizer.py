@@ -32,6 +32,7 @@ class ByteTokenizer:
         *,
         parse_special: bool = True,
         add_special: bool = True,
+        begins: bool = True,
         most: int | None = None,
         first: int | None = None,
         last: int | None = None,

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import msgspec
+from starlette.types import Receive, Scope
 
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
@@ -75,6 +79,9 @@ class ChatRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fiel
     tools: list[Tool] | None = None
     tool_choice: ToolChoice = None
     parallel_tool_calls: Flag = None
+    tool_stream: Flag = None
+    """False: of a stream, each call comes in one piece, as Mistral's clients need it. Z.AI's word,
+    whose default is the other one."""
     include_reasoning: Flag = None
     reasoning_effort: Text = None
     """A variable for the chat template, as chat_template_kwargs are."""
@@ -151,6 +158,17 @@ def check_chat(request: ChatRequest) -> None:
     check_thinking(request)
 
 
+_WHOLE_CALLS = re.compile(rb"mistral-client-|ai-sdk/mistral/")
+"""Stands in the User-Agent of Mistral's SDKs and of Vercel's AI SDK for Mistral. Both read each
+piece of a call as a whole one, and lose all of it where the name is missing."""
+
+
+def _reads_whole_calls(scope: Scope) -> bool:
+    return any(
+        name == b"user-agent" and _WHOLE_CALLS.search(value) for name, value in scope["headers"]
+    )
+
+
 OPERATION = posting(
     "/v1/chat/completions",
     "Answer a conversation",
@@ -169,6 +187,12 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
     gives_receipts = True
     id_prefix = "chatcmpl-"
     replayable = True
+
+    async def read(self, scope: Scope, receive: Receive) -> ChatRequest:
+        request = await super().read(scope, receive)
+        if request.tool_stream is None and request.tools and _reads_whole_calls(scope):
+            return msgspec.structs.replace(request, tool_stream=False)
+        return request
 
     def check(self, request: ChatRequest) -> None:
         check_chat(request)
@@ -194,6 +218,8 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             largest_grammar=engine.welcome.limits.max_grammar_bytes,
             family=engine.welcome.family,
         )
+        if parsing is not None and request.tool_stream is False:
+            parsing = replace(parsing, whole_calls=True)
         echo_options = EchoOptions.of(request, logprobs=bool(request.logprobs))
         echo = _last_words(request) if request.echo else ""
         reply = ChatFormat(

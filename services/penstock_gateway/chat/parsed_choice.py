@@ -92,6 +92,8 @@ class Parsing:
     calls_finish: bool = True
     """Calls make the finish reason tool_calls; with a named function it stays stop, as OpenAI has
     it."""
+    whole_calls: bool = False
+    """Of a stream, a call is shown once all of it is there."""
     marking: Marking | None = None
     """How marks of the format are told from text that looks like them; None if all are text."""
 
@@ -110,6 +112,35 @@ class Parsing:
         )
 
 
+class HeldCall:
+    """Keeps what there is of a call until it has ended, which is when another begins or the answer
+    ends."""
+
+    def __init__(self) -> None:
+        self._call: ToolCallDelta | None = None
+        self._arguments: list[str] = []
+
+    def ended(self, pieces: list[ToolCallDelta], *, last: bool) -> list[ToolCallDelta]:
+        """Calls that have ended with these pieces."""
+        found: list[ToolCallDelta] = []
+        for piece in pieces:
+            if piece.id is not None:
+                found += self._whole()
+                self._call = piece
+            if piece.function is not None:
+                self._arguments.append(piece.function.arguments or "")
+        return found + self._whole() if last else found
+
+    def _whole(self) -> list[ToolCallDelta]:
+        call, self._call = self._call, None
+        if call is None:
+            return []
+        name = None if call.function is None else call.function.name
+        call.function = FunctionDelta(name, "".join(self._arguments))
+        self._arguments.clear()
+        return [call]
+
+
 class ParsedChoice:
     """Parses one choice's text as it comes."""
 
@@ -120,6 +151,7 @@ class ParsedChoice:
         self._parser = parsing.make()
         self._marked = None if parsing.marking is None else parsing.marking.text()
         self._calls = 0
+        self._held = HeldCall() if parsing.whole_calls else None
         self._reasoning = ReasoningTokens(parsing.closing)
 
     @property
@@ -140,6 +172,8 @@ class ParsedChoice:
         delta = ChatDelta()
         for event in events:
             self._add(delta, event)
+        if self._held is not None:
+            delta.tool_calls = self._held.ended(delta.tool_calls or [], last=last) or None
         return None if delta == _NOTHING else delta
 
     def finish_reason(self, reason: str | None) -> str | None:

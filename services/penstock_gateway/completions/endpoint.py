@@ -11,6 +11,7 @@ from penstock.request.sampling_params import MAX_LOGPROBS
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.completions.reply import CompletionFormat, TextCompletion
 from penstock_gateway.completions.reply import Prompt as KnownPrompt
+from penstock_gateway.fim.prompt import check_fim, fim_prompt
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import EchoOptions, ReplyHead, check_prompt_logprobs
 from penstock_gateway.generate.search import check_search, search_of
@@ -58,10 +59,11 @@ class CompletionRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknow
     parse_special: Flag = None
 
     suffix: Text = None
+    """What comes behind the continuation: models that can fill in the middle see it."""
     prompt_embeds: Any = None
 
 
-RULES = (*COMMON, UnsupportedField("suffix", ("",)), UnsupportedField("prompt_embeds"))
+RULES = (*COMMON, UnsupportedField("prompt_embeds"))
 
 
 def check(request: CompletionRequest) -> None:
@@ -70,6 +72,7 @@ def check(request: CompletionRequest) -> None:
     check_prompt_logprobs(request)
     if request.searches:
         check_search(request)
+    check_fim(request)
     count = request.logprobs
     if count is not None and not 0 <= count <= MAX_LOGPROBS:
         raise InvalidRequest(
@@ -154,10 +157,10 @@ class Completions(GenerateEndpoint[CompletionRequest]):
         limit = limits.max_model_len
         sequences, many = sequences_of(request)
         given = prompts_of(request)
-        prompt_token_ids = [
-            truncated(await token_ids_of(p, request, engine), request, request.max_tokens, limit)
-            for p in given
-        ]
+        prompt_token_ids = []
+        for each in given:
+            ids, request = await _with_suffix(each, request, engine)
+            prompt_token_ids.append(truncated(ids, request, request.max_tokens, limit))
         own = engine.welcome.generation.max_new_tokens
         default = min(self.default_max_tokens, own or self.default_max_tokens)
         rooms = [
@@ -221,6 +224,23 @@ async def _echoed(
 def routes(service: Service) -> list[OperationRoute]:
     """The one route."""
     return [OPERATION.route(Completions(service))]
+
+
+async def _with_suffix(
+    prompt: Prompt, request: CompletionRequest, engine: EngineInfo
+) -> tuple[list[int], CompletionRequest]:
+    if not request.suffix:
+        return await token_ids_of(prompt, request, engine), request
+    if not isinstance(prompt, str):
+        check_ids("prompt", prompt, engine.welcome.limits.vocab_size)
+    return await fim_prompt(
+        prompt,
+        request.suffix,
+        request,
+        engine,
+        parse_special=bool(request.parse_special),
+        add_special=request.add_special_tokens is not False,
+    )
 
 
 async def token_ids_of(prompt: Prompt, request: CompletionRequest, engine: EngineInfo) -> list[int]:

@@ -218,6 +218,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "max_tokens": 32,
     },
     "/v1/completions": {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0},
+    "/v1/fim/completions": {"prompt": "The capital of France is", "max_tokens": 8},
     "/v1/responses/compact": {"input": "Name a river in Europe."},
     "/v1/responses/input_tokens": {"input": "Name a river in Europe."},
     "/v1/conversations": {"items": [{"role": "user", "content": "Name a river in Europe."}]},

@@ -14,6 +14,7 @@ from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable, InvalidRequest, StartupError
 from penstock.parsing.registry import chosen, reasoning_parser
 from penstock.protocol.common import AdapterFile
+from penstock.text.fim import fim_tokens
 from penstock_gateway.adapters.loading import AdapterFolders, AdapterLoader
 from penstock_gateway.http.errors import clip, listed, model_not_found
 from penstock_gateway.keys.rate_limits import SpendObserver
@@ -194,6 +195,8 @@ def capabilities(engine: EngineInfo) -> tuple[str, ...]:
     if welcome.pooling is not None:
         return ("embedding",)
     found = ["completion"]
+    if fim_tokens(engine.text.tokenizer) is not None:
+        found.append("insert")
     if welcome.media is not None and "image" in welcome.media.kinds:
         found.append("vision")
     if template is not None:

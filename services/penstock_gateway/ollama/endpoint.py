@@ -17,6 +17,7 @@ from penstock_gateway.chat.endpoint import ChatRequest, blame_of, tools_of
 from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.tools import ANY_TOOLS
+from penstock_gateway.fim.prompt import fim_prompt
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
@@ -160,11 +161,12 @@ class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
 
     def check(self, request: OllamaGenerateRequest) -> None:
         super().check(request)
-        if request.raw and (request.system or request.images or request.think is not None):
+        plain = "raw" if request.raw else "suffix" if request.suffix else ""
+        if plain and (request.system or request.images or request.think is not None):
             raise InvalidRequest(
-                "raw sends the prompt to the model unchanged; it can't be combined with system, "
-                "images or think",
-                param="raw",
+                f"with {plain}, no chat template is filled; it can't be combined with system,"
+                " images or think",
+                param=plain,
             )
 
     def chat_of(self, request: OllamaGenerateRequest) -> ChatRequest:
@@ -177,14 +179,16 @@ class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
         head: ReplyHead,
         lease: MediaLease,
     ) -> Job:
-        if not request.raw:
+        if not (request.raw or request.suffix):
             return await super().prepare(request, engine, head, lease)
         prompt, tokenizer = request.prompt or "", engine.text.tokenizer
-        limit = engine.welcome.limits.max_model_len
-        ids = await encode(lambda most: tokenizer.encode(prompt, most=most), len(prompt), limit)
+        limit, chat = engine.welcome.limits.max_model_len, of_generate(request)
+        if request.suffix:
+            ids, chat = await fim_prompt(prompt, request.suffix, chat, engine)
+        else:
+            ids = await encode(lambda most: tokenizer.encode(prompt, most=most), len(prompt), limit)
         try:
             most = most_tokens(request, engine)(len(ids))
-            chat = of_generate(request)
             params = sampling_params(chat, engine.welcome, max_tokens=most, logprobs=None)
         except InvalidRequest as error:
             raise in_own_words(error) from None

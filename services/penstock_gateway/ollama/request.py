@@ -136,8 +136,11 @@ class OllamaGenerateRequest(OllamaFields, frozen=True, kw_only=True, forbid_unkn
     images: list[str] | None = None
     raw: Flag = None
 
-    # --- only at their neutral value
     suffix: Text = None
+    """What comes behind the answer: models that can fill in the middle see it, and the prompt is
+    what stands before it."""
+
+    # --- only at their neutral value
     template: Text = None
     context: list[int] | None = None
     width: Whole = None
@@ -148,7 +151,6 @@ class OllamaGenerateRequest(OllamaFields, frozen=True, kw_only=True, forbid_unkn
 _NEUTRAL = {
     "logprobs": (False,),
     "top_logprobs": (0,),
-    "suffix": ("",),
     "template": ("",),
     "context": ([],),
     "width": (),

@@ -206,6 +206,7 @@ def _capabilities(backend: ModelBackend, tasks: tuple[str, ...]) -> dict[str, bo
     known = backend.capabilities()
     return {
         "completion_chat": "generate" in tasks,
+        "completion_fim": "insert" in known,
         "function_calling": "tools" in known,
         "reasoning": "thinking" in known,
         "vision": "vision" in known,

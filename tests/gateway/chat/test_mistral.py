@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient
+from tests.gateway import sse
+from tests.gateway.chat import tool_calls
+from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient, say
 
 CHAT = "/v1/chat/completions"
 ASKED: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
@@ -49,3 +51,51 @@ async def test_only_a_prompt_of_mistral_s_own_is_refused(http: httpx.AsyncClient
     assert (await http.post(CHAT, json=sent)).status_code == 200
     refused = await http.post(CHAT, json=ASKED | {"safe_prompt": True})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "safe_prompt")
+
+
+CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
+SAID = f"Wait. {CALL}{CALL}"
+
+
+async def pieces(http: httpx.AsyncClient, agent: str, **fields: Any) -> list[dict[str, Any]]:
+    """What a stream's chunks hold of calls."""
+    sent = tool_calls.body(stream=True, **fields)
+    reply = await http.post(CHAT, json=sent, headers={"user-agent": agent})
+    assert reply.status_code == 200, reply.text
+    choices = [choice for chunk in sse.parse(reply.text) for choice in chunk["choices"]]
+    words = "".join(choice["delta"].get("content") or "" for choice in choices)
+    assert words.startswith("Wait.")
+    return [call for choice in choices for call in choice["delta"].get("tool_calls", ())]
+
+
+async def test_its_clients_get_each_call_in_one_piece(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.template.source, engine.script = tool_calls.HERMES, say(SAID)
+    for agent, fields in (
+        ("mistral-client-python/3.7.0", {}),
+        ("ai/6.0.326 ai-sdk/mistral/3.0.69 runtime/node.js/22", {}),
+        ("OpenAI/Python 2.54.0", {"tool_stream": False}),
+    ):
+        calls = await pieces(http, agent, **fields)
+        assert [call["index"] for call in calls] == [0, 1]
+        assert len({call["id"] for call in calls}) == 2
+        for call in calls:
+            assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Paris"}'}
+    for agent, fields in (
+        ("OpenAI/Python 2.54.0", {}),
+        ("mistral-client-python/3.7.0", {"tool_stream": True}),
+    ):
+        calls = await pieces(http, agent, **fields)
+        assert len(calls) > 2
+        assert len([call for call in calls if "name" in call["function"]]) == 2
+
+
+async def test_a_call_that_is_cut_short_is_shown_at_the_end(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.template.source = tool_calls.HERMES
+    engine.script = say(f"Wait. {CALL[:-14]}", finish="length")
+    [call] = await pieces(http, "mistral-client-python/3.7.0")
+    assert call["function"]["name"] == "get_weather"
+    assert call["function"]["arguments"].startswith('{"city": "Paris"')

@@ -121,7 +121,7 @@ async def test_accepted(
     ("url", "field", "value"),
     [(url, *item) for url in (CHAT, TEXT) for item in UNSUPPORTED.items()]
     + [(CHAT, *item) for item in CHAT_UNSUPPORTED.items()]
-    + [(TEXT, "suffix", "end"), (TEXT, "prompt_embeds", "AAAA")],
+    + [(TEXT, "prompt_embeds", "AAAA")],
 )
 async def test_unsupported(http: httpx.AsyncClient, url: str, field: str, value: Any) -> None:
     error = await refusal(http, url, {field: value})

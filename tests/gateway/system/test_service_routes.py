@@ -144,6 +144,7 @@ async def test_models(http: httpx.AsyncClient) -> None:
         "max_context_length": CONTEXT,
         "capabilities": {
             "completion_chat": True,
+            "completion_fim": False,
             "function_calling": False,
             "reasoning": False,
             "vision": False,

@@ -72,10 +72,12 @@ CLIENTS = {
         )
     ],
     "anthropic_loops": [Api("messages")],
+    "mistral_loops": [Api("chat", shows=False, keeps=False)],
     "ollama_loops": [Api("chat")],
     "ai_sdk_loops": [
         Api("compatible"),
         Api("chat", shows=False, keeps=False),
+        Api("mistral", shows=False, keeps=False),
         Api("responses"),
         # There it wants one call at a time where it wants an object.
         Api("messages", ("", "_streamed")),

@@ -1,4 +1,4 @@
-// Vercel's AI SDK over chat completions (two providers), responses and messages.
+// Vercel's AI SDK over chat completions (three providers), responses and messages.
 
 import { createRequire } from "node:module";
 
@@ -7,6 +7,7 @@ const required = createRequire(`${process.env.NODE_PACKAGES}/`);
 const { generateText, streamText, stepCountIs, tool, Output } = required("ai");
 const { createOpenAICompatible } = required("@ai-sdk/openai-compatible");
 const { createOpenAI } = required("@ai-sdk/openai");
+const { createMistral } = required("@ai-sdk/mistral");
 const { createAnthropic } = required("@ai-sdk/anthropic");
 const { z } = required("zod");
 
@@ -25,6 +26,7 @@ const models = {
     supportsStructuredOutputs: true,
   })(model),
   chat: openai.chat(model),
+  mistral: createMistral(key)(model),
   responses: openai.responses(model),
   messages: createAnthropic(key)(model),
 };

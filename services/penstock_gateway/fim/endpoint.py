@@ -1,0 +1,106 @@
+"""POST /v1/fim/completions, as in Mistral's API: what stands before a gap and behind it in, what
+fills it out, in the form of a chat's answer."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from penstock.media.desk import MediaLease
+from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
+from penstock_gateway.fim.prompt import check_fim, fim_prompt
+from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
+from penstock_gateway.generate.reply import EchoOptions, ReplyHead, check_prompt_logprobs
+from penstock_gateway.generate.search import check_search, search_of
+from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, posting
+from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.request.fields import COMMON, GenerateFields, Text, check_unsupported
+from penstock_gateway.request.sampling import (
+    blame,
+    room_for_output,
+    sampling_params,
+    sequences_of,
+    structure_field,
+    truncated,
+)
+from penstock_gateway.request.tokenising import encode, predicted_ids
+from penstock_gateway.service import Service
+
+
+class FIMRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """suffix: null or empty: the prompt is continued."""
+
+    prompt: str
+    suffix: Text = None
+
+
+OPERATION = posting(
+    "/v1/fim/completions",
+    "Fill in the middle",
+    FIMRequest,
+    ChatCompletion,
+    streams=True,
+    headers=SIGNED_HEADERS,
+    traced_as="text_completion",
+)
+
+
+class FIMCompletions(GenerateEndpoint[FIMRequest]):
+    request_type = FIMRequest
+    gives_receipts = True
+    id_prefix = "fim-"
+    replayable = True
+
+    def check(self, request: FIMRequest) -> None:
+        check_unsupported(request, COMMON)
+        check_prompt_logprobs(request)
+        check_fim(request)
+        if request.searches:
+            check_search(request)
+
+    async def prepare(
+        self, request: FIMRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
+    ) -> Job:
+        limits, tokenizer = engine.welcome.limits, engine.text.tokenizer
+        if request.suffix:
+            ids, request = await fim_prompt(request.prompt, request.suffix, request, engine)
+        else:
+            ids = await encode(
+                lambda most: tokenizer.encode(request.prompt, most=most),
+                len(request.prompt),
+                limits.max_model_len,
+            )
+        ids = truncated(ids, request, request.max_tokens, limits.max_model_len)
+        sequences, many = sequences_of(request)
+        most = room_for_output(
+            len(ids),
+            request.max_tokens,
+            engine.welcome.generation.max_new_tokens,
+            limits,
+            field="max_tokens",
+            source="prompt",
+            sequences=sequences,
+            many=many,
+            oversized=engine.config.oversized_max_tokens,
+        )
+        params = sampling_params(
+            request,
+            engine.welcome,
+            max_tokens=most,
+            logprobs=None,
+            prompt_logprobs=request.prompt_logprobs,
+        )
+        echo_options = EchoOptions.of(request, logprobs=False)
+        echo = request.prompt if request.echo else ""
+        return Job(
+            [ids],
+            [params],
+            ChatFormat(head, tokenizer, echo_options, ids, echo),
+            partial(blame, field=structure_field(request)),
+            search_of(request) if request.searches else None,
+            prediction=await predicted_ids(request.prediction, engine),
+        )
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """The one route."""
+    return [OPERATION.route(FIMCompletions(service))]

@@ -1,0 +1,88 @@
+"""A request's prompt whose middle is to be filled in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock.text.fim import fim_tokens
+from penstock_gateway.request.fields import GenerateFields
+from penstock_gateway.request.tokenising import encode
+
+if TYPE_CHECKING:
+    from penstock_gateway.models.backend import EngineInfo
+
+
+class FIMFields(Protocol):
+    """Fields that can't stand beside a suffix, and the suffix."""
+
+    @property
+    def suffix(self) -> str | None: ...
+    @property
+    def echo(self) -> bool | None: ...
+    @property
+    def truncate_prompt_tokens(self) -> int | None: ...
+
+
+def check_fim(request: FIMFields) -> None:
+    """Raises InvalidRequest for fields that ask for a prompt without a suffix."""
+    if not request.suffix:
+        return
+    for field, value in (
+        ("echo", request.echo or None),
+        ("truncate_prompt_tokens", request.truncate_prompt_tokens),
+    ):
+        if value is not None:
+            raise InvalidRequest(f"{field} can't be combined with suffix", param=field)
+
+
+Body = TypeVar("Body", bound=GenerateFields)
+
+
+async def fim_prompt(
+    before: str | list[int],
+    suffix: str,
+    request: Body,
+    engine: EngineInfo,
+    *,
+    parse_special: bool = False,
+    add_special: bool = True,
+) -> tuple[list[int], Body]:
+    """Token ids of a prompt whose middle is to be filled in, and the request with the tokens that
+    end a middle among its stop_token_ids, unless it ignores EOS.
+
+    before: what stands before the gap, text or token ids.  parse_special: whether texts of special
+    tokens in it are parsed; else they are plain text, as in the suffix.  add_special: BOS goes in
+    front if the model wants it.  Raises InvalidRequest, also for a model that can't do this.
+    """
+    tokenizer, limit = engine.text.tokenizer, engine.welcome.limits.max_model_len
+    tokens = fim_tokens(tokenizer)
+    if tokens is None:
+        raise InvalidRequest(
+            "suffix: this model's vocabulary has no tokens for filling in the middle; it must be"
+            " null or empty",
+            param="suffix",
+            code="unsupported_value",
+        )
+
+    def run(most: int) -> list[int]:
+        front = tokenizer.encode("", add_special=add_special)
+        if isinstance(before, str):
+            first = tokenizer.encode(
+                before, parse_special=parse_special, add_special=False, most=most
+            )
+        else:
+            first = before
+        after = tokenizer.encode(
+            suffix, parse_special=False, add_special=False, begins=False, most=most
+        )
+        return tokens.join(front, first, after)
+
+    characters = len(suffix) + (len(before) if isinstance(before, str) else 0)
+    ids = await encode(run, characters, limit)
+    if request.ignore_eos:
+        return ids, request
+    stops = sorted({*(request.stop_token_ids or ()), *tokens.ends})
+    return ids, msgspec.structs.replace(request, stop_token_ids=stops)
