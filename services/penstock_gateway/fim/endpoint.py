@@ -11,7 +11,7 @@ from penstock_gateway.fim.prompt import check_fim, fim_prompt
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import EchoOptions, ReplyHead, check_prompt_logprobs
 from penstock_gateway.generate.search import check_search, search_of
-from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, posting
+from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.fields import COMMON, GenerateFields, Text, check_unsupported
 from penstock_gateway.request.sampling import (
@@ -39,14 +39,13 @@ OPERATION = posting(
     FIMRequest,
     ChatCompletion,
     streams=True,
-    headers=SIGNED_HEADERS,
+    headers=GENERATING_HEADERS,
     traced_as="text_completion",
 )
 
 
 class FIMCompletions(GenerateEndpoint[FIMRequest]):
     request_type = FIMRequest
-    gives_receipts = True
     id_prefix = "fim-"
     replayable = True
 
