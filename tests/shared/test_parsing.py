@@ -21,7 +21,7 @@ from penstock.parsing import (
     reasoning_parser,
     tool_parser,
 )
-from penstock.parsing.interface import merged
+from penstock.parsing.interface import PIECE, WalkingParser, merged
 from penstock.parsing.json_scanner import JsonScanner, ScanState
 from penstock.parsing.output import ChainedParser, NamedCall, RequiredCalls
 from penstock.parsing.registry import chosen
@@ -96,6 +96,24 @@ def test_cuts_do_not_matter(name: str, text: str, data: st.DataObject) -> None:
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert parse(name, *pieces) == whole
     assert parse(name, *text) == whole
+
+
+@pytest.mark.parametrize("mark", ["<tool_call>", "[\n", "Let me see.\n[x]\n"])
+def test_a_long_answer_is_read_in_pieces(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step cuts its text off the rest, so what is left of a long answer may not be all of it."""
+    walk, most = WalkingParser._walk, 0
+
+    def watched(self: WalkingParser, *, ended: bool) -> list[Event]:
+        nonlocal most
+        most = max(most, len(self._rest))
+        return walk(self, ended=ended)
+
+    monkeypatch.setattr(WalkingParser, "_walk", watched)
+    text = mark * (20 * PIECE // len(mark))
+    whole = parse("hermes", text)
+    assert most < 2 * PIECE
+    assert content(whole) == text
+    assert parse("hermes", *text) == whole
 
 
 @settings(max_examples=part(100, 1 / 3), deadline=None)

@@ -77,6 +77,8 @@ class OutputParser(ABC):
         return 0
 
 
+PIECE = 1024
+"""Characters of a longer text that are read at a time."""
 ScanState = Callable[[bool], bool]
 """Takes whether the text has ended. Returns whether there is more to do at once: it has moved on to
 another state, or it needs no more text."""
@@ -94,8 +96,12 @@ class WalkingParser(OutputParser):
         self._state = first
 
     def push(self, text: str) -> list[Event]:
-        self._rest += text
-        return self._walk(ended=False)
+        events: list[Event] = []
+        # States cut what they are done with off the rest, which takes as long as the rest is.
+        for at in range(0, len(text), PIECE):
+            self._rest += text[at : at + PIECE]
+            events += self._walk(ended=False)
+        return events if len(text) <= PIECE else merged(events)
 
     def finish(self) -> list[Event]:
         return self._walk(ended=True)
