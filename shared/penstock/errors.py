@@ -65,6 +65,11 @@ class RequestFailed(PenstockError):
     """An accepted request that ended in an error: HTTP 500, or an error event in a stream."""
 
 
+class ModelChanged(RequestFailed):
+    """An answer that was begun, and that no engine core can go on with as it began: HTTP 500, or an
+    error event in a stream, with the code model_changed."""
+
+
 class EngineUnavailable(PenstockError):
     """Raised while there is no session with an engine core: HTTP 503."""
 

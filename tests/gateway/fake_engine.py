@@ -18,7 +18,8 @@ from penstock.client.deltas import KnownTokens
 from penstock.client.generation import Sink
 from penstock.client.live import LiveFeed
 from penstock.client.observer import UNOBSERVED, Observer, RequestTiming, Unobserved, observe
-from penstock.client.routing import Placement, RoutingRequest
+from penstock.client.placement import Computing, Placement
+from penstock.client.routing import RoutingRequest
 from penstock.errors import PenstockError
 from penstock.media.items import PromptMedia
 from penstock.model.config import GenerationDefaults
@@ -135,7 +136,7 @@ class FakeEngineClient:
         self.generations: list[FakeGeneration] = []
         self.searches: list[FakeSearch] = []
         self.routed: Counter[tuple[int, str]] = Counter()
-        self.moved = self.renumbered = 0
+        self.moved = self.refused = 0
         self.pauses: list[tuple[bool, bool]] = []
         self.weights: list[tuple[Path, str, float | None]] = []
         self.sleeps: list[tuple[int, bool]] = []
@@ -192,8 +193,22 @@ class FakeEngineClient:
     def observe(self, observer: Observer) -> None:
         self._observer = observer
 
-    async def status_when(self, suits: Callable[[Status], bool], seconds: float) -> Status | None:
-        return self.status
+    undecided = 0
+    count = 1
+
+    @property
+    def fingerprints(self) -> set[str]:
+        told = None if self.status is None else self.status.fingerprint
+        return set() if told is None else {told}
+
+    def lately(self) -> set[str]:
+        return self.fingerprints
+
+    def fingerprint_for(self, prompt_token_ids: list[int], terms: Terms) -> str | None:
+        return next(iter(self.fingerprints), None)
+
+    async def next_status(self) -> None:
+        """Comes at once."""
 
     def status_age(self, now: float) -> float:
         return self.age if self.status is not None else float("inf")
@@ -244,6 +259,10 @@ class FakeEngineClient:
         self.read_at_end.append(read_at_end)
         steps = self.script(prompt_token_ids, params)
         generation = FakeGeneration(steps, params.n, observed, feeds=self.feeds, cached=self.cached)
+        if self.status is not None:
+            generation.placement.placed(
+                Computing.told(self.status, self.welcome, None), begun=False
+            )
         generation.prediction = prediction
         if prediction:
             generation.drafted, generation.kept = 9, 7

@@ -9,7 +9,7 @@ import pytest
 from penstock import SamplingParams
 from penstock.client import EngineClient, Generation
 from penstock.client import engine_client as module
-from penstock.errors import EngineUnavailable, RequestFailed
+from penstock.errors import EngineUnavailable, ModelChanged, RequestFailed
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from testing.scripted_engine import ScriptedEngine
 from tests.shared.client_requests import collect, until
@@ -134,20 +134,20 @@ def submitted(engine: ScriptedEngine) -> set[bytes]:
     return {bytes(each.prompt_token_ids) for each in engine.submits}
 
 
-@pytest.mark.parametrize(("weights", "goes_on"), [("w1", True), ("w2", False)])
-async def test_an_answer_is_not_ended_by_other_weights(engine, client, endpoint, weights, goes_on):
-    """What hasn't begun is computed by them."""
-    engine.tell(weights="w1")
+@pytest.mark.parametrize(("numbers", "goes_on"), [("f", True), ("g", False)])
+async def test_an_answer_is_not_ended_by_other_numbers(engine, client, endpoint, numbers, goes_on):
+    """What hasn't begun is computed by an engine core that came back with other weights, or on
+    another machine."""
     begun = await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="begun")
     fresh = await client.submit(list(b"y"), SamplingParams(max_tokens=50), name="fresh")
     await until(lambda: len(engine.submits) == 2)
     engine.text(engine.submits[0], "left ")
     await anext(begun)
     await engine.die()
-    successor = ScriptedEngine(endpoint, boot=b"boot-two", weights=weights)
+    successor = ScriptedEngine(endpoint, boot=b"boot-two", fingerprint=numbers)
     try:
         if not goes_on:
-            with pytest.raises(RequestFailed, match="came back with other weights"):
+            with pytest.raises(ModelChanged, match="no engine core computes with fp_"):
                 await collect(begun)
         await until(lambda: submitted(successor) >= ({b"x", b"y"} if goes_on else {b"y"}))
         for submit in successor.submits:

@@ -31,7 +31,7 @@ async def test_another_engine_finishes_what_a_dead_one_began(scene):
     assert again.sampling == first.submits[0].sampling
     second.text(again, "right", finish="length")
     assert (await collect(generation))[0][0] == "right"
-    assert (client.moved, client.renumbered) == (1, 0)
+    assert (client.moved, client.refused) == (1, 0)
     assert client.connected
     assert [each.connected for each in client.engines] == [False, True]
 
@@ -91,12 +91,12 @@ async def test_what_an_engine_hands_over_goes_on_elsewhere(scene):
     first.text(submit, "late ")  # It was on its way, and comes again from the other one.
     second.text(again, "late right", finish="length")
     assert (await collect(generation))[0][0] == "late right"
-    assert (client.moved, client.renumbered) == (1, 0)
+    assert (client.moved, client.refused) == (1, 0)
 
 
 @pytest.mark.parametrize(
     "elsewhere",
-    [{"draining": True}, {"ready": False}, {"fingerprint": "other"}, {"weights": "other"}],
+    [{"draining": True}, {"ready": False}, {"fingerprint": "other"}],
     ids=lambda changes: next(iter(changes)),
 )
 async def test_what_finds_no_place_with_the_same_numbers_ends_where_it_is(scene, elsewhere):
@@ -236,28 +236,6 @@ async def test_the_same_engine_under_two_addresses_is_one(scene):
     await until(lambda: [each.connected for each in client.engines] == [True])
     await client.submit(list(b"x"), LONG, name="r")
     assert len(first.submits) == 1
-
-
-async def test_numbers_that_are_computed_otherwise_are_told(scene):
-    first, second = scene.engine(0), scene.engine(1, fingerprint="g")
-    third = scene.engine(2)
-    client = await scene.connect(3)
-    await scene.ready(3)
-    second.tell(running=20)
-    third.tell(running=40)
-    await until(lambda: client.status.running == 60)
-    generation = await client.submit(list(b"x"), LONG, name="r")
-    first.text(first.submits[0], "a")
-    await anext(generation)
-    assert client.status.fingerprint is None, "nobody can tell which it will be"
-    await first.die()
-    # The one that computes alike is preferred, though it has more to do.
-    await until(lambda: third.submits)
-    assert (client.moved, client.renumbered) == (1, 0)
-    await third.die()
-    await until(lambda: second.submits)
-    assert (client.moved, client.renumbered) == (2, 1)
-    assert bytes(second.submits[0].sequences[0].emitted) == b"a"
 
 
 async def test_what_computes_alike_is_told_without_those_that_say_nothing(scene):

@@ -76,6 +76,7 @@ class StreamedAnswer:
         "_opened",
         "_plain",
         "_prepared",
+        "_prepared_for",
         "_prompt_tokens",
         "_recorder",
         "_reply",
@@ -114,6 +115,8 @@ class StreamedAnswer:
         """Writes what the only choice gains, once it has begun, where that is text alone."""
         self._prepared: PlainChunk | None = None
         """What `_plain` will be, where the beginning is written before the first token comes."""
+        self._prepared_for: str | None = None
+        """The fingerprint that is in the written beginning."""
         self._unsent = bytearray()
         """Events that go out with the next ones."""
         self._written: bytes | bytearray = b""
@@ -154,6 +157,7 @@ class StreamedAnswer:
         if not events.can_write_now():
             return None
         try:
+            self._check_prepared(batch)
             plain = self._plain
             for delta in deltas:
                 if delta.finish_reason is not None:
@@ -181,7 +185,17 @@ class StreamedAnswer:
         if self._choices == 1 and not self._counts_usage:
             self._prepared = self._reply.plain_chunk(0, self._no_usage)
             if self._prepared is not None:
+                self._prepared_for = None if self._batch is None else self._batch.fingerprint
                 self._open_choices(self._unsent)
+
+    def _check_prepared(self, batch: GenerationBatch) -> None:
+        """Throws away what was written before the first token came, where another engine core than
+        was expected computes that."""
+        if self._prepared is None or batch.fingerprint == self._prepared_for:
+            return
+        self._prepared, self._opened = None, False
+        self._unsent.clear()
+        self._reply.begin(batch.prompt_logprobs)
 
     def _begin(self, plain: PlainChunk, delta: SequenceDelta) -> None:
         """Writes the first delta, which ends nothing, behind what was prepared."""
@@ -220,6 +234,7 @@ class StreamedAnswer:
         self, batch: GenerationBatch, events: EventStream, arrivals: Arrivals
     ) -> Exception | None:
         """Large deltas are written and sent in turns."""
+        self._check_prepared(batch)
         out, reply, pace = self._unsent, self._reply, Pace()
         self._open_choices(out)
         for index, delta in arrivals:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.client.deltas import KnownTokens
     from penstock.client.generation import Sink
     from penstock.client.observer import RequestTiming
+    from penstock.client.placement import Computing
     from penstock.media.items import PromptMedia
     from penstock.protocol.common import Claim, ErrorCode, FinishReason, TokenLogprobs
     from penstock.request.sampling_params import SamplingParams
@@ -65,7 +66,8 @@ class GenerationBatch:
 
         media: of the prompt, if there is one only. prediction: of each. read_at_end: the reply
         shows nothing before its end. known: what the client has of each choice; empty: nothing.
-        claims: of each prompt's answer; empty: they have none.
+        claims: of each prompt's answer; empty: they have none.  Several prompts need a fingerprint
+        in their terms: all are computed alike.
         """
         n = params[0].n
         if len(prompt_token_ids) == 1:
@@ -124,6 +126,17 @@ class GenerationBatch:
         """What the tokens that the client knew have gained since the last call; None: nothing."""
         prompt, sequence = divmod(choice, self._n)
         return self._generations[prompt].replayed(sequence)
+
+    def computing(self) -> Computing | None:
+        """Tells what all of it is computed with; None: nobody has told yet."""
+        first = next(iter(self._generations), None)
+        return None if first is None else first.placement.computing
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The fingerprint of `computing`."""
+        computing = self.computing()
+        return None if computing is None else computing.fingerprint
 
     @property
     def cached_tokens(self) -> int:

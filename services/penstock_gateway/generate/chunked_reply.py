@@ -246,6 +246,7 @@ class ChunkedReply(Placeless, ABC, Generic[Piece]):
     def begin(self, source: PromptLogprobsSource) -> None:
         """source: of the prompts' log-probabilities."""
         self._source = source
+        self._plain = FastChunks()
 
     def is_large(self, deltas: list[SequenceDelta]) -> bool:
         options = self._echo_options

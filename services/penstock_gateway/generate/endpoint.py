@@ -11,13 +11,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.client.generation_request import check_generates
+from penstock.client.placement import Computing
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.media.items import PromptMedia
@@ -25,6 +26,7 @@ from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
 from penstock_gateway.generate.batch import GenerationBatch
+from penstock_gateway.generate.computing import fingerprint_of_parts
 from penstock_gateway.generate.replay import AnswerBasis, ReplayedRequest, replay_of
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
 from penstock_gateway.generate.search import Search, search_all
@@ -51,13 +53,9 @@ from penstock_gateway.request.fields import (
 from penstock_gateway.tracing import trace as tracing
 
 if TYPE_CHECKING:
-    from penstock.client import EngineClient
-    from penstock.protocol.to_frontend import Status
     from penstock_gateway.receipts.desk import ReceiptDesk
 
 Fields = TypeVar("Fields", bound=RequestFields)
-SETTLING = 10.0
-"""Seconds that a stream which goes on waits for a worker, at most."""
 RECEIPT_WISHES = ("0", "1", "digest", "logprobs")
 """Values of x-penstock-receipt: none; with token ids; with their digests alone; with
 log-probabilities, too."""
@@ -92,6 +90,10 @@ class Job:
     """Token ids that each output is expected to resemble."""
     reading: str = ""
     """What the answers' text is read by; empty: it is shown as it comes."""
+    head: ReplyHead = field(default_factory=lambda: ReplyHead(id="", model=""))
+    """What every chunk of the reply repeats."""
+    held: str | None = None
+    """The only fingerprint that it may be computed with; None: whatever takes it."""
     replay: ReplayedRequest | None = None
     """What makes the answer the same as an earlier one's; None for an answer by itself."""
 
@@ -211,9 +213,10 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     async def _answered(
         self, job: Job, asked: AskedModel, terms: Terms, recorder: TimelineRecorder
     ) -> list[bytes]:
-        terms = msgspec.structs.replace(terms, adapter=asked.adapter)
+        terms = await _placed(job, asked, terms)
         with _blaming(job.blame):
             if job.search is not None:
+                _computed_with(job, terms.fingerprint)
                 found = await search_all(
                     job.search,
                     asked.client,
@@ -250,14 +253,14 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         recorder: TimelineRecorder,
         events: EventStream,
     ) -> None:
-        terms = msgspec.structs.replace(terms, adapter=asked.adapter)
+        terms = await _placed(job, asked, terms)
         with _blaming(job.blame):
             async with await self._submit(job, asked, terms, recorder, read_at_end=False) as batch:
                 events.headers = recorder.shared_by(batch.shared)
                 replay = job.replay
                 events.breaks_off = replay is not None and replay.resumable
                 answer = StreamedAnswer(
-                    job.reply if replay is None else replay.reply(job.reply, batch),
+                    job.reply if replay is None else replay.reply(job.reply, batch, job.head),
                     request.stream_options,
                     batch.choices,
                     job.prompt_tokens,
@@ -270,24 +273,20 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     async def _job(self, request: Fields, asked: AskedModel, lease: MediaLease) -> Job:
         check_generates(asked.engine.welcome)
         replay = _replay.get()
-        status = asked.client.status if replay is None else await _settled(asked.client)
+        adapter = "" if asked.adapter is None else asked.adapter.digest
+        held = None if replay is None else await replay.held(asked.client, adapter)
         name = uuid.uuid4().hex if replay is None else replay.name
-        head = ReplyHead.begin(
-            f"{self.id_prefix}{request.request_id or name}",
-            asked.name,
-            status.fingerprint if status is not None else None,
-            "" if asked.adapter is None else asked.adapter.digest,
-        )
+        id = f"{self.id_prefix}{request.request_id or name}"
+        head = ReplyHead(id=id, model=asked.name, adapter=adapter)
         if replay is not None:
-            request, head = replay.fixed(request, head, asked.engine.welcome.seed)
+            request = replay.fixed(request, head, asked.engine.welcome.seed)
         job = await self.prepare(request, asked.engine, head, lease)
+        job = replace(job, head=head, held=held, replay=replay)
         if replay is not None:
             replay.check_choices(len(job.prompt_token_ids) * job.params[0].n)
-            adapter = "" if asked.adapter is None else asked.adapter.digest
             model = f"{asked.name} {asked.engine.welcome.digest} {adapter}"
             basis = AnswerBasis(job.prompt_token_ids, job.params, job.media, model, job.reading)
-            await replay.settle(basis, head.system_fingerprint)
-            job = replace(job, replay=replay)
+            await replay.settle(basis)
         if job.media is not None:
             _refuse_beside_media(request)
         trace = tracing.current.get()
@@ -324,7 +323,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         read_at_end: bool,
     ) -> GenerationBatch:
         replay = job.replay
-        return await GenerationBatch.submit(
+        batch = await GenerationBatch.submit(
             asked.client,
             job.prompt_token_ids,
             job.params,
@@ -337,13 +336,23 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             known=() if replay is None else replay.known,
             claims=() if replay is None else replay.claims(len(job.prompt_token_ids)),
         )
+        job.head.computed = batch.computing
+        return batch
 
 
-async def _settled(client: EngineClient) -> Status | None:
-    """The engine cores' status once there is one that says what they compute with, as ids of events
-    do: a gateway that has just started has none, nor has a worker that loads. After SETTLING
-    seconds, as it is."""
-    return await client.status_when(lambda told: bool(told.fingerprint) or told.ready, SETTLING)
+async def _placed(job: Job, asked: AskedModel, terms: Terms) -> Terms:
+    """The terms on which a job is submitted. What is computed in several parts, or shows nothing of
+    where it is, is held to what would compute its first prompt now."""
+    held = job.held
+    if held is None and (job.search is not None or len(job.prompt_token_ids) > 1):
+        held = await fingerprint_of_parts(asked.client, job.prompt_token_ids[0], terms)
+    return msgspec.structs.replace(terms, adapter=asked.adapter, fingerprint=held)
+
+
+def _computed_with(job: Job, fingerprint: str | None) -> None:
+    """Notes what all of the answer is computed with."""
+    computing = None if fingerprint is None else Computing(fingerprint)
+    job.head.computed = lambda: computing
 
 
 def _resumable(request: RequestFields) -> bool:

@@ -6,9 +6,10 @@ request, which comes again, and what it left to chance, which each event's id ho
 answer's id and its time. With these any gateway has the answer computed again, or is given it by an
 engine core that has gone on with it, and sends what lies behind the event. What the server adds to
 the request (the prompt's token ids, defaults of sampling, contents of media that were named by
-address) may be another by then, so ids also hold a digest of all of it. Ids are not secret, and not
-signed by a key: nobody can put more into one than into a request of their own. A checksum tells
-those that were damaged.
+address) may be another by then, so ids also hold a digest of all of it; and engine cores may
+compute differently, so they name what computed the answer. Ids are not secret, and not signed by a
+key: nobody can put more into one than into a request of their own. A checksum tells those that were
+damaged.
 """
 
 from __future__ import annotations
@@ -27,14 +28,19 @@ import msgspec
 from msgspec import UNSET
 
 from penstock.client.deltas import KnownTokens
-from penstock.errors import EngineUnavailable, InvalidRequest
+from penstock.errors import InvalidRequest
 from penstock.protocol.common import Claim
 from penstock_gateway.generate.chunked_reply import Pace, parts_of
+from penstock_gateway.generate.computing import (
+    LAST_EVENT_ID,
+    fingerprint_of_key,
+    fingerprint_of_stream,
+)
 from penstock_gateway.request.fields import RequestFields
 from penstock_gateway.request.tokenising import off_the_loop
 
 if TYPE_CHECKING:
-    from penstock.client import SequenceDelta
+    from penstock.client import EngineClient, SequenceDelta
     from penstock.media.items import PromptMedia
     from penstock.request.sampling_params import SamplingParams
     from penstock_gateway.generate.batch import GenerationBatch
@@ -53,12 +59,11 @@ MAX_CHOICES = 32
 LONGEST_KEY = 255
 """Characters of an Idempotency-Key."""
 
-_ORIGIN = struct.Struct(">BIQ16s12s6s")
-_VERSION = 1
+_ORIGIN = struct.Struct(">BIQ16s12s6s6s")
+_VERSION = 2
 _CHECK_BYTES = 6
 _TOKEN = 4 * -(-(_ORIGIN.size + _CHECK_BYTES) // 3)
 _ID = re.compile(rf"([A-Za-z0-9_=-]{{{_TOKEN}}})\.(\d{{1,9}}e?(?:-\d{{1,9}}e?)*)(?:~(\d{{1,9}}))?")
-_LAST_EVENT_ID = "Last-Event-ID"
 
 Fields = TypeVar("Fields", bound=RequestFields)
 
@@ -67,7 +72,8 @@ class Origin(NamedTuple):
     """What the answer to a request was left to chance, and what it is an answer of.
 
     created: Unix time, seconds.  name: of the reply's id.  body: digest of body and tenant.  asked:
-    digest of what the model was asked, and of what it was computed with.
+    digest of what the model was asked.  computed: what `fingerprint_name` has of what it was
+    computed with.
     """
 
     created: int
@@ -75,6 +81,12 @@ class Origin(NamedTuple):
     name: bytes
     body: bytes
     asked: bytes
+    computed: bytes = b""
+
+    @property
+    def fingerprint(self) -> str:
+        """The name of what it was computed with, as replies have it."""
+        return f"fp_{self.computed.hex()}"
 
     def written(self) -> str:
         """The form that it has in ids of events."""
@@ -141,9 +153,7 @@ class ReplayedRequest:
         self._name = drawn[:16] if origin is None else origin.name
         self._seed = int.from_bytes(drawn[16:24]) >> 1 if origin is None else origin.seed
         self._created = int(time.time()) if origin is None else origin.created
-        self._written = ""
-        self._answer = b""
-        """Names all that the answer depends on."""
+        self._settled: Origin | None = None
         self._number = number
         self.resumable = resumable
         self.known = known
@@ -158,45 +168,47 @@ class ReplayedRequest:
         """Tokens that the client has, of all choices together."""
         return sum(each.tokens for each in self.known)
 
-    def fixed(
-        self, request: Fields, head: ReplyHead, default_seed: int | None
-    ) -> tuple[Fields, ReplyHead]:
-        """The request and the head of its reply, with nothing left to chance. default_seed: the
-        server's."""
+    def fixed(self, request: Fields, head: ReplyHead, default_seed: int | None) -> Fields:
+        """The request, with nothing left to chance, as has the head of its reply. default_seed:
+        the server's."""
         seed = getattr(request, "seed", None)
         if seed is None:
             seed = self._seed if self._origin is not None or default_seed is None else default_seed
         self._seed = seed % 2**64
-        fixed = msgspec.structs.replace(request, seed=seed)
-        return fixed, msgspec.structs.replace(head, created=self._created, draw=self._name)
+        head.created, head.draw = self._created, self._name
+        return msgspec.structs.replace(request, seed=seed)
 
-    async def settle(self, asked: AnswerBasis, fingerprint: str | None) -> None:
-        """Takes what became of the fixed request. fingerprint: of all that it is computed with;
-        None: no worker has told yet. Raises InvalidRequest where any of it is another than the
-        stream's was, and EngineUnavailable where nobody can tell yet."""
-        tokens = sum(map(len, asked.prompt_token_ids))
-        digest = await off_the_loop(asked.digest, 4 * tokens)
-        named = _named(digest, fingerprint)
+    async def held(self, client: EngineClient, adapter: str) -> str | None:
+        """The only fingerprint that the answer may be computed with; None: whatever takes it.
+        adapter: digest of the one that is applied. To be called first: a retry that another
+        fingerprint answers has another name. Raises as `fingerprint_of_stream` does."""
         if self._origin is not None:
-            # A stream may have begun before the first worker was ready.
-            if self._origin.asked not in (named, _named(digest, None)):
-                if fingerprint is None:
-                    raise EngineUnavailable("no worker is ready yet to go on with the stream")
-                raise _wrong(
-                    "the model, its weights, its chat template, the server's settings or what the "
-                    "prompt is made of have changed since",
-                    code="model_changed",
-                )
-            named = self._origin.asked
-        origin = Origin(self._created, self._seed, self._name, self._body, named)
-        self._written = origin.written()
-        # A retry comes at another time, and a draw is the same with a seed of the client's.
-        self._answer = origin._replace(created=0).written().encode()
+            return await fingerprint_of_stream(client, self._origin.fingerprint, adapter)
+        if not self._keyed:
+            return None
+        fingerprint = await fingerprint_of_key(client, self._name)
+        self._name = hashlib.sha256(self._name + fingerprint.encode()).digest()[:16]
+        return fingerprint
+
+    async def settle(self, asked: AnswerBasis) -> None:
+        """Takes what became of the fixed request. Raises InvalidRequest where any of it is another
+        than the stream's was."""
+        tokens = sum(map(len, asked.prompt_token_ids))
+        digest = (await off_the_loop(asked.digest, 4 * tokens))[:6]
+        if self._origin is not None and self._origin.asked != digest:
+            raise _wrong(
+                "the model, its chat template, the server's settings or what the prompt is made of"
+                " have changed since",
+                code="model_changed",
+            )
+        self._settled = Origin(self._created, self._seed, self._name, self._body, digest)
 
     def claims(self, prompts: int) -> list[Claim]:
         """Returns what engine cores find the answers to a request's prompts by, one for each
-        prompt. Only once it was settled."""
-        goes_on, answer = self._origin is not None, self._answer
+        prompt. Only once it was settled. An engine core finds only what it has computed itself."""
+        goes_on = self._origin is not None
+        # A retry comes at another time, and a draw is the same with a seed of the client's.
+        answer = self._begun()._replace(created=0).written().encode()
         digests = [_digest(b"%b %d" % (answer, prompt)) for prompt in range(prompts)]
         return [Claim(digest, goes_on, self._keyed) for digest in digests]
 
@@ -210,14 +222,20 @@ class ReplayedRequest:
         if self.known and len(self.known) != choices:
             raise _wrong(f"it is of {len(self.known)} choices, and the body asks for {choices}")
 
-    def reply(self, reply: ReplyFormat, batch: GenerationBatch) -> ReplyFormat:
-        """Writes the rest of the stream, with ids; the reply itself where none are asked for."""
+    def _begun(self) -> Origin:
+        if self._settled is None:
+            raise RuntimeError("a replayed request that was not settled")
+        return self._settled
+
+    def reply(self, reply: ReplyFormat, batch: GenerationBatch, head: ReplyHead) -> ReplyFormat:
+        """Writes the rest of the stream, with ids; the reply itself where none are asked for.
+        head: of the reply."""
         if not self.resumable:
             return reply
         known = self.known or (KnownTokens(0),) * batch.choices
         goes_on = self._origin is not None
         number = self._number if goes_on else None
-        return ResumableReply(reply, batch, self._written, known, number)
+        return ResumableReply(reply, batch, OriginWriter(self._begun(), head), known, number)
 
 
 async def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) -> ReplayedRequest:
@@ -260,6 +278,22 @@ def _read(last: str) -> tuple[Origin, tuple[KnownTokens, ...], int]:
     return Origin.read(found[1]), known, int(found[3] or 0)
 
 
+class OriginWriter:
+    """Writes a stream's origin, once it is known what computes the answer. head: of the reply."""
+
+    def __init__(self, origin: Origin, head: ReplyHead) -> None:
+        self._origin = origin
+        self._head = head
+        self._written = b""
+
+    def written(self) -> bytes:
+        """The form that it has in ids of events; empty: not known yet."""
+        if not self._written and (name := self._head.system_fingerprint) is not None:
+            computed = bytes.fromhex(name.removeprefix("fp_"))
+            self._written = self._origin._replace(computed=computed).written().encode()
+        return self._written
+
+
 class ResumableReply:
     """A ReplyFormat whose events have ids: what another one writes, but without what the client
     has. An event without an id belongs to the next that has one, and comes with it once more."""
@@ -268,11 +302,11 @@ class ResumableReply:
         self,
         reply: ReplyFormat,
         batch: GenerationBatch,
-        origin: str,
+        origin: OriginWriter,
         known: tuple[KnownTokens, ...],
         number: int | None,
     ) -> None:
-        """origin: see Origin.written.  number: of the event that comes next; None: the stream
+        """number: of the event that comes next; None: the stream
         begins."""
         self._reply = reply
         self.shows_aborts = reply.shows_aborts
@@ -284,7 +318,7 @@ class ResumableReply:
         self.whole = reply.whole
         self.spliced = reply.spliced
         self._batch = batch
-        self._origin = origin.encode()
+        self._origin = origin
         self._known = known
         self._counts = [each.tokens for each in known]
         self._ended = [each.ended for each in known]
@@ -311,12 +345,13 @@ class ResumableReply:
         """Gives the last event an id that says how far all choices are."""
         before = out.rfind(b"\n\n", 0, max(len(out) - 2, 0))
         at = 0 if before < 0 else before + 2
-        if len(out) > at and not out.startswith(b"id: ", at):
+        origin = self._origin.written()
+        if origin and len(out) > at and not out.startswith(b"id: ", at):
             counts = zip(self._counts, self._ended, strict=True)
             told = "-".join(f"{count}e" if ended else str(count) for count, ended in counts)
             number = self._reply.numbered
             told += f"~{number}" if number else ""
-            out[at:at] = b"id: %b.%b\n" % (self._origin, told.encode())
+            out[at:at] = b"id: %b.%b\n" % (origin, told.encode())
 
     @property
     def numbered(self) -> int:
@@ -358,10 +393,6 @@ def _digest_of_body(kind: str, tenant: str, said: bytes) -> bytes:
     return body.digest()[:12]
 
 
-def _named(digest: bytes, fingerprint: str | None) -> bytes:
-    return hashlib.sha256(digest + (fingerprint or "").encode()).digest()[:6]
-
-
 def _digest(answer: bytes) -> bytes:
     return hashlib.blake2b(answer, digest_size=16).digest()
 
@@ -371,5 +402,5 @@ def _check(packed: bytes) -> bytes:
 
 
 def _wrong(why: str, *, code: str = "invalid_value") -> InvalidRequest:
-    message = f"the stream can't go on from this {_LAST_EVENT_ID}: {why}"
-    return InvalidRequest(message, param=_LAST_EVENT_ID, code=code)
+    message = f"the stream can't go on from this {LAST_EVENT_ID}: {why}"
+    return InvalidRequest(message, param=LAST_EVENT_ID, code=code)

@@ -3,7 +3,6 @@ they show of the request's tokens beside the answer's text."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from penstock.client.placement import fingerprint_name
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import TokenLogprobs
 from penstock.receipts.statement import Receipt
@@ -20,6 +20,7 @@ from penstock_gateway.request.fields import GenerateFields
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
+    from penstock.client.placement import Computing
     from penstock.protocol.common import TokenLogprobs
     from penstock_gateway.http.errors import HTTPError
 
@@ -154,25 +155,40 @@ UsageField = UsageInfo | None | msgspec.UnsetType
 """In a chunk: absent unless asked for, null until it is due."""
 
 
-class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
+def nobody() -> Computing | None:
+    """What computes an answer, before anything does."""
+    return None
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplyHead:
     """What every chunk of a reply repeats. created: Unix time, seconds.  draw: what ids within the
-    reply follow from; empty: from chance."""
+    reply follow from; empty: from chance.  adapter: digest of the one that is applied; empty: none.
+    computed: tells what the answer is computed with, as far as it is known."""
 
     id: str
-    created: int
     model: str
-    system_fingerprint: str | None
+    created: int = field(default_factory=lambda: int(time.time()))
     draw: bytes = b""
+    adapter: str = ""
+    computed: Callable[[], Computing | None] = nobody
+    _named: tuple[str, str] = ("", "")
 
-    @classmethod
-    def begin(cls, id: str, model: str, fingerprint: str | None, adapter: str = "") -> ReplyHead:
-        """fingerprint: the engine's, of any length.  adapter: digest of the one that is applied;
-        what is computed depends on both."""
-        short = None
-        if fingerprint is not None:
-            whole = f"{fingerprint} {adapter}" if adapter else fingerprint
-            short = "fp_" + hashlib.sha256(whole.encode()).hexdigest()[:12]
-        return cls(id=id, created=int(time.time()), model=model, system_fingerprint=short)
+    @property
+    def computing(self) -> Computing | None:
+        """What the answer is computed with; None: nobody has told yet."""
+        return self.computed()
+
+    @property
+    def system_fingerprint(self) -> str | None:
+        """The name of `computing`, and of the adapter. It stays, once there is some output."""
+        computing = self.computed()
+        if computing is None:
+            return None
+        if self._named[0] != computing.fingerprint:
+            name = fingerprint_name(computing.fingerprint, self.adapter)
+            self._named = (computing.fingerprint, name)
+        return self._named[1]
 
 
 TimelineField = RequestTimeline | msgspec.UnsetType
@@ -190,7 +206,8 @@ class ReplyFormat(Protocol):
     model is paused: it ends with what it has.  Else that is an error."""
 
     def begin(self, source: PromptLogprobsSource) -> None:
-        """Called once, before anything else. source: of the prompts' log-probabilities."""
+        """Called before anything else; again where nothing of it was sent, and something else than
+        before computes the answer. source: of the prompts' log-probabilities."""
 
     def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
         """Appends what a choice's stream begins with. begun: what is used before its first

@@ -15,6 +15,7 @@ from penstock.errors import (
     EngineUnavailable,
     InvalidRequest,
     Limited,
+    ModelChanged,
     ModelFailed,
     Overloaded,
     RequestFailed,
@@ -151,6 +152,8 @@ def as_http_error(error: BaseException) -> HTTPError:
             return unavailable(str(error), "model_failed", error.retry_after)
         case EngineUnavailable():
             return unavailable(str(error), "engine_unavailable", ENGINE_RETRY_AFTER)
+        case ModelChanged():
+            return HTTPError(500, str(error), type=SERVER, code="model_changed")
         case RequestFailed():
             return HTTPError(500, str(error), type=SERVER, code="request_failed")
         case asyncio.CancelledError():

@@ -126,9 +126,9 @@ def _routed(client: EngineClient, label: list[str]) -> Iterator[Metric]:
     for name, words, count in (
         ("moved_requests", "Requests resumed on another engine core.", client.moved),
         (
-            "renumbered_requests",
-            "Requests with emitted tokens resumed on an engine core with another fingerprint.",
-            client.renumbered,
+            "refused_resumptions",
+            "Requests that ended because no engine core computes with their fingerprint.",
+            client.refused,
         ),
     ):
         counter = CounterMetricFamily(f"penstock:{name}", f"{words} {OURS}", labels=_LABEL)

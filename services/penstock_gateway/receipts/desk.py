@@ -30,6 +30,7 @@ from penstock_gateway.request.tokenising import off_the_loop
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
+    from penstock.client.placement import Computing
     from penstock.protocol.common import TokenLogprobs
     from penstock.receipts.signing import SigningKey
     from penstock.request.sampling_params import SamplingParams
@@ -54,7 +55,7 @@ class ReceiptDesk:
     def __init__(self, key: SigningKey) -> None:
         self._key = key
         self._weights: dict[str, asyncio.Task[dict[str, str] | None]] = {}
-        """Digests of files, by the model's digest."""
+        """Digests of files, by the digest of the weights."""
 
     async def receipted(
         self,
@@ -68,34 +69,30 @@ class ReceiptDesk:
         that gives some.  wish: see x-penstock-receipt."""
         seed, logprobs = asked.engine.welcome.seed, wish == "logprobs"
         params = [_complete(each, seed, logprobs=logprobs) for each in params]
-        weights = await self._weights_of(asked)
+        here = asked.client.weights or {asked.engine.welcome.digest}
+        found = await asyncio.gather(*(self._weights_of(asked, each) for each in here))
+        weights = dict(zip(here, found, strict=True))
         tokens = sum(map(len, prompts))
         signed = await off_the_loop(lambda: signed_prompts(prompts, params), tokens)
         signer = Signer(self._key, signed, params[0], asked, weights, wish)
         return params, ReceiptReply(cast(SignableReply, reply), signer)
 
-    async def _weights_of(self, asked: AskedModel) -> dict[str, str] | None:
-        digest = _model_digest(asked)
+    async def _weights_of(self, asked: AskedModel, digest: str) -> dict[str, str] | None:
         task = self._weights.get(digest)
         if task is None or (task.done() and task.result() is None):
-            self._weights.clear()  # Those of weights that were replaced.
-            task = self._weights[digest] = asyncio.create_task(_hashed(asked))
+            here = asked.client.weights  # Others were replaced.
+            self._weights = {each: task for each, task in self._weights.items() if each in here}
+            task = self._weights[digest] = asyncio.create_task(_hashed(asked, digest))
         done, _ = await asyncio.wait({task}, timeout=WEIGHTS_PATIENCE)
         return task.result() if done else None
 
 
-async def _hashed(asked: AskedModel) -> dict[str, str] | None:
+async def _hashed(asked: AskedModel, digest: str) -> dict[str, str] | None:
     try:
-        return await asked.client.hash_weights()
+        return await asked.client.hash_weights(digest)
     except PenstockError as error:
         log.warning("a receipt names no digests of weights", reason=str(error))
         return None
-
-
-def _model_digest(asked: AskedModel) -> str:
-    status = asked.client.status
-    reported = None if status is None else status.weights
-    return reported or asked.engine.welcome.digest
 
 
 def _complete(params: SamplingParams, seed: int | None, *, logprobs: bool) -> SamplingParams:
@@ -150,7 +147,7 @@ def signed_prompts(prompts: list[list[int]], params: list[SamplingParams]) -> Si
 
 class Signer:
     """Knows what a receipt says beside the outputs. params: of all prompts, but for seed and
-    max_tokens.  weights: see ModelClaim."""
+    max_tokens.  weights: see ModelClaim; by their digest."""
 
     def __init__(
         self,
@@ -158,7 +155,7 @@ class Signer:
         prompts: SignedPrompts,
         params: SamplingParams,
         asked: AskedModel,
-        weights: dict[str, str] | None,
+        weights: dict[str, dict[str, str] | None],
         wish: str,
     ) -> None:
         self._key = key
@@ -166,38 +163,32 @@ class Signer:
         self._params = params
         self._asked = asked
         self._wish = wish
-        welcome, adapter = asked.engine.welcome, asked.adapter
-        self._model = ModelClaim(
-            name=asked.name,
+        self._weights = weights
+
+    def _model(self, computing: Computing | None) -> ModelClaim:
+        welcome, adapter = self._asked.engine.welcome, self._asked.adapter
+        told = None if computing is None else computing.weights
+        digest = told or welcome.digest
+        return ModelClaim(
+            name=self._asked.name,
             hub_id=welcome.hub_id,
-            digest=_model_digest(asked),
+            digest=digest,
             tokenizer=welcome.tokenizer_sha256,
             template=welcome.template_sha256,
-            weights=weights,
+            weights=self._weights.get(digest),
             adapter="" if adapter is None else adapter.digest,
         )
-        self._computing = self._computed()
 
-    def _computed(self) -> ComputingClaim:
-        status = self._asked.client.status
-        return ComputingClaim(
-            fingerprint=None if status is None else status.fingerprint,
-            arithmetic=[] if status is None else list(status.arithmetic),
-            settings=self._asked.engine.welcome.bit_settings,
-        )
-
-    def receipt(self, id: str, created: int, outputs: list[SignedOutput]) -> Receipt:
+    def receipt(self, head: ReplyHead, outputs: list[SignedOutput]) -> Receipt:
         """The receipt of these choices, which are in the reply's order."""
-        computing = self._computed()
-        if computing != self._computing:  # The engine core came back as another.
-            computing = msgspec.structs.replace(computing, fingerprint=None)
+        computing = head.computing
         n = self._params.n
         statement = Statement(
-            id=id,
-            created=created,
+            id=head.id,
+            created=head.created,
             penstock=__version__,
-            model=self._model,
-            computing=computing,
+            model=self._model(computing),
+            computing=_claim(computing),
             params=told_params(self._params),
             prompts=self._prompts.claims,
             outputs=[
@@ -232,6 +223,17 @@ class Signer:
             outputs=[output.token_ids for output in outputs],
             logprobs=logprobs,
         )
+
+
+def _claim(computing: Computing | None) -> ComputingClaim:
+    """What a receipt says of the engine core that has computed the answer."""
+    if computing is None:
+        return ComputingClaim(fingerprint=None, arithmetic=[], settings={})
+    return ComputingClaim(
+        fingerprint=computing.fingerprint,
+        arithmetic=list(computing.arithmetic),
+        settings=computing.settings or {},
+    )
 
 
 class SignableReply(ReplyFormat, Protocol):
@@ -287,5 +289,4 @@ class ReceiptReply:
         return await self._reply.whole(choices, usage, timeline)
 
     def _sign(self, outputs: list[SignedOutput]) -> None:
-        head = self._reply.head
-        self._reply.receipt = self._signer.receipt(head.id, head.created, outputs)
+        self._reply.receipt = self._signer.receipt(self._reply.head, outputs)

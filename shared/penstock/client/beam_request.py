@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.client.observer import UNOBSERVED, RequestTiming, Unobserved
-from penstock.client.routing import NOWHERE, Blame, Holder, OpenRequest, Placement
+from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
+from penstock.client.routing import Blame
 from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.protocol.common import FinishReason, Stopping, TokenLogprobs, TokenSampling
 from penstock.protocol.from_frontend import Advance, OpenSequence, Submit

@@ -16,10 +16,12 @@ from penstock.client.control import hash_weights
 from penstock.client.dispatch import Dispatch
 from penstock.client.fleet import Fleet
 from penstock.client.live import LiveFeed
+from penstock.client.placement import placement_of
 from penstock.client.served_model import ModelText
 from penstock.client.session import EngineSession
 from penstock.client.session_state import STATUS_MAX_AGE
 from penstock.protocol.to_frontend import Status, Welcome
+from penstock.request.terms import Terms
 
 
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,9 +187,39 @@ class ClientView:
         return self._dispatch.moved
 
     @property
-    def renumbered(self) -> int:
-        """Requests that have tokens which were computed in another way than their next."""
-        return self._dispatch.renumbered
+    def refused(self) -> int:
+        """Requests that ended as no engine core computes in the way in which they must be."""
+        return self._dispatch.waiting_room.refused
+
+    @property
+    def fingerprints(self) -> set[str]:
+        """What engine cores compute with that are there."""
+        return self._fleet.fingerprints()
+
+    def lately(self) -> set[str]:
+        """What engine cores compute with, or did that were there a moment ago and may come back."""
+        now = time.monotonic()
+        gone = {s.former for s in self._fleet if s.former is not None and s.may_tell(now)}
+        return self._fleet.fingerprints() | gone
+
+    @property
+    def count(self) -> int:
+        """Engine cores that are dialled."""
+        return len(self._fleet)
+
+    @property
+    def undecided(self) -> int:
+        """Engine cores that may soon say what they compute with, which nobody knows now."""
+        now = time.monotonic()
+        return sum(session.may_tell(now) for session in self._fleet)
+
+    async def next_status(self) -> None:
+        """Waits until an engine core tells its state."""
+        await self._fleet.next_status()
+
+    def fingerprint_for(self, prompt_token_ids: list[int], terms: Terms) -> str | None:
+        """What a request would be computed with that came now; None: nobody knows yet."""
+        return self._dispatch.fingerprint_for(placement_of(prompt_token_ids, terms))
 
     @property
     def adapters(self) -> AdapterDirectory:
@@ -199,9 +231,15 @@ class ClientView:
         """What engine cores show of themselves to those who watch."""
         return self._dispatch.live
 
-    async def hash_weights(self) -> dict[str, str]:
+    @property
+    def weights(self) -> set[str]:
+        """Digests of the weights that engine cores have that are there."""
+        told = (session.computing for session in self._fleet if session.connected)
+        return {each.weights for each in told if each is not None and each.weights is not None}
+
+    async def hash_weights(self, weights: str | None = None) -> dict[str, str]:
         """SHA-256 of each file of weights, see `control.hash_weights`."""
-        return await hash_weights(self._fleet.sessions)
+        return await hash_weights(self._fleet.sessions, weights)
 
     @property
     def open_requests(self) -> int:

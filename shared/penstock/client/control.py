@@ -254,13 +254,17 @@ def _arguments(
         raise InvalidRequest(f"{method}: {error}", param="args") from None
 
 
-async def hash_weights(sessions: Iterable[EngineSession]) -> dict[str, str]:
-    """The SHA-256, in hex, of each file of weights, by its name, as one engine core reads them: all
-    serve the same model.
+async def hash_weights(
+    sessions: Iterable[EngineSession], weights: str | None = None
+) -> dict[str, str]:
+    """The SHA-256, in hex, of each file of weights, by its name, as one engine core reads them.
+    weights: digest of those that it must have (see Status); None: any, as all are the same.
 
     Raises InvalidRequest where it is of a version that doesn't read them, EngineUnavailable where
     there is none, and RequestFailed where a file can't be read."""
-    session = all_able(sessions, lambda welcome: welcome.hashes_weights, "hashes no weights")[0]
+    able = all_able(sessions, lambda welcome: welcome.hashes_weights, "hashes no weights")
+    having = (each for each in able if each.computing and each.computing.weights == weights)
+    session = next(having, able[0])
     number, done = session.calls.begin()
     try:
         if not session.send(HashWeights(number)):

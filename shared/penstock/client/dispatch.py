@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from itertools import islice
 from typing import Any
 
 import zmq
@@ -16,8 +15,9 @@ from penstock.client.fleet import Endpoints, Fleet, Resolver, is_named
 from penstock.client.generation import Generation
 from penstock.client.generation_request import rejection
 from penstock.client.live import LiveFeed
+from penstock.client.placement import OpenRequest, Placement
 from penstock.client.prefilling import PrefillAhead
-from penstock.client.routing import OpenRequest, Placement, Routing, Why
+from penstock.client.routing import Routing, Why
 from penstock.client.served_model import ModelText, ServedModel
 from penstock.client.session import EngineSession
 from penstock.client.session_state import count_tries
@@ -43,8 +43,7 @@ class Dispatch:
     """Places requests on sessions, which tell it what happens to them.
 
     connected: set while there is a session with an engine core that may be used.  due: generations
-    with a sink that this turn has given something.  routed, moved, renumbered, live: see
-    EngineClient.
+    with a sink that this turn has given something.  routed, moved, live: see EngineClient.
     Raises StartupError where an endpoint may not be dialled, see `transport.curve.needs_keys`.
     """
 
@@ -73,7 +72,7 @@ class Dispatch:
         self._reading = asyncio.Lock()
         self.turns: ConsumerTurns[Generation] = ConsumerTurns()
         self.routed: Counter[tuple[int, str]] = Counter()
-        self.moved = self.renumbered = 0
+        self.moved = 0
         self.live = LiveFeed()
         self.adapters = AdapterDirectory()
 
@@ -109,12 +108,20 @@ class Dispatch:
 
     def look(self, now: float, patience: float) -> None:
         """Looks after what no message tells of; to be called all the time."""
-        self.waiting_room.lose_patience(now, patience)
+        self.waiting_room.lose_patience(self.fleet, now, patience)
+        self.waiting_room.refuse_hopeless(self.fleet, now)
         for session in self.fleet:
             session.pacing.expire(now)
         self.fleet.drop_retired()
         self._reconsider()
         self.live.tick(now)
+
+    def fingerprint_for(self, placement: Placement) -> str | None:
+        """What a request would be computed with that came now; None: nobody knows yet."""
+        engines = [each for each in self.fleet.candidates() if each.fingerprint is not None]
+        if not engines:
+            return None
+        return self._routing.choose(placement.ask, engines)[0].fingerprint
 
     def place_ahead(self, generation: Generation) -> None:
         """Submits a request for the first time, after its prompt where that is computed ahead."""
@@ -139,11 +146,13 @@ class Dispatch:
         if all(session.prefills_from for session in ready):
             return []
         length = len(generation.prompt_token_ids)
-        return [s for s in ready if s.prefills_from and length >= s.prefills_from]
+        held = generation.placement.held
+        able = [s for s in ready if s.prefills_from and length >= s.prefills_from]
+        return [s for s in able if held in (None, s.fingerprint)]
 
     def _have_expected(self, ahead: PrefillAhead) -> None:
         """Tells the one that is to go on with it."""
-        engines = self.fleet.candidates()
+        engines = self.fleet.candidates(only=ahead.held)
         if engines and all(engine.expects for engine in engines):
             ahead.expect_at(*self._routing.choose(ahead.placement.ask, engines))
 
@@ -171,7 +180,7 @@ class Dispatch:
         """Submits it to the engine core that is to have it; False where there is none. new: no
         engine core has heard of it."""
         placement = request.placement
-        engines = self.fleet.candidates(but, placement.fingerprint)
+        engines = self.fleet.candidates(but, placement.only(begun=request.begun))
         if not engines:
             return False
         session, why = self._choose(placement, engines)
@@ -190,18 +199,23 @@ class Dispatch:
             asyncio.get_running_loop().call_soon(self._resume)
 
     def _resume(self) -> None:
-        """Submits again what has lost its engine core, some in each turn; what finds none goes on
-        waiting."""
+        """Submits again what has lost its engine core, some in each turn; what finds none that may
+        have it goes on waiting."""
         self._placing_due = False
         if self._closed:
             return
         for session in self.fleet.sessions:
             session.pump()
         placed = 0
-        for request in self.waiting_room.first(MAX_PLACED):
-            if not self._place(request):
+        nowhere: set[str | None] = set()
+        for request in self.waiting_room.requests():
+            only = request.placement.only(begun=request.begun)
+            if only not in nowhere and self._place(request):
+                placed += 1
+            else:
+                nowhere.add(only)
+            if placed == MAX_PLACED:
                 break
-            placed += 1
         if placed:
             log.info("requests submitted again", count=placed)
             self._resume_soon()
@@ -293,10 +307,12 @@ class Dispatch:
     def status_changed(self, session: EngineSession, before: Status | None) -> None:
         """An engine core has told its state."""
         self.fleet.status_told()
+        if before is None or before.fingerprint != session.fingerprint:
+            self._resume_soon()
         if session.draining and not (before is not None and before.draining):
             log.info("engine core drains", endpoint=session.endpoint)
         if session.hands_over:
-            self._move(take_away(session, self.fleet, MAX_PLACED), session)
+            self._move(self.fleet.take_away(session, MAX_PLACED), session)
 
     def _move(self, leaving: list[OpenRequest], session: EngineSession) -> None:
         if not leaving:
@@ -334,18 +350,9 @@ class Dispatch:
         """An engine core shows itself to those who watch."""
         self.live.take(session.endpoint, snapshot, now)
 
-    def fingerprint_changed(
-        self, session: EngineSession, request: OpenRequest, before: str
-    ) -> None:
-        """A request's next tokens are computed otherwise than those that it has."""
-        self.renumbered += 1
-        log.warning(
-            "request continues with another fingerprint",
-            request=request.name,
-            endpoint=session.endpoint,
-            before=before,
-            now=session.fingerprint,
-        )
+    def misplaced(self, session: EngineSession, request: OpenRequest) -> None:
+        """An engine core would compute a request's next tokens otherwise than it must."""
+        self._move([session.give_up(request)], session)
 
     def rejected(
         self, session: EngineSession, request: OpenRequest | None, message: Rejected
@@ -385,16 +392,3 @@ class Dispatch:
                 continue
             if not self._objection(session, welcome):
                 session.transport.end("it may be used now")
-
-
-def take_away(session: EngineSession, fleet: Fleet, most: int) -> list[OpenRequest]:
-    """Takes up to `most` requests from an engine core that hands over. Returns what is to be
-    submitted again: none where no other one is ready that computes alike."""
-    numbers = session.fingerprint, session.weights
-    if not any(
-        each.ready and not each.prefills_from and (each.fingerprint, each.weights) == numbers
-        for each in fleet.candidates(session)
-    ):
-        return []
-    unfinished = (request for request in session.open.values() if not request.finished)
-    return [session.give_up(request) for request in list(islice(unfinished, most))]

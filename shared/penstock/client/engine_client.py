@@ -31,6 +31,7 @@ from penstock.client.generation_request import (
 )
 from penstock.client.media import PreparedMedia
 from penstock.client.observer import Observer, RequestTiming, observe
+from penstock.client.placement import placement_of
 from penstock.client.pool_request import (
     PoolRequest,
     PoolResult,
@@ -38,7 +39,6 @@ from penstock.client.pool_request import (
     check_task,
 )
 from penstock.client.replacing import ChangeMode, replace_weights
-from penstock.client.routing import AFFINITY_TOKENS, Placement, RoutingRequest
 from penstock.client.routing_policies import make_routing
 from penstock.client.served_model import ModelText
 from penstock.config.settings import TransportSettings
@@ -274,7 +274,7 @@ class EngineClient(ClientView):
             read_at_end=read_at_end,
             known=known,
         )
-        generation = Generation(request, delivery, _placement(prompt_token_ids, terms, media))
+        generation = Generation(request, delivery, placement_of(prompt_token_ids, terms, media))
         self._dispatch.place_ahead(generation)
         try:
             await generation.accepted
@@ -312,7 +312,7 @@ class EngineClient(ClientView):
             beams=beams,
             sampling=TokenSampling(0, temperature=0.0, logprobs=candidates),
             terms=terms,
-            placement=_placement(prompt_token_ids, terms),
+            placement=placement_of(prompt_token_ids, terms),
             follow=follow,
             timing=timing,
             observed=observed,
@@ -347,7 +347,7 @@ class EngineClient(ClientView):
             prompt_token_ids=prompt_token_ids,
             pooling=pooling,
             terms=terms,
-            placement=_placement(prompt_token_ids, terms, media),
+            placement=placement_of(prompt_token_ids, terms, media),
             media=None if media is None else PreparedMedia(media),
             timing=timing,
         )
@@ -381,19 +381,3 @@ class EngineClient(ClientView):
         while True:
             self._dispatch.look(time.monotonic(), RESUME_PATIENCE)
             await asyncio.sleep(_TICK)
-
-
-def _placement(
-    prompt_token_ids: list[int], terms: Terms, media: PromptMedia | None = None
-) -> Placement:
-    ask = RoutingRequest(
-        prompt_token_ids,
-        AFFINITY_TOKENS,
-        terms.tenant,
-        terms.cache_salt,
-        None if media is None else media.media,
-        adapter="" if terms.adapter is None else terms.adapter.digest,
-        session="" if terms.session is None else terms.session.id,
-        meets=terms.shared or terms.claim is not None,
-    )
-    return Placement(ask)

@@ -10,7 +10,9 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
+from penstock.client.placement import OpenRequest
 from penstock.client.session import EngineSession
 from penstock.errors import InvalidRequest
 from penstock.process import logs
@@ -278,20 +280,41 @@ class Fleet:
                 self._on_dropped(session)
 
     def candidates(
-        self, but: EngineSession | None = None, fingerprint: str | None = None
+        self, but: EngineSession | None = None, only: str | None = None
     ) -> list[EngineSession]:
         """Engine cores that a request may go to, of the best kind that there is: ready, and awake
-        or with the others full; not draining; connected. fingerprint: of the request's tokens so
-        far; those that compute alike are preferred, if there are any."""
+        or with the others full; not draining; connected. only: the fingerprint that it must be
+        computed with; where none has it, one that hasn't told its own yet may."""
         connected = [s for s in self._sessions if s.connected and s is not but]
+        if only is not None:
+            alike = [s for s in connected if s.fingerprint == only]
+            connected = alike or [s for s in connected if s.fingerprint is None]
         if len(connected) > 1:
             staying = [s for s in connected if not s.draining and not s.retired]
             connected = _awake([s for s in staying if s.ready]) or staying or connected
             # Those for prompts alone serve all where there is nobody else.
             connected = [s for s in connected if not s.prefills_from] or connected
-        if fingerprint is not None and len(connected) > 1:
-            connected = [s for s in connected if s.fingerprint == fingerprint] or connected
         return connected
+
+    def fingerprints(self) -> set[str]:
+        """What engine cores compute with that are there."""
+        return {s.fingerprint for s in self._sessions if s.connected and s.fingerprint is not None}
+
+    def may_come(self, fingerprint: str, now: float) -> bool:
+        """Whether one computes with it, or may say soon that it does."""
+        return any(s.fingerprint == fingerprint or s.may_tell(now) for s in self._sessions)
+
+    def take_away(self, session: EngineSession, most: int) -> list[OpenRequest]:
+        """Takes up to `most` requests from an engine core that hands over. Returns what is to be
+        submitted again: none where no other one is ready that computes alike."""
+        others = self.candidates(session, session.fingerprint)
+        if not any(
+            each.ready and not each.prefills_from and each.fingerprint == session.fingerprint
+            for each in others
+        ):
+            return []
+        unfinished = (request for request in session.open.values() if not request.finished)
+        return [session.give_up(request) for request in list(islice(unfinished, most))]
 
 
 def _awake(ready: list[EngineSession]) -> list[EngineSession]:

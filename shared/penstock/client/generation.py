@@ -20,7 +20,8 @@ from penstock.client.deltas import (
 )
 from penstock.client.generation_request import GenerationRequest, failed_early
 from penstock.client.observer import UNOBSERVED, RequestTiming, Unobserved
-from penstock.client.routing import NOWHERE, Blame, Holder, OpenRequest, Placement
+from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
+from penstock.client.routing import Blame
 from penstock.client.session_turns import ConsumerTurns
 from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.protocol.common import FinishReason, TokenLogprobs
@@ -142,7 +143,9 @@ class Generation:
 
     @property
     def begun(self) -> bool:
-        return any(sequence.emitted for sequence in self._open.values())
+        """Whether there is some output, also of a sequence that has ended."""
+        told = self.prompt_logprobs is not None and len(self.prompt_logprobs) > 1
+        return told or any(sequence.emitted for sequence in self._sequences)
 
     @property
     def successor(self) -> OpenRequest:

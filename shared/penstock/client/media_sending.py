@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.client.media import MediaFiles, PreparedMedia, files_beside
-from penstock.client.routing import OpenRequest
+from penstock.client.placement import OpenRequest
 from penstock.protocol.from_frontend import MediaLost
 from penstock.protocol.to_frontend import NeedMedia
 

@@ -13,7 +13,8 @@ import msgspec
 
 from penstock.client.media import PreparedMedia
 from penstock.client.observer import RequestTiming
-from penstock.client.routing import NOWHERE, Blame, Holder, OpenRequest, Placement
+from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
+from penstock.client.routing import Blame
 from penstock.errors import (
     DeadlineExceeded,
     EngineUnavailable,

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from penstock.client.generation import Generation
 from penstock.client.media import PreparedMedia
-from penstock.client.routing import NOWHERE, Blame, Holder, OpenRequest, Placement, Why
+from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
+from penstock.client.routing import Blame, Why
 from penstock.client.session import EngineSession
 from penstock.errors import PenstockError
 from penstock.protocol.common import Stopping, TokenSampling
@@ -45,6 +46,11 @@ class PrefillAhead:
         number = session.expect(self._generation.prompt_token_ids, self.terms)
         self._expected = session, number
         self._generation.placement.expected = session.endpoint, why
+
+    @property
+    def held(self) -> str | None:
+        """The only fingerprint that the request itself may be computed with; None: any."""
+        return self._generation.placement.held
 
     @property
     def blame(self) -> Blame:

@@ -14,11 +14,10 @@ import zmq
 from penstock.client.generation import Generation
 from penstock.client.media_sending import MediaSending
 from penstock.client.open_calls import OpenCalls
-from penstock.client.routing import OpenRequest
+from penstock.client.placement import Computing, OpenRequest
 from penstock.client.session_state import EngineProgress, Pacing, ReportedState
 from penstock.client.session_turns import ConsumerTurns, LoopTurns
 from penstock.config.settings import TransportSettings
-from penstock.errors import RequestFailed
 from penstock.process import logs
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import NamedAdapter
@@ -72,9 +71,7 @@ class Owner(Protocol):
 
     def adapters_named(self, session: EngineSession, told: list[NamedAdapter]) -> None: ...
 
-    def fingerprint_changed(
-        self, session: EngineSession, request: OpenRequest, before: str
-    ) -> None: ...
+    def misplaced(self, session: EngineSession, request: OpenRequest) -> None: ...
 
     def rejected(
         self, session: EngineSession, request: OpenRequest | None, message: Rejected
@@ -122,7 +119,7 @@ class EngineSession(ReportedState):
         self._media = MediaSending(endpoint, self.open, self.send)
         self._progress = EngineProgress(settings.progress_timeout)
         self._submitted = 0
-        self._begun = self._polled = time.monotonic()
+        self._polled = time.monotonic()
         self._turns = LoopTurns(self.transport.lock, self.pump)
         self._closed = False
         self._ticker: asyncio.Task[None] | None = None
@@ -146,8 +143,7 @@ class EngineSession(ReportedState):
         """Submits it here, as soon as there is room. new: for the first time."""
         request.key, request.holder = next(self._numbers), self
         self.open[request.key] = request
-        self._compare(request)
-        if not request.finished:
+        if self._compare(request):
             self.pacing.enter(request, new=new)
 
     def _submit(self, request: OpenRequest) -> bool:
@@ -156,26 +152,13 @@ class EngineSession(ReportedState):
         self._submitted += request.open_sequences
         return True
 
-    def _compare(self, request: OpenRequest) -> None:
-        """Whether its next tokens are computed as those before were; as far as that is known."""
-        self._compare_weights(request)
-        before = request.placement.fingerprint
-        if self.fingerprint is None or before == self.fingerprint:
-            return
-        request.placement.fingerprint = self.fingerprint
-        if before is not None and request.begun:
-            self._owner.fingerprint_changed(self, request, before)
-
-    def _compare_weights(self, request: OpenRequest) -> None:
-        """An answer that others have begun isn't ended by these."""
-        before = request.placement.weights
-        if self.weights is None or before == self.weights:
-            return
-        request.placement.weights = self.weights
-        if before is not None and request.begun:
-            self.abort(request)
-            self.forget(request)
-            request.fail(RequestFailed("the engine core came back with other weights"))
+    def _compare(self, request: OpenRequest) -> bool:
+        """Whether it is computed as its tokens so far were, as far as that is known; if not, it
+        leaves. An engine core tells what it computes with before anything is computed with it."""
+        if request.placement.placed(self.computing, begun=request.begun):
+            return True
+        self._owner.misplaced(self, request)
+        return False
 
     def abort(self, request: OpenRequest) -> None:
         """Ends it in the engine core, if that has heard of it."""
@@ -325,16 +308,17 @@ class EngineSession(ReportedState):
         self._owner.session_lost(self, reason, now)
         self.calls.lost(reason)
         self.expected.clear()
-        self.status = self.fingerprint = self.weights = None
+        self.status = self.computing = None
         self._submitted = 0
 
     def _take_status(self, status: Status, now: float) -> None:
         before, self.status, self._status_at = self.status, status, now
         self._progress.heard(now)
         self._submitted = 0
-        reported = status.fingerprint or self.fingerprint, status.weights or self.weights
-        if reported != (self.fingerprint, self.weights):
-            self.fingerprint, self.weights = reported
+        told = Computing.told(status, self.welcome, self.computing)
+        if told != self.computing:
+            self.computing = told
+            self.former = self.fingerprint
             for request in list(self.open.values()):
                 self._compare(request)
         self._owner.status_changed(self, before)

@@ -9,13 +9,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from penstock.client.routing import OpenRequest
+from penstock.client.placement import Computing, OpenRequest
 from penstock.errors import RequestFailed
 from penstock.protocol.common import SleepLevel, WakeTag
 from penstock.protocol.to_frontend import Status, Welcome
 
 STATUS_MAX_AGE = 2.0
 """Seconds after which an engine core's last Status counts as out of date: four heartbeats."""
+
+AWAY_PATIENCE = 60.0
+"""Seconds for which an engine core that doesn't answer is expected to come back."""
 
 DEFAULT_BLOCK_SIZE = 16
 """Tokens of a KV block where the engine has not said yet."""
@@ -24,19 +27,31 @@ DEFAULT_BLOCK_SIZE = 16
 class ReportedState:
     """The last Welcome and Status of an engine core, and what follows from them.
 
-    welcome: the last that came, also of a session that has ended.  status, fingerprint, weights: of
-    the present session.  refused: why no request is sent to an engine core that answers; empty if
-    requests are sent.
+    welcome: the last that came, also of a session that has ended.  status, computing: of the
+    present session.  former: the last fingerprint that was told, also in a session that has ended.
+    refused: why no request is sent to an engine core that answers; empty if requests are sent.
     """
 
     def __init__(self) -> None:
         self.welcome: Welcome | None = None
         self.status: Status | None = None
-        self.fingerprint: str | None = None
-        self.weights: str | None = None
+        self.computing: Computing | None = None
+        self.former: str | None = None
         self.refused = ""
         self._answered = False
         self._status_at = 0.0
+        self._begun = time.monotonic()
+        """When it was first dialled, or its last session ended."""
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What it computes with; None: it hasn't told yet."""
+        return None if self.computing is None else self.computing.fingerprint
+
+    def may_tell(self, now: float) -> bool:
+        """Whether it may soon say what it computes with, which nobody knows now."""
+        waited_for = self._answered or now - self._begun < AWAY_PATIENCE
+        return self.fingerprint is None and not self.refused and waited_for
 
     @property
     def connected(self) -> bool:

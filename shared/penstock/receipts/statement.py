@@ -48,7 +48,7 @@ class ModelClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 class ComputingClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How it was computed. fingerprint: of everything but the request that bits depend on; null if
-    several engine cores compute differently.  arithmetic: the same in words, without the model.
+    nobody has told.  arithmetic: the same in words, without the model.
     settings: those that change bits, where they aren't the defaults."""
 
     fingerprint: str | None

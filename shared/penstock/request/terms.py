@@ -35,7 +35,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     adapter: that is applied to the model; None: the model alone.  background: nobody waits for
     it, so it stands after all that somebody waits for.  session: the conversation that it is a
     turn of; None: of none.  claim: by what its answer is found again; None: it is not.  shared:
-    equal requests that are open at once may be computed once."""
+    equal requests that are open at once may be computed once.  fingerprint: the only one that it
+    may be computed with; None: any."""
 
     tenant: str = ""
     priority: int = 0
@@ -47,6 +48,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     session: SessionTerms | None = None
     claim: Claim | None = None
     shared: bool = False
+    fingerprint: str | None = None
 
     def time_left_ms(self, now: float) -> int | None:
         """What is left of the deadline, in whole milliseconds, at least 0."""

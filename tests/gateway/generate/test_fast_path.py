@@ -12,6 +12,7 @@ import uvloop
 from msgspec import UNSET
 
 from penstock.client import SequenceDelta
+from penstock.client.placement import Computing, fingerprint_name
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.chat.reply import ChatFormat
 from penstock_gateway.completions.reply import CompletionFormat, Prompt
@@ -27,10 +28,10 @@ from penstock_gateway.generate.reply import (
 from penstock_gateway.http.events import EventStream, Room
 from penstock_gateway.request.fields import StreamOptions
 from tests.gateway.byte_tokenizer import ByteTokenizer
-from tests.gateway.fake_engine import FakeEngineClient, Step
+from tests.gateway.fake_engine import FakeEngineClient, FakeGeneration, Step
 from tests.gateway.live_gateway import LiveGateway
 
-HEAD = ReplyHead(id='a"b', created=7, model='m\\"x', system_fingerprint=None)
+HEAD = ReplyHead(id='a"b', created=7, model='m\\"x')
 TEXTS = ["x", ' "quoted" \\ ', "\n\t\x00\x1f", "Übergrößenträger 👋", "</script>\u2028", "{}%s"]
 
 
@@ -147,6 +148,31 @@ async def test_what_is_prepared_is_what_the_first_delta_would_have_brought(
             put()
         found.append((connection.sent, answer._completion_tokens))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("format_of", [chat_format, completion_format])
+async def test_what_was_prepared_for_another_engine_core_is_not_sent(
+    format_of: Callable[[], ChatFormat | CompletionFormat],
+) -> None:
+    """It may die before it has computed a token, and another one compute with other bits."""
+    connection = Connection()
+    events = EventStream(connection.send, keepalive=0, room=Room(full=False))
+    generation = FakeGeneration([], 1)
+    batch = GenerationBatch([generation], 1, None, background=False)  # type: ignore[list-item, arg-type]  # Fakes.
+    reply = format_of()
+    reply._head = ReplyHead(id="i", model="m", created=7, computed=batch.computing)
+    answer = StreamedAnswer(reply, None, 1, 1, None)  # type: ignore[arg-type]  # Nothing is timed.
+    answer._batch, answer._events = batch, events
+    generation.placement.placed(Computing("first"), begun=False)
+    answer._prepare()
+    generation.placement.placed(Computing("second"), begun=False)
+    for text in "ab":
+        put = answer._write_now([SequenceDelta(index=0, text=text, token_ids=[1])])
+        assert put is not None
+        put()
+    names = re.findall(rb'"system_fingerprint":"(.*?)"', b"".join(connection.sent))
+    assert len(names) >= 2
+    assert set(names) == {fingerprint_name("second").encode()}
 
 
 def test_nothing_is_prepared_where_the_first_token_tells_what_to_write() -> None:

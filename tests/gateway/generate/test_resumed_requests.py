@@ -11,12 +11,13 @@ import httpx
 import msgspec
 import pytest
 
+from penstock.client.placement import Computing, fingerprint_name
 from penstock.errors import EngineUnavailable, InvalidRequest
 from penstock.media.items import PromptMedia
 from penstock.model.config import GenerationDefaults
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.request.sampling_params import SamplingParams
-from penstock_gateway.generate.replay import AnswerBasis, replay_of
+from penstock_gateway.generate.replay import AnswerBasis, Origin, OriginWriter, replay_of
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.request.fields import RequestFields, StreamOptions, TermsHeaders
 from tests.gateway.fake_engine import FakeEngineClient
@@ -49,17 +50,36 @@ ASKED = AnswerBasis(
 )
 
 
+class Computes(FakeEngineClient):
+    """Engine cores that compute with these. undecided: that haven't told."""
+
+    def __init__(self, *fingerprints: str, undecided: int = 0) -> None:
+        super().__init__()
+        self._computes, self.undecided = set(fingerprints), undecided
+
+    @property
+    def fingerprints(self) -> set[str]:
+        return self._computes
+
+
 async def begun(
-    asked: AnswerBasis, last: str | None = None, fingerprint: str | None = "fp"
-) -> tuple[str, int]:
-    """What the ids of a stream begin with that a server begins, or goes on with, and how many
-    tokens its client has."""
+    asked: AnswerBasis,
+    last: str | None = None,
+    client: FakeEngineClient | None = None,
+    adapter: str = "",
+    key: str | None = None,
+) -> tuple[str, int, str | None]:
+    """What the ids of a stream begin with that a server begins, or goes on with; how many tokens
+    its client has; and what it is held to. A stream that begins is computed with "fp"."""
     request = Body(stream_options=StreamOptions(resumable=True))
-    headers = TermsHeaders("", None, None, last_event_id=last)
+    headers = TermsHeaders("", None, None, last_event_id=last, idempotency_key=key)
     replay = await replay_of(headers, request, "chat")
-    replay.fixed(request, ReplyHead.begin("1", "model", fingerprint), 7)
-    await replay.settle(asked, fingerprint)
-    return replay._written, replay.known_tokens
+    held = await replay.held(client or Computes("fp"), adapter)  # type: ignore[arg-type]  # A fake.
+    head = ReplyHead(id="1", model="model", adapter=adapter)
+    head.computed = lambda: Computing(held or "fp")
+    replay.fixed(request, head, 7)
+    await replay.settle(asked)
+    return OriginWriter(replay._begun(), head).written().decode(), replay.known_tokens, held
 
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -74,22 +94,62 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("fingerprint", ["fp", None])
-async def test_it_goes_on_with_the_same_only(name: str, fingerprint: str | None) -> None:
-    """Also one that began before any worker was ready."""
-    origin, _ = await begun(ASKED, fingerprint=fingerprint)
-    assert await begun(ASKED, f"{origin}.3") == (origin, 3)
+async def test_it_goes_on_with_the_same_only(name: str) -> None:
+    origin, _, held = await begun(ASKED)
+    assert held is None
+    assert await begun(ASKED, f"{origin}.3") == (origin, 3, "fp")
     with pytest.raises(InvalidRequest, match="have changed since") as refused:
         await begun(ASKED._replace(**OTHERS[name]), f"{origin}.3")
     assert refused.value.code == "model_changed"
 
 
-async def test_it_goes_on_with_what_computes_the_same() -> None:
-    origin, _ = await begun(ASKED)
-    with pytest.raises(EngineUnavailable):
-        await begun(ASKED, f"{origin}.3", fingerprint=None)
-    with pytest.raises(InvalidRequest, match="have changed since"):
-        await begun(ASKED, f"{origin}.3", fingerprint="another")
+async def test_it_goes_on_with_what_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock_gateway.generate.computing.SETTLING", 0.1)
+    origin, *_ = await begun(ASKED)
+    was, there = fingerprint_name("fp"), fingerprint_name("another")
+    assert await begun(ASKED, f"{origin}.3", Computes("another", "fp")) == (origin, 3, "fp")
+    with pytest.raises(EngineUnavailable, match=f"computed with {was}; .* 1 may .* {there}"):
+        await begun(ASKED, f"{origin}.3", Computes("another", undecided=1))
+    with pytest.raises(InvalidRequest, match=f"computed with {was}, .* with {there}: ") as refused:
+        await begun(ASKED, f"{origin}.3", Computes("another"))
+    assert (refused.value.code, refused.value.param) == ("model_changed", "Last-Event-ID")
+    with pytest.raises(InvalidRequest, match="with none"):
+        await begun(ASKED, f"{origin}.3", Computes())
+
+
+async def test_an_adapter_is_a_part_of_what_computes() -> None:
+    origin, *_ = await begun(ASKED, adapter="one")
+    assert await begun(ASKED, f"{origin}.3", adapter="one") == (origin, 3, "fp")
+    with pytest.raises(InvalidRequest, match=fingerprint_name("fp", "one")):
+        await begun(ASKED, f"{origin}.3", adapter="another")
+
+
+async def test_a_key_leads_to_one_fingerprint() -> None:
+    """Whoever comes or goes beside it; and each key to its own."""
+    led = set()
+    for key in map(str, range(32)):
+        origin, _, held = await begun(ASKED, client=Computes("a", "b", "c"), key=key)
+        assert held is not None
+        led.add(held)
+        assert (await begun(ASKED, client=Computes(held), key=key))[2] == held
+        fewer = sorted({"a", "b", "c"} - {held})[0]
+        assert (await begun(ASKED, client=Computes(held, fewer), key=key))[2] == held
+        other, _, instead = await begun(ASKED, client=Computes(fewer), key=key)
+        assert instead == fewer
+        assert Origin.read(other).name != Origin.read(origin).name, "another answer has another id"
+        assert Origin.read(other).seed == Origin.read(origin).seed
+    assert led == {"a", "b", "c"}
+
+
+async def test_a_forged_fingerprint_gets_nothing_that_is_not_there() -> None:
+    """Ids are no secret: whoever writes one asks for what a request of their own may get."""
+    origin, *_ = await begun(ASKED)
+    forged = Origin.read(origin)._replace(computed=bytes(6)).written()
+    with pytest.raises(InvalidRequest, match="computed with fp_000000000000"):
+        await begun(ASKED, f"{forged}.3")
+    name = bytes.fromhex(fingerprint_name("another")[3:])
+    forged = Origin.read(origin)._replace(computed=name).written()
+    assert (await begun(ASKED, f"{forged}.3", Computes("another", "fp")))[2] == "another"
 
 
 async def asked(http: httpx.AsyncClient, path: str, last: str | None = None) -> httpx.Response:

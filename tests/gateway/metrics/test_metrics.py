@@ -127,7 +127,7 @@ async def test_each_engine_core_has_a_label(
     engines = [first, second, silent]
     monkeypatch.setattr(FakeEngineClient, "engines", property(lambda self: engines))
     engine.routed.update({(0, "prefix"): 3, (1, "load"): 2})
-    engine.moved, engine.renumbered = 4, 1
+    engine.moved, engine.refused = 4, 1
     found = await scrape(http)
     running = {name: n for name, n in found.items() if name.startswith("num_requests_running")}
     assert running == {"num_requests_running,0": 2, "num_requests_running,1": 7}
@@ -137,7 +137,7 @@ async def test_each_engine_core_has_a_label(
     assert found["penstock:routed_requests_total,0,prefix"] == 3
     assert found["penstock:routed_requests_total,1,load"] == 2
     assert found["penstock:moved_requests_total"] == 4
-    assert found["penstock:renumbered_requests_total"] == 1
+    assert found["penstock:refused_resumptions_total"] == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

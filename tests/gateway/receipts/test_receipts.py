@@ -61,7 +61,7 @@ class SignedClient(FakeEngineClient):
                 for index in range(params.n)
             ]
 
-    async def hash_weights(self) -> dict[str, str]:
+    async def hash_weights(self, weights: str | None = None) -> dict[str, str]:
         self.hashed += 1
         if self.broken:
             raise EngineUnavailable("gone")

@@ -1,0 +1,106 @@
+"""Which fingerprint an answer must be computed with, where that is decided before it is placed.
+
+An answer that is given again must have the bits that it had. Engine cores behind one gateway may
+compute differently (processors with other instructions, weights that are replaced one after the
+other), so a stream goes on where its origin's fingerprint is, and a retry goes where its key leads
+it, every time and from every gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from penstock.client.placement import fingerprint_name, names_of
+from penstock.errors import EngineUnavailable, InvalidRequest
+
+if TYPE_CHECKING:
+    from penstock.client import EngineClient
+    from penstock.request.terms import Terms
+
+SETTLING = 10.0
+"""Seconds for which a request waits for engine cores to say what they compute with: a gateway that
+has just started has heard of none."""
+
+LOOK_EVERY = 0.25
+"""Seconds between looks at engine cores that tell nothing."""
+
+LAST_EVENT_ID = "Last-Event-ID"
+
+_UNTOLD = "no engine core has told yet what it computes with; try again"
+
+
+async def fingerprint_of_stream(client: EngineClient, name: str, adapter: str) -> str:
+    """The fingerprint that a stream began with, by the name that its events have. adapter: digest
+    of the one that is applied.
+
+    Raises InvalidRequest where no engine core computes with it any more, and EngineUnavailable
+    where one may that hasn't told yet."""
+
+    def found() -> str | None:
+        every = client.lately()
+        return next((each for each in every if fingerprint_name(each, adapter) == name), None)
+
+    fingerprint = await _settled(client, found, lambda: not client.undecided)
+    if fingerprint is not None:
+        return fingerprint
+    there, undecided = names_of(client.fingerprints, adapter), client.undecided
+    if undecided:
+        raise EngineUnavailable(
+            f"the stream was computed with {name}; of the engine cores, {undecided} may compute"
+            f" with that and have not told yet; others compute with {there}"
+        )
+    raise InvalidRequest(
+        f"the stream can't go on from this {LAST_EVENT_ID}: it was computed with {name}, and engine"
+        f" cores compute with {there}: other weights, settings or another processor",
+        param=LAST_EVENT_ID,
+        code="model_changed",
+    )
+
+
+async def fingerprint_of_key(client: EngineClient, key: bytes) -> str:
+    """The fingerprint that answers to an Idempotency-Key are computed with: of those that there
+    are, the key's favourite, which stays when others come or go (rendezvous hashing). key: up to 64
+    bytes. Raises EngineUnavailable where none is known."""
+
+    def score(fingerprint: str) -> bytes:
+        return hashlib.blake2b(fingerprint.encode(), key=key, digest_size=8).digest()
+
+    def found() -> str | None:
+        return max(client.lately(), key=score, default=None)
+
+    fingerprint = await _settled(client, found, lambda: False)
+    if fingerprint is None:
+        raise EngineUnavailable(_UNTOLD)
+    return fingerprint
+
+
+async def fingerprint_of_parts(
+    client: EngineClient, prompt_token_ids: list[int], terms: Terms
+) -> str | None:
+    """The fingerprint that all of an answer is computed with which is computed in parts: that of
+    the engine core which its first prompt would go to now. None: there is one engine core, which
+    hasn't told yet. Raises EngineUnavailable where there are several, and none has."""
+
+    def found() -> str | None:
+        return client.fingerprint_for(prompt_token_ids, terms)
+
+    fingerprint = await _settled(client, found, lambda: client.count < 2)
+    if fingerprint is None and client.count > 1:
+        raise EngineUnavailable(_UNTOLD)
+    return fingerprint
+
+
+async def _settled(
+    client: EngineClient, found: Callable[[], str | None], hopeless: Callable[[], bool]
+) -> str | None:
+    """What is found within SETTLING seconds, unless that is hopeless before."""
+    give_up = time.monotonic() + SETTLING
+    while (fingerprint := found()) is None and not hopeless() and time.monotonic() < give_up:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(client.next_status(), LOOK_EVERY)
+    return fingerprint
