@@ -20,7 +20,7 @@ WRITTEN = {
     "code llama": f"▁<PRE>{BEFORE}▁<SUF>{AFTER}▁<MID>",
     # Model card of Seed-Coder.
     "seed": f"<[fim-suffix]>{AFTER}<[fim-prefix]>{BEFORE}<[fim-middle]>",
-    # mistral-common 1.8, encode_fim, with tokenizers of version 3.
+    # mistral-common 1.13, encode_fim, with tokenizers of version 3.
     "mistral": f"[SUFFIX]{AFTER}[PREFIX]{BEFORE}",
 }
 MARKS = {

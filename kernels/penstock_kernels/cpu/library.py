@@ -24,6 +24,9 @@ dot products.  neon: of ARM processors, with integer dot products.  neoni8mm: wi
 matrices, too."""
 _SAME_BITS = dict.fromkeys(("avx512vnni", "avxvnni", "neoni8mm", "neon"), "avx2")
 """Instruction sets that compute another one's bits."""
+_REVISED = {"amx": "amx 2"}
+"""Those whose bits a version has changed, each with the number of its present ones: blocks on disk
+and receipts of the former ones belong to another fingerprint."""
 CHOICE = "PENSTOCK_CPU_ISA"
 """Environment variable that names a lesser instruction set, for comparisons or to rule one out."""
 OTHER_PATH = "PENSTOCK_CPU_LIBRARY"
@@ -115,10 +118,10 @@ def instruction_set() -> str:
 
 
 def bits() -> str:
-    """Returns the instruction set whose bits the one in use computes: its own, or those of a lesser
-    one."""
+    """Returns a name of the bits that the instruction set in use computes: its own or a lesser
+    one's, with the number of its revision."""
     name = instruction_set()
-    return _SAME_BITS.get(name, name)
+    return _SAME_BITS.get(name) or _REVISED.get(name, name)
 
 
 def use(name: str) -> None:

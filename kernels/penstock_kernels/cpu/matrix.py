@@ -130,9 +130,10 @@ class PackedMatrix:
 
 _HALVES = (
     *(MatrixKind.S8W16, MatrixKind.U4W16, MatrixKind.F4B16),
-    *(MatrixKind.S6K, MatrixKind.S3K, MatrixKind.U2K),
+    *(MatrixKind.S3K, MatrixKind.U2K),
 )
-_FORMS = {MatrixKind.F32: 1, MatrixKind.BF16: 2, **dict.fromkeys(_HALVES, 12)}
+_SUPER_GROUPS = {MatrixKind.U4K: 16, MatrixKind.U5K: 16, MatrixKind.S6K: 24}
+_FORMS = {MatrixKind.F32: 1, MatrixKind.BF16: 2, **dict.fromkeys(_HALVES, 12), **_SUPER_GROUPS}
 
 
 def _padded_bias(bias: np.ndarray) -> np.ndarray:
@@ -361,8 +362,10 @@ def product(
     """x @ matrix.T + bias, for x of [rows, inputs] float32. Returns [rows, outputs] float32.
 
     With quantised matrices, x is quantised to int8 in groups of 32 (scale: largest magnitude / 127,
-    rounded to nearest even), with BF16 ones it is rounded to bfloat16. With `two_parts`, what the
-    rounding leaves is rounded likewise, and multiplied besides. A row's bits depend on that row
+    rounded to nearest even); on AMX, for Q4_K, Q5_K and Q6_K, in groups of 256, and what that
+    leaves once more where one scale is too coarse (csrc/activations.h). With BF16 ones it is
+    rounded to bfloat16. With `two_parts`, what the rounding leaves is rounded likewise, and
+    multiplied besides. A row's bits depend on that row
     alone. Raises ValueError for x of another shape.
     """
     x = np.ascontiguousarray(x, dtype=np.float32)

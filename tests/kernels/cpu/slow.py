@@ -4,28 +4,46 @@ from __future__ import annotations
 
 import numpy as np
 
+from penstock_kernels.cpu import library
 from penstock_kernels.cpu.matrix import MatrixKind
 from tests.kernels.cpu.sources import Source
 
 GROUP = 32
+SUPER_GROUP = 256
+K_QUANTS = (MatrixKind.U4K, MatrixKind.U5K, MatrixKind.S6K)
+"""Kinds for which AMX's input has a scale for all inputs of a super-group."""
 
 
-def quantised(x: np.ndarray) -> np.ndarray:
-    """x through signed bytes in groups of 32. [rows, width] float32 -> the same in float64.
+def quantised(x: np.ndarray, group: int = GROUP) -> np.ndarray:
+    """x through signed bytes in groups. [rows, width] float32 -> the same in float64.
 
     Peak, its inverse and the levels are float32 arithmetic, as the kernels are specified: a level
     must not differ by a tie.
     """
     rows, width = x.shape
-    padded = np.zeros((rows, -(-width // GROUP) * GROUP), dtype=np.float32)
+    padded = np.zeros((rows, -(-width // group) * group), dtype=np.float32)
     padded[:, :width] = x
-    groups = padded.reshape(rows, -1, GROUP)
+    groups = padded.reshape(rows, -1, group)
     peak = np.abs(groups).max(-1, keepdims=True)
     with np.errstate(divide="ignore"):
         inverse = np.where(peak > 0, np.float32(127) / peak, np.float32(0)).astype(np.float32)
     levels = np.rint(groups * inverse)
     scale = peak / np.float32(127)
     return (levels.astype(np.float64) * scale).reshape(rows, -1)[:, :width]
+
+
+def quantised_by_super_groups(x: np.ndarray) -> np.ndarray:
+    """The same by super-groups, and again what that leaves where one scale is too coarse: where its
+    square is four times the mean square of the groups' own. width: a multiple of 256."""
+    groups = np.abs(x.reshape(len(x), -1, SUPER_GROUP // GROUP, GROUP)).max(-1)
+    squares, peak = np.zeros(groups.shape[:2], np.float32), groups.max(-1)
+    with np.errstate(over="ignore"):
+        for group in range(groups.shape[2]):
+            squares += groups[..., group] * groups[..., group]
+        coarse = np.float32(8) * peak * peak > np.float32(4) * squares
+    first = quantised(x, SUPER_GROUP)
+    rest = x - first.astype(np.float32)
+    return first + np.where(np.repeat(coarse, SUPER_GROUP, 1), quantised(rest, SUPER_GROUP), 0.0)
 
 
 def int8_heads(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -76,6 +94,8 @@ def input_as(x: np.ndarray, kind: MatrixKind, two_parts: bool = False) -> np.nda
         return x.astype(np.float64)
     if kind is MatrixKind.BF16:
         return bfloat16(x).astype(np.float64)
+    if kind in K_QUANTS and library.instruction_set() == "amx":
+        return quantised_by_super_groups(x)
     return quantised(x)
 
 

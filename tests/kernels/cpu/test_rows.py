@@ -10,7 +10,7 @@ import pytest
 from penstock_kernels.cpu import matrix
 from penstock_kernels.cpu.matrix import MatrixKind, product
 from penstock_kernels.cpu.memory import Scratch
-from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source
+from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source, source_of
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 every_way = pytest.mark.parametrize("way", WAYS, ids=name_of)
@@ -40,6 +40,43 @@ def test_alone_and_in_company(way: tuple[str, MatrixKind | None], two_parts: boo
             part = slice(start, start + size)
             ours = bits(product(x[part], packed, threads=1 + size % 2, scratch=scratch))
             assert np.array_equal(ours, together[part]), (start, size)
+
+
+@pytest.mark.parametrize("two_parts", [False, True])
+@pytest.mark.parametrize("outputs", [21, 40])
+@pytest.mark.parametrize("format", ["Q4_1", "Q4_K", "Q5_K", "Q6_K", "BF16"])
+def test_many_rows_of_even_and_odd_tiles(format: str, outputs: int, two_parts: bool) -> None:
+    """AMX multiplies 16 rows by two tiles, or 32 by one, from 24 rows on, at most 128."""
+    product = partial(matrix.product, two_parts=two_parts)
+    bias = np.random.default_rng(outputs).standard_normal(outputs).astype(np.float32)
+    packed = random_source(format, outputs, 512).packed(bias=bias)
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal((261, 512)).astype(np.float32)
+    # Some rows, and both super-groups of some, have numbers for which one scale is too coarse.
+    x[rng.random(x.shape) < 0.002] *= 50
+    alone = np.concatenate([bits(product(row[None], packed)) for row in x])
+    for rows in (24, 31, 32, 33, 47, 64, 65, 127, 128, 129, 144, 255, 261):
+        assert np.array_equal(bits(product(x[:rows], packed, threads=2)), alone[:rows]), rows
+
+
+LARGEST = {
+    "Q4_K": np.float16([1, 1]).tobytes() + b"\xff" * 140,
+    "Q5_K": np.float16([1, 1]).tobytes() + b"\xff" * 172,
+    "Q6_K": b"\x00" * 192 + b"\x80" * 16 + np.float16([1]).tobytes(),
+}
+"""Blocks whose weights are as large as they can be."""
+
+
+@pytest.mark.parametrize("format", LARGEST)
+def test_the_largest_sums_of_super_groups(format: str) -> None:
+    """They are whole numbers of 32 bits on AMX."""
+    source = source_of(format, np.frombuffer(LARGEST[format] * 2 * 21, np.uint8), 21, 512)
+    packed = source.packed()
+    for level in (-127, 127):
+        x = np.full((40, 512), level, dtype=np.float32)
+        ours, true = product(x, packed), x.astype(np.float64) @ source.values.T.astype(np.float64)
+        assert np.allclose(ours, true, rtol=1e-5)
+        assert np.array_equal(bits(product(x[:1], packed))[0], bits(ours)[39])
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "BF16", "F32"])

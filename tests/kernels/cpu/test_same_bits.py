@@ -1,5 +1,5 @@
 """AVX-512 without units for bfloat16, AVX-VNNI and NEON have the bits of AVX2, and so has AMX where
-neither operand is bfloat16."""
+neither operand is bfloat16, nor a matrix one of the K-quants that it multiplies by super-groups."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from penstock_kernels.cpu import library
 from penstock_kernels.cpu.decoder import CACHE_KINDS
 from penstock_kernels.cpu.matrix import LEVELS_BLOCK, MatrixKind, PackedMatrix, pack_levels, product
 from penstock_kernels.cpu.sampler import Row, sample, uniform
+from tests.kernels.cpu.slow import K_QUANTS
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.slow_recurrent import SlowRecurrent
 from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source, source_of
@@ -51,7 +52,8 @@ def alike(loaded: None) -> Iterator[list[str]]:
 
 
 def with_amx(alike: list[str], kind: MatrixKind) -> list[str]:
-    return alike if kind is MatrixKind.BF16 or not usable("amx") else [*alike, "amx"]
+    of_its_own = kind is MatrixKind.BF16 or kind in K_QUANTS
+    return alike if of_its_own or not usable("amx") else [*alike, "amx"]
 
 
 def check(alike: list[str], compute: Callable[[], np.ndarray]) -> None:

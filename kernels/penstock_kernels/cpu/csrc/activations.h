@@ -12,22 +12,29 @@ using Half = uint16_t;
 #else
 using Half = float;
 #endif
-// Rows that may be read behind the last one.
+// Rows that may be read behind the last one, and whether K-quants read levels with a scale for all inputs of a super-group.
 #if defined(PK_AMX)
-constexpr int HALVES_BEYOND = 15;
+constexpr int HALVES_BEYOND = 15, SUPER_BEYOND = 31;
+constexpr bool SUPER_LEVELS = true;
 #else
-constexpr int HALVES_BEYOND = 0;
+constexpr int HALVES_BEYOND = 0, SUPER_BEYOND = 0;
+constexpr bool SUPER_LEVELS = false;
 #endif
+// Inputs of a super-group.
+constexpr int SUPER = pk::GROUP * pk::SUPER_GROUPS;
 
 // x: [rows, stride] float32.  For quantised matrices also levels [rows, stride], and for each row and
 // group of 32 the scale, scale * sum of levels, and -128 times the sum of levels; the latter two also for each 16,
 // and -32 times the sum.
 // For bfloat16 ones: halves.
+// For K-quants where SUPER_LEVELS: super_levels [rows, 2, super_stride], and for each of these and each super-group the scale,
+// and the sums of levels over each group, and over each half of one.  The second is what the first's rounding has left,
+// where one scale is too coarse for 256 inputs; elsewhere its scale is 0, and the rest of it nothing.
 // With two parts, a row's levels and halves are two rows: the number rounded, then what the rounding has left, which is
 // rounded in turn. Their products' sum is that of a number with twice as many bits.
 struct Activations {
   int stride = 0, groups = 0, parts = 1;
-  int half_stride = 0;  // of halves, numbers
+  int half_stride = 0, super_stride = 0;  // of halves and of super_levels, numbers
   int first = 0;  // the part of a row that meets each tile before all others, and asks for the next tile
   int8_t* levels = nullptr;
   float* scales = nullptr;
@@ -36,6 +43,9 @@ struct Activations {
   float* scaled_sums16 = nullptr;
   int32_t* offsets16 = nullptr;
   int32_t* lesser_offsets16 = nullptr;
+  int8_t* super_levels = nullptr;
+  float* super_scales = nullptr;
+  int16_t *super_sums = nullptr, *super_sums16 = nullptr;
   Half* halves = nullptr;
   float* floats = nullptr;
 
@@ -51,6 +61,12 @@ struct Activations {
     take(at, scaled_sums16, 2 * group_cells);
     take(at, offsets16, 2 * group_cells);
     take(at, lesser_offsets16, 2 * group_cells);
+    if (SUPER_LEVELS) {
+      take(at, super_levels, 2 * static_cast<size_t>(rows * parts + SUPER_BEYOND) * super_stride);
+      take(at, super_scales, 2 * group_cells / pk::SUPER_GROUPS);
+      take(at, super_sums, 2 * group_cells);
+      take(at, super_sums16, 4 * group_cells);
+    }
     take(at, halves, static_cast<size_t>(rows * parts + HALVES_BEYOND) * half_stride);
     take(at, floats, floats_in);
     return at;
@@ -59,7 +75,8 @@ struct Activations {
   // Bytes of a row, as a matrix of that kind reads it.
   size_t row_bytes(int kind) const {
     const int form = pk::form_of(kind);
-    const size_t numbers = form & pk::FLOATS ? stride * sizeof(float) : form & pk::HALVES ? half_stride * sizeof(Half) : stride + 3 * sizeof(float) * groups;
+    const bool super = SUPER_LEVELS && form & pk::SUPER_LEVELS;
+    const size_t numbers = form & pk::FLOATS ? stride * sizeof(float) : form & pk::HALVES ? half_stride * sizeof(Half) : super ? super_stride : stride + 3 * sizeof(float) * groups;
     return parts * numbers;
   }
 
@@ -70,8 +87,11 @@ struct Activations {
     other.groups = other.stride / pk::GROUP;
     // An odd number of lines, where rows are read together: they then don't share a place in the nearest cache.
     other.half_stride = HALVES_BEYOND ? pk::GROUP * (other.groups | 1) : other.stride;
+    other.super_stride = 64 * (other.super_groups() * SUPER / 64 | 1);
     return other;
   }
+
+  int super_groups() const { return groups / pk::SUPER_GROUPS; }
 
   template <class T> static void take(char*& at, T*& array, size_t count) {
     array = reinterpret_cast<T*>(at);
@@ -89,18 +109,28 @@ inline void store_half(Half* p, V x) { store(p, round_bf16(x)); }
 inline V load_half(const Half* p) { return load(p); }
 #endif
 
+// What numbers are multiplied by to become levels, and levels to become numbers.  poisoned: some number isn't finite, which
+// makes the scale NaN.
+struct LevelScale {
+  float inverse, scale;
+
+  __attribute__((always_inline)) LevelScale(float peak, bool poisoned) {
+    // Of the smallest numbers, 127 / peak is more than there is.
+    const float most = 3.4028234664e38f, levels_per_one = peak > 0.0f ? 127.0f / peak : 0.0f;
+    const bool tiny = levels_per_one > most;
+    inverse = tiny ? most : levels_per_one;
+    scale = poisoned ? __builtin_nanf("") : tiny ? 1.0f / most : peak / 127.0f;
+  }
+};
+
 // Group g of a part of a row: 32 values to signed bytes in -127..127 and their scale. NaN and infinity make the
 // scale NaN, so that they reach every output of the row. Returns the scale.
 __attribute__((always_inline)) inline float quantise_group(const Activations& a, int forms, int row, int g, V low, V high) {
   const size_t cell = static_cast<size_t>(row) * a.stride + pk::GROUP * g, at = static_cast<size_t>(row) * a.groups + g;
-  const float peak = highest(max(abs(low), abs(high)));
-  // Of the smallest numbers, 127 / peak is more than there is.
-  const float most = 3.4028234664e38f, levels_per_one = peak > 0.0f ? 127.0f / peak : 0.0f;
-  const bool tiny = levels_per_one > most;
-  const V inverse = set1(tiny ? most : levels_per_one);
   // What isn't finite is NaN times zero.
-  const bool poisoned = any_nan(fma(high, zero(), mul(low, zero())));
-  const float scale = poisoned ? __builtin_nanf("") : tiny ? 1.0f / most : peak / 127.0f;
+  const LevelScale by(highest(max(abs(low), abs(high))), any_nan(fma(high, zero(), mul(low, zero()))));
+  const V inverse = set1(by.inverse);
+  const float scale = by.scale;
   int32_t first, second;
   store_levels(a.levels + cell, mul(low, inverse), mul(high, inverse), first, second);
   const int32_t total = first + second;
@@ -125,6 +155,68 @@ __attribute__((always_inline)) inline void set_levels(const Activations& a, int 
   const V back = set1(scale);
   quantise_group(a, forms, a.parts * row + 1, g, sub(low, mul(load_i8(levels), back)), sub(high, mul(load_i8(levels + 16), back)));
 }
+
+// One scale is too coarse where the square of its steps is so many times the mean square of those that groups would have by
+// themselves, of at most eight times.
+constexpr float TOO_COARSE = 4.0f;
+
+// Super-group b of one of the rows of super_levels, as quantise_group does it.  x: [SUPER].  Returns the scale; coarse is set
+// to whether it is too coarse.
+inline float quantise_super_group(const Activations& a, int forms, int row, int b, const float* x, bool& coarse) {
+  float peak = 0.0f, squares = 0.0f;
+  V poison = zero();
+  for (int i = 0; i < SUPER; i += pk::GROUP) {
+    const V low = load(x + i), high = load(x + i + 16);
+    const float own = highest(max(abs(low), abs(high)));
+    peak = own > peak ? own : peak;
+    squares += own * own;
+    poison = fma(high, zero(), fma(low, zero(), poison));
+  }
+  coarse = pk::SUPER_GROUPS * peak * peak > TOO_COARSE * squares;
+  const LevelScale by(peak, any_nan(poison));
+  const V inverse = set1(by.inverse);
+  int8_t* levels = a.super_levels + static_cast<size_t>(row) * a.super_stride + SUPER * b;
+  int16_t* sums = a.super_sums + static_cast<size_t>(row) * a.groups + pk::SUPER_GROUPS * b;
+  int16_t* sums16 = a.super_sums16 + 2 * (static_cast<size_t>(row) * a.groups + pk::SUPER_GROUPS * b);
+  for (int g = 0; g < pk::SUPER_GROUPS; g++) {
+    int32_t first, second;
+    store_levels(levels + pk::GROUP * g, mul(load(x + pk::GROUP * g), inverse), mul(load(x + pk::GROUP * g + 16), inverse), first, second);
+    sums[g] = static_cast<int16_t>(first + second);
+    if (!(forms & pk::HALF_GROUPS)) continue;
+    sums16[2 * g] = static_cast<int16_t>(first);
+    sums16[2 * g + 1] = static_cast<int16_t>(second);
+  }
+  a.super_scales[static_cast<size_t>(row) * a.super_groups() + b] = by.scale;
+  return by.scale;
+}
+
+// Super-group b of part `part` of a row, in one row of super_levels or in two.  x: [SUPER], from which what has levels is
+// taken off.
+inline void set_super_group(const Activations& a, int forms, int part, int b, float* x) {
+  bool coarse = false;
+  for (int i = 0; i < 2; i++) {
+    const size_t row = 2 * static_cast<size_t>(part) + i;
+    float& scale = a.super_scales[row * a.super_groups() + b];
+    scale = 0.0f;
+    if (i && !coarse) return;
+    bool finer;
+    scale = quantise_super_group(a, forms, static_cast<int>(row), b, x, finer);
+    coarse = finer && scale == scale;
+    const V back = set1(scale);
+    const int8_t* levels = a.super_levels + row * a.super_stride + SUPER * b;
+    for (int k = 0; k < SUPER; k += 16) store(x + k, sub(load(x + k), mul(load_i8(levels + k), back)));
+  }
+}
+
+// All super-groups of all parts of a row.
+inline void set_super_levels(const Activations& a, int forms, int row, const float* x) {
+  for (int b = 0; b < a.super_groups(); b++, x += SUPER) {
+    alignas(64) float rest[SUPER];
+    __builtin_memcpy(rest, x, sizeof rest);
+    for (int part = a.parts * row; part < a.parts * (row + 1); part++) set_super_group(a, forms, part, b, rest);
+  }
+}
+
 inline void set_halves(const Activations& a, int row, int g, V low, V high) {
   Half* halves = a.halves + static_cast<size_t>(a.parts) * row * a.half_stride + pk::GROUP * g;
   store_half(halves, low);
@@ -134,10 +226,15 @@ inline void set_halves(const Activations& a, int row, int g, V low, V high) {
   store_half(halves + a.half_stride + 16, sub(high, load_half(halves + 16)));
 }
 
-// Group g of a row in each of `forms` (bits of pk::Form).
+// Forms whose groups become levels, and those of which floats are kept.
+constexpr int LEVEL_FORMS = SUPER_LEVELS ? pk::LEVELS : pk::LEVELS | pk::SUPER_LEVELS;
+constexpr int FLOAT_FORMS = pk::HALVES | pk::FLOATS | (SUPER_LEVELS ? pk::SUPER_LEVELS : 0);
+
+// Group g of a row in each of `forms` (bits of pk::Form).  Super-groups' levels are made of its floats once the row has
+// all groups (Thread::finish_rows).
 __attribute__((always_inline)) inline void set_group(const Activations& a, int forms, int row, int g, V low, V high) {
-  if (forms & pk::LEVELS) set_levels(a, forms, row, g, low, high);
-  if (!(forms & (pk::HALVES | pk::FLOATS))) return;
+  if (forms & LEVEL_FORMS) set_levels(a, forms, row, g, low, high);
+  if (!(forms & FLOAT_FORMS)) return;
   float* floats = a.floats + static_cast<size_t>(row) * a.stride + pk::GROUP * g;
   store(floats, low);
   store(floats + 16, high);
@@ -146,7 +243,11 @@ __attribute__((always_inline)) inline void set_group(const Activations& a, int f
 
 // A row of `width` floats, the last group filled up with zeros.
 inline void set_row(const Activations& a, int forms, int row, const float* x, int width) {
-  for (int g = 0; g < a.groups; g++) {
+  if (SUPER_LEVELS && forms & pk::SUPER_LEVELS) {
+    set_super_levels(a, forms, row, x);
+    forms &= ~pk::SUPER_LEVELS;
+  }
+  for (int g = 0; forms & ~pk::HALF_GROUPS && g < a.groups; g++) {
     const int left = width - pk::GROUP * g;
     if (left >= pk::GROUP) {
       set_group(a, forms, row, g, load(x + pk::GROUP * g), load(x + pk::GROUP * g + 16));
@@ -164,13 +265,19 @@ inline void copy_row(const Activations& from, int row, const Activations& to, in
     __builtin_memcpy(target + static_cast<size_t>(to_row) * count, source + static_cast<size_t>(row) * count, count * sizeof *target);
   };
   const int cells = to.parts * to.stride, groups = to.parts * to.groups;
-  if (forms & pk::LEVELS) {
+  if (SUPER_LEVELS && forms & pk::SUPER_LEVELS) {
+    copy(to.super_levels, from.super_levels, 2 * to.parts * to.super_stride);
+    copy(to.super_scales, from.super_scales, 2 * to.parts * to.super_groups());
+    copy(to.super_sums, from.super_sums, 2 * groups);
+    copy(to.super_sums16, from.super_sums16, 4 * groups);
+  }
+  if (forms & LEVEL_FORMS) {
     copy(to.levels, from.levels, cells);
     copy(to.scales, from.scales, groups);
     copy(to.scaled_sums, from.scaled_sums, groups);
     copy(to.offsets, from.offsets, groups);
   }
-  if (forms & pk::HALF_GROUPS) {
+  if (forms & LEVEL_FORMS && forms & pk::HALF_GROUPS) {
     copy(to.scaled_sums16, from.scaled_sums16, 2 * groups);
     copy(to.offsets16, from.offsets16, 2 * groups);
     copy(to.lesser_offsets16, from.lesser_offsets16, 2 * groups);

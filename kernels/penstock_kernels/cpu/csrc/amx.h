@@ -13,13 +13,13 @@ namespace {
 constexpr int AMX_ROWS = 16;
 // Rows from which on a product is quicker so: with fewer, some would be computed twice, and weights are read for few.
 constexpr int AMX_LEAST = 24;
-static_assert(AMX_LEAST >= AMX_ROWS && pk::ROWS <= 2 * AMX_ROWS);
+static_assert(AMX_LEAST >= AMX_ROWS);
 // Groups whose whole numbers lie in memory at a time, [2][AMX_GROUPS][16][16]: little of the nearest cache.
 constexpr int AMX_GROUPS = 4;
 // Bytes from a row of outputs to the next.
 constexpr size_t AMX_WIDTH = 64;
 
-// A thread's AMX registers are for products while this lives: 0 to 3 hold sums; 4 sixteen rows of 32 bfloat16, 5 what these
+// A thread's AMX registers are for products while this lives: 0 to 3 hold sums; 4 sixteen rows of 64 bytes, 5 what these
 // are multiplied with; 6 sixteen rows of half as many bytes, 7 what these are.  Afterwards the system need not save them for it.
 class AmxRegisters {
  public:
@@ -69,7 +69,10 @@ template <bool SIGNED, int TO> inline void amx_multiply(const int8_t* x, size_t 
   if (SIGNED) asm volatile("tdpbssd %%tmm7, %%tmm6, %%tmm%c0" : : "i"(TO));
   else asm volatile("tdpbsud %%tmm7, %%tmm6, %%tmm%c0" : : "i"(TO));
 }
-// Sums number TO += register 4 times register 5, or 6 times 7: pairs of bfloat16, in the order of inputs.
+// Sums number TO += register 4 times register 5: signed levels by low bytes, which have no sign, or by high ones.
+template <int TO> inline void amx_add_low() { asm volatile("tdpbsud %%tmm5, %%tmm4, %%tmm%c0" : : "i"(TO)); }
+template <int TO> inline void amx_add_high() { asm volatile("tdpbssd %%tmm5, %%tmm4, %%tmm%c0" : : "i"(TO)); }
+// The same, or 6 times 7: pairs of bfloat16, in the order of inputs.
 template <int TO> inline void amx_add_products() { asm volatile("tdpbf16ps %%tmm5, %%tmm4, %%tmm%c0" : : "i"(TO)); }
 template <int TO> inline void amx_add_half_products() { asm volatile("tdpbf16ps %%tmm7, %%tmm6, %%tmm%c0" : : "i"(TO)); }
 

@@ -200,6 +200,7 @@ inline void experts_up(Thread& t, const PkPhase& p) {
     a.first = first_of(t, a, expert);
     inner_unit(t, p, e.gates ? &e.gates[expert] : nullptr, e.ups[expert], a, inner, unit, place, count, raised_by_expert(t, p, expert), nullptr, e.weighs_input ? t.scratch.places.factors + place : nullptr);
   });
+  t.finish_rows(inner, p.forms, t.scratch.places.first[e.count], [](int place) { return place; });
 }
 
 inline float* result_at(const Thread& t, int place) {
@@ -209,12 +210,15 @@ inline float* result_at(const Thread& t, int place) {
 inline void experts_down(Thread& t, const PkPhase& p) {
   const PkExperts& e = *p.experts;
   Activations a = t.scratch.places.inner.of_width(e.downs[0].inputs);
-  by_experts(t, e, pk::padded(e.downs[0].outputs, 16) / 16, [&](int expert, int tile, int place, int count) {
+  const int tiles = pk::padded(e.downs[0].outputs, 16) / 16, together = tiles_together(e.downs[0]);
+  by_experts(t, e, (tiles + together - 1) / together, [&](int expert, int unit, int place, int count) {
     a.first = first_of(t, a, expert);
-    alignas(64) float out[16 * pk::ROWS];
-    tile_product(e.downs[expert], tile, a, place, count, out);
-    add_raised(t, raised_by_expert(t, p, expert), 2, tile, 1, place, count, out);
-    for (int r = 0; r < count; r++) store(result_at(t, place + r) + p.first + 16 * tile, load(out + 16 * r));
+    alignas(64) float out[2][16 * pk::ROWS];
+    const int first = unit * together, some = tiles - first < together ? tiles - first : together;
+    tile_products(e.downs[expert], first, some, a, place, count, out[0]);
+    add_raised(t, raised_by_expert(t, p, expert), 2, first, some, place, count, out[0]);
+    for (int i = 0; i < some; i++)
+      for (int r = 0; r < count; r++) store(result_at(t, place + r) + p.first + 16 * (first + i), load(out[i] + 16 * r));
   });
 }
 

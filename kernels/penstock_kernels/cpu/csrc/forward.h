@@ -132,21 +132,23 @@ inline size_t product_of(const PkMatrix& matrix, const float* x, int rows, int p
   char* start = static_cast<char*>(work);
   const size_t total = a.place(start, rows, matrix.inputs, parts) - start;
   if (!work) return total;
-  const int tiles = pk::padded(matrix.outputs, 16) / 16;
+  const int tiles = pk::padded(matrix.outputs, 16) / 16, together = tiles_together(matrix);
 #pragma omp parallel num_threads(threads)
   {
     [[maybe_unused]] const AmxRegisters registers;
 #pragma omp for schedule(static)
     for (int r = 0; r < rows; r++) set_row(a, pk::form_of(matrix.kind), r, x + static_cast<size_t>(r) * matrix.inputs, matrix.inputs);
 #pragma omp for schedule(static)
-    for (int tile = 0; tile < tiles; tile++)
+    for (int tile = 0; tile < tiles; tile += together)
       for (int row = 0; row < rows; row += pk::ROWS) {
-        alignas(64) float part[16 * pk::ROWS];
-        const int count = rows - row < pk::ROWS ? rows - row : pk::ROWS;
-        tile_products(matrix, tile, 1, a, row, count, part);
-        const int lanes = matrix.outputs - 16 * tile < 16 ? matrix.outputs - 16 * tile : 16;
-        for (int r = 0; r < count; r++)
-          __builtin_memcpy(out + static_cast<size_t>(row + r) * matrix.outputs + 16 * tile, part + 16 * r, lanes * sizeof(float));
+        alignas(64) float part[2][16 * pk::ROWS];
+        const int count = rows - row < pk::ROWS ? rows - row : pk::ROWS, some = tiles - tile < together ? tiles - tile : together;
+        tile_products(matrix, tile, some, a, row, count, part[0]);
+        for (int i = 0; i < some; i++) {
+          const int first = 16 * (tile + i), lanes = matrix.outputs - first < 16 ? matrix.outputs - first : 16;
+          for (int r = 0; r < count; r++)
+            __builtin_memcpy(out + static_cast<size_t>(row + r) * matrix.outputs + first, part[i] + 16 * r, lanes * sizeof(float));
+        }
       }
   }
   return total;

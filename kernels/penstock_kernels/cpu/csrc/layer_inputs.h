@@ -45,6 +45,7 @@ inline void gate_by(Thread& t, const PkPhase& p) {
       set_group(inner, p.forms, row + r, unit, low, high);
     }
   });
+  t.finish_rows(inner, p.forms, t.num_rows(), [&](int i) { return t.row_at(i); });
 }
 
 // The mean of numbers, and of the squares of what they differ by from `from`.

@@ -5,7 +5,7 @@
 #pragma once
 #include "level_groups.h"
 #if defined(PK_AMX)
-#include "amx.h"
+#include "amx_super.h"
 #endif
 
 namespace {
@@ -60,6 +60,9 @@ constexpr int HALF_ROWS = FLOAT_ROWS;
 
 template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, const Activations& a, int row, float* out) {
   constexpr int kind = Format::KIND;
+#if defined(PK_AMX)
+  if constexpr (is_super(kind)) return super_rows<SuperGroups<kind>, M>(matrix, tile, a, row, out);
+#endif
   const size_t size = pk::tile_bytes(kind, a.groups);
   const uint8_t* levels = matrix.tiles + tile * size;
   // The first rows to meet a tile ask for the next one, piece by piece. Beyond the matrix lies what
@@ -92,13 +95,15 @@ template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, 
 // out: [TILES][pk::ROWS][16].
 template <int TILES> void halves_of(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
   alignas(64) float sums[4][AMX_ROWS][16];
-  if (rows > AMX_ROWS) amx_halves<TILES, 2>(matrix, tile, a, row, sums);
-  else amx_halves<TILES, 1>(matrix, tile, a, row, sums);
-  for (int t = 0; t < TILES; t++) {
-    const float* bias = matrix.bias ? matrix.bias + 16 * (tile + t) : nullptr;
-    for (int r = 0; r < rows; r++) {
-      const V sum = load(sums[r < AMX_ROWS ? t : 2 + t][r % AMX_ROWS]);
-      store(out + 16 * (t * pk::ROWS + r), bias ? add(sum, load(bias)) : sum);
+  for (; rows > 0; row += 2 * AMX_ROWS, rows -= 2 * AMX_ROWS, out += 2 * AMX_ROWS * 16) {
+    if (rows > AMX_ROWS) amx_halves<TILES, 2>(matrix, tile, a, row, sums);
+    else amx_halves<TILES, 1>(matrix, tile, a, row, sums);
+    for (int t = 0; t < TILES; t++) {
+      const float* bias = matrix.bias ? matrix.bias + 16 * (tile + t) : nullptr;
+      for (int r = 0; r < rows && r < 2 * AMX_ROWS; r++) {
+        const V sum = load(sums[r < AMX_ROWS ? t : 2 + t][r % AMX_ROWS]);
+        store(out + 16 * (t * pk::ROWS + r), bias ? add(sum, load(bias)) : sum);
+      }
     }
   }
 }
@@ -111,8 +116,14 @@ constexpr bool is_rare(int kind) { return kind == PK_U5H || kind == PK_U2K || ki
 template <class Format> void tile_of(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
 #if defined(PK_AMX)
   if constexpr (Format::KIND == PK_BF16) return halves_of<1>(matrix, tile, a, row, rows, out);
-  if constexpr (AmxBytes<Format>::ANY)
-    if (rows >= AMX_LEAST) return AmxProduct<Format>(matrix, tile, a, row, rows).run(out);
+  if constexpr (is_super(Format::KIND)) {
+    if (rows >= AMX_LEAST) return AmxSuperProduct<SuperGroups<Format::KIND>, 1>(matrix, tile, a, row, rows).run(out);
+  } else if constexpr (AmxBytes<Format>::ANY) {
+    for (int count; rows >= AMX_LEAST; row += count, rows -= count, out += 16 * count) {
+      count = rows < 2 * AMX_ROWS ? rows : 2 * AMX_ROWS;
+      AmxProduct<Format>(matrix, tile, a, row, count).run(out);
+    }
+  }
 #endif
   constexpr int most = Format::KIND == PK_F32 ? FLOAT_ROWS : Format::KIND == PK_BF16 ? HALF_ROWS : LEVEL_ROWS;
   if constexpr (is_rare(Format::KIND)) {
@@ -192,14 +203,23 @@ inline void tile_product(const PkMatrix& matrix, int tile, const Activations& a,
   product_of_parts(matrix, tile, a, row, rows, out);
 }
 
-// Tiles that are multiplied together: two of floats share the reading of rows, and two of bfloat16 where AMX reads them.
-inline int tiles_together(const PkMatrix& matrix) { return matrix.kind == PK_F32 || (HALVES_BEYOND && matrix.kind == PK_BF16) ? 2 : 1; }
+// Tiles that are multiplied together: two of floats share the reading of rows, and two of bfloat16 or of a K-quant where AMX
+// reads them.
+inline int tiles_together(const PkMatrix& matrix) {
+  if (matrix.kind == PK_F32) return 2;
+#if defined(PK_AMX)
+  return matrix.kind == PK_BF16 || is_super(matrix.kind) ? 2 : 1;
+#else
+  return 1;
+#endif
+}
 
 // out: [count][pk::ROWS][16], of one tile or two, from `tile` on.  By wider registers than these kernels' own where the
 // processor has them: a lane's sum is the same.
 inline void tile_products(const PkMatrix& matrix, int tile, int count, const Activations& a, int row, int rows, float* out) {
 #if defined(PK_AMX)
   if (matrix.kind == PK_BF16 && a.parts == 1 && count == 2) return halves_of<2>(matrix, tile, a, row, rows, out);
+  if (rows >= AMX_LEAST && a.parts == 1 && count == 2 && two_super_tiles(matrix, tile, a, row, rows, out)) return;
 #endif
   const pk::FloatTiles wide = matrix.kind == PK_F32 ? pk::wide_floats.load(std::memory_order_relaxed) : nullptr;
   if (!wide) {
@@ -208,7 +228,7 @@ inline void tile_products(const PkMatrix& matrix, int tile, int count, const Act
   }
   const size_t size = pk::tile_bytes(PK_F32, a.groups);
   wide(reinterpret_cast<const float*>(matrix.tiles + tile * size), size / sizeof(float), count, a.groups,
-       a.floats + static_cast<size_t>(row) * a.stride, a.stride, rows, matrix.bias ? matrix.bias + 16 * tile : nullptr, out);
+       a.floats + static_cast<size_t>(row) * a.stride, a.stride, rows, matrix.bias ? matrix.bias + 16 * tile : nullptr, out, 16 * pk::ROWS);
 }
 
 // Lane `lane` of group g's scales or minima, as a float.

@@ -87,6 +87,7 @@ inline void gate_up(Thread& t, const PkPhase& p) {
     for (int r = 0; p.weighed && r < rows; r++) weights[r] = logistic(t.row(PK_SCORES, row + r)[0]);
     inner_unit(t, p, gate, up, a, inner, unit, row, rows, raised_by(t, p), p.weighed ? weights : nullptr);
   });
+  t.finish_rows(inner, p.forms, t.num_rows(), [&](int i) { return t.row_at(i); });
 }
 
 // What the adapter of a wanted row does to the head; null for nothing.

@@ -11,7 +11,7 @@ namespace {
 // inputs, so many bytes a row, and its results stay in a core's second cache, of which inputs may fill half; and each thread
 // finds several units.
 inline int blocks_of(int parts, int units, int threads, size_t row_bytes) {
-  constexpr int LEAST = 4, MOST = 32, UNITS_EACH = 8;  // parts of a block, units of a thread
+  constexpr int LEAST = 128 / pk::ROWS, MOST = 1024 / pk::ROWS, UNITS_EACH = 8;  // parts of a block, units of a thread
   constexpr long USUAL = 512 << 10;                    // where the system doesn't say how large the cache is
   static const long found = sysconf(_SC_LEVEL2_CACHE_SIZE);
   const size_t fit = static_cast<size_t>(found > 0 ? found : USUAL) / 2 / (pk::ROWS * row_bytes);
@@ -79,6 +79,15 @@ struct Thread {
         body(i % units, piece.row, piece.rows);
       }
     });
+  }
+
+  // Where rows' groups came one by one, what takes eight of them (see set_group): of `count` rows, number i being
+  // row_at(i).
+  template <class RowAt> void finish_rows(const Activations& a, int forms, int count, const RowAt& row_at) {
+    if (!SUPER_LEVELS || !(forms & pk::SUPER_LEVELS)) return;
+    wait();  // All groups are there.
+    const Share own = mine(count);
+    for (int i = own.begin; i < own.end; i++) set_super_levels(a, forms, row_at(i), a.floats + static_cast<size_t>(row_at(i)) * a.stride);
   }
 
   // Rows that the phase computes, and the one number `i` of them.

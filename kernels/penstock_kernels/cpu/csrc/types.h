@@ -440,7 +440,13 @@ constexpr int MOST_TILE_QUERIES = TILE_QUERIES, TILE_ROWS = 64;
 #endif
 constexpr int MAX_TILE_ROWS = TILE_QUERIES * MAX_GROUP;
 constexpr int MAX_INDEX_HEADS = 1024;
-constexpr int ROWS = 32;        // rows of a product that pass a tile of weights while it lies in the nearest cache
+// Rows of a product that pass a tile of weights while it lies in the nearest cache; on AMX as many as make it worth while
+// to turn weights into what its registers multiply.
+#if defined(__AMX_INT8__)
+constexpr int ROWS = 128;
+#else
+constexpr int ROWS = 32;
+#endif
 
 constexpr int MAX_EXPERTS = 1024, MAX_ACTIVE = 64, MAX_STREAMS = 64;
 constexpr int MAX_KERNEL = 64, MAX_KEY_DIM = 4096, MAX_STATE_HEADS = 4096;  // of recurrent layers
@@ -518,13 +524,16 @@ inline int level_at(const uint8_t* q, int bits, int vector, int at) {
   return level;
 }
 // Forms of a product's input that a matrix of some kind reads; a set of bits.
-// HALF_GROUPS: with LEVELS, their sums over each 16 inputs.
-enum Form { FLOATS = 1, HALVES = 2, LEVELS = 4, HALF_GROUPS = 8 };
+// HALF_GROUPS: with levels, their sums over each 16 inputs.  SUPER_LEVELS: levels that have a scale for all inputs of eight
+// groups, on instruction sets that gain by it (see activations.h); on all others it is LEVELS.
+enum Form { FLOATS = 1, HALVES = 2, LEVELS = 4, HALF_GROUPS = 8, SUPER_LEVELS = 16 };
 constexpr int form_of(int kind) {
   switch (kind) {
     case PK_F32: return FLOATS;
     case PK_BF16: return HALVES;
-    case PK_S8W16: case PK_U4W16: case PK_F4B16: case PK_S6K: case PK_S3K: case PK_U2K: return LEVELS | HALF_GROUPS;
+    case PK_S8W16: case PK_U4W16: case PK_F4B16: case PK_S3K: case PK_U2K: return LEVELS | HALF_GROUPS;
+    case PK_U4K: case PK_U5K: return SUPER_LEVELS;
+    case PK_S6K: return SUPER_LEVELS | HALF_GROUPS;
     default: return LEVELS;
   }
 }
@@ -542,8 +551,9 @@ inline void prefetch(const uint8_t* at, size_t bytes) {
 }
 
 // Products of `rows` rows of x, [rows, stride], with one tile of floats or two, `next` floats apart, of so many groups,
-// plus bias (16 numbers each, or null). A sum goes through the inputs in order.  out: [2][ROWS][16].
-using FloatTiles = void (*)(const float* tile, size_t next, int tiles, int groups, const float* x, size_t stride, int rows, const float* bias, float* out);
+// plus bias (16 numbers each, or null). A sum goes through the inputs in order.  out: [rows][16] of each tile, `out_next`
+// floats apart.
+using FloatTiles = void (*)(const float* tile, size_t next, int tiles, int groups, const float* x, size_t stride, int rows, const float* bias, float* out, size_t out_next);
 // For kernels with narrower registers than the processor has; null where there are none, or where an instruction
 // set was chosen by name.
 extern std::atomic<FloatTiles> wide_floats;

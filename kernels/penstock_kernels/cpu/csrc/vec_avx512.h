@@ -135,6 +135,33 @@ template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t offset
 #if defined(PK_AMX)
 inline I load_i(const int32_t* p) { return _mm512_load_si512(p); }
 inline void store_w(uint8_t* p, W w) { _mm512_store_si512(p, w); }
+inline I add_i(I a, I b) { return _mm512_add_epi32(a, b); }
+inline I mul_i(I a, I b) { return _mm512_mullo_epi32(a, b); }
+inline I load_i8_i(const int8_t* p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+// a - 32 * b, and low + 256 * high.
+inline I less_32_times(I a, I b) { return _mm512_sub_epi32(a, _mm512_slli_epi32(b, 5)); }
+inline I two_bytes(I low, I high) { return _mm512_add_epi32(low, _mm512_slli_epi32(high, 8)); }
+// Lanes' pairs of numbers of two bytes, which are bytes in memory.
+inline I pairs_of(const int8_t* first, const int8_t* second) {
+  return _mm512_mask_blend_epi16(0xaaaaaaaa, load_i8_i(first), _mm512_slli_epi32(load_i8_i(second), 16));
+}
+inline I words_of(const int8_t* p) { return pairs_of(p, p); }
+// sums += pairs[lane][0..1] . a[0..1].
+inline I dot2_i16(I sums, I pairs, const int16_t* a) {
+  asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(pairs), "m"(*reinterpret_cast<const Four*>(a)));
+  return sums;
+}
+// Levels less LESS times scales, as lanes of two bytes have these: their low bytes and their high ones.
+template <int LESS> inline void store_products(uint8_t* low, uint8_t* high, W levels, I scales) {
+  const I first_bytes = _mm512_set1_epi16(0xff);
+  I even = _mm512_and_si512(levels, first_bytes), odd = _mm512_srli_epi16(levels, 8);
+  if (LESS) even = _mm512_sub_epi16(even, _mm512_set1_epi16(LESS)), odd = _mm512_sub_epi16(odd, _mm512_set1_epi16(LESS));
+  even = _mm512_mullo_epi16(even, scales);
+  odd = _mm512_mullo_epi16(odd, scales);
+  // Of each bit, the second operand's where the first has a one, else the third's.
+  _mm512_store_si512(low, _mm512_ternarylogic_epi32(first_bytes, even, _mm512_slli_epi16(odd, 8), 0xca));
+  _mm512_store_si512(high, _mm512_ternarylogic_epi32(first_bytes, _mm512_srli_epi16(even, 8), odd, 0xca));
+}
 // Signed bytes.
 inline W less_128(W levels) { return _mm512_xor_si512(levels, _mm512_set1_epi8(-128)); }
 #endif
