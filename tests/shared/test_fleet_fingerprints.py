@@ -78,7 +78,7 @@ async def test_it_waits_for_its_own_kind(scene):
 
 
 async def test_it_ends_in_words_where_there_is_none(scene):
-    """Those behind it, for which there are some, don't wait with it."""
+    """Requests behind it, for which there are engine cores, don't wait with it."""
     first, second, client = await mixed(scene)
     generation = await begun(first, second, client)
     fresh = await on_first(first, second, client)

@@ -38,8 +38,9 @@ log = logs.get(__name__)
 MAX_BACKLOG = 256 * 2**20
 """Bytes that may wait for the disk; a snapshot of a large core is one piece."""
 
-CLOSE_TIMEOUT = 5.0
-"""Seconds that the last bytes get at the end."""
+CLOSE_TIMEOUT, CLOSE_LOOKS = 5.0, 20
+"""Seconds that the last bytes get at the end, and how often it is looked meanwhile whether they
+are written."""
 
 
 class _File:
@@ -99,9 +100,13 @@ class Writer:
             self._queue.put(None)
 
     def close(self) -> None:
-        """Writes what is left, for CLOSE_TIMEOUT at most."""
+        """Writes what is left, for CLOSE_TIMEOUT at most, and says if that isn't enough."""
         self._queue.put(None)
-        self._thread.join(CLOSE_TIMEOUT)
+        for _ in range(CLOSE_LOOKS):  # A process that is stopped meanwhile loses one of them.
+            self._thread.join(CLOSE_TIMEOUT / CLOSE_LOOKS)
+            if not self._thread.is_alive():
+                return
+        self.stop(f"{self._given - self._taken} bytes could not be written before the end")
 
     # ---- the thread
 

@@ -93,7 +93,7 @@ class Parsing:
     """Calls make the finish reason tool_calls; with a named function it stays stop, as OpenAI has
     it."""
     whole_calls: bool = False
-    """Of a stream, a call is shown once all of it is there."""
+    """Whether a stream shows a call only once all of it is there."""
     marking: Marking | None = None
     """How marks of the format are told from text that looks like them; None if all are text."""
 

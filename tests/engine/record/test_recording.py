@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,27 @@ def test_a_replay_decides_alike(tmp_path: Path, seed: int) -> None:
     assert done.torn is None
     assert done.steps > 300
     assert done.same_program
+
+
+def test_an_end_that_a_slow_disk_does_not_reach_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = threading.Event()
+    write = recorder.Writer._write
+
+    def waiting(self: recorder.Writer, data: bytes) -> None:
+        disk.wait(60)
+        write(self, data)
+
+    monkeypatch.setattr(recorder.Writer, "_write", waiting)
+    monkeypatch.setattr(recorder, "CLOSE_TIMEOUT", 0.1)
+    writer = recorder.Writer(tmp_path, keep=1)
+    writer.begin("file", b"header", b"snapshot")
+    writer.append(bytes(1000))
+    writer.close()
+    assert "1014 bytes could not be written" in (writer.failed or "")
+    disk.set()
+    writer._thread.join(60)
 
 
 def test_each_file_of_a_long_recording_replays_by_itself(tmp_path: Path, monkeypatch: Any) -> None:

@@ -33,8 +33,10 @@ def quantised(x: np.ndarray, group: int = GROUP) -> np.ndarray:
 
 
 def quantised_by_super_groups(x: np.ndarray) -> np.ndarray:
-    """The same by super-groups, and again what that leaves where one scale is too coarse: where its
-    square is four times the mean square of the groups' own. width: a multiple of 256."""
+    """x through signed bytes in groups of 256, and again what that leaves where one scale is too
+    coarse: where its square is four times the mean square of the groups' own.
+
+    width: a multiple of 256."""
     groups = np.abs(x.reshape(len(x), -1, SUPER_GROUP // GROUP, GROUP)).max(-1)
     squares, peak = np.zeros(groups.shape[:2], np.float32), groups.max(-1)
     with np.errstate(over="ignore"):

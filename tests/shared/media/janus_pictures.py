@@ -12,6 +12,9 @@ from PIL import Image
 from transformers.image_processing_utils import BatchFeature
 from transformers.image_transforms import normalize, rescale
 
+from tests.shared.media.media_tokenizer import JANUS
+from tests.shared.media.picture_family import Family
+
 MARK = "<image_placeholder>"
 HALF = [0.5, 0.5, 0.5]
 
@@ -94,3 +97,22 @@ def makers_config() -> dict[str, Any]:
         "patch_size": 6,
     }
     return {"vision_config": {"cls": "CLIPVisionTower", "params": params}}
+
+
+MAKERS_FAMILIES = {
+    "janus_of_makers": Family(
+        "MultiModalityCausalLM",
+        lambda ids: makers_config() | {"gen_vision_config": {"cls": "VQ-16"}},
+        lambda fast: MakersProcessor(MakersPictures(24, 6), fast, JANUS),
+        MARK,
+        (*JANUS, MARK),
+    ),
+    "deepseek_vl_of_makers": Family(
+        "MultiModalityCausalLM",
+        lambda ids: makers_config(),
+        lambda fast: MakersProcessor(MakersPictures(24, 6), fast, ()),
+        MARK,
+        (MARK,),
+    ),
+}
+"""What FAMILIES has of them."""

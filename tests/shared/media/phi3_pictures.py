@@ -15,6 +15,8 @@ from PIL import Image
 from torch.nn import functional
 from transformers.image_processing_utils import BatchFeature
 
+from tests.shared.media.picture_family import Family
+
 MARK = "<|image|>"
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
@@ -112,3 +114,15 @@ class Phi3Processor:
                 ids.append(bos)
             ids += self.tokenizer(part, add_special_tokens=False)["input_ids"]
         return BatchFeature({"input_ids": np.array([ids]), **pictures})
+
+
+PHI3_V = Family(
+    "Phi3VForCausalLM",
+    lambda ids: {
+        "bos_token_id": ids["<s>"],
+        "vision_config": {"image_size": 24, "patch_size": 4},
+    },
+    lambda fast: Phi3Processor(Phi3Pictures(24, 4, 6), fast),
+    MARK,
+)
+"""What FAMILIES has of it."""

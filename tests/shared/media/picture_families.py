@@ -30,17 +30,12 @@ from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.models.step3p7.processing_step3p7 import Step3p7Processor
 
-from tests.shared.media.janus_pictures import (
-    MARK,
-    MakersPictures,
-    MakersProcessor,
-    makers_config,
-)
+from tests.shared.media.janus_pictures import MAKERS_FAMILIES
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.shared.media.media_tokenizer import JANUS, MINIMAX, STEP
 from tests.shared.media.molmo_pictures import MOLMO, MolmoPictures, MolmoProcessor
-from tests.shared.media.phi3_pictures import Phi3Pictures, Phi3Processor
+from tests.shared.media.phi3_pictures import PHI3_V
 from tests.shared.media.picture_family import Family
 from tests.shared.media.processors import (
     deepseek_vl,
@@ -371,15 +366,7 @@ FAMILIES: dict[str, Family] = {
         phi4_multimodal,
         "<|image|>",
     ),
-    "phi3_v": Family(
-        "Phi3VForCausalLM",
-        lambda ids: {
-            "bos_token_id": ids["<s>"],
-            "vision_config": {"image_size": 24, "patch_size": 4},
-        },
-        lambda fast: Phi3Processor(Phi3Pictures(24, 4, 6), fast),
-        "<|image|>",
-    ),
+    "phi3_v": PHI3_V,
     "deepseek_vl": Family(
         "DeepseekVLForConditionalGeneration",
         lambda ids: {
@@ -409,20 +396,7 @@ FAMILIES: dict[str, Family] = {
         "<image>",
         JANUS,
     ),
-    "janus_of_makers": Family(
-        "MultiModalityCausalLM",
-        lambda ids: makers_config() | {"gen_vision_config": {"cls": "VQ-16"}},
-        lambda fast: MakersProcessor(MakersPictures(24, 6), fast, JANUS),
-        MARK,
-        (*JANUS, MARK),
-    ),
-    "deepseek_vl_of_makers": Family(
-        "MultiModalityCausalLM",
-        lambda ids: makers_config(),
-        lambda fast: MakersProcessor(MakersPictures(24, 6), fast, ()),
-        MARK,
-        (MARK,),
-    ),
+    **MAKERS_FAMILIES,
     "deepseek_ocr2": Family(
         "DeepseekOcr2ForConditionalGeneration",
         lambda ids: {

@@ -256,7 +256,7 @@ def test_ids_that_come_tokenised(tmp_path: Path) -> None:
 
 
 def test_numbered_placeholders(tmp_path: Path) -> None:
-    """As Phi-3-vision's makers write them, who allow any order and a number twice."""
+    """Phi-3-vision's makers number pictures so, and allow any order and a number twice."""
     write_folder(tmp_path, FAMILIES["phi3_v"])
     facts = facts_of(tmp_path)
     assert facts is not None
