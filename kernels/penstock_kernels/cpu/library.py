@@ -25,8 +25,8 @@ matrices, too."""
 _SAME_BITS = dict.fromkeys(("avx512vnni", "avxvnni", "neoni8mm", "neon"), "avx2")
 """Instruction sets that compute another one's bits."""
 _REVISED = {"amx": "amx 2"}
-"""Those whose bits a version has changed, each with the number of its present ones: blocks on disk
-and receipts of the former ones belong to another fingerprint."""
+"""Instruction sets whose bits a version has changed, each with the number of its present ones:
+blocks on disk and receipts of the former ones belong to another fingerprint."""
 CHOICE = "PENSTOCK_CPU_ISA"
 """Environment variable that names a lesser instruction set, for comparisons or to rule one out."""
 OTHER_PATH = "PENSTOCK_CPU_LIBRARY"

@@ -54,14 +54,7 @@ from penstock_gateway.request.fields import (
     check_unsupported,
     check_verbosity,
 )
-from penstock_gateway.request.sampling import (
-    blame,
-    room_for_output,
-    sampling_params,
-    sequences_of,
-    structure_field,
-    truncated,
-)
+from penstock_gateway.request.sampling import blame, fitted, structure_field
 from penstock_gateway.request.tokenising import predicted_ids
 from penstock_gateway.service import Service
 
@@ -241,30 +234,16 @@ def _fitted(
     request: ChatRequest, engine: EngineInfo, prompt_token_ids: list[int]
 ) -> tuple[list[int], SamplingParams]:
     """The prompt, cut if that was asked for, and the parameters. Raises InvalidRequest."""
-    limit = engine.welcome.limits.max_model_len
     two = request.max_completion_tokens is not None
-    wanted = request.max_completion_tokens if two else request.max_tokens
-    prompt_token_ids = truncated(prompt_token_ids, request, wanted, limit)
-    sequences, many = sequences_of(request)
-    max_tokens = room_for_output(
-        len(prompt_token_ids),
-        wanted,
-        engine.welcome.generation.max_new_tokens,
-        engine.welcome.limits,
+    return fitted(
+        request,
+        engine,
+        prompt_token_ids,
+        request.max_completion_tokens if two else request.max_tokens,
         field="max_completion_tokens" if two else "max_tokens",
         source="messages",
-        sequences=sequences,
-        many=many,
-        oversized=engine.config.oversized_max_tokens,
-    )
-    params = sampling_params(
-        request,
-        engine.welcome,
-        max_tokens=max_tokens,
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-        prompt_logprobs=request.prompt_logprobs,
     )
-    return prompt_token_ids, params
 
 
 def _last_words(request: ChatRequest) -> str:

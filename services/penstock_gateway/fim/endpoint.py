@@ -14,14 +14,7 @@ from penstock_gateway.generate.search import check_search, search_of
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.fields import COMMON, GenerateFields, Text, check_unsupported
-from penstock_gateway.request.sampling import (
-    blame,
-    room_for_output,
-    sampling_params,
-    sequences_of,
-    structure_field,
-    truncated,
-)
+from penstock_gateway.request.sampling import blame, fitted, structure_field
 from penstock_gateway.request.tokenising import encode, predicted_ids
 from penstock_gateway.service import Service
 
@@ -59,34 +52,23 @@ class FIMCompletions(GenerateEndpoint[FIMRequest]):
     async def prepare(
         self, request: FIMRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
     ) -> Job:
-        limits, tokenizer = engine.welcome.limits, engine.text.tokenizer
+        tokenizer = engine.text.tokenizer
         if request.suffix:
             ids, request = await fim_prompt(request.prompt, request.suffix, request, engine)
         else:
             ids = await encode(
                 lambda most: tokenizer.encode(request.prompt, most=most),
                 len(request.prompt),
-                limits.max_model_len,
+                engine.welcome.limits.max_model_len,
             )
-        ids = truncated(ids, request, request.max_tokens, limits.max_model_len)
-        sequences, many = sequences_of(request)
-        most = room_for_output(
-            len(ids),
+        ids, params = fitted(
+            request,
+            engine,
+            ids,
             request.max_tokens,
-            engine.welcome.generation.max_new_tokens,
-            limits,
             field="max_tokens",
             source="prompt",
-            sequences=sequences,
-            many=many,
-            oversized=engine.config.oversized_max_tokens,
-        )
-        params = sampling_params(
-            request,
-            engine.welcome,
-            max_tokens=most,
             logprobs=None,
-            prompt_logprobs=request.prompt_logprobs,
         )
         echo_options = EchoOptions.of(request, logprobs=False)
         echo = request.prompt if request.echo else ""

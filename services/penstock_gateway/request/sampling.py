@@ -4,7 +4,7 @@ the context."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -17,6 +17,9 @@ from penstock.request.structured_outputs import PARAM, StructuredOutputs
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.fields import GenerateFields, RepetitionDetection
 from penstock_gateway.request.structure import ResponseFormat, StructuredFields
+
+if TYPE_CHECKING:
+    from penstock_gateway.models.backend import EngineInfo
 
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 OLDER_FORMATS = ("json", "regex")
@@ -282,6 +285,42 @@ def room_for_output(
             code="context_length_exceeded",
         )
     return max_output(prompt_tokens, wanted, sequences, limits, many=many)
+
+
+def fitted(
+    request: GenerateFields,
+    engine: EngineInfo,
+    prompt_token_ids: list[int],
+    wanted: int | None,
+    *,
+    field: str,
+    source: str,
+    logprobs: int | None,
+) -> tuple[list[int], SamplingParams]:
+    """The only prompt, cut if that was asked for, and its parameters. wanted, field, source: as in
+    `room_for_output`.  logprobs: as in SamplingParams.  Raises InvalidRequest."""
+    limits = engine.welcome.limits
+    prompt_token_ids = truncated(prompt_token_ids, request, wanted, limits.max_model_len)
+    sequences, many = sequences_of(request)
+    max_tokens = room_for_output(
+        len(prompt_token_ids),
+        wanted,
+        engine.welcome.generation.max_new_tokens,
+        limits,
+        field=field,
+        source=source,
+        sequences=sequences,
+        many=many,
+        oversized=engine.config.oversized_max_tokens,
+    )
+    params = sampling_params(
+        request,
+        engine.welcome,
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        prompt_logprobs=request.prompt_logprobs,
+    )
+    return prompt_token_ids, params
 
 
 def sequences_of(request: GenerateFields) -> tuple[int, str]:
