@@ -16,6 +16,7 @@ from penstock_gateway.control import collective_rpc, sleep, weights
 from penstock_gateway.conversations import endpoint as conversations
 from penstock_gateway.files import endpoint as files
 from penstock_gateway.fim import endpoint as fim
+from penstock_gateway.fim import infill
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.live import endpoint as live
 from penstock_gateway.message_batches import endpoint as message_batches
@@ -38,6 +39,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     chat.routes,
     completions.routes,
     fim.routes,
+    infill.routes,
     responses.routes,
     response_inputs.routes,
     compact.routes,

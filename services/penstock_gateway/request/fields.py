@@ -297,6 +297,8 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     id_slot: Whole = None
     timings_per_token: Flag = None
     return_progress: Flag = None
+    samplers: list[str] | str | None = None
+    """llama.cpp's: their order, which here is always the same."""
     keep_alive: Any = None
     """Ollama's: how long the model stays loaded."""
 

@@ -1,4 +1,5 @@
-"""POST /tokenize and /detokenize, in vLLM's shapes."""
+"""POST /tokenize and /detokenize in vLLM's shapes, and what llama.cpp's editor plugins ask beside:
+/tokenize of a `content`, and /apply-template."""
 
 from __future__ import annotations
 
@@ -12,8 +13,14 @@ from starlette.types import Receive, Scope, Send
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock_gateway.chat.messages import Message
-from penstock_gateway.chat.prompt import ChatMedia, chat_prompt, check_variables, refuse_template
-from penstock_gateway.chat.tools import Tool, tool_use
+from penstock_gateway.chat.prompt import (
+    ChatMedia,
+    ChatPrompt,
+    chat_prompt,
+    check_variables,
+    refuse_template,
+)
+from penstock_gateway.chat.tools import Tool, ToolChoice, tool_use
 from penstock_gateway.http.events import while_connected
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.http.replies import send_json
@@ -28,12 +35,17 @@ from penstock_gateway.service import Service
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Either a prompt or messages; what concerns the other kind is refused.
 
-    add_special_tokens: BOS goes in front; default: true for a prompt, false for messages.
-    return_token_strs: the vocabulary's own text of each token too.
+    add_special_tokens: BOS goes in front; default: true for a prompt, false for messages and
+    content.  return_token_strs: the vocabulary's own text of each token too.
+    content, add_special: llama.cpp's words for prompt and add_special_tokens.  parse_special:
+    whether texts of special tokens are parsed; default: true.
     """
 
     model: Text = None
     prompt: Text = None
+    content: Text = None
+    add_special: Flag = None
+    parse_special: Flag = None
     messages: list[Message] | None = None
     add_special_tokens: Flag = None
     return_token_strs: Flag = None
@@ -73,6 +85,7 @@ class NamesModel(Protocol):
 
 
 Request = TypeVar("Request", bound=NamesModel)
+_TEXT_ONLY = ("content", "add_special", "parse_special")
 _CHAT_ONLY = (
     "add_generation_prompt",
     "continue_final_message",
@@ -114,24 +127,61 @@ class Tokenize(TextEndpoint[TokenizeRequest]):
     async def answer(
         self, request: TokenizeRequest, engine: EngineInfo, lease: MediaLease
     ) -> TokenizeReply:
+        request = _with_prompt(request)
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequest("give either prompt or messages", param="prompt")
         if request.messages is None:
             prompt_token_ids = await _of_prompt(request, engine)
         else:
-            prompt_token_ids = await _of_messages(
+            media = self._service.media
+            prompt = await _of_messages(
                 request,
                 request.messages,
                 engine,
-                ChatMedia(
-                    self._service.media, lease, request.mm_processor_kwargs, self._service.store
-                ),
+                ChatMedia(media, lease, request.mm_processor_kwargs, self._service.store),
             )
+            prompt_token_ids = prompt.prompt_token_ids
         names = None
         if request.return_token_strs:
             names = engine.text.tokenizer.token_names(prompt_token_ids)
         limit = engine.welcome.limits.max_model_len
         return TokenizeReply(len(prompt_token_ids), limit, prompt_token_ids, names)
+
+
+class TemplateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A conversation, as for chat. tool_choice: `none` hides the tools from the model; nothing else
+    has an effect."""
+
+    messages: list[Message]
+    model: Text = None
+    add_generation_prompt: Flag = None
+    chat_template_kwargs: Object = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice = None
+
+
+class TemplateReply(msgspec.Struct):
+    """prompt: the filled chat template."""
+
+    prompt: str
+
+
+class ApplyTemplate(TextEndpoint[TemplateRequest]):
+    """The text of a conversation's prompt. Media are marks in it."""
+
+    request_type = TemplateRequest
+
+    async def answer(
+        self, request: TemplateRequest, engine: EngineInfo, lease: MediaLease
+    ) -> TemplateReply:
+        asked = TokenizeRequest(
+            messages=request.messages,
+            add_generation_prompt=request.add_generation_prompt,
+            chat_template_kwargs=request.chat_template_kwargs,
+            tools=None if request.tool_choice == "none" else request.tools,
+        )
+        media = ChatMedia(self._service.media, lease, None, self._service.store)
+        return TemplateReply((await _of_messages(asked, request.messages, engine, media)).text)
 
 
 class Detokenize(TextEndpoint[DetokenizeRequest]):
@@ -147,6 +197,32 @@ class Detokenize(TextEndpoint[DetokenizeRequest]):
         return DetokenizeReply(await off_the_loop(lambda: decode_all(tokens), len(tokens)))
 
 
+def _with_prompt(request: TokenizeRequest) -> TokenizeRequest:
+    """The request with `prompt` where it has llama.cpp's `content`. Raises InvalidRequest for
+    both, and for fields of a text beside messages."""
+    if request.messages is not None:
+        for field in _TEXT_ONLY:
+            if getattr(request, field) is not None:
+                raise InvalidRequest(
+                    f"{field} is allowed only with prompt, not with messages", param=field
+                )
+    if request.content is None and request.add_special is None:
+        return request
+    if request.content is not None and request.prompt is not None:
+        raise InvalidRequest("prompt and content mean the same: set only one", param="content")
+    if request.add_special is not None and request.add_special_tokens is not None:
+        raise InvalidRequest(
+            "add_special and add_special_tokens mean the same: set only one", param="add_special"
+        )
+    special = request.add_special_tokens if request.add_special is None else request.add_special
+    if request.content is not None:
+        special = bool(special)
+    prompt = request.prompt if request.content is None else request.content
+    return msgspec.structs.replace(
+        request, prompt=prompt, content=None, add_special_tokens=special, add_special=None
+    )
+
+
 async def _of_prompt(request: TokenizeRequest, engine: EngineInfo) -> list[int]:
     for field in _CHAT_ONLY:
         if getattr(request, field) is not None:
@@ -155,8 +231,9 @@ async def _of_prompt(request: TokenizeRequest, engine: EngineInfo) -> list[int]:
             )
     prompt, tokenizer = request.prompt or "", engine.text.tokenizer
     special = request.add_special_tokens is not False
+    parsed = request.parse_special is not False
     return await encode(
-        lambda most: tokenizer.encode(prompt, add_special=special, most=most),
+        lambda most: tokenizer.encode(prompt, add_special=special, parse_special=parsed, most=most),
         len(prompt),
         engine.welcome.limits.max_model_len,
     )
@@ -167,14 +244,14 @@ async def _of_messages(
     messages: list[Message],
     engine: EngineInfo,
     with_media: ChatMedia,
-) -> list[int]:
+) -> ChatPrompt:
     check_variables(request.chat_template_kwargs)
     refuse_template(request.chat_template)
     variables: dict[str, Any] = dict(request.chat_template_kwargs or {})
     use = tool_use(request.tools, None, parallel=None, auto_allowed=True)
     if use.tools:
         variables["tools"] = use.for_template()
-    prompt = await chat_prompt(
+    return await chat_prompt(
         engine,
         messages,
         add_generation_prompt=request.add_generation_prompt,
@@ -183,7 +260,6 @@ async def _of_messages(
         variables=variables,
         with_media=with_media,
     )
-    return prompt.prompt_token_ids
 
 
 TOKENIZE = posting(
@@ -202,8 +278,20 @@ DETOKENIZE = posting(
     tag="text",
     headers=(),
 )
+APPLY_TEMPLATE = posting(
+    "/apply-template",
+    "Fill the chat template with a conversation (llama.cpp)",
+    TemplateRequest,
+    TemplateReply,
+    tag="text",
+    headers=(),
+)
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """The routes of tokenising and detokenising."""
-    return [TOKENIZE.route(Tokenize(service)), DETOKENIZE.route(Detokenize(service))]
+    """The routes of tokenising, detokenising and filled templates."""
+    return [
+        TOKENIZE.route(Tokenize(service)),
+        DETOKENIZE.route(Detokenize(service)),
+        APPLY_TEMPLATE.route(ApplyTemplate(service)),
+    ]

@@ -30,17 +30,27 @@ class FIMFormat:
     suffix_first: bool = False
     ends: tuple[str, ...] = ()
     """Tokens behind a middle, beside EOS and those three: what would come next is another file."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Tokens in front of a repository's name and of a file's in it, as different releases have
+    them; empty: such a model was taught single files."""
 
 
 _FILES = ("<|endoftext|>", "<|fim_pad|>", "<|file_sep|>", "<|repo_name|>", "<|file_separator|>")
 
 FORMATS = (
-    FIMFormat("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", ends=_FILES),
+    FIMFormat(
+        "<|fim_prefix|>",
+        "<|fim_suffix|>",
+        "<|fim_middle|>",
+        ends=_FILES,
+        files=(("<|repo_name|>", "<|file_sep|>"),),
+    ),
     FIMFormat(
         "<fim_prefix>",
         "<fim_suffix>",
         "<fim_middle>",
         ends=("<|endoftext|>", "<fim_pad>", "<file_sep>", "<repo_name>", "<filename>"),
+        files=(("<repo_name>", "<file_sep>"), ("<reponame>", "<filename>")),
     ),
     FIMFormat("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
     FIMFormat("▁<PRE>", "▁<SUF>", "▁<MID>", ends=("▁<EOT>",)),
@@ -55,13 +65,15 @@ mistral-common."""
 
 @dataclass(frozen=True, slots=True)
 class FIMTokens:
-    """Token ids of a FIMFormat in one tokenizer. middle: empty, or one."""
+    """Token ids of a FIMFormat in one tokenizer. middle: empty, or one.  file: in front of a
+    repository's name, and of a file's in it; None: there are none."""
 
     prefix: int
     suffix: int
     middle: tuple[int, ...]
     suffix_first: bool
     ends: frozenset[int]
+    file: tuple[int, int] | None = None
 
     def join(self, front: list[int], before: list[int], after: list[int]) -> list[int]:
         """A prompt. front: BOS, or nothing.  before, after: ids of prefix and suffix."""
@@ -84,5 +96,13 @@ def fim_tokens(tokenizer: Tokenizer) -> FIMTokens | None:
                 (known[form.middle],) if form.middle else (),
                 form.suffix_first,
                 frozenset(known[text] for text in (*marks, *form.ends) if text in known),
+                next(
+                    (
+                        (known[name], known[file])
+                        for name, file in form.files
+                        if name in known and file in known
+                    ),
+                    None,
+                ),
             )
     return None

@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
-from penstock.client import ModelText
 from tests.gateway import sse
-from tests.gateway.byte_tokenizer import END, ByteTokenizer
-from tests.gateway.fake_engine import HELLO, MODEL, FakeEngineClient, welcome
+from tests.gateway.byte_tokenizer import END
+from tests.gateway.fake_engine import HELLO, MODEL, FakeEngineClient
+from tests.gateway.fim.conftest import MIDDLE, PREFIX, SUFFIX
 
 TEXT, FIM, GENERATE = "/v1/completions", "/v1/fim/completions", "/api/generate"
-PREFIX, SUFFIX, MIDDLE = 257, 258, 259
 BEFORE, AFTER = "def f(", "): pass"
 ASKED = {"model": MODEL, "prompt": BEFORE, "suffix": AFTER}
 WANTED = [PREFIX, *BEFORE.encode(), SUFFIX, *AFTER.encode(), MIDDLE]
-
-
-class FIMTokenizer(ByteTokenizer):
-    vocab_size = 260
-    added_tokens: ClassVar[dict[int, Any]] = {
-        i: SimpleNamespace(content=text, special=True)
-        for i, text in (
-            (END, "<|end|>"),
-            (PREFIX, "<|fim_prefix|>"),
-            (SUFFIX, "<|fim_suffix|>"),
-            (MIDDLE, "<|fim_middle|>"),
-        )
-    }
-
-
-@pytest.fixture
-def filling(engine: FakeEngineClient) -> FakeEngineClient:
-    """An engine whose model can fill in the middle."""
-    tokenizer: Any = FIMTokenizer()
-    engine.text = ModelText(tokenizer, engine.text.template)
-    limits = msgspec.structs.replace(engine.welcome.limits, vocab_size=FIMTokenizer.vocab_size)
-    engine.welcome = welcome(limits=limits)
-    return engine
 
 
 @pytest.mark.parametrize("path", [TEXT, FIM, GENERATE])

@@ -47,6 +47,7 @@ WITHOUT_EFFECT = {
     "id_slot": -1,
     "timings_per_token": True,
     "return_progress": True,
+    "samplers": ["min_p", "temperature"],
     "keep_alive": "5m",
 }
 NEUTRAL = {
