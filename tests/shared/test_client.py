@@ -56,6 +56,18 @@ async def test_drafts_behind_a_stop_string_are_not_a_part_of_the_output(engine, 
     assert (generation.drafted, generation.kept) == (12, 1 + 3)
 
 
+async def test_a_less_indented_line_ends_the_text_and_tells_the_engine_where(engine, client):
+    params = SamplingParams(min_indentation=2, max_tokens=50)
+    generation = await client.submit(list(b"x"), params, name="indented", read_at_end=True)
+    [submit] = engine.submits
+    assert not submit.gathered, "the end is looked for in each token as it comes"
+    engine.text(submit, "a\n  b\n")
+    engine.text(submit, "cd")
+    assert await collect(generation) == {0: ("a\n  b", list(b"a\n  b\nc"), "stop", "")}
+    await until(lambda: engine.finishes)
+    assert (engine.finishes[0].sequence, engine.finishes[0].at) == (0, 7)
+
+
 async def test_min_tokens_guards_the_text_from_stop_strings(engine, client):
     params = SamplingParams(stop="a", min_tokens=3, max_tokens=50)
     generation = await client.submit(list(b"x"), params, name="min")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidRequest
-from penstock.text.stop import StopMatcher
+from penstock.text.stop import IndentedText, StopMatcher
 from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)
@@ -115,3 +115,43 @@ def test_time_is_linear_for_the_worst_of_inputs() -> None:
     usual = cost("c")
     assert cost("a") < 100 * usual
     assert matcher.push("b") == ("", stops[-1])
+
+
+@pytest.mark.parametrize(
+    ("least", "text", "shown"),
+    [
+        (4, "if x:\n    y\nz", "if x:\n    y"),
+        (4, "if x:\n    y\n\n    z", "if x:\n    y"),
+        (4, "    y\n     z\n   ", "    y\n     z\n   "),
+        (1, "a\n\tb\n c\nd\n e", "a\n\tb\n c"),
+        (2, "a\n", "a\n"),
+    ],
+)
+def test_a_text_ends_before_a_line_that_is_less_indented(least: int, text: str, shown: str) -> None:
+    for size in range(1, len(text) + 1):
+        assert _indented(IndentedText(least), text, size) == (shown, "" if shown != text else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "end"),
+    [
+        ("a\n  b;\nc", "a\n  b", ";"),
+        ("a\nb;", "a", ""),
+        ("a\n;", "a\n", ";"),
+        ("a\n  b\n  ", "a\n  b\n  ", None),
+    ],
+)
+def test_of_both_ends_the_first_counts(text: str, shown: str, end: str | None) -> None:
+    for size in range(1, len(text) + 1):
+        assert _indented(IndentedText(2, StopMatcher([";"])), text, size) == (shown, end)
+
+
+def _indented(matcher: IndentedText, text: str, size: int) -> tuple[str, str | None]:
+    """What is shown of a text in pieces, and what ended it."""
+    whole = ""
+    for at in range(0, len(text), size):
+        more, end = matcher.push(text[at : at + size])
+        whole += more
+        if end is not None:
+            return whole, end
+    return whole + matcher.finish(), None

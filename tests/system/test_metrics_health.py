@@ -92,7 +92,7 @@ def test_alone_they_live_and_are_not_ready(tiny_model: str, tmp_path: Path) -> N
         assert health(url)[0] == 503
         assert health(url, "/health/live") == (
             200,
-            {"ok": True, "reason": "", "pid": engine.process.pid},
+            {"ok": True, "reason": "", "pid": engine.process.pid, "status": "ok"},
         )
         page = read_page(url)
         assert page.value("penstock:engine_ready") == page.value("penstock:workers") == 0

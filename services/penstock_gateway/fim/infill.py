@@ -130,49 +130,11 @@ class InfillReply(InfillPiece, kw_only=True):
     penstock_timeline: TimelineField = UNSET
 
 
-class IndentedText:
-    """Cuts a text before its first line, but for the one that it begins in, whose indentation is
-    less than `least` characters and known."""
-
-    def __init__(self, least: int) -> None:
-        self._least = least
-        self._held = ""
-        """From the last line feed on, while the indentation behind it isn't known."""
-        self.ended = False
-
-    def push(self, text: str) -> str:
-        """What may be shown by now."""
-        if self._least <= 0:
-            return text
-        if self.ended:
-            return ""
-        text, self._held, at = self._held + text, "", 0
-        while (at := text.find("\n", at)) >= 0:
-            begins = at + 1
-            at = begins
-            while at < len(text) and at - begins < self._least and text[at] in " \t":
-                at += 1
-            if at - begins >= self._least:
-                continue
-            if at == len(text):
-                self._held = text[begins - 1 :]
-            else:
-                self.ended = True
-            return text[: begins - 1]
-        return text
-
-    def finish(self) -> str:
-        """What was held back: there is no more text."""
-        held, self._held = self._held, ""
-        return "" if self.ended else held
-
-
-class Answer:
+class FilledGap:
     """One answer as far as it has come."""
 
-    def __init__(self, text: IndentedText, *, shown: bool) -> None:
+    def __init__(self, *, shown: bool) -> None:
         """shown: else nobody asked for it, and its only token is none."""
-        self._text = text
         self._shown = shown
         self.tokens = 0
         self.stop_type, self.stopping_word = "eos", ""
@@ -182,15 +144,14 @@ class Answer:
         if not self._shown:
             return ""
         self.tokens += tokens
-        return self._text.push(text)
+        return text
 
-    def finish(self, finish_reason: str | None, stop_reason: int | str | None) -> str:
-        """The rest of its text."""
-        if self._text.ended or not self._shown or finish_reason in ("length", "repetition"):
+    def finish(self, finish_reason: str | None, stop_reason: int | str | None) -> None:
+        """Notes why it ended. An empty stop string is a line's indentation."""
+        if not self._shown or finish_reason != "stop" or stop_reason == "":
             self.stop_type = "limit"
         elif isinstance(stop_reason, str):
             self.stop_type, self.stopping_word = "word", stop_reason
-        return self._text.finish()
 
 
 class InfillFormat(WrittenAtOnce):
@@ -201,7 +162,7 @@ class InfillFormat(WrittenAtOnce):
     def __init__(
         self,
         head: ReplyHead,
-        answers: list[Answer],
+        answers: list[FilledGap],
         wanted: list[str] | None,
         *,
         truncated: bool,
@@ -227,7 +188,7 @@ class InfillFormat(WrittenAtOnce):
         answer = self._answers[choice]
         text = answer.take(delta.text, len(delta.token_ids))
         if delta.finish_reason is not None:
-            text += answer.finish(delta.finish_reason, delta.stop_reason)
+            answer.finish(delta.finish_reason, delta.stop_reason)
         if text:
             append_event(
                 out, InfillPiece(index=choice, content=text, tokens_predicted=answer.tokens)
@@ -256,7 +217,7 @@ class InfillFormat(WrittenAtOnce):
         replies = []
         for index, (answer, choice) in enumerate(zip(self._answers, choices, strict=True)):
             text = answer.take("".join(choice.texts), len(choice.token_ids))
-            text += answer.finish(choice.finish_reason, choice.stop_reason)
+            answer.finish(choice.finish_reason, choice.stop_reason)
             replies.append(self._shown(self._reply(index, text, usage)))
         return [encoder.encode(replies[0] if len(replies) == 1 else replies)]
 
@@ -358,12 +319,11 @@ class Infill(GenerateEndpoint[InfillRequest]):
                 oversized="reduce",
             )
             params = sampling_params(asked, welcome, max_tokens=most, logprobs=None)
+            indentation = max(0, request.n_indent or 0)
+            params = msgspec.structs.replace(params, min_indentation=indentation)
         except InvalidRequest as error:
             raise _in_own_words(error) from None
-        answers = [
-            Answer(IndentedText(request.n_indent or 0), shown=not only_computes)
-            for _ in range(params.n)
-        ]
+        answers = [FilledGap(shown=not only_computes) for _ in range(params.n)]
         reply = InfillFormat(head, answers, request.response_fields, truncated=kept < len(files))
         return Job([ids], [params], reply, _in_own_words)
 
@@ -402,7 +362,12 @@ def _asked(request: InfillRequest) -> FIMRequest:
     )
 
 
-_RENAMED = {"repetition_penalty": "repeat_penalty", "n": "n_cmpl", "max_tokens": "n_predict"}
+_RENAMED = {
+    "repetition_penalty": "repeat_penalty",
+    "n": "n_cmpl",
+    "max_tokens": "n_predict",
+    "min_indentation": "n_indent",
+}
 
 
 def _in_own_words(error: InvalidRequest) -> InvalidRequest:

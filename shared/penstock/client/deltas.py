@@ -12,7 +12,7 @@ import msgspec
 from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.text.detokenizer import Detokenizer, make_detokenizer
-from penstock.text.stop import StopMatcher
+from penstock.text.stop import IndentedText, StopMatcher
 from penstock.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Pending:
 
 class Piece(NamedTuple):
     """text: safe to show.  used: how many of the pushed ids belong to the answer.
-    stop: the stop string that ended it, if one did."""
+    stop: the stop string that ended it, if one did; empty: a line's indentation did."""
 
     text: str
     used: int
@@ -136,6 +136,7 @@ class SequenceText:
     end the text, so that the token at which it ended doesn't depend on how the ids arrived.
 
     Text of the first `min_tokens` tokens is never searched for stop strings.
+    min_indentation: as in SamplingParams.
     include_stop: the stop string that ends the text is part of it.
     """
 
@@ -146,10 +147,13 @@ class SequenceText:
         skip_special_tokens: bool,
         stop: tuple[str, ...],
         min_tokens: int,
+        min_indentation: int = 0,
         include_stop: bool = False,
     ) -> None:
         self._detokenizer = make_detokenizer(tokenizer, skip_special_tokens)
-        self._matcher = StopMatcher(stop) if stop else None
+        self._matcher: StopMatcher | IndentedText | None = StopMatcher(stop) if stop else None
+        if min_indentation:
+            self._matcher = IndentedText(min_indentation, self._matcher)
         self._min_tokens = min_tokens
         self.include_stop = include_stop
         self._count = 0
@@ -314,6 +318,7 @@ def emitted_sequences(
             skip_special_tokens=params.skip_special_tokens,
             stop=params.stop_strings,
             min_tokens=params.min_tokens,
+            min_indentation=params.min_indentation,
             include_stop=params.include_stop_str_in_output,
         )
         for _ in range(params.n)

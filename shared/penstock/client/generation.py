@@ -99,8 +99,8 @@ class Generation:
         """Done when nothing stands before the first output any more: once the request is accepted;
         with a grammar, once that is compiled; with media, once the request is in a step.  It holds
         an exception if the request will not run."""
-        # Stop strings are looked for in each token as it comes.
-        self._read_at_end = not params.stop_strings and (
+        # Ends in the text are looked for in each token as it comes.
+        self._read_at_end = not (params.stop_strings or params.min_indentation) and (
             delivery.read_at_end or params.output_kind is RequestOutputKind.FINAL_ONLY
         )
         self._request = request

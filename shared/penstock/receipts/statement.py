@@ -28,8 +28,16 @@ RECEIPT_PLACES = (
 )
 """Where receipts are: alone, in a reply, in the last event of a response's stream, and in a line of
 a batch's output."""
-UNTOLD = ("output_kind", "logprobs", "prompt_logprobs", "seed", "max_tokens")
-"""Sampling parameters that change no token, or that each prompt has by itself."""
+UNTOLD = (
+    "output_kind",
+    "logprobs",
+    "prompt_logprobs",
+    "seed",
+    "max_tokens",
+    "min_indentation",
+)
+"""Sampling parameters that change no token, that each prompt has by itself, or that only answers
+without receipts have."""
 
 
 class ModelClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

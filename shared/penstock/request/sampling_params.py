@@ -77,6 +77,8 @@ class SamplingParams(msgspec.Struct, kw_only=True):
     allowed_token_ids: no other can be chosen.
     bad_words: texts that the output may not hold, as the sequences of tokens that they encode to.
     stop: strings that end the text; not part of it, unless include_stop_str_in_output.
+    min_indentation: ends the text before its first line that begins with fewer spaces and tabs, but
+        for the one that it begins in; 0: nothing does.
     repetition_detection: ends a sequence that repeats itself; None: nothing does.
     max_tokens: None means as many as the context allows.
     logprobs: None for none, else how many top alternatives to report for each token.
@@ -112,6 +114,7 @@ class SamplingParams(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool = True
     structured_outputs: StructuredOutputs | None = None
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    min_indentation: int = 0
 
     def __post_init__(self) -> None:
         _whole("n", self.n, 1, MAX_N)
@@ -124,6 +127,7 @@ class SamplingParams(msgspec.Struct, kw_only=True):
         if self.max_tokens is not None:
             _whole("max_tokens", self.max_tokens, 0, 2**31 - 1)
         _whole("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        _whole("min_indentation", self.min_indentation, 0, 2**31 - 1)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest(
                 f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}",

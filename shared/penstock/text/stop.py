@@ -1,4 +1,5 @@
-"""Stop strings that may span any number of tokens."""
+"""Where texts end that come in tokens: at stop strings, which may span any number of them, and at
+lines that are indented less."""
 
 from __future__ import annotations
 
@@ -85,3 +86,53 @@ class StopMatcher:
                 self._fallback[following] = self._next[shorter].get(letter, 0)
                 inherited = self._match[self._fallback[following]]
                 self._match[following] = self._match[following] or inherited
+
+
+class IndentedText:
+    """Ends a text that comes in pieces before its first line that begins with fewer than `least`
+    spaces and tabs, or at a stop string, whichever the text has first. The line that it begins in
+    has any indentation.
+
+    stops: finds the stop strings.
+    """
+
+    def __init__(self, least: int, stops: StopMatcher | None = None) -> None:
+        self._least = least
+        self._stops = stops
+        self._held = ""
+        """From the last line feed on, while the indentation behind it isn't known."""
+
+    def push(self, text: str) -> tuple[str, str | None]:
+        """What may be shown now, and what ended the text: the stop string; empty: the
+        indentation. After an end nothing may be pushed."""
+        stop = None
+        if self._stops is not None:
+            text, stop = self._stops.push(text)
+        shown, ended = self._cut(text)
+        if ended:
+            return shown, ""
+        return (shown, None) if stop is None else (shown + self._take(), stop)
+
+    def finish(self) -> str:
+        """What was held back: the text has ended."""
+        rest, ended = self._cut("" if self._stops is None else self._stops.finish())
+        return rest if ended else rest + self._take()
+
+    def _take(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+    def _cut(self, text: str) -> tuple[str, bool]:
+        text, at = self._take() + text, 0
+        while (at := text.find("\n", at)) >= 0:
+            begins = at + 1
+            at = begins
+            while at < len(text) and at - begins < self._least and text[at] in " \t":
+                at += 1
+            if at - begins >= self._least:
+                continue
+            if at < len(text):
+                return text[: begins - 1], True
+            self._held = text[begins - 1 :]
+            return text[: begins - 1], False
+        return text, False

@@ -7,7 +7,6 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock_gateway.fim.infill import IndentedText
 from tests.gateway import sse
 from tests.gateway.byte_tokenizer import END
 from tests.gateway.fake_engine import CONTEXT, HELLO, FakeEngineClient, say
@@ -148,37 +147,16 @@ async def test_several_answers_are_a_list(
     assert (filling.submitted[0][1].n, filling.submitted[0][1].temperature) == (3, 0.8)
 
 
-@pytest.mark.parametrize(
-    ("least", "text", "shown"),
-    [
-        (4, "if x:\n    y\nz", "if x:\n    y"),
-        (4, "if x:\n    y\n\n    z", "if x:\n    y"),
-        (4, "    y\n     z\n   ", "    y\n     z\n   "),
-        (1, "a\n\tb\n c\nd\n e", "a\n\tb\n c"),
-        (2, "a\n", "a\n"),
-        (0, "a\nb", "a\nb"),
-        (-1, "a\nb", "a\nb"),
-    ],
-)
-def test_an_answer_ends_before_a_line_that_is_less_indented(
-    least: int, text: str, shown: str
-) -> None:
-    for size in (1, 2, 3, len(text)):
-        cut = IndentedText(least)
-        pieces = [cut.push(text[at : at + size]) for at in range(0, len(text), size)]
-        assert "".join(pieces) + cut.finish() == shown
-        assert cut.ended is (shown != text)
-
-
 async def test_the_end_of_an_indented_answer_is_told(
     http: httpx.AsyncClient, filling: FakeEngineClient
 ) -> None:
-    filling.script = say("x\n    y\nz")
+    filling.script = say("x\n    y", stop_reason="")
     for stream in (False, True):
         reply = await http.post(INFILL, json={**VIM, "stream": stream})
         events = _events(reply) if stream else [reply.json()]
-        assert "".join(event["content"] for event in events) == "x\n    y"
+        assert "".join(event["content"] for event in events) == "x\n    y0"
         assert events[-1]["stop_type"] == "limit"
+        assert filling.submitted[-1][1].min_indentation == 4
 
 
 async def test_a_model_without_marks_goes_on_with_what_is_in_front(

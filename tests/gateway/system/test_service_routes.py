@@ -28,7 +28,12 @@ async def test_live(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
 async def test_ready(http: httpx.AsyncClient, engine: FakeEngineClient, path: str) -> None:
     response = await http.get(path)
     assert response.status_code == 200
-    assert response.json() == {"ok": True, "reason": "", "pid": os.getpid()}
+    assert response.json() == {
+        "ok": True,
+        "reason": "",
+        "pid": os.getpid(),
+        "status": "ok",
+    }
 
 
 @pytest.mark.parametrize(
