@@ -3,6 +3,7 @@ server and the model of the page's own command."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import tomllib
@@ -24,6 +25,11 @@ def lines(text: str) -> dict[str, str]:
     return dict(re.split(r"=|: ", line, maxsplit=1) for line in text.splitlines())
 
 
+def assignment(text: str) -> Any:
+    """The value of Vim's `let`: a dictionary as Python writes it."""
+    return ast.literal_eval(text.partition(" = ")[2])
+
+
 FORMATS: dict[str, Callable[[str], Any]] = {
     "Claude Code": lines,
     "Codex": tomllib.loads,
@@ -35,7 +41,10 @@ FORMATS: dict[str, Callable[[str], Any]] = {
     "aider": lines,
     "Open WebUI": lines,
     "n8n": lines,
+    "llama.vim": assignment,
+    "llama.vscode": json.loads,
 }
+PLUGINS = ("llama.vim", "llama.vscode")
 
 
 def settings_of(client: str) -> str:
@@ -60,8 +69,9 @@ def test_settings_are_of_their_format(client: str) -> None:
     assert urls
     assert all(url.startswith(BASE) for url in urls)
     paths = {url.removeprefix(BASE) for url in urls}
-    assert paths <= {"/v1", "/v1/chat/completions"} or client == "Claude Code"
-    assert MODEL in code or client in ("aider", "Open WebUI", "n8n")
+    wanted = {"", "/infill", "/v1/chat/completions"} if client in PLUGINS else {""}
+    assert paths <= {"/v1", "/v1/chat/completions"} or paths <= wanted
+    assert MODEL in code or client in ("aider", "Open WebUI", "n8n", *PLUGINS)
     for number in (each for each in found if isinstance(each, int) and each > 1):
         assert number <= WINDOW
 
