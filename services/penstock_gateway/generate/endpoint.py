@@ -22,6 +22,7 @@ from penstock.client.placement import Computing
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.media.items import PromptMedia
+from penstock.media.words import WORDS
 from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
@@ -288,7 +289,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             basis = AnswerBasis(job.prompt_token_ids, job.params, job.media, model, job.reading)
             await replay.settle(basis)
         if job.media is not None:
-            _refuse_beside_media(request)
+            _refuse_beside_media(request, job.media)
         trace = tracing.current.get()
         if trace is not None:
             trace.asks(asked.name, head.id, job.params[0], streamed=bool(request.stream))
@@ -359,12 +360,14 @@ def _resumable(request: RequestFields) -> bool:
     return request.stream_options is not None and bool(request.stream_options.resumable)
 
 
-def _refuse_beside_media(request: RequestFields) -> None:
-    """Raises InvalidRequest for options that cut or copy a prompt without its pictures."""
+def _refuse_beside_media(request: RequestFields, given: PromptMedia) -> None:
+    """Raises InvalidRequest for options that cut or copy a prompt without its media."""
+    kinds = dict.fromkeys(item.kind for item in given.media.items)
     for name in ("truncate_prompt_tokens", "use_beam_search"):
         if getattr(request, name, None):
+            media = " and ".join(f"{WORDS[kind]}s" for kind in kinds)
             raise InvalidRequest(
-                f"{name} can't be combined with images", param=name, code="unsupported_value"
+                f"{name} can't be combined with {media}", param=name, code="unsupported_value"
             )
 
 

@@ -414,7 +414,7 @@ async def test_what_would_cut_a_picture_is_refused() -> None:
         for more in ({"truncate_prompt_tokens": 5}, {"use_beam_search": True, "n": 2}):
             reply = await gateway.ask(image(), **more)
             assert reply.status_code == 400
-            assert "can't be combined with images" in reply.text
+            assert "can't be combined with pictures" in reply.text
 
 
 async def test_a_template_that_shows_no_picture() -> None:

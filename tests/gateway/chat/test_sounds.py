@@ -136,3 +136,13 @@ async def test_kinds_and_numbers(
         assert reply.status_code == 400
         assert words in reply.json()["error"]["message"]
         assert not gateway.desk.pool.pids
+
+
+@pytest.mark.parametrize(
+    ("parts", "named"), [((audio(),), "sounds"), ((image(), audio()), "pictures and sounds")]
+)
+async def test_what_would_copy_a_sound_is_refused_by_its_name(parts: Any, named: str) -> None:
+    async with SeeingGateway(SeeingEngine(kinds=BOTH)) as gateway:
+        reply = await gateway.ask(*parts, use_beam_search=True, n=2)
+        assert reply.status_code == 400
+        assert f"use_beam_search can't be combined with {named}" in reply.text
