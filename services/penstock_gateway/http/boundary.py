@@ -25,7 +25,14 @@ from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
 from penstock.net.exposure import is_loopback
 from penstock.process import logs
-from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error, clip, head_too_large
+from penstock_gateway.http.errors import (
+    ClientGone,
+    HTTPError,
+    as_http_error,
+    clip,
+    head_too_large,
+    logged_cause,
+)
 from penstock_gateway.http.operations import OPENAI_ERRORS, ErrorShape, Operation
 from penstock_gateway.http.replies import send_error
 from penstock_gateway.http.request_id import REQUEST_ID
@@ -112,8 +119,7 @@ class Boundary:
                     "request failed",
                     request=request_id,
                     path=scope["path"],
-                    exception=True,
-                    **log_fields(scope),
+                    **logged_cause(error) | log_fields(scope),
                 )
             if not started:
                 await send_error(send_with_id, answer, shape.encode(answer, request_id))

@@ -168,6 +168,14 @@ def as_http_error(error: BaseException) -> HTTPError:
     return HTTPError(500, "internal error; see the server's log for this x-request-id", type=SERVER)
 
 
+def logged_cause(error: BaseException) -> dict[str, Any]:
+    """Returns the fields by which a log tells why a request failed: the reason, of a request that
+    ended in an error of the engine's; the traceback that is being handled, of anything else."""
+    if isinstance(error, RequestFailed):
+        return {"reason": str(error)}
+    return {"exception": True}
+
+
 def clip(value: object, limit: int = 100) -> str:
     """A client's value for an error message: as JSON, cut at `limit` characters. Takes no longer
     for a large one."""

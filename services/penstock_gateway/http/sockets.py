@@ -8,7 +8,7 @@ import contextlib
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.process import logs
-from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error
+from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error, logged_cause
 
 log = logs.get(__name__)
 
@@ -68,7 +68,7 @@ async def guarded(
     except (Exception, asyncio.CancelledError) as error:
         answer = as_http_error(error)
         if answer.status == 500:
-            log.error("a WebSocket failed", request=request_id, exception=True)
+            log.error("a WebSocket failed", request=request_id, **logged_cause(error))
         if not opened:
             await _refuse(send, answer, header)
         else:

@@ -21,7 +21,7 @@ from penstock.request.terms import Terms
 from penstock.transcription.begin import facts_of
 from penstock.transcription.transcript import DurationUsage
 from penstock.transcription.wishes import Wishes, check
-from penstock_gateway.http.errors import ClientGone, as_http_error, leaving
+from penstock_gateway.http.errors import ClientGone, as_http_error, leaving, logged_cause
 from penstock_gateway.http.socket_protocol import Stay
 from penstock_gateway.http.sockets import closing
 from penstock_gateway.keys.ring import current, renew
@@ -216,7 +216,7 @@ class RealtimeSession:
     async def _tell(self, error: Exception) -> None:
         answer = as_http_error(error)
         if answer.status == 500:
-            log.error("a realtime message failed", request=self._name, exception=True)
+            log.error("a realtime message failed", request=self._name, **logged_cause(error))
         await self._fail(answer.body.message, answer.body.code)
 
     async def _fail(self, message: str, code: str | None) -> None:

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Scope
 
 from penstock.errors import InvalidRequest
 from penstock.process import logs
+from penstock_gateway.http.errors import logged_cause
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.keys.ring import unauthorized
 from penstock_gateway.rpc.exchange import AppExchange, RunningCalls
@@ -171,7 +172,7 @@ async def _refuse(context: Context, error: Exception) -> None:
         return
     refused = refused_by(error)
     if refused.code is StatusCode.INTERNAL and not isinstance(error, RefusedCall):
-        log.error("a call failed", exception=True)
+        log.error("a call failed", **logged_cause(error))
     await context.abort(refused.code, refused.details, refused.trailing)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import socket
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded, RequestFailed
+from penstock.process.logs import LogfmtFormatter
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.service import Patience
 from tests.gateway import sse
@@ -94,6 +96,25 @@ def test_failure_before_the_first_token_has_its_status(
     if isinstance(failure, Overloaded):
         assert b"retry-after: 3\r\n" in head + b"\r\n"
     assert set(json.loads(data)["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"), [([delta("", "error", "worker died twice")], True), (KeyError("x"), False)]
+)
+def test_only_what_nobody_expects_is_logged_with_a_traceback(
+    start: Callable[..., LiveGateway],
+    caplog: pytest.LogCaptureFixture,
+    failure: Step,
+    told: bool,
+) -> None:
+    gateway = start(FakeEngineClient(steps(failure)))
+    with gateway.connect() as connection:
+        connection.post(CHAT, body(), "connection: close")
+        assert connection.read_all().startswith(b"HTTP/1.1 500")
+    (record,) = (each for each in caplog.records if each.message == "request failed")
+    assert record.levelno == logging.ERROR
+    assert (not record.exc_info) == told
+    assert ('reason="worker died twice"' in LogfmtFormatter("gateway").format(record)) == told
 
 
 @pytest.mark.parametrize(
