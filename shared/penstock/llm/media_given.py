@@ -23,7 +23,13 @@ PICTURE_WANTED = "a PIL.Image, an array of uint8, a path, a URL or a file's byte
 def picture_fields(given: Any, where: str) -> dict[str, Any]:
     """MediaSource's fields of one picture. Raises InvalidRequest for what is none."""
     if hasattr(given, "convert") and hasattr(given, "tobytes"):  # Pillow's
-        rgb = given.convert("RGB")
+        # Here: who gives one has Pillow.
+        from penstock.media.picture import BadPicture, in_rgb
+
+        try:
+            rgb = in_rgb(given)
+        except BadPicture as error:
+            raise InvalidRequest(f"{where} {error}") from None
         return {"rgb": (rgb.tobytes(), rgb.width, rgb.height)}
     if hasattr(given, "__array_interface__"):
         return {"rgb": _picture_rows(given, where)}

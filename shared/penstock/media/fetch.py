@@ -136,6 +136,8 @@ class Fetcher:
         raise Unfetchable(f"can't be fetched: there are more than {MAX_REDIRECTS} redirects")
 
     def _target(self, url: str) -> _Target:
+        if not url:
+            raise Unfetchable("has an empty URL; a data: URI, or http: or https:, is needed")
         if len(url) > MAX_URL or not _PLAIN_URL.fullmatch(url):
             raise Unfetchable(
                 f"has a URL that is longer than {MAX_URL} characters, or holds others than "

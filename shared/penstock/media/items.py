@@ -82,7 +82,7 @@ class MediaCache:
 
 # Names of items, by their content.
 
-VERSION = 1
+VERSION = 2
 """Version of the code that prepares: raise it whenever the same bytes give other pixels or
 frames."""
 

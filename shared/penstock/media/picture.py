@@ -29,7 +29,8 @@ class BadPicture(ValueError):
 def open_picture(data: bytes, max_pixels: int) -> Image.Image:
     """The picture in RGB, turned as its EXIF data say. Raises BadPicture, and MemoryError.
 
-    As transformers' load_image does: transparent parts have whatever colour lies under them.
+    As transformers' load_image does: transparent parts have whatever colour lies under them. See
+    `in_rgb` for what it does otherwise.
     """
     # Our own bound is checked before anything is decoded.
     Image.MAX_IMAGE_PIXELS = None
@@ -37,7 +38,7 @@ def open_picture(data: bytes, max_pixels: int) -> Image.Image:
         with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
             _check(picture, max_pixels)
             turn = _turn(picture)
-            rgb = picture.convert("RGB")
+            rgb = in_rgb(picture)
     except (BadPicture, MemoryError):
         raise
     except UnidentifiedImageError:
@@ -45,6 +46,24 @@ def open_picture(data: bytes, max_pixels: int) -> Image.Image:
     except Exception:  # Pillow's decoders raise whatever their damaged input leads them to.
         raise BadPicture("is damaged: it can't be decoded") from None
     return rgb if turn is None else rgb.transpose(turn)
+
+
+def in_rgb(picture: Image.Image) -> Image.Image:
+    """The picture with 8 bits a colour. Raises BadPicture for one whose numbers have no range.
+
+    Of grey of 16 bits, the upper 8 are kept, as Pillow does with colours of 16 bits. Its own
+    conversion, and so transformers', takes numbers over 255 for 255: almost all of it is white.
+    """
+    mode = picture.mode
+    if mode in ("I", "F"):
+        raise BadPicture(
+            "has numbers of 32 bits for pixels, or signed ones, whose range isn't known; 8 or 16 "
+            "bits for grey or a colour are needed"
+        )
+    if mode.startswith("I;16"):
+        upper = 0 if mode.endswith("B") else 1
+        picture = Image.frombytes("L", picture.size, picture.tobytes()[upper::2])
+    return picture.convert("RGB")
 
 
 def raw_picture(data: bytes, width: int, height: int) -> Image.Image:

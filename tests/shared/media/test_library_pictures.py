@@ -158,6 +158,7 @@ BAD: list[tuple[Any, str]] = [
     ({"multi_modal_data": {"image": np.zeros((2, 2, 3))}}, "float64"),
     ({"multi_modal_data": {"image": np.zeros((2, 2, 4), np.uint8)}}, r"\[2, 2, 4\]"),
     ({"multi_modal_data": {"image": np.zeros((0, 2, 3), np.uint8)}}, "needed"),
+    ({"multi_modal_data": {"image": picture().convert("F")}}, "range isn't known"),
     ({"multi_modal_data": {"image": "x"}, "multi_modal_uuids": {"image": [1]}}, "must be a string"),
     ({"multi_modal_data": {"image": "x"}, "multi_modal_uuids": {"image": ["a", "b"]}}, "2 names"),
     ({"multi_modal_data": {"image": "x"}, "mm_processor_kwargs": 5}, "must be a dict"),

@@ -11,18 +11,15 @@ import pytest
 from PIL import Image
 from transformers.image_utils import load_image
 
-from penstock.media.picture import BadPicture, open_picture, raw_picture
+from penstock.media.picture import BadPicture, in_rgb, open_picture, raw_picture
 from tests.shared.media.pictures import picture, saved
 
-KINDS = {"PNG": ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"), "JPEG": ("L", "RGB", "CMYK")}
+KINDS = {"PNG": ("1", "L", "LA", "P", "RGB", "RGBA"), "JPEG": ("L", "RGB", "CMYK")}
 KINDS |= {"WEBP": ("RGB", "RGBA"), "GIF": ("L", "P", "RGB"), "BMP": ("1", "L", "P", "RGB")}
-KINDS |= {"TIFF": ("1", "L", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I;16")}
+KINDS |= {"TIFF": ("1", "L", "P", "RGB", "RGBA", "CMYK", "YCbCr")}
 
 
 def in_mode(mode: str) -> Image.Image:
-    if mode == "I;16":
-        values = np.random.default_rng(1).integers(0, 65536, (30, 40), np.uint16)
-        return Image.fromarray(values)
     if mode == "RGBA":
         alpha = Image.fromarray(np.random.default_rng(2).integers(0, 256, (30, 40), np.uint8))
         image = picture()
@@ -41,6 +38,22 @@ def test_kinds_and_modes(kind: str, mode: str, tmp_path: Path) -> None:
     theirs = load_image(str(file))
     assert ours.mode == "RGB"
     assert np.array_equal(np.asarray(ours), np.asarray(theirs))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "TIFF of big ends"])
+def test_grey_of_16_bits_is_what_it_is_in_8(kind: str) -> None:
+    values = np.random.default_rng(1).integers(0, 65536, (30, 40), np.uint16)
+    order = ">u2" if "big" in kind else "<u2"
+    image = Image.fromarray(values.astype(order))
+    ours = np.asarray(open_picture(saved(image, kind.split()[0]), 10_000))
+    assert (ours == (values >> 8)[..., None]).all()
+    assert np.asarray(in_rgb(image)).tobytes() == ours.tobytes()
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_numbers_without_a_range_are_refused(mode: str) -> None:
+    with pytest.raises(BadPicture, match="whose range isn't known; 8 or 16 bits"):
+        open_picture(saved(picture().convert("L").convert(mode), "TIFF"), 10_000)
 
 
 @pytest.mark.parametrize("orientation", range(10))
