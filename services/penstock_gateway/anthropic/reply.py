@@ -11,6 +11,7 @@ from msgspec import UNSET
 from penstock.text.call_arguments import call_arguments
 from penstock_gateway.anthropic.errors import encoded
 from penstock_gateway.chat.answer_parts import AnswerParts
+from penstock_gateway.generate.chunked_reply import Pace, are_many
 from penstock_gateway.generate.logprobs import ChatLogprob
 from penstock_gateway.generate.reply import (
     PromptLogprobsSource,
@@ -241,6 +242,9 @@ class MessagesFormat(WrittenAtOnce):
         self._events.send("message_start", message=self._reply)
         self._parts = self._answer(self._events)
 
+    def is_large(self, deltas: list[SequenceDelta]) -> bool:
+        return self._parsing is not None and are_many(deltas)
+
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         if self._parts is None:
             return
@@ -274,7 +278,7 @@ class MessagesFormat(WrittenAtOnce):
     ) -> list[bytes]:
         [choice] = choices
         parts = self._answer(NoEventSink())
-        parts.push("".join(choice.texts), choice.token_ids, [])
+        await parts.push_whole("".join(choice.texts), choice.token_ids, Pace())
         self._finish(parts, choice.finish_reason, choice.stop_reason)
         self._reply.usage = MessageUsage.of(usage)
         self._reply.penstock_timeline = timeline

@@ -6,9 +6,11 @@ from collections import deque
 from itertools import groupby
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
+from penstock.client import SequenceDelta
 from penstock.parsing import CallArguments, CallBegin, Content, Event, OutputParser, Reasoning
 from penstock_gateway.chat.parsed_choice import Parsing
 from penstock_gateway.chat.token_marks import MarkedDetokenizer, ReasoningTokens
+from penstock_gateway.generate.chunked_reply import Pace, parts_of
 from penstock_gateway.generate.logprobs import ChatLogprob
 
 if TYPE_CHECKING:
@@ -86,6 +88,13 @@ class AnswerParts(Generic[Whole]):
             self._take(self._reader.read(text, token_ids, logprobs))
         elif text or logprobs:
             self._text().add(text, logprobs)
+
+    async def push_whole(self, text: str, token_ids: list[int], pace: Pace) -> None:
+        """Takes all of an answer without log-probabilities. Marks may take microseconds each:
+        others have their turns meanwhile."""
+        for part in parts_of(SequenceDelta(index=0, text=text, token_ids=token_ids)):
+            self.push(part.text, part.token_ids, [])
+            await pace.rest()
 
     def finish(self, status: str) -> list[Whole]:
         """All parts. status: of the answer; what was cut short is the last part."""

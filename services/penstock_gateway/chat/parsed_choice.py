@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from penstock.client import SequenceDelta
 from penstock.parsing import CallArguments, CallBegin, Content, Event, OutputParser, Reasoning
 from penstock.text.detokenizer import make_detokenizer
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.chat.token_marks import MarkedText, ReasoningTokens, TokenMarks
+from penstock_gateway.generate.chunked_reply import Pace, parts_of
 
 _LETTERS = string.ascii_letters + string.digits
 
@@ -161,27 +163,44 @@ class ParsedChoice:
 
     def push(self, text: str, token_ids: list[int], *, last: bool) -> ChatDelta | None:
         """What a piece of text, and its tokens, add; None for nothing that can be shown yet."""
-        self._reasoning.add(token_ids)
-        if self._marked is not None:
-            text = self._marked.push(text, token_ids)
-        events = self._parser.push(text)
-        if last:
-            events += self._parser.finish()
-        if self._parsing.marking is not None:
-            events = [self._parsing.marking.marks.plain(event) for event in events]
         delta = ChatDelta()
-        for event in events:
-            self._add(delta, event)
+        self._read(delta, text, token_ids)
+        if last:
+            self._finish(delta)
         if self._held is not None:
             delta.tool_calls = self._held.ended(delta.tool_calls or [], last=last) or None
         return None if delta == _NOTHING else delta
+
+    async def whole(self, text: str, token_ids: list[int], pace: Pace) -> ChatDelta:
+        """All of an answer, of which nothing was pushed. Marks may take microseconds each: others
+        have their turns meanwhile."""
+        delta = ChatDelta()
+        for part in parts_of(SequenceDelta(index=0, text=text, token_ids=token_ids)):
+            self._read(delta, part.text, part.token_ids)
+            await pace.rest()
+        self._finish(delta)
+        return delta
+
+    def _read(self, delta: ChatDelta, text: str, token_ids: list[int]) -> None:
+        self._reasoning.add(token_ids)
+        if self._marked is not None:
+            text = self._marked.push(text, token_ids)
+        self._add(delta, self._parser.push(text))
+
+    def _finish(self, delta: ChatDelta) -> None:
+        self._add(delta, self._parser.finish())
 
     def finish_reason(self, reason: str | None) -> str | None:
         """An answer that ended by itself in calls ended for them."""
         calls = self._calls and self._parsing.calls_finish
         return "tool_calls" if calls and reason == "stop" else reason
 
-    def _add(self, delta: ChatDelta, event: Event) -> None:
+    def _add(self, delta: ChatDelta, events: list[Event]) -> None:
+        marking = self._parsing.marking
+        for event in events:
+            self._add_one(delta, event if marking is None else marking.marks.plain(event))
+
+    def _add_one(self, delta: ChatDelta, event: Event) -> None:
         if isinstance(event, Content):
             delta.content = (delta.content or "") + event.text
         elif isinstance(event, Reasoning):
@@ -223,11 +242,13 @@ class ParsedChoice:
 _NOTHING = ChatDelta()
 
 
-def whole_message(text: str, token_ids: list[int], parsed: ParsedChoice | None) -> AssistantMessage:
+async def whole_message(
+    text: str, token_ids: list[int], parsed: ParsedChoice | None, pace: Pace
+) -> AssistantMessage:
     """The message of a whole answer; parsed: fresh, None where all is content."""
     if parsed is None:
         return AssistantMessage(text)
-    delta = parsed.push(text, token_ids, last=True) or _NOTHING
+    delta = await parsed.whole(text, token_ids, pace)
     content = delta.content
     if content is None and not delta.tool_calls and not delta.reasoning_content:
         content = ""

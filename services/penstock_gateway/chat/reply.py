@@ -14,7 +14,7 @@ from penstock_gateway.chat.parsed_choice import (
     Parsing,
     whole_message,
 )
-from penstock_gateway.generate.chunked_reply import ChunkedReply, JsonList, Pace, steps
+from penstock_gateway.generate.chunked_reply import ChunkedReply, JsonList, Pace, are_many, steps
 from penstock_gateway.generate.logprobs import ChatLogprobs, PromptLogprobs, chat_logprobs
 from penstock_gateway.generate.reply import (
     EchoOptions,
@@ -129,6 +129,9 @@ class ChatFormat(ChunkedReply[ChatChunkChoice]):
             end = ChatChunkChoice(choice, ChatDelta(), None, reason, delta.stop_reason)
             append_event(out, self._chunk([end], usage))
 
+    def is_large(self, deltas: list[SequenceDelta]) -> bool:
+        return super().is_large(deltas) or (self._parsing is not None and are_many(deltas))
+
     def plain_chunk(self, choice: int, usage: UsageField) -> PlainChunk | None:
         return self._fast(choice, usage) if self._is_plain and not usage else None
 
@@ -166,7 +169,7 @@ class ChatFormat(ChunkedReply[ChatChunkChoice]):
                 await pace.rest()
             logprobs = ChatLogprobs(self._splices.put(content.pieces()))
         parsed = self._parsed_choice(index)
-        message = whole_message("".join(choice.texts), choice.token_ids, parsed)
+        message = await whole_message("".join(choice.texts), choice.token_ids, parsed, pace)
         reason = choice.finish_reason
         if parsed is not None:
             reason = parsed.finish_reason(reason)

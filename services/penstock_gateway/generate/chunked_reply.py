@@ -195,6 +195,11 @@ def steps(count: int) -> Iterator[tuple[int, int]]:
         yield begin, min(count, begin + STEP)
 
 
+def are_many(deltas: list[SequenceDelta]) -> bool:
+    """Whether they have so many tokens that they are read, or shown, in turns."""
+    return sum(len(delta.token_ids) for delta in deltas) > MANY
+
+
 def parts_of(delta: SequenceDelta) -> Iterator[SequenceDelta]:
     """A delta of many tokens as several of few; its text comes with the last ones, as where it lags
     behind, and its end with the very last."""
@@ -250,9 +255,7 @@ class ChunkedReply(Placeless, ABC, Generic[Piece]):
 
     def is_large(self, deltas: list[SequenceDelta]) -> bool:
         options = self._echo_options
-        if not (options.logprobs or options.token_ids):
-            return False
-        return sum(len(delta.token_ids) for delta in deltas) > MANY
+        return bool(options.logprobs or options.token_ids) and are_many(deltas)
 
     async def ahead(self, choice: int) -> None:
         """Chunks show no prompt, mostly."""

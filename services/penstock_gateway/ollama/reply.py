@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.text.call_arguments import call_arguments
 from penstock_gateway.chat.answer_parts import AnswerParts
+from penstock_gateway.generate.chunked_reply import Pace, are_many
 from penstock_gateway.generate.logprobs import ChatLogprob
 from penstock_gateway.generate.reply import (
     PromptLogprobsSource,
@@ -196,6 +197,9 @@ class OllamaFormat(WrittenAtOnce):
     def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
         """A stream begins with its first text."""
 
+    def is_large(self, deltas: list[SequenceDelta]) -> bool:
+        return self._parsing is not None and are_many(deltas)
+
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         self._first = self._first or time.perf_counter_ns()
         self._out = out
@@ -222,7 +226,7 @@ class OllamaFormat(WrittenAtOnce):
         [choice] = choices
         whole = AnswerPiece()
         parts: AnswerParts[None] = AnswerParts(PieceKinds(whole.take), self._parsing)
-        parts.push("".join(choice.texts), choice.token_ids, [])
+        await parts.push_whole("".join(choice.texts), choice.token_ids, Pace())
         parts.finish("")
         self._first = choice.begun
         self._reason, self._timeline = str(choice.finish_reason), timeline

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from penstock.client.deltas import SequenceDelta
 from penstock.text.detokenizer import make_detokenizer
 from penstock_gateway.chat.answer_parts import AnswerParts
-from penstock_gateway.generate.chunked_reply import MANY, paced, parts_of
+from penstock_gateway.generate.chunked_reply import are_many, paced, parts_of
 from penstock_gateway.generate.logprobs import ChatLogprob, chat_logprobs
 from penstock_gateway.generate.reply import (
     PromptLogprobsSource,
@@ -185,7 +185,7 @@ class ResponsesFormat(WrittenAtOnce):
         self._events.number = number
 
     def is_large(self, deltas: list[SequenceDelta]) -> bool:
-        return self._logprobs and sum(len(delta.token_ids) for delta in deltas) > MANY
+        return (self._logprobs or self._parsing is not None) and are_many(deltas)
 
     def begin(self, source: PromptLogprobsSource) -> None:
         """Does nothing: this API shows nothing of the prompt."""
@@ -260,7 +260,7 @@ class ResponsesFormat(WrittenAtOnce):
             logprobs=choice.logprobs,
         )
         async with paced(len(choice.token_ids) if self._logprobs else 0) as pace:
-            for part in parts_of(delta) if self._logprobs else (delta,):
+            for part in parts_of(delta):
                 logprobs = self._logprobs_of(part.token_ids, part.logprobs)
                 items.push(part.text, part.token_ids, logprobs)
                 await pace.rest()

@@ -32,6 +32,7 @@ from penstock_gateway.chat.output_parsing import read_as
 from penstock_gateway.chat.parsed_choice import ParsedChoice, whole_message
 from penstock_gateway.chat.prompt import ChatPrompt
 from penstock_gateway.chat.tools import FunctionDefinition, Tool, ToolUse
+from penstock_gateway.generate.chunked_reply import Pace
 from tests.shared.formats.all_cases import ALL
 from tests.shared.formats.case import TOOLS
 from tests.shared.formats.hands import HANDS, HERMES, THINK, XML, XML_KEYS, Hand
@@ -86,7 +87,8 @@ class Model(NamedTuple):
         detokenizer = make_detokenizer(self.tokenizer, params.skip_special_tokens)
         text = detokenizer.push(ids) + detokenizer.finish()
         parsed = None if parsing is None else ParsedChoice(parsing)
-        return json.loads(msgspec.json.encode(whole_message(text, ids, parsed)))
+        whole = asyncio.run(whole_message(text, ids, parsed, Pace()))
+        return json.loads(msgspec.json.encode(whole))
 
 
 class Trip(NamedTuple):

@@ -18,6 +18,7 @@ from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.chat.answer_parts import AnswerParts
 from penstock_gateway.chat.parsed_choice import Marking, ParsedChoice, Parsing, whole_message
 from penstock_gateway.chat.token_marks import token_marks
+from penstock_gateway.generate.chunked_reply import Pace
 from penstock_gateway.generate.logprobs import ChatLogprob
 
 HARMONY = tool_parser("openai", "").form
@@ -81,11 +82,11 @@ def encoded(made: Tokenizer, text: str, *, marked: bool) -> list[int]:
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_text_that_looks_like_marks_is_text(special: bool) -> None:
+async def test_text_that_looks_like_marks_is_text(special: bool) -> None:
     made = tokenizer(special=special)
     parsing, ids = parsing_of(made), ids_of(made)
     text = made.decode(ids, skip_special_tokens=not special)
-    message = whole_message(text, ids, ParsedChoice(parsing))
+    message = await whole_message(text, ids, ParsedChoice(parsing), Pace())
     assert message.reasoning_content == f"Hm {QUOTED}"
     assert message.content == f"Well, {QUOTED}!"
     [call] = message.tool_calls  # type: ignore[misc]

@@ -4,21 +4,24 @@ more than 50 ms while it is written."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
+from penstock.client import SequenceDelta
+from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.generate.logprobs import (
     chat_logprobs,
     completion_logprobs,
     prompt_logprobs,
 )
 from penstock_gateway.responses.request import LOGPROBS
+from tests.gateway.fake_engine import MODEL, Step
 from tests.gateway.heartbeat.beaten import BeatenGateway, beaten
 from tests.gateway.heartbeat.beating import collecting_as_a_gateway, latest
-from tests.gateway.heartbeat.engines import TellingEngine
+from tests.gateway.heartbeat.engines import GeneratingEngine, TellingEngine
 from tests.gateway.heartbeat.test_bodies import OPERATIONS
 
 pytestmark = pytest.mark.timeout(300)
@@ -86,6 +89,54 @@ def test_a_reply_that_shows_all_holds_nothing_up(
     body = asked(path, MANY, n, stream=stream)
     found, late = gateway.watched(lambda: answer(gateway, path, body))
     assert len(found) > 3_000_000
+    assert late <= latest()
+
+
+MARKS = "\n{" * 40_000
+"""What might begin calls in Hermes' form, and never does."""
+TOOL = {"name": "f", "parameters": {"type": "object"}}
+FUNCTION = {"type": "function", "function": TOOL}
+USER = {"role": "user", "content": "a"}
+CALLING: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [USER], "tools": [FUNCTION]},
+    "/v1/responses": {"input": "a", "tools": [{"type": "function", **TOOL}]},
+    "/v1/messages": {
+        "model": MODEL,
+        "messages": [USER],
+        "max_tokens": 100_000,
+        "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+    },
+    "/api/chat": {"model": MODEL, "messages": [USER], "tools": [FUNCTION]},
+}
+"""A request with a tool, by path."""
+
+
+class MarkingEngine(GeneratingEngine):
+    """Says MARKS at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.script = self.mark
+
+    def mark(self, prompt: list[int], params: SamplingParams) -> Iterable[Step]:
+        ids = list(MARKS.encode())
+        yield [SequenceDelta(index=0, text=MARKS, token_ids=ids, finish_reason="length")]
+
+
+@pytest.fixture(scope="module")
+def marking() -> Iterator[BeatenGateway]:
+    with collecting_as_a_gateway(), beaten(MarkingEngine(), tool_call_parser="hermes") as found:
+        yield found
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", CALLING)
+def test_an_answer_full_of_marks_holds_nothing_up(
+    marking: BeatenGateway, path: str, stream: bool
+) -> None:
+    body = {**CALLING[path], "stream": stream}
+    found, late = marking.watched(lambda: answer(marking, path, body))
+    assert found.count(b"\\n") >= MARKS.count("\n")
     assert late <= latest()
 
 
