@@ -24,7 +24,7 @@ dot products.  neon: of ARM processors, with integer dot products.  neoni8mm: wi
 matrices, too."""
 _SAME_BITS = dict.fromkeys(("avx512vnni", "avxvnni", "neoni8mm", "neon"), "avx2")
 """Instruction sets that compute another one's bits."""
-_REVISED = {"amx": "amx 2"}
+_REVISED = {"amx": "amx 3", "avx512": "avx512 2", "avx2": "avx2 2", "portable": "portable 2"}
 """Instruction sets whose bits a version has changed, each with the number of its present ones:
 blocks on disk and receipts of the former ones belong to another fingerprint."""
 CHOICE = "PENSTOCK_CPU_ISA"
@@ -121,7 +121,8 @@ def bits() -> str:
     """Returns a name of the bits that the instruction set in use computes: its own or a lesser
     one's, with the number of its revision."""
     name = instruction_set()
-    return _SAME_BITS.get(name) or _REVISED.get(name, name)
+    name = _SAME_BITS.get(name, name)
+    return _REVISED.get(name, name)
 
 
 def use(name: str) -> None:

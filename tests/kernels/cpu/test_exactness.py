@@ -90,3 +90,18 @@ def test_largest_levels(format: str) -> None:
             x = np.full((3, INPUTS), sign, np.float32)
             true = x.astype(np.float64) @ source.values.astype(np.float64).T
             assert np.allclose(product(x, source.packed()), true, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("format", "zeros"), [("Q4_0", b"\x88" * 16), ("Q5_0", b"\xff" * 4 + b"\0" * 16)]
+)
+@pytest.mark.parametrize("rows", [1, 8, 33])
+def test_weights_of_zero_add_nothing(format: str, zeros: bytes, rows: int) -> None:
+    """What levels are less by is taken off before anything is rounded."""
+    rng = np.random.default_rng(14)
+    count = OUTPUTS * INPUTS // 32
+    data = np.empty((count, BYTES[format]), np.uint8)
+    data[:, :2] = rng.normal(size=count).astype(np.float16)[:, None].view(np.uint8)
+    data[:, 2:] = np.frombuffer(zeros, np.uint8)
+    x = rng.normal(size=(rows, INPUTS)).astype(np.float32)
+    assert not product(x, source_of(format, data, OUTPUTS, INPUTS).packed()).any()

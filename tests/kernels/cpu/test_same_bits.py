@@ -43,8 +43,9 @@ def usable(name: str) -> bool:
 def alike(loaded: None) -> Iterator[list[str]]:
     """The members of LIKE_AVX2 that this processor has."""
     before = library.instruction_set()
-    found = [name for name in LIKE_AVX2 if usable(name) and library.bits() == "avx2"]
-    if not found or not usable("avx2"):
+    its = library.bits() if usable("avx2") else None
+    found = [name for name in LIKE_AVX2 if usable(name) and library.bits() == its]
+    if not found:
         library.use(before)
         pytest.skip(f"here is no avx2, or none of {', '.join(LIKE_AVX2)}")
     yield found

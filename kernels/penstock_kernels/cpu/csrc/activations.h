@@ -24,8 +24,8 @@ constexpr bool SUPER_LEVELS = false;
 constexpr int SUPER = pk::GROUP * pk::SUPER_GROUPS;
 
 // x: [rows, stride] float32.  For quantised matrices also levels [rows, stride], and for each row and
-// group of 32 the scale, scale * sum of levels, and -128 times the sum of levels; the latter two also for each 16,
-// and -32 times the sum.
+// group of 32 the scale, scale * sum of levels, and -128, -8 and -16 times the sum of levels; the former two also for each
+// 16, and -32 times the sum.
 // For bfloat16 ones: halves.
 // For K-quants where SUPER_LEVELS: super_levels [rows, 2, super_stride], and for each of these and each super-group the scale,
 // and the sums of levels over each group, and over each half of one.  The second is what the first's rounding has left,
@@ -40,6 +40,7 @@ struct Activations {
   float* scales = nullptr;
   float* scaled_sums = nullptr;
   int32_t* offsets = nullptr;
+  int32_t *less_8 = nullptr, *less_16 = nullptr;
   float* scaled_sums16 = nullptr;
   int32_t* offsets16 = nullptr;
   int32_t* lesser_offsets16 = nullptr;
@@ -58,6 +59,8 @@ struct Activations {
     take(at, scales, group_cells);
     take(at, scaled_sums, group_cells);
     take(at, offsets, group_cells);
+    take(at, less_8, group_cells);
+    take(at, less_16, group_cells);
     take(at, scaled_sums16, 2 * group_cells);
     take(at, offsets16, 2 * group_cells);
     take(at, lesser_offsets16, 2 * group_cells);
@@ -136,6 +139,8 @@ __attribute__((always_inline)) inline float quantise_group(const Activations& a,
   const int32_t total = first + second;
   a.scales[at] = scale;
   a.offsets[at] = -128 * total;
+  a.less_8[at] = -8 * total;
+  a.less_16[at] = -16 * total;
   a.scaled_sums[at] = scale * static_cast<float>(total);
   if (!(forms & pk::HALF_GROUPS)) return scale;
   a.offsets16[2 * at] = -128 * first;
@@ -276,6 +281,8 @@ inline void copy_row(const Activations& from, int row, const Activations& to, in
     copy(to.scales, from.scales, groups);
     copy(to.scaled_sums, from.scaled_sums, groups);
     copy(to.offsets, from.offsets, groups);
+    copy(to.less_8, from.less_8, groups);
+    copy(to.less_16, from.less_16, groups);
   }
   if (forms & LEVEL_FORMS && forms & pk::HALF_GROUPS) {
     copy(to.scaled_sums16, from.scaled_sums16, 2 * groups);

@@ -47,6 +47,7 @@ class AmxRegisters {
 // What AMX multiplies: the bytes of a format, signed or not, or nothing of it.
 template <class Format> struct AmxBytes { static constexpr bool ANY = false; };
 template <int KIND, class Scales> struct AmxBytes<Unsigned<KIND, Scales>> { static constexpr bool ANY = true, SIGNED = false, AS_STORED = pk::level_bits(KIND) == 8; };
+template <int KIND> struct AmxBytes<Lessened<KIND>> { static constexpr bool ANY = true, SIGNED = false, AS_STORED = false; };
 template <> struct AmxBytes<Signed> { static constexpr bool ANY = true, SIGNED = true, AS_STORED = false; };
 template <int KIND> struct AmxBytes<Looked<KIND>> : AmxBytes<Signed> {};
 

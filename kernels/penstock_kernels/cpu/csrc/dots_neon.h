@@ -16,9 +16,9 @@ inline W as_bytes(W levels) { return levels; }
 constexpr bool UNSIGNED_BYTES = false;
 inline W as_bytes(W levels) { return as_signed(levels); }
 #endif
-inline I less(I x, int32_t y) {
+inline I plus(I x, int32_t y) {
   const int32x4_t four = vdupq_n_s32(y);
-  return {vsubq_s32(x.a, four), vsubq_s32(x.b, four), vsubq_s32(x.c, four), vsubq_s32(x.d, four)};
+  return {vaddq_s32(x.a, four), vaddq_s32(x.b, four), vaddq_s32(x.c, four), vaddq_s32(x.d, four)};
 }
 
 template <int Q, class T> inline auto quarter(const T& whole) {

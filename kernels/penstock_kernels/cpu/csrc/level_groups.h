@@ -53,16 +53,16 @@ template <Weights SORT, int N, int M> struct Dots {
   __attribute__((always_inline)) Dots(const W* w, const Activations& a, int row, int g, int from = 0) {
     const Cell first(a, row, g);
     dots_of_rows<SORT == Weights::BYTES, N, M>(w, first.levels + from, a.stride, of);
-    if (SORT == Weights::BYTES && !UNSIGNED_BYTES) take_off<1>(a.offsets, first.at, a.groups);
-    if (SORT == Weights::LESS_32) take_off<-1>(a.lesser_offsets16 + from / 16, 2 * first.at, 2 * a.groups);
+    if (SORT == Weights::BYTES && !UNSIGNED_BYTES) put_on<-1>(a.offsets, first.at, a.groups);
+    if (SORT == Weights::LESS_32) put_on<1>(a.lesser_offsets16 + from / 16, 2 * first.at, 2 * a.groups);
   }
   I operator()(const Place&, int m) const { return of[m]; }
 
  private:
   // What bytes lack since they became signed, or have too much.
-  template <int TIMES> void take_off(const int32_t* offsets, size_t at, int next) {
+  template <int TIMES> void put_on(const int32_t* offsets, size_t at, int next) {
     PK_UNROLLED
-    for (int m = 0; m < M; m++, at += next) of[m] = less(of[m], TIMES * offsets[at]);
+    for (int m = 0; m < M; m++, at += next) of[m] = plus(of[m], TIMES * offsets[at]);
   }
 };
 #else
@@ -157,10 +157,6 @@ struct Wide {
   static inline V scale(const uint8_t* s, int, int index) { return load_scale<true>(s, index); }
   static inline V minimum(const uint8_t* s, int, int index, V) { return load_scale<true>(s, 2 + index); }
 };
-template <int LEAST> struct Derived {
-  static inline V scale(const uint8_t* s, int, int) { return load_scale<false>(s, 0); }
-  static inline V minimum(const uint8_t*, int, int, V scale) { return mul(scale, set1(static_cast<float>(LEAST))); }
-};
 // Bytes times float16: a product that no float32 rounds.
 template <int KIND> struct Factored {
   static inline V scale(const uint8_t* s, int g, int index) { return times(s, g, index, 0); }
@@ -197,6 +193,23 @@ template <int KIND_, class Scales> struct Unsigned {
       sums[m] = fma(to_float(levels), mul(scale, set1(a.scales[place.at])), sums[m]);
       sums[m] = fma(minimum, set1(a.scaled_sums[place.at]), sums[m]);
     }
+  }
+};
+
+// Unsigned levels less 8 or 16, with a scale: what they are less is a whole number of a row, too, and costs no product of
+// floats.
+template <int KIND_> struct Lessened {
+  static constexpr int KIND = KIND_, BITS = pk::level_bits(KIND);
+  template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
+    W w[8];
+    read(q, w);
+    using Whole = Dots<weights_of(BITS), 8, M>;
+    add<typename Whole::At, M>(s, a, row, g, Whole(w, a, row, g), sums);
+  }
+  __attribute__((always_inline)) static inline void read(const uint8_t* q, W* w) { read_levels<BITS>(q, w); }
+  template <class Place, int M, class Dots> static inline void add(const uint8_t* s, const Activations& a, int row, int g, const Dots& dots, V* sums) {
+    const int32_t* less = BITS == 4 ? a.less_8 : a.less_16;
+    add_scaled<Place, M>(load_scale<false>(s, 0), a, row, g, [&](const Place& place, int m) { return plus(dots(place, m), less[place.at]); }, sums);
   }
 };
 

@@ -165,8 +165,8 @@ inline void product_of_parts(const PkMatrix& matrix, int tile, const Activations
     case PK_U8H: return tile_of<Unsigned<PK_U8H, ScaleAndMinimum<false>>>(matrix, tile, a, row, rows, out);
     case PK_U8W: return tile_of<Unsigned<PK_U8W, ScaleAndMinimum<true>>>(matrix, tile, a, row, rows, out);
     case PK_U5H: return tile_of<Unsigned<PK_U5H, ScaleAndMinimum<false>>>(matrix, tile, a, row, rows, out);
-    case PK_U4D: return tile_of<Unsigned<PK_U4D, Derived<-8>>>(matrix, tile, a, row, rows, out);
-    case PK_U5D: return tile_of<Unsigned<PK_U5D, Derived<-16>>>(matrix, tile, a, row, rows, out);
+    case PK_U4D: return tile_of<Lessened<PK_U4D>>(matrix, tile, a, row, rows, out);
+    case PK_U5D: return tile_of<Lessened<PK_U5D>>(matrix, tile, a, row, rows, out);
     case PK_U4K: return tile_of<Unsigned<PK_U4K, Factored<PK_U4K>>>(matrix, tile, a, row, rows, out);
     case PK_U5K: return tile_of<Unsigned<PK_U5K, Factored<PK_U5K>>>(matrix, tile, a, row, rows, out);
     case PK_S8H: return tile_of<Signed>(matrix, tile, a, row, rows, out);
@@ -267,8 +267,8 @@ inline float value_at(const uint8_t* q, const uint8_t* s, int kind, int g, int l
     case PK_F4W: case PK_F4B16: return scale * static_cast<float>(pk::E2M1[level] - 128);
     case PK_S6K: return scale * static_cast<float>(level - 32);
     case PK_S3K: return scale * static_cast<float>(level - 4);
-    case PK_U4D: return scale * static_cast<float>(level) + -8.0f * scale;
-    case PK_U5D: return scale * static_cast<float>(level) + -16.0f * scale;
+    case PK_U4D: return scale * static_cast<float>(level - 8);
+    case PK_U5D: return scale * static_cast<float>(level - 16);
     case PK_S8H: case PK_S8W16: return scale * static_cast<float>(level - 128);
     default: return scale * static_cast<float>(level) + scale_at(s, kind, g, halves ? 2 + i / 16 : 1, lane);
   }

@@ -122,6 +122,10 @@ inline W with_bits(W w, W other, int mask) {
   const W more = and_bits(other, mask);
   return {_mm256_or_si256(w.lo, more.lo), _mm256_or_si256(w.hi, more.hi)};
 }
+inline I plus(I a, int32_t b) {
+  const __m256i all = _mm256_set1_epi32(b);
+  return {_mm256_add_epi32(a.lo, all), _mm256_add_epi32(a.hi, all)};
+}
 inline I plus(I a, I b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
 // Each level's entry of a table of 16.
 inline W look_up(const uint8_t* table, W levels) {

@@ -96,6 +96,7 @@ inline V keep_from(V y, int first, int from, float other) {
 
 inline I izero() { return _mm512_setzero_si512(); }
 inline V to_float(I a) { return _mm512_cvtepi32_ps(a); }
+inline I plus(I a, int32_t b) { return _mm512_add_epi32(a, _mm512_set1_epi32(b)); }
 inline W load_w(const uint8_t* p) { return _mm512_loadu_si512(p); }
 inline W low_nibbles(W w) { return _mm512_and_si512(w, _mm512_set1_epi8(15)); }
 inline W high_nibbles(W w) { return _mm512_and_si512(_mm512_srli_epi16(w, 4), _mm512_set1_epi8(15)); }
