@@ -89,6 +89,7 @@ TOWERS_FROM_MEMORY = {
     "janus",
     "lfm2_vl",
     "llava_next",
+    "minicpmv",
     "molmo2",
     "paddleocr_vl",
     "phi4_multimodal",

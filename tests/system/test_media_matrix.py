@@ -238,6 +238,7 @@ MODELS: dict[str, Callable[[Path], Model]] = {
     "pictures and states": recurrent,
     "sounds": hearing,
     "slices and states": seen_by("minicpm-v"),
+    "slices and queries": seen_by("minicpm-v-4.5"),
     "lines and levels": seen_by("granite4-vision"),
     "patches turned by frame, row and column": seen_by("minimax-m3"),
     "tiles": seen_by("qianfan-ocr"),

@@ -9,12 +9,13 @@ from penstock_worker.vision.crops import of_crops
 from penstock_worker.vision.document_names import DOCUMENT_MODULES, of_document
 from penstock_worker.vision.mobilenet import IN_EMBEDDER, of_mobilenet
 from penstock_worker.vision.perception_names import PERCEPTION_MODULES, of_perception
+from penstock_worker.vision.resampler import RESAMPLER_MODULES, of_resampler
 from penstock_worker.vision.sheets import TOWER as SHEET_TOWER
 from penstock_worker.vision.sheets import of_sheet
 
 _TOWER = re.compile(
     r"^(?:model\.)?"
-    rf"(?:{SHEET_TOWER}|vision_tower\.vision_model|vision_tower|vision_model\.vision_model|vision_model\.vision_tower|vision_model|vision_encoder|visual\.vision_model|visual)\."
+    rf"(?:{SHEET_TOWER}|vision_tower\.vision_model|vision_tower|vision_model\.vision_model|vision_model\.vision_tower|vision_model|vision_encoder|visual\.vision_model|visual|vpm)\."
 )
 _PROJECTOR = re.compile(
     r"^(?:model\.)?(?:multi_modal_projector|vision_projection|mlp_AR|mlp1|mm_projector|projector|connector|merger|embed_vision|vision_embedder)\."
@@ -169,12 +170,24 @@ _NOT_NEEDED = re.compile(
 hidden patches in training."""
 
 
+OF_FAMILIES = (
+    of_document,
+    of_sheet,
+    of_perception,
+    of_crops,
+    of_aligner,
+    of_mobilenet,
+    of_resampler,
+)
+"""Readers of names that only one family's files have; None for others."""
+
+
 def from_hub(name: str) -> str | None:
     """Returns our name for a tensor of a tower or a projector; None for another half's. An unknown
     name stays as it is, without its prefix."""
     if _NOT_NEEDED.search(name):
         return None
-    for of_family in (of_document, of_sheet, of_perception, of_crops, of_aligner, of_mobilenet):
+    for of_family in OF_FAMILIES:
         if (found := of_family(name)) is not None:
             return found
     if _TOWER.match(name):
@@ -191,7 +204,7 @@ def from_hub(name: str) -> str | None:
 
 
 HUB_MODULES = {*_IN_LAYER, *_OF_TOWER, *_OF_PROJECTOR, *DOCUMENT_MODULES, *PERCEPTION_MODULES}
-HUB_MODULES |= IN_EMBEDDER.keys()
+HUB_MODULES |= IN_EMBEDDER.keys() | RESAMPLER_MODULES
 """Modules in the names that from_hub knows."""
 
 

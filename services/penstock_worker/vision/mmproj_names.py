@@ -7,6 +7,7 @@ import re
 from penstock.formats.gguf import GGUFFile
 from penstock_worker.vision.document_names import DOCUMENTS, of_document_file
 from penstock_worker.vision.mobilenet import MMPROJ, in_mobilenet_file, of_mobilenet_file
+from penstock_worker.vision.resampler import in_resampler_file, of_resampler
 from penstock_worker.weights.files import read_tensors
 from penstock_worker.weights.stored import StoredTensor
 
@@ -134,6 +135,8 @@ class MmprojNames:
             return of_document_file(name)
         if self._kind == MMPROJ:
             return of_mobilenet_file(name)
+        if (resampled := of_resampler(name)) is not None:
+            return resampled
         if name in self._whole:
             return self._whole[name]
         if (layer := _LAYER.fullmatch(name)) is not None:
@@ -160,6 +163,8 @@ class MmprojNames:
                 if ours == layer[2]
             ]
             return found[0] if found else name
+        if self._kind == "resampler" and name.startswith("projector."):
+            return in_resampler_file(name)
         module, _, kind = name.rpartition(".")
         found = [theirs for theirs, ours in self._whole.items() if ours == name]
         found += [f"{theirs}.{kind}" for theirs, ours in self._modules.items() if ours == module]

@@ -21,6 +21,7 @@ from penstock.model.projector_spec import (
     NormedTwiceProjector,
     PooledProjector,
     ProbeProjector,
+    ResamplerProjector,
     SheetProjector,
     ShuffleProjector,
     SquareMLPProjector,
@@ -166,6 +167,8 @@ def _rows_of_part(picture: Picture, spec: VisionSpec) -> int:
             return picture.tiles * picture.per_tile // projector.side**2
         case ClassProjector() | ProbeProjector():
             return picture.tiles
+        case ResamplerProjector():
+            return picture.tiles * projector.queries
         case DocumentProjector():
             table = projector.table_of(projector.vectors_of(picture.rows, picture.columns))
             return picture.tiles * projector.queries[table]

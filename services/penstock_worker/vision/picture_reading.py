@@ -21,6 +21,7 @@ from penstock.model.projector_spec import (
     AnyresProjector,
     HalvingProjector,
     PooledProjector,
+    ResamplerProjector,
     SheetProjector,
     ShuffleProjector,
     SquareMLPProjector,
@@ -53,7 +54,7 @@ def read_picture(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture
     learned = isinstance(positions, LearnedPositions) and (
         positions.stretched or positions.of_parts
     )
-    if learned or isinstance(spec.projector, HalvingProjector):
+    if learned or isinstance(spec.projector, HalvingProjector | ResamplerProjector):
         return _of_parts(tensors, spec)
     return of_pixels(tensors, spec)
 

@@ -24,6 +24,7 @@ from penstock.model.projector_spec import (
     PooledProjector,
     PoolProjector,
     ProbeProjector,
+    ResamplerProjector,
     SheetProjector,
     ShuffleProjector,
     SquareMLPProjector,
@@ -43,6 +44,7 @@ from penstock_worker.vision.layer import TowerNorm, TowerProduct
 from penstock_worker.vision.mergers import GatedMerger, Merger, TwiceOverSquares
 from penstock_worker.vision.pages import Pages
 from penstock_worker.vision.picture import Picture, anyres_of, in_lines, in_squares, pooled_side
+from penstock_worker.vision.resampler import Resampler
 from penstock_worker.vision.rows import ONE_THREAD, RowThreads
 from penstock_worker.vision.sheets import Sheets
 from penstock_worker.vision.two_towers import TwoTowers
@@ -279,6 +281,8 @@ def load_projector(
             return Halving(projector, weights, inputs, outputs)
         case PooledProjector():
             return Crops(projector, weights, inputs, outputs)
+        case ResamplerProjector():
+            return Resampler(projector, weights, inputs, outputs)
         case TwoTowersProjector() if spec.second is not None:
             return TwoTowers(spec, projector, spec.second, weights, outputs, threads)
         case TwoTowersProjector():

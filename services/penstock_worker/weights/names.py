@@ -188,13 +188,13 @@ ROPE_FACTORS = "rope_factors"
 
 
 _TEXT_HALF = re.compile(
-    r"^(?:model\.)?(?:language_model|text_model)\.(?:model\.)?(?:encoder\.(?=layers\.\d))?"
+    r"^(?:model\.)?(?:language_model|text_model|llm)\.(?:model\.)?(?:encoder\.(?=layers\.\d))?"
 )
 """transformers 5.17 writes the layers of Qianfan-OCR's decoder as an encoder's."""
 _OTHER_HALVES = re.compile(
     r"^(?:model\.)?(?:vision_tower|vision_model|vision_encoder|vision_backbone|visual|patch_merge_mlp|vision_embedder"
     r"|multi_modal_projector|vision_projection|vit_large_projector|mlp_AR|mlp1|mm_projector|projector|connector|merger|layerwise_projectors|spatial_projectors|audio_tower|embed_vision|embed_audio"
-    r"|embed_tokens_extend|vision_embed_tokens"
+    r"|embed_tokens_extend|vision_embed_tokens|vpm|resampler|apm|audio_(?:projection_layer|avg_pooler)|tts"
     r"|aligner|gen_(?:vision_model|aligner|head|embed)|high_res_vision_(?:model|neck|proj)|vqmodel|generation_(?:aligner|embeddings|head)"
     r"|sam_model|qwen2_model|mtp(?:_\w+)?)\.|^(?:model\.)?(?:image_newline|view_sep[ae]rator|high_res_vision_alpha)$"
     r"|^encoder\.(?:input_linear|out|out_mid|layers\.\d+\.(?:ff1|ff2|attn|conv|post_norm))\."

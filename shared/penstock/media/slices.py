@@ -69,6 +69,8 @@ def runs(image: SlicedImages, size: Size) -> tuple[list[tuple[str, int]], str]:
 
 
 def _rows(image: SlicedImages, size: Size) -> int:
+    if image.queries:
+        return image.queries
     patches = size[0] // image.patch * (size[1] // image.patch)
     return patches // image.merge**2
 

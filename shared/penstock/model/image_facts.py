@@ -245,6 +245,9 @@ class SlicedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     scale: int = 448
     most: int = 9
     split: bool = True
+    queries: int = 0
+    """Embeddings of the whole, and of a slice, whatever their size (MiniCPM-V up to 4.5); 0: as
+    many as merged squares of patches."""
     begin: str = "<image>"
     end: str = "</image>"
     """Around the embeddings of the whole."""

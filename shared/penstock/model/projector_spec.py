@@ -189,6 +189,21 @@ class HalvingProjector(msgspec.Struct, frozen=True, kw_only=True, tag="halving")
     """Whether the product has a bias."""
 
 
+class ResamplerProjector(msgspec.Struct, frozen=True, kw_only=True, tag="resampler"):
+    """As many rows for each tile as there are learned queries, which see all of its patches: a
+    product without a bias and a norm make keys and values of these, and sines and cosines of a
+    patch's column and row are added to what becomes a key. A norm and a product without a bias
+    follow (Yao et al., "MiniCPM-V", 2024; Bai et al., "Qwen-VL", 2023). Rows have as many numbers
+    as queries."""
+
+    queries: int
+    num_heads: int
+    side: int
+    """Patches in a row of a square of about as many as a tile has."""
+    eps: float = 1e-6
+    """Of the norms."""
+
+
 class TwoTowersProjector(msgspec.Struct, frozen=True, kw_only=True, tag="two towers"):
     """One row for each patch of the tower: products with biases of its vector, and of that which
     convolutions make of the second tower's output there, one behind the other, then gelu and a
@@ -272,5 +287,6 @@ Projector = (
     | SheetProjector
     | HalvingProjector
     | PooledProjector
+    | ResamplerProjector
     | TwoTowersProjector
 )

@@ -25,6 +25,7 @@ from penstock.model.projector_spec import (
     PoolProjector,
     ProbeProjector,
     Projector,
+    ResamplerProjector,
     SheetProjector,
     ShuffleProjector,
     SquareMLPProjector,
@@ -293,6 +294,8 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
                 return QUARTER**2
             case PooledProjector():
                 return MOST_POOLED
+            case ResamplerProjector():
+                return -(-(projector.side**2) // projector.queries)
             case DocumentProjector() | PageProjector():  # not counting the vector behind the last
                 return QUARTER**2
 

@@ -58,6 +58,7 @@ CLASSES: dict[str, dict[str, Any]] = {
     "DeepseekVLHybridImageProcessor": {**_FITTED, "high_res_size": 1024},
     "JanusImageProcessor": _FITTED,
     "VLMImageProcessor": {**_FITTED, "size": None},
+    "MiniCPMVImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
     "MiniCPMV4_6ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
     "MiniMaxM3VLImageProcessor": {
         **_CLIP,

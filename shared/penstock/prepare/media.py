@@ -42,6 +42,7 @@ from penstock.prepare.image_processor import (
 )
 from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR, VIDEO_PREPROCESSOR
 from penstock.prepare.media_tokens import MediaTokens
+from penstock.prepare.minicpm_readers import minicpmv, minicpmv4_6, of_minicpm
 from penstock.prepare.molmo_readers import CLASS as OF_MOLMO
 from penstock.prepare.molmo_readers import molmo2, of_molmo
 from penstock.prepare.patch_readers import (
@@ -65,7 +66,6 @@ from penstock.prepare.picture_readers import (
     lighton_ocr,
     llama4,
     llava_next,
-    minicpmv4_6,
     of_deepseek,
     onevision,
     pixtral,
@@ -153,6 +153,8 @@ def _settings(path: Path) -> ImageSettings | None:
         values = {"image_processor_type": "KimiVLImageProcessor"} | values
     if "process_image_mode" in values:
         values = of_minimax(values, where)
+    if "norm_mean" in values:
+        values = of_minicpm(values)
     if values.get("feature_extractor_type") == GEMMA3N and "image_processor_type" not in values:
         return None  # the file is about sounds alone
     if values.get("image_processor_type") == OF_MOLMO:
@@ -365,6 +367,8 @@ READERS: dict[str, Reader] = {
     "KimiVLForConditionalGeneration": kimi_vl,
     "Lfm2VlForConditionalGeneration": lfm2_vl,
     "Llama4ForConditionalGeneration": llama4,
+    "MiniCPMV": minicpmv,
+    "MiniCPMO": minicpmv,
     "MiniCPMV4_6ForConditionalGeneration": minicpmv4_6,
     "MiniMaxM3SparseForConditionalGeneration": minimax_m3,
     "MiniMaxM3VLForConditionalGeneration": minimax_m3,

@@ -25,7 +25,6 @@ from penstock.model.image_facts import (
     FixedImages,
     NaflexImages,
     RowImages,
-    SlicedImages,
 )
 from penstock.model.media_facts import KindFacts
 from penstock.prepare.image_processor import MAX_SIDE, ImageSettings, fixed_size, pixels_of
@@ -222,40 +221,6 @@ def lfm2_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Kin
         token_id=token_id,
         before=NAFLEX_BEGIN,
         behind=NAFLEX_END,
-    )
-
-
-SLICE_NUMBER = "<image_id>", "</image_id>"
-"""Around the number of a picture of MiniCPM-V's."""
-
-
-def minicpmv4_6(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    mode = config.text("downsample_mode", "16x")
-    if settings.text("downsample_mode", "16x") != mode:
-        raise settings.wrong("downsample_mode", f"what config.json says ({mode})")
-    patch = config.section("vision_config").integer("patch_size", 14)
-    if settings.integer("patch_size", 14) != patch or not 1 <= patch <= 1024:
-        raise settings.wrong("patch_size", f"what the vision tower has ({patch})")
-    scale, most = settings.integer("scale_resolution", 448), settings.integer("max_slice_nums", 9)
-    if not 1 <= scale <= MAX_SIDE:
-        raise settings.wrong("scale_resolution", f"1 to {MAX_SIDE} pixels")
-    if not 1 <= most <= MAX_TILES:
-        raise settings.wrong("max_slice_nums", f"1 to {MAX_TILES}")
-    image = SlicedImages(
-        pixels=pixels_of(settings),
-        patch=patch,
-        merge=2 if mode == "4x" else 4,
-        scale=scale,
-        most=most,
-        split=settings.flag("slice_mode", True),
-    )
-    token, token_id = tokens.named("image_token_id")
-    numbered = SLICE_NUMBER if settings.flag("use_image_id", True) else ("", "")
-    for text in (image.begin, image.end, image.slice_begin, image.slice_end, *numbered):
-        if text:
-            tokens.check(text)
-    return KindFacts(
-        preparation=image, placeholder=token, token=token, token_id=token_id, numbered=numbered
     )
 
 

@@ -20,7 +20,7 @@ from penstock.model.video_facts import (
     VideoFrames,
     VideoPreparation,
 )
-from penstock.prepare import patch_readers, picture_readers
+from penstock.prepare import minicpm_readers, patch_readers, picture_readers
 from penstock.prepare.image_processor import pixels_of
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.video_processor import (
@@ -212,7 +212,7 @@ def of_pooled(
 
 def minicpmv4_6(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     """MiniCPM-V's: each frame is a picture with slices."""
-    picture = picture_readers.minicpmv4_6(settings, config, tokens)
+    picture = minicpm_readers.minicpmv4_6(settings, config, tokens)
     most = settings.integer("max_num_frames", MOST_FRAMES)
     if not 1 <= most <= MAX_FRAMES:
         raise settings.wrong("max_num_frames", f"1 to {MAX_FRAMES}")

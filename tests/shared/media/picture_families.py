@@ -34,6 +34,7 @@ from tests.shared.media.janus_pictures import MAKERS_FAMILIES
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.shared.media.media_tokenizer import JANUS, MINIMAX, STEP
+from tests.shared.media.minicpm_pictures import MINICPM_FAMILIES
 from tests.shared.media.molmo_pictures import MOLMO, MolmoPictures, MolmoProcessor
 from tests.shared.media.phi3_pictures import PHI3_V
 from tests.shared.media.picture_family import Family
@@ -397,6 +398,7 @@ FAMILIES: dict[str, Family] = {
         JANUS,
     ),
     **MAKERS_FAMILIES,
+    **MINICPM_FAMILIES,
     "deepseek_ocr2": Family(
         "DeepseekOcr2ForConditionalGeneration",
         lambda ids: {

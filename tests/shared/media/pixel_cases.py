@@ -62,6 +62,7 @@ from tests.shared.media.janus_pictures import MakersPictures
 from tests.shared.media.kimi_vl_pictures import MEAN, STD, KimiVLPictures
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
+from tests.shared.media.minicpm_pictures import MiniCPMPictures
 from tests.shared.media.molmo_pictures import MolmoPictures
 from tests.shared.media.phi3_pictures import Phi3Pictures
 from tests.shared.media.phi4_pictures import Phi4Pictures
@@ -335,6 +336,14 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
         DocumentImages(
             pixels=pixels(3, HALF), patch=2, tile=96, page=128, tile_rows=144, page_rows=256
         ),
+    ),
+    "minicpmv": (
+        MiniCPMPictures(4, 40, 6),
+        SlicedImages(pixels=pixels(3, HALF), patch=4, whole=1, scale=40, queries=6),
+    ),
+    "minicpmv of few slices": (
+        MiniCPMPictures(7, 100, 6, most=2),
+        SlicedImages(pixels=pixels(3, HALF), patch=7, whole=1, scale=100, most=2, queries=6),
     ),
     "minicpmv4_6": (
         MiniCPMV4_6ImageProcessorPil(patch_size=4, scale_resolution=40),

@@ -60,6 +60,8 @@ def tensors_of(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Te
         yield _of_merger(name, levels), tensor
     elif kind == "minicpmv4_6" and "merger." in name:
         yield _of_minicpmv(name), tensor
+    elif kind == "minicpmv":
+        yield from _of_resampled(name, tensor)
     elif kind in DEEPSEEK:
         yield _of_documents(name, tensor)
     elif kind == "gemma4":
@@ -100,6 +102,33 @@ def _of_minicpmv(name: str) -> str:
     ):
         name = name.replace(theirs, ours)
     return name
+
+
+def _of_resampled(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The names of MiniCPM-V's own converter, which has the feed-forward's products the other way
+    round, and adds a table that follows from the sizes."""
+    if name.startswith("resampler.attn.in_proj_"):
+        for part, rows in zip("qkv", tensor.chunk(3), strict=True):
+            yield name.replace("in_proj_", f"{part}."), rows
+        return
+    if name == "resampler.proj":
+        yield "resampler.proj.weight", tensor.T
+        yield "resampler.pos_embed_k", tensor.new_zeros(4, len(tensor))
+        return
+    for theirs, ours in (
+        ("vpm.", "v."),
+        ("encoder.layers", "blk"),
+        ("embeddings.", ""),
+        ("_proj", ""),
+        ("self_attn.", "attn_"),
+        ("layer_norm", "ln"),
+        ("layernorm", "ln"),
+        ("mlp.fc1", "ffn_down"),
+        ("mlp.fc2", "ffn_up"),
+        ("embedding", "embd"),
+    ):
+        name = name.replace(theirs, ours)
+    yield name, tensor
 
 
 def _of_documents(name: str, tensor: Tensor) -> tuple[str, Tensor]:

@@ -153,6 +153,14 @@ def minicpmv(writer: Writer, config: Any) -> None:
     writer.add_array("clip.vision.wa_layer_indexes", [config.insert_layer_id])
 
 
+def resampler(writer: Writer, config: Any) -> None:
+    """Older files have 0 queries, which stands for 64."""
+    writer.add_bool("clip.has_minicpmv_projector", True)
+    writer.add_int32("clip.minicpmv_version", 3)
+    writer.add_uint32("clip.minicpmv_query_num", config.query_num)
+    writer.add_vision_use_gelu(True)
+
+
 def gemma4(writer: Writer, config: Any) -> None:
     """The converter writes clip.vision.projector_type, and not how many patches become a row where
     it is three each way. What the model hears with is in the same file."""
@@ -213,6 +221,7 @@ KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
     "glm4v": ("glm4v", glm4v),
     "glm4v_moe": ("glm4v", glm4v),
     "glm_ocr": ("glm4v", glm4v),
+    "minicpmv": ("resampler", resampler),
     "minicpmv4_6": ("minicpmv4_6", minicpmv),
     "deepseek_ocr": ("deepseekocr", deepseek_ocr),
     "deepseek_ocr2": ("deepseekocr2", deepseek_ocr2),
@@ -233,9 +242,9 @@ def write_keys(writer: Writer, config: Any) -> None:
         writer.add_clip_vision_projector_type(kind)
     else:
         writer.add_clip_projector_type(kind)
-    writer.add_vision_projection_dim(config.text_config.hidden_size)
+    writer.add_vision_projection_dim(0 if kind == "resampler" else config.text_config.hidden_size)
     image, patch = (_side(getattr(seen, key, 560)) for key in ("image_size", "patch_size"))
-    if kind == "minicpmv4_6":  # that of a square of as many pixels as a slice has
+    if kind in ("minicpmv4_6", "resampler"):  # that of a square of as many pixels as a slice has
         image = 448
     if hasattr(vision, "num_patches"):  # the converter writes that of the table of positions
         image = int(vision.num_patches**0.5) * patch
@@ -275,7 +284,7 @@ def write_mmproj(path: Path, theirs: Any, made: Made = Writer) -> None:
             continue  # pools, or draws, and isn't written
         for inner, tensor in tensors_of(as_released(name), whole, config):
             found = names.get_name(inner, try_suffixes=SUFFIXES) or inner
-            assert found.startswith(("v.", "a.", "mm.")), name
+            assert found.startswith(("v.", "a.", "mm.", "resampler.")), name
             written = as_written(name, tensor, config)
             writer.add_tensor(found, written.contiguous().float().numpy())
     finish(writer)

@@ -49,6 +49,7 @@ from tests.shared.media.media_tokenizer import JANUS, OF_VIDEOS, tokenizer
 from tests.shared.tiny_models import write_gguf, write_hub_folder
 from tests.worker.driver import Driver
 from tests.worker.vision.case import all_read
+from tests.worker.vision.minicpm_cases import SLICED
 from tests.worker.vision.mmproj_writer import MEAN, STD, write_mmproj, write_text_half
 from tests.worker.vision.picture_runners import load, runner_of
 from tests.worker.vision.pictures import Prepared, job_of, picture, prompts
@@ -110,6 +111,12 @@ PREPARED: dict[str, ImagePreparation] = {
         pixels=known(3), patch=4, tile=32, page=48, tile_rows=4, page_rows=9
     ),
     "minicpm-v": SlicedImages(pixels=known(3), patch=4),
+    **{
+        f"minicpm-v-{version}": SlicedImages(
+            pixels=known(3), patch=4, whole=1, queries=SLICED.queries
+        )
+        for version in ("2.6", "4.5")
+    },
     "minicpm-v-of-four": SlicedImages(pixels=known(3), patch=4, merge=2),
     "internvl": CanvasImages(pixels=known(3), tile=24, rows=4, most=6),
     "janus": FixedImages(pixels=known(3), height=24, width=24, rows=16, fitted=14),
@@ -120,7 +127,7 @@ PREPARED: dict[str, ImagePreparation] = {
 
 
 def vocabulary() -> bytes:
-    return tokenizer(*JANUS).to_str().encode()
+    return tokenizer(*JANUS, "<unk>").to_str().encode()
 
 
 def alike(spec: VisionSpec) -> VisionSpec:

@@ -36,6 +36,7 @@ QUICK = (
     "kimi-k25",
     "kimi-vl",
     "minicpm-v",
+    "minicpm-v-2.6",
     "granite4-vision",
     "qianfan-ocr",
     "deepseek-vl",

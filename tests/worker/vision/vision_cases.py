@@ -47,6 +47,7 @@ from tests.worker.vision.case import (
 from tests.worker.vision.deepseek_vl_cases import OF_DEEPSEEK
 from tests.worker.vision.documents import set_documents, with_few_queries
 from tests.worker.vision.gemma3n_cases import OF_GEMMA3N
+from tests.worker.vision.minicpm_cases import OF_MINICPM
 from tests.worker.vision.newer_cases import NEWER
 from tests.worker.vision.patch_cases import OF_PATCHES
 
@@ -278,6 +279,7 @@ CASES: dict[str, Case] = (
     | OF_PATCHES
     | NEWER
     | OF_DEEPSEEK
+    | OF_MINICPM
     | OF_GEMMA3N
 )
 

@@ -22,6 +22,7 @@ from penstock.families.vision.lighton_ocr import LIGHTON_OCR
 from penstock.families.vision.llama4 import LLAMA4_VISION
 from penstock.families.vision.llava import LLAVA, LLAVA_ONEVISION
 from penstock.families.vision.llava_next import LLAVA_NEXT
+from penstock.families.vision.minicpmv import MINICPMV
 from penstock.families.vision.minicpmv4_6 import MINICPMV4_6
 from penstock.families.vision.minimax_m3 import MINIMAX_M3_VISION
 from penstock.families.vision.molmo2 import MOLMO2_VISION
@@ -58,6 +59,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         PADDLEOCR_VL,
         KIMI_K25,
         KIMI_VL,
+        MINICPMV,
         MINICPMV4_6,
         MINIMAX_M3_VISION,
         GRANITE4_VISION,

@@ -1,17 +1,25 @@
-"""mmproj files of MiniCPM-V 4.6."""
+"""mmproj files of MiniCPM-V, 4.6 and older ones, and of MiniCPM-o 2.6.
+
+Source: llama.cpp's converters.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
+from penstock.families.vision.minicpmv import QUERIES
+from penstock.families.vision.minicpmv import positions as older_positions
+from penstock.families.vision.minicpmv import projector as resampler
 from penstock.families.vision.minicpmv4_6 import merging, positions, projector
+from penstock.formats.fields import Fields
 from penstock.model.image_facts import SlicedImages
 from penstock.model.media_facts import KindFacts
-from penstock.model.tower_spec import VisionSpec
+from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 from penstock.prepare.image_processor import HALF
+from penstock.prepare.minicpm_readers import PLACEHOLDER, SLICE_NUMBER
+from penstock.prepare.minicpm_readers import TOKEN as OLDER_TOKEN
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, side_of_table
 from penstock.prepare.mmproj.videos import with_videos
-from penstock.prepare.picture_readers import SLICE_NUMBER
 
 TOKEN = "<|image_pad|>"
 FACTORS = (4, 2)
@@ -24,13 +32,7 @@ def minicpmv4_6(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Ki
     factor = found.keys.integer("projector.scale_factor", FACTORS[0])
     if factor not in FACTORS:
         raise found.keys.wrong("projector.scale_factor", "4 or 2")
-    tower = found.tower(
-        "layer",
-        activation=found.activation("gelu_tanh"),
-        patch_bias=True,
-        last_norm=True,
-        positions=positions(side_of_table(found)),
-    )
+    tower = _tower(found, positions(side_of_table(found)))
     if factor == FACTORS[0]:
         behind = found.keys.listed("wa_layer_indexes", int)
         if len(behind) != 1 or not 0 <= behind[0] < tower.num_layers:
@@ -40,16 +42,52 @@ def minicpmv4_6(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Ki
     preparation = SlicedImages(
         pixels=found.pixels(3, HALF, HALF), patch=tower.patch, merge=factor, scale=scale
     )
-    token, token_id = tokens.id_of(TOKEN)
+    facts = _numbered(preparation, tokens, TOKEN)
+    vision = VisionSpec(tower=tower, projector=projector(tower))
+    return vision, with_videos({"image": facts}, tokens)
+
+
+VERSIONS = {3: "2.6", 4: "o 2.6", 5: "4.0", 6: "4.5"}
+"""MiniCPM's versions by the converter's number."""
+
+
+def minicpmv(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    """MiniCPM-V up to 4.5. Files of older converters don't say how many queries there are."""
+    keys = Fields(found.file.metadata, str(found.file.path))
+    if keys.integer("clip.minicpmv_version", 2) not in VERSIONS:
+        known = ", ".join(f"{number} ({name})" for number, name in VERSIONS.items())
+        raise keys.wrong("clip.minicpmv_version", f"one of {known}")
+    tower = _tower(found, older_positions(side_of_table(found)))
+    queries = keys.integer("clip.minicpmv_query_num", 0) or QUERIES
+    scale, side = found.side()
+    preparation = SlicedImages(
+        pixels=found.pixels(3, HALF, HALF), patch=tower.patch, whole=1, scale=scale, queries=queries
+    )
+    facts = _numbered(preparation, tokens, OLDER_TOKEN, PLACEHOLDER)
+    made = resampler(found.keys, queries, found.text.hidden_size, side)
+    return VisionSpec(tower=tower, projector=made), {"image": facts}
+
+
+def _tower(found: MmprojFile, positions: LearnedPositions) -> TowerSpec:
+    """SigLIP's."""
+    act = found.activation("gelu_tanh")
+    return found.tower(
+        "layer", activation=act, patch_bias=True, last_norm=True, positions=positions
+    )
+
+
+def _numbered(
+    preparation: SlicedImages, tokens: MmprojTokens, named: str, placeholder: str = ""
+) -> KindFacts:
+    """named: the token of an embedding.  placeholder: of a picture in a prompt; empty: the same."""
+    token, token_id = tokens.id_of(named)
     around = (preparation.begin, preparation.end, preparation.slice_begin, preparation.slice_end)
     for text in (*around, *SLICE_NUMBER):
         tokens.id_of(text)
-    facts = KindFacts(
+    return KindFacts(
         preparation=preparation,
-        placeholder=token,
+        placeholder=placeholder or token,
         token=token,
         token_id=token_id,
         numbered=SLICE_NUMBER,
     )
-    vision = VisionSpec(tower=tower, projector=projector(tower))
-    return vision, with_videos({"image": facts}, tokens)

@@ -50,7 +50,7 @@ from penstock.prepare.mmproj.glm4v import glm4v
 from penstock.prepare.mmproj.kimi import kimi_k25, kimi_vl
 from penstock.prepare.mmproj.llama4 import llama4
 from penstock.prepare.mmproj.llava import llava
-from penstock.prepare.mmproj.minicpmv import minicpmv4_6
+from penstock.prepare.mmproj.minicpmv import minicpmv, minicpmv4_6
 from penstock.prepare.mmproj.minimax_m3 import minimax_m3
 from penstock.prepare.mmproj.paddleocr_vl import paddleocr_vl
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
@@ -270,6 +270,9 @@ KINDS: dict[str, MmprojKind] = {
     "pixtral": MmprojKind("Pixtral or Mistral Small 3", ("llama", "mistral"), pixtral),
     "lfm2": MmprojKind("LFM2-VL", ("lfm2", "lfm2_moe"), lfm2_vl),
     "lightonocr": MmprojKind("LightOnOCR", ("qwen3",), lighton_ocr),
+    "resampler": MmprojKind(
+        "MiniCPM-V up to 4.5", ("qwen2", "qwen3", "llama", "minicpm"), minicpmv, sized=False
+    ),
     "minicpmv4_6": MmprojKind("MiniCPM-V 4.6", ("qwen3_5",), minicpmv4_6, counted=True),
     "deepseekocr": MmprojKind("DeepSeek-OCR", ("dots1",), deepseek_ocr),
     "deepseekocr2": MmprojKind("DeepSeek-OCR 2", ("dots1",), deepseek_ocr2),
