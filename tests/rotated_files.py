@@ -159,6 +159,7 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/system/test_disk_kv_groups.py",
         "tests/system/test_kv_store.py",
         "tests/system/test_memory_after_bursts.py",
+        "tests/system/test_mixed_engines.py",
         "tests/system/test_policies.py",
         "tests/system/test_windows.py",
         "tests/worker/cuda/test_pooling_on_device.py",
