@@ -129,7 +129,7 @@ class WorkerSide(WorkerTraits):
         ready = Ready(
             num_kv_blocks=self.worker.num_blocks,
             device="cpu",
-            fingerprint="f",
+            fingerprint=self.fingerprint,
             load_seconds=0.1,
             num_host_blocks=host_blocks,
             copy_seconds=0.001 if host_blocks else 0.0,

@@ -22,6 +22,8 @@ class WorkerTraits(CoreUnderTest):
 
         # ---- what workers that become ready have and can do
 
+        self.fingerprint = "f"
+        """What they compute with."""
         self.goes_on = False
         """Whether they compute extra steps by themselves."""
         self.kv_groups: tuple[KVGroup, ...] = ONE_GROUP

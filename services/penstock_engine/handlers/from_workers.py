@@ -200,6 +200,7 @@ class FromWorkers:
         self._state.disk_kv.attach(has_disk=ready.disk_kv)
         self._state.kv_sessions.has_disk = ready.disk_kv
         self._state.workers.found_ready(now)
+        self._state.kept_answers.computed_with(ready.fingerprint)
         self._weights.loaded()
         limit = self._state.context_limit.tokens
         log.info(

@@ -41,6 +41,8 @@ class KeptAnswers:
         """Readers who went on with what was there, and for whom it was computed again."""
         self.shared = 0
         """Requests whose answer was computed along with an earlier one's."""
+        self._fingerprint: str | None = None
+        """What workers computed with last; None: there was none yet."""
         self._room = TenantShares()
         self._by_claim: dict[bytes, Request] = {}
         self._by_share: dict[bytes, Request] = {}
@@ -127,7 +129,7 @@ class KeptAnswers:
             return False
         if not self._orphans_of.may_have(request.tenant, 1, MOST_ORPHANS):
             return False
-        if not kept.retried and not any(each.emitted for each in request.sequences.values()):
+        if not kept.retried and not _begun(request):
             return False
         self._orphans[request] = now + self.grace
         self._orphans_of.add(request.tenant, 1)
@@ -182,6 +184,17 @@ class KeptAnswers:
             self.taken_over(request)
             found.append(request)
         return found
+
+    def computed_with(self, fingerprint: str) -> None:
+        """Workers are there that compute with it. What others have begun, whose bits these don't
+        have, is not given to anybody any more, and ends if nobody reads it."""
+        former, self._fingerprint = self._fingerprint, fingerprint
+        if former in (None, fingerprint):
+            return
+        for request in self._kept():
+            kept = request.kept
+            if kept is not None and (request.ended or kept.size or _begun(request)):
+                self._forget(request)
 
     def forget_ended(self) -> None:
         """What has ended is not given to anybody any more."""
@@ -238,6 +251,11 @@ class KeptAnswers:
     def _kept(self) -> list[Request]:
         """Each once."""
         return list(dict.fromkeys([*self._by_claim.values(), *self._by_share.values()]))
+
+
+def _begun(request: Request) -> bool:
+    """Whether there is a token of it."""
+    return any(each.emitted for each in request.sequences.values())
 
 
 def _can_be_kept(submit: Submit) -> bool:

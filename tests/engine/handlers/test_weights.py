@@ -1,4 +1,5 @@
-"""Weights that are replaced: what has begun ends first, and what can't be loaded changes nothing.
+"""Weights that are replaced: what has begun ends first, and what can't be loaded changes nothing;
+and workers that come back on other machines.
 
 The harness asserts that no worker is told of other weights while something open has begun.
 """
@@ -12,10 +13,12 @@ import msgspec
 import pytest
 
 from penstock.model.config import PreparedModel
+from penstock.protocol.common import Claim
 from penstock.protocol.from_frontend import PutToSleep, ReplaceWeights, WakeUp
 from penstock.protocol.from_worker import Fault
 from penstock.protocol.to_frontend import Called
 from penstock_engine.notes import WeightsNote
+from tests.engine.handlers.adopted import AGAIN, FIRST, LONG, PROMPT, begun, is_whole
 from tests.engine.handlers.test_sleep import fall_asleep
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore
@@ -316,3 +319,45 @@ def test_a_note_outlives_the_process(tmp_path: Path) -> None:
     )
     (folder / "manifest.json").unlink()
     assert WeightsNote(path).apply(facts) is facts
+
+
+@pytest.mark.parametrize("dies_before", [True, False])
+@pytest.mark.parametrize("steps", [6, 40])
+def test_what_another_worker_computes_otherwise_is_no_part_of_an_answer(
+    steps: int, dies_before: bool
+) -> None:
+    """Nobody reads it meanwhile who would take it away: its reader has died, or dies when the other
+    worker is there. It may have ended."""
+    h = Harness()
+    front, _ = begun(h, steps)
+    h.submit(front, PROMPT[1:], claim=Claim(b"another", retried=True), **LONG)
+    if dies_before:
+        h.disconnect(front)
+    h.kill_worker()
+    h.fingerprint = "g"
+    h.start_worker()
+    if not dies_before:
+        h.disconnect(front)
+    kept = h.core.state.kept_answers
+    assert kept.find(FIRST.digest) is None
+    assert kept.find(b"another"), "it had gained nothing, and is all of one kind"
+    h.kill_worker()
+    h.fingerprint = "f"
+    h.start_worker()
+    again = h.submit(h.connect(), PROMPT, claim=AGAIN, **LONG)
+    h.run()
+    is_whole(h, again)
+    assert (kept.adopted, kept.recomputed) == (0, 1)
+
+
+@pytest.mark.parametrize("steps", [6, 40])
+def test_a_worker_that_computes_alike_goes_on_with_an_answer_that_nobody_reads(steps: int) -> None:
+    h = Harness()
+    front, _ = begun(h, steps)
+    h.disconnect(front)
+    h.kill_worker()
+    h.start_worker()
+    again = h.submit(h.connect(), PROMPT, claim=AGAIN, **LONG)
+    h.run()
+    is_whole(h, again)
+    assert h.core.state.kept_answers.adopted == 1
