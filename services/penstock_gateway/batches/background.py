@@ -2,7 +2,8 @@
 
 The process sends the requests to itself, as it does with the lines of batches. If it dies, the next
 one that looks sends them again. Who has seen a part of the answer sees the rest of the same one:
-what is streamed has a seed.
+what is streamed has a seed, and is asked for again by the id of an event before the first, which
+names what computed it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp
 
 from penstock.process import logs
 from penstock_gateway.batches.in_process import OwnAnswer, ask
+from penstock_gateway.generate.replay import beginning_of
 from penstock_gateway.keys.ring import Caller
 from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.memory import (
@@ -152,8 +154,9 @@ class BackgroundRunner:
             return answer, bytes(answer.body)
         told = AnswerSoFar()
         showing = asyncio.create_task(self._show(work, told))
+        last = beginning_of(work.origin) if work.origin else None
         try:
-            answer = await ask(self._app, URL, body, caller, told.take)
+            answer = await ask(self._app, URL, body, caller, told.take, last_event_id=last)
         finally:
             showing.cancel()
             await asyncio.gather(showing, return_exceptions=True)
@@ -170,7 +173,7 @@ class BackgroundRunner:
             if items != shown:
                 shown = items
                 so_far = begun_response(work.response, items)
-                await self._records.show(self._name, work, so_far)
+                await self._records.show(self._name, work, so_far, told.origin)
 
 
 def _later(answer: OwnAnswer) -> bool:

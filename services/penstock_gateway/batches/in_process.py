@@ -30,10 +30,13 @@ async def ask(
     body: bytes,
     caller: Caller,
     hears: Callable[[bytes], None] | None = None,
+    *,
+    last_event_id: str | None = None,
 ) -> OwnAnswer:
     """The answer to a POST by `caller`. Cancelling it disconnects, which aborts the request.
 
-    hears: is given what comes of an answer with the status 200, which isn't kept then."""
+    hears: is given what comes of an answer with the status 200, which isn't kept then.
+    last_event_id: from which the stream goes on; None: it begins."""
     answer = OwnAnswer()
     unread = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -52,11 +55,12 @@ async def ask(
         else:
             answer.body += message.get("body", b"")
 
-    await app(_scope(path, body, caller), receive, send)
+    await app(_scope(path, body, caller, last_event_id), receive, send)
     return answer
 
 
-def _scope(path: str, body: bytes, caller: Caller) -> Scope:
+def _scope(path: str, body: bytes, caller: Caller, last_event_id: str | None) -> Scope:
+    last = [] if last_event_id is None else [(b"last-event-id", last_event_id.encode())]
     return {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -70,6 +74,7 @@ def _scope(path: str, body: bytes, caller: Caller) -> Scope:
         "headers": [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
+            *last,
         ],
         "client": None,
         "server": None,

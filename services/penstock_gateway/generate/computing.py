@@ -8,30 +8,17 @@ it, every time and from every gateway.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from penstock.client.computing import UNTOLD, settled
 from penstock.client.placement import fingerprint_name, names_of
 from penstock.errors import EngineUnavailable, InvalidRequest
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient
-    from penstock.request.terms import Terms
-
-SETTLING = 10.0
-"""Seconds for which a request waits for engine cores to say what they compute with: a gateway that
-has just started has heard of none."""
-
-LOOK_EVERY = 0.25
-"""Seconds between looks at engine cores that tell nothing."""
 
 LAST_EVENT_ID = "Last-Event-ID"
-
-_UNTOLD = "no engine core has told yet what it computes with; try again"
 
 
 async def fingerprint_of_stream(client: EngineClient, name: str, adapter: str) -> str:
@@ -45,7 +32,7 @@ async def fingerprint_of_stream(client: EngineClient, name: str, adapter: str) -
         every = client.lately()
         return next((each for each in every if fingerprint_name(each, adapter) == name), None)
 
-    fingerprint = await _settled(client, found, lambda: not client.undecided)
+    fingerprint = await settled(client, found, lambda: not client.undecided)
     if fingerprint is not None:
         return fingerprint
     there, undecided = names_of(client.fingerprints, adapter), client.undecided
@@ -73,34 +60,7 @@ async def fingerprint_of_key(client: EngineClient, key: bytes) -> str:
     def found() -> str | None:
         return max(client.lately(), key=score, default=None)
 
-    fingerprint = await _settled(client, found, lambda: False)
+    fingerprint = await settled(client, found, lambda: False)
     if fingerprint is None:
-        raise EngineUnavailable(_UNTOLD)
-    return fingerprint
-
-
-async def fingerprint_of_parts(
-    client: EngineClient, prompt_token_ids: list[int], terms: Terms
-) -> str | None:
-    """The fingerprint that all of an answer is computed with which is computed in parts: that of
-    the engine core which its first prompt would go to now. None: there is one engine core, which
-    hasn't told yet. Raises EngineUnavailable where there are several, and none has."""
-
-    def found() -> str | None:
-        return client.fingerprint_for(prompt_token_ids, terms)
-
-    fingerprint = await _settled(client, found, lambda: client.count < 2)
-    if fingerprint is None and client.count > 1:
-        raise EngineUnavailable(_UNTOLD)
-    return fingerprint
-
-
-async def _settled(
-    client: EngineClient, found: Callable[[], str | None], hopeless: Callable[[], bool]
-) -> str | None:
-    """What is found within SETTLING seconds, unless that is hopeless before."""
-    give_up = time.monotonic() + SETTLING
-    while (fingerprint := found()) is None and not hopeless() and time.monotonic() < give_up:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(client.next_status(), LOOK_EVERY)
+        raise EngineUnavailable(UNTOLD)
     return fingerprint

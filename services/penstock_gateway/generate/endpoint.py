@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from penstock.client.computing import fingerprint_of_parts
 from penstock.client.generation_request import check_generates
 from penstock.client.placement import Computing
 from penstock.errors import InvalidRequest
@@ -27,7 +28,6 @@ from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
 from penstock_gateway.generate.batch import GenerationBatch
-from penstock_gateway.generate.computing import fingerprint_of_parts
 from penstock_gateway.generate.replay import AnswerBasis, ReplayedRequest, replay_of
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
 from penstock_gateway.generate.search import Search, search_all

@@ -387,6 +387,11 @@ class ResumableReply:
             await pace.rest()
 
 
+def beginning_of(origin: str) -> str:
+    """The id of an event before the first of an answer with one choice. origin: as ids have it."""
+    return f"{origin}.0"
+
+
 def _digest_of_body(kind: str, tenant: str, said: bytes) -> bytes:
     body = hashlib.sha256(f"{kind} {tenant} ".encode())
     body.update(said)

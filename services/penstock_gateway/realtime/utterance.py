@@ -9,6 +9,9 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from penstock.client.computing import fingerprint_of_parts
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.media.sources import MediaSource
@@ -56,6 +59,8 @@ class Utterance:
         self._held = 0
         """Samples that the lease has room for."""
         self.text = RunningText()
+        self._fingerprint: str | None = None
+        """What its pieces are computed with; None: none has been heard yet."""
 
     @property
     def seconds(self) -> float:
@@ -142,6 +147,8 @@ class Utterance:
         async with AsyncExitStack() as stack:
             asked = await stack.enter_async_context(service.models.using(self.model))
             lease = stack.enter_context(service.media.lease(terms.tenant))
+            if self._fingerprint is None:
+                self._fingerprint = await fingerprint_of_parts(asked.client, [], terms)
             transcriber = await begin(
                 asked.client,
                 service.media,
@@ -150,7 +157,7 @@ class Utterance:
                 lease,
                 self.wishes,
                 name=name,
-                terms=terms,
+                terms=msgspec.structs.replace(terms, fingerprint=self._fingerprint),
             )
             async for segments in transcriber.segments():
                 for segment in segments:

@@ -14,6 +14,7 @@ from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.keys.ring import current
 from penstock_gateway.request.body import ConversationAmount
+from penstock_gateway.request.fields import StreamOptions
 from penstock_gateway.responses.conversation import conversation_id, said_in
 from penstock_gateway.responses.input_items import InputItem, without_nothing
 from penstock_gateway.responses.items import OutputItem
@@ -238,8 +239,15 @@ async def begin_background(
 
 def _body_of(request: ResponsesRequest, id: str) -> str:
     """The request whose answer has that id, and is not kept by itself."""
+    options = request.stream_options
+    if request.stream and conversation_id(request) is None:
+        options = msgspec.structs.replace(options or StreamOptions(), resumable=True)
     asked = msgspec.structs.replace(
-        request, background=None, store=False, request_id=id.removeprefix(ID_PREFIX)
+        request,
+        background=None,
+        store=False,
+        request_id=id.removeprefix(ID_PREFIX),
+        stream_options=options,
     )
     said = {
         name: value for name, value in msgspec.structs.asdict(asked).items() if value is not None
@@ -273,7 +281,9 @@ def failed_response(response: str, status: int, answer: bytes, message: str = ""
     except (msgspec.DecodeError, LookupError, TypeError):
         told = "internal error"
     code = "rate_limit_exceeded" if status == 429 else "invalid_prompt"
-    error = {"code": "server_error" if status >= 500 else code, "message": message or str(told)}
+    if status >= 500 or b'"model_changed"' in answer:
+        code = "server_error"
+    error = {"code": code, "message": message or str(told)}
     return _changed(response, status="failed", error=error)
 
 

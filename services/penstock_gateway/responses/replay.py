@@ -203,6 +203,8 @@ class AnswerSoFar:
         self._unread: list[bytes] = []
         self._texts: dict[int, list[str]] = {}
         self._items: list[OutputItem] = []
+        self.origin = ""
+        """What the answer is gone on with by, as the events' ids have it; empty: nobody knows."""
         self.whole: bytes | None = None
         """The response, once it has ended, as JSON."""
 
@@ -217,6 +219,8 @@ class AnswerSoFar:
             for line in event.split(b"\n"):
                 if line.startswith(b"data: "):
                     self._tell(_EVENT.decode(line[6:]))
+                elif line.startswith(b"id: "):
+                    self.origin = line[4:].partition(b".")[0].decode()
 
     def _tell(self, event: _Event) -> None:
         index = event.output_index

@@ -20,13 +20,15 @@ from penstock_gateway.storage.tables import background, responses
 
 class BackgroundWork(msgspec.Struct, frozen=True, kw_only=True):
     """id: of the response.  owner: a tenant.  key_digest: SHA-256 of the API key that asked, in
-    hex; empty where there are no keys.  body: of the request.  response: as clients see it now."""
+    hex; empty where there are no keys.  body: of the request.  response: as clients see it now.
+    origin: of the answer of which they see a part; empty: of none."""
 
     id: str
     owner: str
     key_digest: str
     body: str
     response: str
+    origin: str = ""
 
 
 class BackgroundRecords:
@@ -99,6 +101,7 @@ class BackgroundRecords:
                 key_digest=row.key_digest,
                 body=row.body,
                 response=response,
+                origin=row.origin,
             )
 
         return await self._database.run(work)
@@ -112,12 +115,18 @@ class BackgroundRecords:
 
         return await self._database.run(holding)
 
-    async def show(self, runner: str, work: BackgroundWork, response: str) -> bool:
-        """What clients see from now on. False: the runner doesn't hold it."""
+    async def show(
+        self, runner: str, work: BackgroundWork, response: str, origin: str = ""
+    ) -> bool:
+        """What clients see from now on. origin: of an answer of which that is a part. False: the
+        runner doesn't hold it."""
 
         def showing(connection: Connection) -> bool:
             if not _is_held(connection, runner, work):
                 return False
+            if origin:
+                whose = update(background).where(*_one(work.owner, work.id))
+                connection.execute(whose.values(origin=origin))
             store_response(connection, work.owner, work.id, response)
             return True
 

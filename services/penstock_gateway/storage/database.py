@@ -326,7 +326,19 @@ def _sizes_of_responses(connection: Connection) -> None:
     )
 
 
-_STEPS: dict[int, Callable[[Connection], None]] = {1: _sizes_of_responses}
+def _origins_of_answers(connection: Connection) -> None:
+    """Layout 3 says of responses in the background what answer was shown, for it to be gone on
+    with."""
+    known = {column["name"] for column in inspect(connection).get_columns("penstock_background")}
+    if "origin" not in known:
+        connection.execute(
+            text(
+                "ALTER TABLE penstock_background ADD COLUMN origin VARCHAR(128) DEFAULT '' NOT NULL"
+            )
+        )
+
+
+_STEPS: dict[int, Callable[[Connection], None]] = {1: _sizes_of_responses, 2: _origins_of_answers}
 """Steps to the next layout, by the layout that each begins with."""
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import (
     TypeDecorator,
 )
 
-VERSION = 2
+VERSION = 3
 """Version of this layout. An older one is brought to it (`database.py`), any other is refused."""
 
 
@@ -166,6 +166,8 @@ background = Table(
     Column("created_at", Float, nullable=False, index=True),
     Column("runner", StoredName(64), nullable=False),
     Column("held_until", Float, nullable=False),
+    Column("origin", StoredName(128), nullable=False, server_default=""),
 )
 """Responses in the background that haven't ended, each beside its row in `responses`, which clients
-see.  body: of the request that answers it, as JSON.  runner, held_until: as of a batch."""
+see.  body: of the request that answers it, as JSON.  runner, held_until: as of a batch.  origin: of
+the answer of which clients have seen a part (generate.replay); empty: of none."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.client.computing import fingerprint_of_parts
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.sources import MediaSource
@@ -85,9 +86,11 @@ async def begin(
     name: str,
     terms: Terms,
 ) -> Transcriber | ChatTranscriber:
-    """Prepares the recording. lease: holds it to its end.  name: of the requests to the engine.
+    """Prepares the recording. lease: holds it to its end.  name: of the requests to the engine. All
+    of them are computed alike.
 
-    Raises InvalidRequest for wishes that the model can't fulfil, and what MediaDesk.prepare raises.
+    Raises InvalidRequest for wishes that the model can't fulfil, EngineUnavailable where nobody
+    knows yet what engine cores compute with, and what MediaDesk.prepare raises.
     """
     facts, media, tokenizer = facts_of(text), text.media, text.tokenizer
     if media is None:
@@ -96,6 +99,9 @@ async def begin(
     if wishes.words:
         _check_aligns(client)
     recording = await record(desk, media, facts, source, lease)
+    if terms.fingerprint is None:
+        held = await fingerprint_of_parts(client, [], terms)
+        terms = msgspec.structs.replace(terms, fingerprint=held)
     if isinstance(facts, SpokenChat):
         if facts.asking:
             facts = await _asked(facts, text, media, translate=wishes.translate)

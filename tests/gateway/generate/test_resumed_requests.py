@@ -104,7 +104,7 @@ async def test_it_goes_on_with_the_same_only(name: str) -> None:
 
 
 async def test_it_goes_on_with_what_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock_gateway.generate.computing.SETTLING", 0.1)
+    monkeypatch.setattr("penstock.client.computing.SETTLING", 0.1)
     origin, *_ = await begun(ASKED)
     was, there = fingerprint_name("fp"), fingerprint_name("another")
     assert await begun(ASKED, f"{origin}.3", Computes("another", "fp")) == (origin, 3, "fp")

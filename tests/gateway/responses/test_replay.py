@@ -16,15 +16,18 @@ import openai
 import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
+from sqlalchemy import select
 
-from penstock.client import SequenceDelta
+from penstock.client import SequenceDelta, computing
+from penstock.client.placement import fingerprint_name
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.replay import AnswerSoFar, LaterEvents, write_events
 from penstock_gateway.responses.reply import Response
+from penstock_gateway.storage.tables import background
 from tests.gateway.batches.storing import Storing, storing
 from tests.gateway.byte_tokenizer import END
-from tests.gateway.fake_engine import FakeEngineClient, Step, say
+from tests.gateway.fake_engine import FakeEngineClient, Step, say, status
 from tests.gateway.responses.open_responses import check_event
 from tests.gateway.responses.test_background import ENDLESS, begin, running, seen, until
 from tests.gateway.responses.tool_answers import HERMES, NOW, WEATHER, built, plain
@@ -190,12 +193,61 @@ async def test_cut_off_and_gone_on_from_after_the_runner_has_died(gateway: Stori
     assert f'"text":"{text}0"' in streamed
 
 
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_what_was_seen_is_gone_on_with_by_what_computed_it_or_by_nobody(
+    gateway: Storing, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    """The engine core comes back as another while there is no runner."""
+    monkeypatch.setattr(computing, "SETTLING", 0.0)
+    engine, text = gateway.engine, "A long answer, of which a part is seen. "
+
+    def halting(prompt: list[int], params: SamplingParams) -> Iterable[Step]:
+        yield [SequenceDelta(index=0, text=text, token_ids=[65])]
+        yield 1000.0
+
+    engine.script = halting
+    streaming = asyncio.create_task(
+        gateway.http.post(URL, json={"input": "Hi", "background": True, "stream": True})
+    )
+    while gateway.store.background is None or not await open_ones(gateway):
+        await asyncio.sleep(0.01)
+    (id,) = await open_ones(gateway)
+    async with running(gateway):
+        while not (found := await seen(gateway, id))["output"]:
+            await asyncio.sleep(0.01)
+    assert found["output"][0]["content"][0]["text"] == text
+    engine.script = say(text)
+    former, asked = engine.status, len(engine.submitted)
+    engine.status = status(fingerprint="another")
+    engine.undecided = int(comes_back)
+    async with running(gateway):
+        if comes_back:
+            while not await postponed(gateway):
+                await asyncio.sleep(0.01)
+            assert (await seen(gateway, id))["status"] == "in_progress"
+            engine.status, engine.undecided = former, 0
+            done = await until(gateway, id, "completed")
+            assert done["output"][0]["content"][0]["text"] == f"{text}0"
+            assert engine.terms[-1].fingerprint == former.fingerprint  # type: ignore[union-attr]
+        else:
+            failed = await until(gateway, id, "failed")
+            assert failed["error"]["code"] == "server_error"
+            assert fingerprint_name("another") in failed["error"]["message"]
+            assert len(engine.submitted) == asked
+    await streaming
+
+
+async def postponed(gateway: Storing) -> bool:
+    """Whether nobody works on the only one that is open, as there is no room for it."""
+
+    records = gateway.store.background
+    assert records is not None
+    (row,) = await records._database.read(lambda c: list(c.execute(select(background))))
+    return row.runner == "" and row.held_until > 0
+
+
 async def open_ones(gateway: Storing) -> list[str]:
     """Ids of responses in the background that haven't ended."""
-    from sqlalchemy import select
-
-    from penstock_gateway.storage.tables import background
-
     records = gateway.store.background
     assert records is not None
     return await records._database.read(lambda c: list(c.scalars(select(background.c.id))))

@@ -1,7 +1,9 @@
-"""A recording's file leaves when it is prepared: what isn't counted any more isn't held either."""
+"""A recording's file leaves when it is prepared: what isn't counted any more isn't held either. Its
+windows are held to one fingerprint."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -61,3 +63,19 @@ async def test_the_file_is_gone_when_a_window_is_asked_for(
         assert len(engine.holders) >= 3
         assert set(engine.holders) == {alone}
         assert gateway.desk.budget.held == 0
+
+
+@pytest.mark.parametrize("stream", ["false", "true"])
+async def test_all_windows_are_computed_alike(stream: str) -> None:
+    """The engine core that has least to do is another one at each look."""
+    engine = HearingEngine()
+    engine.files.append(b"")
+    looks = itertools.count()
+    engine.fingerprint_for = lambda *_: f"of look {next(looks)}"  # type: ignore[method-assign]
+    async with SeeingGateway(engine) as gateway:
+        reply = await gateway.client.post(
+            PATH, files={"file": ("a.wav", recorded(2.5))}, data={"stream": stream}
+        )
+    assert reply.status_code == 200, reply.text
+    assert len(engine.terms) >= 3
+    assert {terms.fingerprint for terms in engine.terms} == {"of look 0"}
