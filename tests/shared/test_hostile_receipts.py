@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from penstock.cli.main import main
 from penstock.cli.verify import MAX_SHOWN, shown
 from penstock.errors import InvalidRequest
 from penstock.receipts.signing import SigningKey
-from penstock.receipts.statement import read_receipts
+from penstock.receipts.statement import logprobs_digest, read_receipts
 from penstock.receipts.tree import ReceiptTree, leaf_digest
 from penstock.receipts.verify import SignedReceipt, pinned_key
 from tests.shared.test_receipts import STATEMENT
@@ -42,7 +42,8 @@ def receipt(text: str | None = None, **changes: Any) -> dict[str, Any]:
 
 def in_batch(leaves: int, at: int, **changes: Any) -> dict[str, Any]:
     """A receipt with its place among so many others."""
-    found = receipt()
+    tokens = {"tokens": changes.pop("tokens")} if "tokens" in changes else {}
+    found = receipt(changes.pop("text", None), **tokens)
     each = [leaf_digest(f"other {number}") for number in range(leaves)]
     each[at] = leaf_digest(found["statement"])
     tree = ReceiptTree(each)
@@ -235,6 +236,74 @@ def test_another_key_signs_no_batch_of_this_one() -> None:
         "key": msgspec.to_builtins(other.public),
     }
     assert standings(whole | {"batch": place})["batch"] == "differs"
+
+
+# ---- every field
+
+
+def whole() -> dict[str, Any]:
+    """A receipt with all that one may have; what is signed is an object."""
+    logprobs = [[-0.5]]
+    said = json.loads(json.dumps(STATEMENT))
+    said["model"] |= {"weights": {"w.gguf": "0" * 64}, "adapter": ""}
+    said["computing"]["settings"] = {"dtype": "auto"}
+    said["params"] |= {"stop": ["a"], "logit_bias": {"5": 1.0}}
+    said["outputs"][0]["logprobs_sha256"] = logprobs_digest(logprobs[0])
+    text = json.dumps(said)
+    return in_batch(5, 2, text=text, tokens={**TOKENS, "logprobs": logprobs})
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths to all values in it, in texts that are signed, too."""
+    if path and path[-1] == "statement":
+        value = json.loads(value)
+    if isinstance(value, dict | list) and value:
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, each in pairs:
+            yield from leaves(each, (*path, name))
+    else:
+        yield path
+
+
+def other(value: Any) -> Any:
+    """Another value of the same type."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return ("1" if value[:1] == "0" else "0") + value[1:]
+        case list():
+            return [1]
+        case dict():
+            return {"1": 1}
+    return 1
+
+
+def changed(value: Any, path: tuple[Any, ...]) -> Any:
+    if not path:
+        return other(value)
+    name, *rest = path
+    if name == "statement":
+        inner = changed(json.loads(value[name]), tuple(rest))
+        return {**value, name: json.dumps(inner)}
+    found = dict(value) if isinstance(value, dict) else list(value)
+    found[name] = changed(value[name], tuple(rest))
+    return found
+
+
+@pytest.mark.parametrize("path", list(leaves(whole())), ids=lambda path: ".".join(map(str, path)))
+def test_no_field_of_a_receipt_can_be_another(path: tuple[Any, ...]) -> None:
+    """By somebody without the key. What the key's owner may lie about is in
+    tests/system/test_receipts.py."""
+    honest, forged = whole(), changed(whole(), path)
+    assert honest != forged
+    assert set(standings(honest).values()) == {"equal"}
+    try:
+        assert "differs" in standings(forged).values()
+    except InvalidRequest:
+        pass  # It says what is wrong, before anything is computed.
 
 
 # ---- files

@@ -239,8 +239,8 @@ class Starting(ClientView):
     """A client whose engine says in its third status how it computes."""
 
     def __init__(self) -> None:
-        self._told: list[Any] = [None, SimpleNamespace(arithmetic=())]
-        self._told.append(SimpleNamespace(arithmetic=("cpu",)))
+        self._told: list[Any] = [None, SimpleNamespace(arithmetic=(), fingerprint=None)]
+        self._told.append(SimpleNamespace(arithmetic=("cpu",), fingerprint="f"))
         fleet: Any = SimpleNamespace(next_status=self._next)
         self._fleet = fleet
 
@@ -254,7 +254,7 @@ class Starting(ClientView):
 
 def test_bits_are_compared_once_it_is_known_how_the_engine_computes(key):
     (one,) = read_receipts(json.dumps({**receipt(key, outputs=[]), "tokens": None}).encode())
-    words = {"tokenizer_sha256": "t", "template_sha256": "", "limits": None}
+    words = {"tokenizer_sha256": "t", "template_sha256": "", "limits": None, "digest": "d"}
     llm: Any = SimpleNamespace(welcome=SimpleNamespace(**words), client=Starting())
     checks = asyncio.run(ModelHere(llm, {}, Terms()).checks(SignedReceipt(one), None))
     (arithmetic,) = (check for check in checks if check.what == "arithmetic")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from penstock.receipts.verify import ModelHere, SignedReceipt, Verdict
 from penstock.request.terms import Terms
 from testing.serving import Server
 from tests.adapter_folders import random_factors, write_peft
+from tests.system.test_resumed_streams import RESUMABLE, TOOL
 
 pytestmark = [pytest.mark.timeout(600)]
 CHAT = "/v1/chat/completions"
@@ -52,6 +54,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "stopped": {"temperature": 0, "stop": ["is"]},
     "adapted": {"temperature": 0, "model": "mine", "ignore_eos": True},
     "json": {"temperature": 0.7, "seed": 5, "response_format": {"type": "json_object"}},
+    "tool": {"temperature": 0.9, "seed": 2, "tools": [TOOL], "tool_choice": "required"},
 }
 """What is asked for, beside LENGTH tokens."""
 ALONE = [name for name in REQUESTS if name != "adapted"]
@@ -68,10 +71,21 @@ def served() -> Iterator[tuple[dict[str, bytes], SigningKey]]:
         adapters = ("--enable-lora", "--lora-modules", f"mine={adapter}")
         with Server(*arguments, *adapters, "--max-model-len", "512") as server:
             replies = {name: ask(server, **fields) for name, fields in REQUESTS.items()}
+            replies |= resumed(server)
             yield replies, SigningKey.kept(file)
 
 
-def ask(server: Server, **fields: Any) -> bytes:
+def resumed(server: Server) -> dict[str, bytes]:
+    """A stream of two choices, one of which ends early, and what it goes on with from each id."""
+    fields = {**REQUESTS["two"], **RESUMABLE, "seed": 9, "stop": ["ir"], "max_tokens": 24}
+    whole = ask(server, **fields)
+    ids = [line[4:].decode() for line in whole.split(b"\n") if line.startswith(b"id: ")]
+    assert any("e-" in each or each.endswith("e") for each in ids)
+    rest = {f"from {id}": ask(server, last=id, **fields) for id in ids}
+    return {"resumable": whole, **rest}
+
+
+def ask(server: Server, last: str | None = None, **fields: Any) -> bytes:
     import httpx
 
     body = {
@@ -79,9 +93,10 @@ def ask(server: Server, **fields: Any) -> bytes:
         "max_tokens": LENGTH,
         **fields,
     }
-    answer = httpx.post(
-        server.url + CHAT, json=body, headers={"x-penstock-receipt": "logprobs"}, timeout=120
-    )
+    headers = {"x-penstock-receipt": "logprobs"}
+    if last is not None:
+        headers["last-event-id"] = last
+    answer = httpx.post(server.url + CHAT, json=body, headers=headers, timeout=120)
     assert answer.status_code == 200, answer.text
     return answer.content
 
@@ -137,6 +152,21 @@ def test_an_honest_answer_is_equal(served, verifier, name, sample):
     assert what[:2] == ["signature", "tokens"]
     assert {"tokenizer", "template", "weights", "arithmetic", "output 0"} <= set(what)
     assert ("output 1" in what) == (name == "two")
+
+
+def test_a_stream_that_goes_on_has_the_receipt_of_all_of_it(served, verifier):
+    replies = served[0]
+    assert verifier.verdict(replies["resumable"]).standing == "equal"
+    again = {name: timeless(data) for name, data in replies.items() if name[:5] == "from "}
+    assert len(again) > 10
+    for name, found in again.items():
+        assert found == timeless(replies["resumable"]), name
+
+
+def timeless(data: bytes) -> tuple[dict[str, Any], Any]:
+    """A receipt's statement and tokens, but not when it was signed."""
+    (receipt,) = read_receipts(data)
+    return {**json.loads(receipt.statement), "created": None}, receipt.tokens
 
 
 Change = Callable[[dict[str, Any], dict[str, Any]], None]
@@ -199,6 +229,25 @@ def without_one(said: dict[str, Any], tokens: dict[str, Any]) -> None:
         lists.pop()
 
 
+def swapped(said: dict[str, Any], tokens: dict[str, Any]) -> None:
+    for lists in (tokens["outputs"], tokens["logprobs"]):
+        lists.reverse()
+
+
+def logprob(at: int) -> Change:
+    """The least that a 32-bit float can be more."""
+
+    def change(said: dict[str, Any], tokens: dict[str, Any]) -> None:
+        (whole,) = struct.unpack("<i", struct.pack("<f", tokens["logprobs"][0][at]))
+        (tokens["logprobs"][0][at],) = struct.unpack("<f", struct.pack("<i", whole + 1))
+
+    return change
+
+
+def computed_with(said: dict[str, Any], tokens: dict[str, Any]) -> None:
+    said["computing"]["fingerprint"] = "0" * 64
+
+
 def prompt(said: dict[str, Any], tokens: dict[str, Any]) -> None:
     tokens["prompts"][0][-4] = 1000
 
@@ -231,6 +280,11 @@ def model(**given: Any) -> Change:
         ("greedy", ends("stop"), "output 0", "it ends for length, and the receipt says stop"),
         ("stopped", ends("length"), "output 0", "it ends for stop, and the receipt says length"),
         ("two", without_one, "tokens", "1 outputs were signed, and 2 of each prompt asked for"),
+        ("two", swapped, "output 0", "differs"),
+        ("greedy", logprob(0), "output 0", "the log-probability of token 0 differs"),
+        ("seeded", logprob(17), "output 0", "the log-probability of token 17 differs"),
+        ("tool", logprob(2), "output 0", "the log-probability of token 2 differs"),
+        ("tool", token(4), "output 0", "token 4 differs"),
         ("greedy", prompt, "output 0", "differs"),
         ("seeded", params(seed=8), "output 0", "differs"),
         ("seeded", params(temperature=0.5), "output 0", "differs"),
@@ -246,17 +300,23 @@ def model(**given: Any) -> Change:
         ("greedy", model(template="0" * 64), "template", "0000000000000000; here"),
         ("greedy", model(tokenizer="0" * 64), "tokenizer", "0000000000000000; here"),
         ("greedy", model(adapter="0" * 64), "adapter", "here none"),
+        ("greedy", model(digest="0" * 64), "model", "0000000000000000; here"),
+        ("greedy", computed_with, "arithmetic", "fingerprint 0000"),
     ],
 )  # fmt: skip
 def test_tampering_is_found_and_named(served, verifier, name, change, what, words):
     found = verifier.differing(forged(served, name, change))
     assert words in found[what], found
-    assert set(found) == {what}, "nothing else is blamed"
+    alone = {what, "output 1"} if change is swapped else {what}
+    assert set(found) == alone, "nothing else is blamed"
 
 
 def test_samples_find_it_too(served, verifier):
     found = verifier.differing(forged(served, "seeded", params(seed=8)), sample=LENGTH)
     assert f"of {LENGTH} sampled differ" in found["output 0"]
+    found = verifier.differing(forged(served, "seeded", logprob(17)), sample=LENGTH)
+    assert "of token 17 differs" in found["output 0"]
+    assert f"1 of {LENGTH} sampled differ" in found["output 0"]
 
 
 def other_class(said: dict[str, Any], tokens: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
@@ -185,7 +186,7 @@ class Signer:
         n = self._params.n
         statement = Statement(
             id=head.id,
-            created=head.created,
+            created=int(time.time()),
             penstock=__version__,
             model=self._model(computing),
             computing=_claim(computing),

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
-from collections.abc import Sequence
+from array import array
 
 import msgspec
 
-from penstock.client import EngineClient
+from penstock.client import EngineClient, SequenceDelta
 from penstock.errors import RequestFailed
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS, OpenSequence
@@ -38,22 +39,48 @@ _NUMBERS = itertools.count()
 
 class Place(msgspec.Struct, frozen=True):
     """Where an output differs. at: index of the token.  said, computed: token ids; None: the output
-    ends there.  reason: the finish reason that was computed, where only that differs."""
+    ends there.  reason: the finish reason that was computed, where only that differs.  logprob: the
+    log-probability that was computed, where the token is equal and that isn't."""
 
     at: int
     said: int | None
     computed: int | None
     reason: str | None = None
+    logprob: float | None = None
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """An output as a receipt has it. sequence: its number among the prompt's n."""
+    """An output as a receipt has it. sequence: its number among the prompt's n.  logprobs:
+    log-probabilities of its tokens; None: the receipt has none."""
 
     prompt: list[int]
     params: SamplingParams
     sequence: int
     output: list[int]
     finish_reason: str | None
+    logprobs: list[float] | None = None
+
+    @property
+    def told(self) -> SamplingParams:
+        """The parameters, with log-probabilities where there are some to compare."""
+        if self.logprobs is None:
+            return self.params
+        return msgspec.structs.replace(self.params, logprobs=0)
+
+    def difference(self, first: int, delta: SequenceDelta) -> Place | None:
+        """The first place of what is computed that the output hasn't. first: index of the delta's
+        first token. Log-probabilities are equal where the 32-bit floats are that were signed."""
+        for at, token in enumerate(delta.token_ids, start=first):
+            if at >= len(self.output):
+                return Place(at, None, token)
+            if self.output[at] != token:
+                return Place(at, self.output[at], token)
+            if self.logprobs is None:
+                continue
+            found = delta.logprobs[at - first].logprob if delta.logprobs else math.nan
+            if array("f", [found]) != array("f", self.logprobs[at : at + 1]):
+                return Place(at, token, token, logprob=found)
+        return None
 
 
 class Replay:
@@ -64,13 +91,14 @@ class Replay:
         self._terms = terms
 
     async def whole(self, claimed: Claimed) -> Place | None:
-        """Where the output first differs from what is computed; None: nowhere. All of it is, and
-        whether it ends there. Raises RequestFailed and what `submit` raises."""
-        output, params = claimed.output, claimed.params
+        """Where the output, or a log-probability that the receipt has, first differs from what is
+        computed; None: nowhere. All of it is, and whether it ends there. Raises RequestFailed and
+        what `submit` raises."""
+        output, params = claimed.output, claimed.told
         ends = claimed.finish_reason in ENDED
         if not output and not ends:
             return None
-        found: list[int] = []
+        found = 0
         reason: str | None = None
         generation = await self._client.submit(
             claimed.prompt,
@@ -86,15 +114,15 @@ class Replay:
                 for delta in deltas:
                     if delta.finish_reason == "error":
                         raise RequestFailed(delta.error or "the engine has failed")
-                    found += delta.token_ids
+                    place = claimed.difference(found, delta)
+                    found += len(delta.token_ids)
                     reason = delta.finish_reason
-                place = _first_difference(output, found)
-                if place is not None or (len(found) >= len(output) and not ends):
-                    return place
+                    if place is not None or (found >= len(output) and not ends):
+                        return place
         finally:
             generation.abort()
-        if len(found) < len(output):
-            return Place(len(found), output[len(found)], None)
+        if found < len(output):
+            return Place(found, output[found], None)
         return Place(len(output), None, None, reason) if reason != claimed.finish_reason else None
 
     async def positions(self, claimed: Claimed, count: int) -> list[Place]:
@@ -116,7 +144,7 @@ class Replay:
         # A stop string would need the text before, and ends nothing that goes on. Nothing after
         # this token is wanted, so nothing is drafted either.
         params = msgspec.structs.replace(
-            claimed.params,
+            claimed.told,
             stop=None,
             max_tokens=at + 1,
             min_tokens=min(claimed.params.min_tokens, at + 1),
@@ -134,8 +162,7 @@ class Replay:
                     if delta.finish_reason == "error":
                         raise RequestFailed(delta.error or "the engine has failed")
                     if delta.token_ids:
-                        computed = delta.token_ids[0]
-                        return None if computed == said else Place(at, said, computed)
+                        return claimed.difference(at, delta)
         finally:
             generation.abort()
         return Place(at, said, None)
@@ -158,13 +185,3 @@ class Replay:
         if len(found) != len(claimed.output):
             raise RequestFailed("the engine gave no log-probabilities of the output")
         return found
-
-
-def _first_difference(said: Sequence[int], computed: Sequence[int]) -> Place | None:
-    """The first place of what is computed that the output hasn't."""
-    for at, token in enumerate(computed):
-        if at >= len(said):
-            return Place(at, None, token)
-        if said[at] != token:
-            return Place(at, said[at], token)
-    return None

@@ -87,7 +87,7 @@ class OutputClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is signed. id: of the reply.  created: Unix time, seconds.  penstock: the version.
+    """What is signed. id: of the reply.  created: when, Unix time, seconds.  penstock: the version.
     params: SamplingParams, but for what each prompt has."""
 
     receipt: Literal[1] = 1

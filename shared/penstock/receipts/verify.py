@@ -16,10 +16,10 @@ from penstock.config.settings import BIT_SETTINGS
 from penstock.errors import InvalidRequest
 from penstock.llm.asynchronous import AsyncLLM
 from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.to_frontend import Status
 from penstock.receipts.replay import QUICKLY, Claimed, Place, Replay
 from penstock.receipts.signing import public_key, signature_fits
 from penstock.receipts.statement import (
-    ComputingClaim,
     ModelClaim,
     OutputClaim,
     PromptClaim,
@@ -141,14 +141,12 @@ class SignedReceipt:
                 sequence=each.sequence,
                 output=ids,
                 finish_reason=each.finish_reason,
+                logprobs=None if tokens.logprobs is None else tokens.logprobs[index],
             )
-            for each, ids in zip(self.statement.outputs, tokens.outputs, strict=True)
+            for index, (each, ids) in enumerate(
+                zip(self.statement.outputs, tokens.outputs, strict=True)
+            )
         ]
-
-    def logprobs(self, output: int) -> list[float] | None:
-        """Log-probabilities of an output's tokens; None where the receipt has none."""
-        tokens = self._receipt.tokens
-        return None if tokens is None or tokens.logprobs is None else tokens.logprobs[output]
 
     def settings(self) -> dict[str, Any]:
         """Settings for an engine that is to compute the same. Raises InvalidRequest for some that
@@ -199,14 +197,14 @@ class ModelHere:
 
     async def checks(self, receipt: SignedReceipt, sample: int | None) -> list[Check]:
         """sample: positions of each output that are computed; None: all of it is."""
-        found = [*self._model(receipt.statement.model)]
         version = receipt.statement.penstock
+        found = [*self._model(receipt.statement.model, whole=version == __version__)]
         if version != __version__:
             told = (
                 f"computed by Penstock {version}; this is {__version__}, which may compute others"
             )
             found.append(Check("version", "untold", told))
-        here = self._computing(receipt.statement.computing, await self._arithmetic())
+        here = self._computing(receipt.statement, await self._status())
         found.append(here)
         if any(check.what == "tokenizer" and check.standing == "differs" for check in found):
             return found  # Its ids mean something else.
@@ -217,8 +215,7 @@ class ModelHere:
             elif here.standing == "equal":
                 found.append(await self._same_class(f"output {index}", claimed, sample))
             else:
-                logprobs = receipt.logprobs(index)
-                found.append(await self._other_class(f"output {index}", claimed, logprobs))
+                found.append(await self._other_class(f"output {index}", claimed))
         return found
 
     def _unknown(self, claimed: Claimed) -> str:
@@ -230,8 +227,12 @@ class ModelHere:
                 return f"token {at} of its {what} is {ids[at]}; the model has 0 to {most - 1}"
         return ""
 
-    def _model(self, claim: ModelClaim) -> Iterator[Check]:
+    def _model(self, claim: ModelClaim, *, whole: bool) -> Iterator[Check]:
+        """whole: its digest, too, in which every version has what it reads of a model."""
         welcome = self._llm.welcome
+        if whole and claim.digest != welcome.digest:
+            told = f"{claim.digest[:16]}; here {welcome.digest[:16]}"
+            yield Check("model", "differs", told)
         for what, said, here in (
             ("tokenizer", claim.tokenizer, welcome.tokenizer_sha256),
             ("template", claim.template, welcome.template_sha256),
@@ -251,15 +252,19 @@ class ModelHere:
         other = [name for name, digest in claim.weights.items() if digest not in ours]
         yield Check("weights", "differs", f"other contents: {', '.join(other) or 'fewer files'}")
 
-    async def _arithmetic(self) -> tuple[str, ...]:
+    async def _status(self) -> Status | None:
         """How the engine here computes: it says so soon after it has started, but on a busy machine
         a receipt may be read sooner."""
-        status = await self._llm.client.status_when(lambda told: bool(told.arithmetic), REPORTED_IN)
-        return () if status is None else status.arithmetic
+        return await self._llm.client.status_when(lambda told: bool(told.arithmetic), REPORTED_IN)
 
-    @staticmethod
-    def _computing(claim: ComputingClaim, here: tuple[str, ...]) -> Check:
+    def _computing(self, statement: Statement, status: Status | None) -> Check:
+        claim, here = statement.computing, () if status is None else status.arithmetic
         if here and claim.arithmetic == list(here):
+            same = statement.model.digest == self._llm.welcome.digest
+            own = None if status is None else status.fingerprint
+            if same and claim.fingerprint not in (None, own):
+                told = f"fingerprint {claim.fingerprint}; these have {own}"
+                return Check("arithmetic", "differs", told)
             return Check("arithmetic", "equal", "; ".join(here))
         return Check(
             "arithmetic",
@@ -273,12 +278,14 @@ class ModelHere:
             places = await self._replay.positions(claimed, sample)
             count = min(sample, len(claimed.output))
             if not places:
-                return Check(what, "equal", f"{count} of {len(claimed.output)} tokens sampled")
+                told = f"{count} of {len(claimed.output)} tokens sampled{_compared(claimed)}"
+                return Check(what, "equal", told)
             found = await self._told(places[0], claimed)
             return Check(what, "differs", f"{found}; {len(places)} of {count} sampled differ")
         place = await self._replay.whole(claimed)
         if place is None:
-            return Check(what, "equal", f"all {len(claimed.output)} tokens computed again")
+            told = f"all {len(claimed.output)} tokens computed again{_compared(claimed)}"
+            return Check(what, "equal", told)
         others = await self._replay.positions(claimed, LOOKED_AT)
         count = min(LOOKED_AT, len(claimed.output))
         found = await self._told(place, claimed)
@@ -288,6 +295,12 @@ class ModelHere:
         """A difference in words."""
         if place.reason is not None:
             return f"it ends for {place.reason}, and the receipt says {claimed.finish_reason}"
+        if place.logprob is not None:
+            signed = (claimed.logprobs or [])[place.at]
+            return (
+                f"the log-probability of token {place.at} differs: the receipt has {signed!r},"
+                f" computed is {place.logprob!r}"
+            )
         said, computed = self._named(place.said), self._named(place.computed)
         words = f"token {place.at} differs: the receipt has {said}, computed is {computed}"
         if place.said is None or place.at >= len(claimed.output):
@@ -301,7 +314,8 @@ class ModelHere:
             return "the end"
         return f"{token} {self._llm.text.tokenizer.token_text(token)!r}"
 
-    async def _other_class(self, what: str, claimed: Claimed, told: list[float] | None) -> Check:
+    async def _other_class(self, what: str, claimed: Claimed) -> Check:
+        told = claimed.logprobs
         if not claimed.output:
             return Check(what, "untold", "no tokens")
         here = await self._replay.logprobs(claimed)
@@ -320,6 +334,10 @@ class ModelHere:
         if not gaps[worst] <= BOUND:
             return Check(what, "differs", f"{words}; the bound is {BOUND:g}")
         return Check(what, "untold", f"{words}, within the bound of {BOUND:g}")
+
+
+def _compared(claimed: Claimed) -> str:
+    return "" if claimed.logprobs is None else ", with their log-probabilities"
 
 
 def _gaps(here: Sequence[TokenLogprobs], told: list[float] | None) -> list[float]:

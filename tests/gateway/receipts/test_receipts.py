@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from penstock.receipts.signing import SigningKey
 from penstock.receipts.statement import Statement, ids_digest, read_receipts, read_statement
 from penstock.receipts.verify import SignedReceipt
 from penstock_gateway.batches.in_process import OwnAnswer, result_line
+from penstock_gateway.generate.replay import Origin
 from penstock_gateway.receipts.batch import BatchSigner
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.live_gateway import LiveGateway
@@ -74,11 +76,14 @@ def gateway(tmp_path: Path):
         yield one
 
 
-def ask(gateway: LiveGateway, path: str, wish: str | None, **fields: Any) -> tuple[str, bytes]:
-    """(head, body)."""
+def ask(
+    gateway: LiveGateway, path: str, wish: str | None, last: str | None = None, **fields: Any
+) -> tuple[str, bytes]:
+    """(head, body). last: the event's id from which a stream goes on."""
     with gateway.connect() as connection:
         body = json.dumps({**PATHS.get(path, {}), **fields}).encode()
         asks = () if wish is None else (f"x-penstock-receipt: {wish}",)
+        asks += () if last is None else (f"last-event-id: {last}",)
         connection.post(path, body, "connection: close", *asks)
         head, _, data = connection.read_all().partition(b"\r\n\r\n")
         return head.decode().lower(), data
@@ -148,6 +153,19 @@ def test_responses_and_messages_bring_theirs(gateway, path, stream, asked):
         ]
 
 
+def test_the_time_is_when_it_was_signed(gateway):
+    """Not what an event's id says, which is no secret and may be anybody's work."""
+    resumable = {"stream": True, "stream_options": {"resumable": True}}
+    _, data = ask(gateway, "/v1/completions", "1", **resumable)
+    (id, *_) = re.findall(rb"id: (\S+)\.", data)
+    origin = Origin.read(id.decode())
+    forged = f"{origin._replace(created=1).written()}.0"
+    before = int(time.time())
+    _, data = ask(gateway, "/v1/completions", "1", last=forged, **resumable)
+    assert b'"created":1,' in data
+    assert before <= of(data)[1].created <= int(time.time())
+
+
 def test_a_seed_that_nobody_gave_is_drawn_and_told(gateway):
     _, data = ask(gateway, "/v1/completions", "1", prompt=["x", "y"])
     seeds = [params.seed for _, params, _ in gateway.engine.submitted]
@@ -173,7 +191,7 @@ def test_the_digests_alone(gateway):
 def test_log_probabilities_are_signed_and_not_shown_otherwise(gateway, stream):
     _, data = ask(gateway, "/v1/completions", "logprobs", stream=stream)
     signed, said = of(data)
-    assert signed.logprobs(0) == [-0.25, -0.25]
+    assert signed.claims()[0].logprobs == [-0.25, -0.25]
     assert said.outputs[0].logprobs_sha256 is not None
     assert b"-0.25" not in data.partition(b'"penstock_receipt"')[0]
 
