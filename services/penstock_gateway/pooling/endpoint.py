@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from penstock.client.computing import fingerprint_of_parts
 from penstock.client.late_interaction import Role
 from penstock.client.pool_request import check_input, pooling_model
 from penstock.client.pooling_inputs import (
@@ -200,8 +201,12 @@ class Call:
     async def _together(
         self, works: Sequence[Callable[[str], Awaitable[PoolResult]]]
     ) -> list[PoolResult]:
-        """Results of all, in order, each under a name of its own. No more are under way at once
-        than keep the steps full, so that a long list finds room."""
+        """Results of all, in order, each under a name of its own and computed alike, as what the
+        request makes after them is. No more are under way at once than keep the steps full, so that
+        a long list finds room."""
+        if len(works) > 1 and self._terms.fingerprint is None:
+            held = await fingerprint_of_parts(self._client, [], self._terms)
+            self._terms = msgspec.structs.replace(self._terms, fingerprint=held)
         limits = self.engine.welcome.limits
         window = asyncio.Semaphore(
             max(1, min(limits.max_waiting_requests, 2 * limits.max_num_seqs))

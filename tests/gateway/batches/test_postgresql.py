@@ -266,6 +266,7 @@ async def test_a_database_of_the_first_layout_is_brought_up(url: str, tmp_path: 
 
     def older(connection: Connection) -> None:
         connection.execute(text("ALTER TABLE penstock_responses DROP COLUMN bytes"))
+        connection.execute(text("ALTER TABLE penstock_background DROP COLUMN origin"))
         connection.execute(text("UPDATE penstock_layout SET version = 1"))
 
     database.transaction(older)
@@ -275,7 +276,7 @@ async def test_a_database_of_the_first_layout_is_brought_up(url: str, tmp_path: 
     for each in both:
         found = each.transaction(
             lambda connection: connection.execute(
-                text("SELECT bytes FROM penstock_responses")
+                text("SELECT bytes, origin FROM penstock_responses, penstock_background")
             ).all()
         )
         assert found == []

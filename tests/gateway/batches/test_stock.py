@@ -151,6 +151,7 @@ async def test_a_database_of_the_first_layout_is_brought_up(
     settings = gateway.store.settings
     with sqlite3.connect(tmp_path / "data" / "penstock.db") as old:
         old.execute("ALTER TABLE penstock_responses DROP COLUMN bytes")
+        old.execute("ALTER TABLE penstock_background DROP COLUMN origin")
         old.execute("UPDATE penstock_layout SET version = 1")
     for _ in range(2):
         store = Store(settings, str(tmp_path / "data"))
@@ -160,5 +161,7 @@ async def test_a_database_of_the_first_layout_is_brought_up(
             await store.stock.look()
             assert store.stock.latest is not None
             assert store.stock.latest.response_bytes == 4
+            assert store.background is not None
+            assert await store.background.claim("a runner", []) is None
         finally:
             store.close()

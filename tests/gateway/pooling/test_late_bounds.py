@@ -3,7 +3,7 @@ is refused."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,27 @@ def test_groups_are_all_pairs_in_order_and_as_large_as_fits(
     assert all(len(group) == 1 or numbers(group) <= most for group in groups)
     for group, following in pairwise(groups):
         assert numbers([*group, following[0]]) > most
+
+
+async def test_all_texts_of_a_request_are_computed_alike(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores of two kinds could not be compared. The engine core that has least to do is another
+    one at each look."""
+    looks, held = count(), []
+    pool = PoolingEngine.pool
+
+    async def watched(self: PoolingEngine, *given: Any, **more: Any) -> PoolResult:
+        held.append(more["terms"].fingerprint)
+        return await pool(self, *given, **more)
+
+    monkeypatch.setattr(PoolingEngine, "pool", watched)
+    monkeypatch.setattr(PoolingEngine, "fingerprint_for", lambda *_: f"of look {next(looks)}")
+    monkeypatch.setattr(score, "MAX_NUMBERS", 300)
+    async with pooling_gateway(model, tmp_path) as client:
+        reply = await client.post("/score", json={"text_1": "w50 w51", "text_2": DOCUMENTS})
+    assert reply.status_code == 200, reply.text
+    assert held == ["of look 0"] * (1 + len(DOCUMENTS))
 
 
 async def test_few_vectors_are_in_memory_and_scores_stay_the_same(
