@@ -1,4 +1,5 @@
-"""Streams of responses and messages, whose events have names, go on from any of them."""
+"""Streams of responses and messages, whose events have names, go on from any of them; those of chat
+and completions from any number of tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +16,18 @@ import pytest
 from penstock import resumed_events
 from penstock.cli.http_client import LAST_EVENTS
 from testing.serving import Server, wait_until
-from tests.system.test_resumed_streams import ASKED, PATIENCE, RESUMABLE, Event, ask
+from tests.system.test_resumed_streams import (
+    ASKED,
+    BODIES,
+    COMPLETIONS,
+    LONG,
+    PATIENCE,
+    RESUMABLE,
+    Event,
+    ask,
+    events_of,
+    gained,
+)
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -143,3 +155,50 @@ def test_what_may_change_meanwhile_is_not_gone_on_with(server: Server) -> None:
     reply = ask(server, RESPONSES, body)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == "stream_options.resumable"
+
+
+CHARACTERS = {"structured_outputs": {"regex": "(é|👋|語|\U0001f469\u200d\U0001f680){8}"}}
+COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "a call of a tool": BODIES["a call of a tool"],
+    "stop strings": (
+        COMPLETIONS,
+        {"prompt": "One two", "stop": ["nd then", "e q", "zz"], "temperature": 0.8, **LONG},
+    ),
+    "characters of several tokens": (
+        COMPLETIONS,
+        {"prompt": "One two", "max_tokens": 120, "temperature": 1.5, "logprobs": 0, **CHARACTERS},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_it_goes_on_from_any_number_of_tokens(server: Server, name: str) -> None:
+    """Whoever writes ids of their own gets ends of the same answer: also within a character, a
+    tool's name, or what may become a stop string."""
+    path, body = COUNTED[name]
+    body = {"model": server.model, "seed": 5, **body, **RESUMABLE}
+    events = events_of(ask(server, path, body))
+    whole, last = gained(events), str(events[-1].id)
+    origin, _, count = last.partition(".")
+    most = int(count.rstrip("e"))
+    texts = [place for place in whole if place.endswith((".text", ".content", ".arguments"))]
+    assert texts
+    assert most > 5
+    left = dict.fromkeys(texts, -1)
+    for tokens in range(most - 1, -1, -1):
+        rest = gained(events_of(ask(server, path, body, f"{origin}.{tokens}")))
+        assert rest["id"] == whole["id"]
+        for place in texts:
+            found = rest.get(place) or ""
+            assert whole[place].endswith(found)
+            assert "\ufffd" not in found
+            assert len(found) >= left[place]
+            left[place] = len(found)
+    assert left == {place: len(whole[place]) for place in texts}
+    reply = ask(server, path, body, f"{origin}.{most + 1}")
+    assert reply.status_code == 400
+    assert f"no more than {most} tokens" in reply.json()["error"]["message"]
+    for ended in (2, most + 1, 999_999_999):
+        reply = ask(server, path, body, f"{origin}.{ended}e")
+        assert reply.status_code == 400
+        assert f"ends after {most} tokens, not after {ended}" in reply.json()["error"]["message"]

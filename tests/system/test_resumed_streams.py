@@ -147,48 +147,6 @@ def test_it_goes_on_from_every_event(server: Server, name: str) -> None:
         assert gained([*had, *rest]) == whole
 
 
-CHARACTERS = {"structured_outputs": {"regex": "(é|👋|語|\U0001f469\u200d\U0001f680){8}"}}
-COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
-    "a call of a tool": BODIES["a call of a tool"],
-    "a stop string": BODIES["a stop string"],
-    "characters of several tokens": (
-        COMPLETIONS,
-        {"prompt": "One two", "max_tokens": 60, "temperature": 1.5, "logprobs": 0, **CHARACTERS},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", COUNTED)
-def test_it_goes_on_from_any_number_of_tokens(server: Server, name: str) -> None:
-    """Whoever writes ids of their own gets ends of the same answer: also within a character, a
-    tool's name, or what may become a stop string."""
-    path, body = COUNTED[name]
-    body = {"model": server.model, "seed": 5, **body, **RESUMABLE}
-    events = events_of(ask(server, path, body))
-    whole, last = gained(events), str(events[-1].id)
-    origin, _, count = last.partition(".")
-    most = int(count.rstrip("e"))
-    texts = [place for place in whole if place.endswith((".text", ".content", ".arguments"))]
-    assert texts
-    assert most > 5
-    left = dict.fromkeys(texts, -1)
-    for tokens in range(most, -1, -1):
-        rest = gained(events_of(ask(server, path, body, f"{origin}.{tokens}")))
-        assert rest["id"] == whole["id"]
-        for place in texts:
-            found = rest.get(place) or ""
-            assert whole[place].endswith(found)
-            assert "\ufffd" not in found
-            assert len(found) >= left[place]
-            left[place] = len(found)
-    assert left == {place: len(whole[place]) for place in texts}
-    reply = ask(server, path, body, f"{origin}.{most + 1}")
-    assert reply.status_code == 400
-    assert f"no more than {most} tokens" in reply.json()["error"]["message"]
-    # Who says that it has ended has all of it.
-    assert "error" not in ask(server, path, body, f"{origin}.2e").text
-
-
 def test_the_rest_goes_on_from_its_own_events(server: Server) -> None:
     """A stream may break more than once."""
     path, body = BODIES["three choices"]

@@ -17,7 +17,6 @@ from starlette.types import ASGIApp
 
 from penstock.process import logs
 from penstock_gateway.batches.in_process import OwnAnswer, ask
-from penstock_gateway.generate.replay import beginning_of
 from penstock_gateway.keys.ring import Caller
 from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.memory import (
@@ -154,7 +153,7 @@ class BackgroundRunner:
             return answer, bytes(answer.body)
         told = AnswerSoFar()
         showing = asyncio.create_task(self._show(work, told))
-        last = beginning_of(work.origin) if work.origin else None
+        last = f"{work.origin}.0" if work.origin else None
         try:
             answer = await ask(self._app, URL, body, caller, told.take, last_event_id=last)
         finally:

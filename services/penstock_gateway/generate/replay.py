@@ -379,17 +379,15 @@ class ResumableReply:
                 self._reply.renumber(self._number)
 
     async def _tell(self, choice: int, replayed: SequenceDelta) -> None:
-        if replayed.finish_reason is not None and not self._known[choice].ended:
-            raise _wrong(f"the answer has no more than {len(replayed.token_ids)} tokens")
+        known, found = self._known[choice], len(replayed.token_ids)
+        if replayed.finish_reason is not None and not known.ended:
+            raise _wrong(f"the answer has no more than {found} tokens")
+        if known.ended and known.tokens != found:  # Usage would be what the client says.
+            raise _wrong(f"the answer ends after {found} tokens, not after {known.tokens}")
         pace = Pace()
         for part in parts_of(replayed):
             self._reply.delta(bytearray(), choice, part, UNSET)
             await pace.rest()
-
-
-def beginning_of(origin: str) -> str:
-    """The id of an event before the first of an answer with one choice. origin: as ids have it."""
-    return f"{origin}.0"
 
 
 def _digest_of_body(kind: str, tenant: str, said: bytes) -> bytes:
