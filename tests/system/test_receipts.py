@@ -317,6 +317,9 @@ def test_samples_find_it_too(served, verifier):
     found = verifier.differing(forged(served, "seeded", logprob(17)), sample=LENGTH)
     assert "of token 17 differs" in found["output 0"]
     assert f"1 of {LENGTH} sampled differ" in found["output 0"]
+    # Behind a token that its grammar forbids, nothing can be sampled.
+    found = verifier.differing(forged(served, "tool", token(4)), sample=LENGTH)
+    assert "token 4 differs" in found["output 0"]
 
 
 def other_class(said: dict[str, Any], tokens: dict[str, Any]) -> None:

@@ -40,13 +40,15 @@ _NUMBERS = itertools.count()
 class Place(msgspec.Struct, frozen=True):
     """Where an output differs. at: index of the token.  said, computed: token ids; None: the output
     ends there.  reason: the finish reason that was computed, where only that differs.  logprob: the
-    log-probability that was computed, where the token is equal and that isn't."""
+    log-probability that was computed, where the token is equal and that isn't.  broken: what the
+    grammar has against the tokens before it."""
 
     at: int
     said: int | None
     computed: int | None
     reason: str | None = None
     logprob: float | None = None
+    broken: str = ""
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +162,10 @@ class Replay:
             async for deltas in generation:
                 for delta in deltas:
                     if delta.finish_reason == "error":
-                        raise RequestFailed(delta.error or "the engine has failed")
+                        error = delta.error or "the engine has failed"
+                        if claimed.params.structured_outputs is not None:
+                            return Place(at, said, None, broken=error)
+                        raise RequestFailed(error)
                     if delta.token_ids:
                         return claimed.difference(at, delta)
         finally:

@@ -295,6 +295,8 @@ class ModelHere:
         """A difference in words."""
         if place.reason is not None:
             return f"it ends for {place.reason}, and the receipt says {claimed.finish_reason}"
+        if place.broken:
+            return f"token {place.at} can't stand behind those before it: {place.broken}"
         if place.logprob is not None:
             signed = (claimed.logprobs or [])[place.at]
             return (
