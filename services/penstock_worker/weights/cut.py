@@ -16,6 +16,7 @@ _LAYER = re.compile(r"layers\.(\d+)\.")
 _RECURRENT = re.compile(r"layers\.(\d+)\.recurrent\.(\w+)")
 _ADDED_ONCE = ("o_proj.bias", "down_proj.bias", "out_proj.bias")
 """Biases of sums over ranks, which the first rank adds."""
+_HEAD_BIAS = "lm_head.bias"
 
 
 class Cut:
@@ -33,6 +34,7 @@ class Cut:
             both = _scaled(shard.heads, latent.plain + latent.value)
         self._rows = {
             "q_proj": queries,
+            "output_gate_proj": queries,
             "k_proj": keys,
             "v_proj": keys,
             "kv_b_proj": both,
@@ -70,6 +72,8 @@ class Cut:
             return tuple(part)
         module, _, kind = name.rpartition(".")
         module = module.rpartition(".")[2]
+        if name == _HEAD_BIAS:
+            return tuple(part)  # added to the logits of all ranks together
         if module in self._rows:
             part[0] = self._rows[module]
         elif module in ("gate_proj", "up_proj"):  # Each expert's inner dimension is cut, too.
