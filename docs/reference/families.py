@@ -73,6 +73,14 @@ FROM_MEMORY = {
     "mamba",
     "mamba2",
     "olmo_hybrid",
+    "granitemoe_swa",
+    "hyperclovax",
+    "jais2",
+    "nanochat",
+    "olmo",
+    "phi",
+    "vaultgemma",
+    "youtu",
 }
 """Families of which no release's config.json could be had; settings were written from memory."""
 GGUF_OF = {"gemma4_unified": "gemma4"}

@@ -12,16 +12,17 @@ from penstock.model.mechanisms import mechanisms
 from penstock.prepare.hub_config import read_config
 from tests.shared.dense_configs import DENSE, GEMMA4
 from tests.shared.expert_configs import EXPERTS
+from tests.shared.text_family_configs import TEXT_FAMILIES
 
 USUAL = {"torch_dtype": "bfloat16", "transformers_version": "4.46.0", "use_cache": True}
-CONFIGS: dict[str, dict[str, Any]] = EXPERTS | DENSE
+CONFIGS: dict[str, dict[str, Any]] = EXPERTS | DENSE | TEXT_FAMILIES
 
 
 @pytest.mark.parametrize("model", CONFIGS)
 def test_it_is_read(model: str) -> None:
     config = read_config(Fields(USUAL | CONFIGS[model], model))
     assert len(config.layers) in (1, config.num_layers)
-    assert mechanisms(config) or model == "qwen2.5"
+    assert mechanisms(config) or model in ("qwen2.5", "helium-1-preview-2b")
 
 
 def test_whispers_decoder_stands_behind_half_a_minute_of_sound() -> None:

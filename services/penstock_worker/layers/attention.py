@@ -16,6 +16,8 @@ from penstock_worker.quantisation.interface import Product
 
 QUERIES_AND_GATES = "q_and_gate_proj"
 """Gives all heads' queries, then all heads' gates of the result."""
+GATES = "output_gate_proj"
+"""Gives the gates alone, where they have a matrix of their own (AttentionSpec.gate_apart)."""
 HEAD_GATES = "head_gates"
 """Gives a gate of the result for each head."""
 
@@ -98,11 +100,13 @@ class SelfAttention:
             stored = []
         if spec.values_of_keys:
             stored = stored[:1]
-        first = (f"{prefix}.q_proj", queries)
-        if spec.output_gate:
-            first = (f"{prefix}.{QUERIES_AND_GATES}", 2 * queries)
+        first = [(f"{prefix}.q_proj", queries)]
+        if spec.gate_apart:
+            first.append((f"{prefix}.{GATES}", queries))
+        elif spec.output_gate:
+            first = [(f"{prefix}.{QUERIES_AND_GATES}", 2 * queries)]
         qkv = parts.product(
-            [first, *((f"{prefix}.{name}", keys) for name in stored)],
+            [*first, *((f"{prefix}.{name}", keys) for name in stored)],
             config.attention_inputs,
             bias=spec.qkv_bias,
         )

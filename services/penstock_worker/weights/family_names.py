@@ -30,6 +30,7 @@ _NAME = re.compile(
 )
 CORRECTION = ".router.correction"
 LOGARITHMS = ".recurrent.A_log"
+INPUT_NORM, SECOND_NORM = "input_layernorm", "post_attention_layernorm"
 _EXPERT = re.compile(r"(?<=experts\.)\d+(?=\.)")
 
 
@@ -94,6 +95,8 @@ def by_our_names(
     add_zero_biases(found, names.zero_biases)
     if names.unit_norms:
         add_unit_norms(found, config)
+    if names.unit_norms == "all":
+        add_units(found, config)
     for name in found.keys() & {f"{module}.weight" for module in names.unit_rows}:
         found[name] = with_unit_rows(found[name])
     return found
@@ -226,6 +229,11 @@ def _ordered(
     layer: LayerSpec,
 ) -> StoredTensor:
     sections = any(rope.sections for rope in config.ropes)
+    if names.halves_swapped:
+        heads = _rotating_heads(module, config, layer)
+        return (
+            stored if heads is None else replace(stored, rearrange=partial(_swapped, heads=heads))
+        )
     if not names.pairs_adjacent or (names.pairs_adjacent == "without sections" and sections):
         return stored
     if config.latent is not None:
@@ -279,6 +287,11 @@ def _halves_apart(rows: Tensor, heads: int, dims: int) -> Tensor:
     if dims == by_head.shape[1]:
         return turning.reshape(rows.shape)
     return torch.cat((turning, by_head[:, dims:]), 1).reshape(rows.shape)
+
+
+def _swapped(rows: Tensor, heads: int) -> Tensor:
+    """Puts the second half of each head's rows in front of the first; [heads * head_dim, ...]."""
+    return rows.unflatten(0, (heads, 2, -1)).flip(1).reshape(rows.shape)
 
 
 def _last_halves_apart(rows: Tensor, heads: int, dims: int) -> Tensor:
@@ -365,13 +378,25 @@ def add_unit_norms(tensors: dict[str, StoredTensor], config: ModelConfig) -> Non
     """Adds weights of ones, by our names, to the layers that normalise each head and have none.
     Modifies `tensors`."""
     for number in range(config.num_layers):
-        if config.layer(number).attention.norm != "head":
-            continue
-        size = config.kv_heads(number).size
-        ones = np.ones(size, np.float32).view(np.uint8)
-        for which in "qk":
-            name = f"layers.{number}.self_attn.{which}_norm.weight"
-            tensors.setdefault(name, StoredTensor(name, (size,), F32.name, ones))
+        if config.layer(number).attention.norm == "head":
+            for which in "qk":
+                name = f"layers.{number}.self_attn.{which}_norm.weight"
+                _add_ones(tensors, name, config.kv_heads(number).size)
+
+
+def add_units(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:
+    """Adds weights of ones, by our names, to the norms of residuals and embeddings, of a family
+    whose norms have none. Modifies `tensors`."""
+    names = ["norm"] + ["embedding_norm"] * config.embedding_norm
+    for number in range(config.num_layers):
+        names += [f"layers.{number}.{each}" for each in (INPUT_NORM, SECOND_NORM)]
+    for name in names:
+        _add_ones(tensors, f"{name}.weight", config.hidden_size)
+
+
+def _add_ones(tensors: dict[str, StoredTensor], name: str, size: int) -> None:
+    ones = np.ones(size, np.float32).view(np.uint8)
+    tensors.setdefault(name, StoredTensor(name, (size,), F32.name, ones))
 
 
 # Biases of zeros, where some of the modules that share a product have none.

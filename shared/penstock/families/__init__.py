@@ -1,12 +1,13 @@
 """The families of models that are served. A new one needs its line here."""
 
+from penstock.families.afmoe import AFMOE
 from penstock.families.baichuan import BAICHUAN, BAICHUAN2
 from penstock.families.bailing import BAILING_MOE, BAILING_MOE_V2
 from penstock.families.bert import BERT, DISTILBERT, MPNET, ROBERTA
 from penstock.families.clip import CLIP, SIGLIP
-from penstock.families.cohere import COHERE, COHERE2
+from penstock.families.cohere import COHERE, COHERE2, COHERE2_MOE
 from penstock.families.decilm import DECILM
-from penstock.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from penstock.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, YOUTU
 from penstock.families.deepseek_v4 import DEEPSEEK_V4
 from penstock.families.deepseek_v32 import DEEPSEEK_V32, GLM_MOE_DSA
 from penstock.families.dots1 import DOTS1
@@ -14,7 +15,7 @@ from penstock.families.ernie4_5_moe import ERNIE4_5_MOE
 from penstock.families.exaone4 import EXAONE3, EXAONE4, EXAONE_MOE
 from penstock.families.falcon_h1 import FALCON_H1
 from penstock.families.family import EncoderFamily, Family
-from penstock.families.gemma2 import GEMMA, GEMMA2
+from penstock.families.gemma2 import GEMMA, GEMMA2, VAULT_GEMMA
 from penstock.families.gemma3 import EMBEDDING_GEMMA, GEMMA3
 from penstock.families.gemma3n import GEMMA3N
 from penstock.families.gemma4 import GEMMA4
@@ -22,14 +23,16 @@ from penstock.families.gemma4_unified import GEMMA4_UNIFIED
 from penstock.families.glm4 import CHATGLM, GLM, GLM4, GLM4_MOE, SOLAR_OPEN
 from penstock.families.gpt_oss import GPT_OSS
 from penstock.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE, GRANITE_MOE_SHARED
+from penstock.families.granite_relatives import GRANITE_MOE_SWA, GRANITE_SWA, HYPERCLOVAX
 from penstock.families.gte import GTE
 from penstock.families.hy_v3 import HY_V3
 from penstock.families.internlm import INTERNLM2, INTERNLM3
 from penstock.families.jamba import JAMBA
 from penstock.families.jina_v3 import JINA_EMBEDDINGS_V3
 from penstock.families.kimi_linear import KIMI_LINEAR
+from penstock.families.layer_norm_relatives import JAIS2, NANOCHAT, OLMO, PHI
 from penstock.families.lfm2 import LFM2, LFM2_MOE
-from penstock.families.llama import LLAMA
+from penstock.families.llama import HELIUM, LLAMA
 from penstock.families.llama4 import LLAMA4
 from penstock.families.llama_relatives import (
     ARCEE,
@@ -56,7 +59,7 @@ from penstock.families.olmo_hybrid import OLMO_HYBRID
 from penstock.families.phimoe import PHIMOE
 from penstock.families.qwen import QWEN
 from penstock.families.qwen2 import MIMO, QWEN2, QWEN2_MOE
-from penstock.families.qwen3 import QWEN3, QWEN3_MOE
+from penstock.families.qwen3 import MELLUM, QWEN3, QWEN3_MOE
 from penstock.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from penstock.families.step3p5 import STEP3P5
 from penstock.families.whisper import WHISPER
@@ -78,13 +81,16 @@ FAMILIES: dict[str, Family] = {
         QWEN3_5_MOE,
         GEMMA,
         GEMMA2,
+        VAULT_GEMMA,
         GEMMA3,
         GEMMA3N,
         GEMMA4,
         GEMMA4_UNIFIED,
+        PHI,
         PHI3,
         PHIMOE,
         SMOLLM3,
+        OLMO,
         OLMO2,
         OLMO3,
         OLMOE,
@@ -92,6 +98,9 @@ FAMILIES: dict[str, Family] = {
         GRANITE_MOE,
         GRANITE_MOE_SHARED,
         GRANITE_HYBRID,
+        GRANITE_SWA,
+        GRANITE_MOE_SWA,
+        HYPERCLOVAX,
         CHATGLM,
         GLM,
         GLM4,
@@ -100,11 +109,13 @@ FAMILIES: dict[str, Family] = {
         DEEPSEEK_V2,
         DEEPSEEK_V3,
         GLM4_MOE_LITE,
+        YOUTU,
         DEEPSEEK_V32,
         GLM_MOE_DSA,
         DEEPSEEK_V4,
         COHERE,
         COHERE2,
+        COHERE2_MOE,
         NEMOTRON,
         NEMOTRON_H,
         STARCODER2,
@@ -131,6 +142,11 @@ FAMILIES: dict[str, Family] = {
         MINICPM,
         MINICPM3,
         ARCEE,
+        AFMOE,
+        MELLUM,
+        JAIS2,
+        NANOCHAT,
+        HELIUM,
         MINIMAX_M2,
         MINIMAX_M3,
         LFM2,

@@ -1,7 +1,8 @@
 """DeepSeek V2, V3 and R1, Kimi K2 and GLM-4.7-Flash: attention over latents, and experts chosen
-from the best groups, beside some that every token has.
+from the best groups, beside some that every token has. Youtu-LLM: such attention, without experts.
 
-Source: DeepSeek-AI, "DeepSeek-V2", 2024, and "DeepSeek-V3 technical report", 2024.
+Sources: DeepSeek-AI, "DeepSeek-V2", 2024, and "DeepSeek-V3 technical report", 2024; Tencent Youtu
+Lab, "Youtu-LLM", 2025.
 """
 
 from __future__ import annotations
@@ -69,6 +70,18 @@ def _hub_glm(fields: Fields) -> ModelConfig:
     return latent_model(fields, "glm4_moe_lite", experts, dense=dense_layers(fields, 1), eps=1e-5)
 
 
+def _hub_youtu(fields: Fields) -> ModelConfig:
+    fields.ignore("embedding_initializer_range")  # of training
+    fields = fields.completed(
+        kv_lora_rank=512,
+        qk_rope_head_dim=64,
+        qk_nope_head_dim=128,
+        v_head_dim=128,
+        tie_word_embeddings=True,
+    )
+    return latent_model(fields, "youtu", None, dense=0)
+
+
 def dense_layers(fields: Fields, default: int) -> int:
     """Reads how many layers, the first ones, have no experts. Raises UnsupportedModel."""
     dense, key = fields.integer("first_k_dense_replace", default), "mlp_layer_types"
@@ -121,13 +134,14 @@ def one_of(fields: Fields, key: str, found: object, *allowed: object) -> None:
 
 
 def latent_model(
-    fields: Fields, name: str, experts: ExpertsSpec, *, dense: int, eps: float = 1e-6
+    fields: Fields, name: str, experts: ExpertsSpec | None, *, dense: int, eps: float = 1e-6
 ) -> ModelConfig:
-    """Reads a model whose first `dense` layers have no experts. eps: where config.json doesn't say
-    it. Raises UnsupportedModel."""
+    """Reads a model whose first `dense` layers have no experts. experts: None if no layer has any.
+    eps: where config.json doesn't say it. Raises UnsupportedModel."""
     hub.activation(fields, "silu")
     one_of(fields, "rope_interleave", fields.flag("rope_interleave", True), True)
-    bounds.check_expert_groups(fields, experts)
+    if experts is not None:
+        bounds.check_expert_groups(fields, experts)
     latent = latent_of(fields)
     # The files' heads are those of the unabsorbed form.
     fields.ignore("head_dim", "num_key_value_heads", "qk_head_dim")
@@ -201,7 +215,9 @@ def gguf_model(model: GGUFMetadata) -> ModelConfig:
         scale *= (by * math.log(rope.scaling.factor) + 1.0) ** 2
         scaling = msgspec.structs.replace(rope.scaling, attention_factor=1.0)
         rope = msgspec.structs.replace(rope, scaling=scaling)
-    experts = gguf_experts(model, f"blk.{dense}.exp_probs_b.bias")
+    # Youtu-LLM's files say that all layers are dense, and nothing about experts.
+    sparse = dense < count
+    experts = gguf_experts(model, f"blk.{dense}.exp_probs_b.bias") if sparse else None
     layers = [
         LayerSpec(
             attention=AttentionSpec(latent=latent, scale=scale),
@@ -318,6 +334,16 @@ GLM4_MOE_LITE = Family(
     ("Glm4MoeLiteForCausalLM",),
     "GLM-4.7-Flash",
     _hub_glm,
+    gguf="deepseek2",
+    read_gguf=gguf_model,
+    hub_names=NAMES,
+    gguf_names=GGUF_NAMES,
+)
+YOUTU = Family(
+    "youtu",
+    ("YoutuForCausalLM",),
+    "Youtu-LLM",
+    _hub_youtu,
     gguf="deepseek2",
     read_gguf=gguf_model,
     hub_names=NAMES,

@@ -175,14 +175,18 @@ class TensorNames:
     zero_biases: tuple[str, ...] = ()
     """Our names of modules of every layer without biases, whose products are computed together with
     others that have some: theirs are zeros."""
-    unit_norms: bool = False
-    """Whether norms of queries and keys have no weights in the file: theirs are ones."""
+    unit_norms: bool | Literal["all"] = False
+    """Whether norms of queries and keys have no weights in the file: theirs are ones. `all`: nor
+    have other norms."""
     unit_rows: frozenset[str] = frozenset()
     """Our names of modules whose rows are divided by their lengths when they are read."""
     pairs_adjacent: bool | Literal["without sections"] = False
     """Whether the rows of q and k, and the weights of their norms, are ordered so that the numbers
     of a rotary pair are adjacent; `without sections`: in files of models whose positions are one
     number (see RopeSpec.sections)."""
+    halves_swapped: bool = False
+    """Whether the second half of a head's numbers rotates ahead of the first one: rows of q and k
+    are put the other way round. Not of `pairs_adjacent`."""
     index_pairs_adjacent: bool = False
     """Whether the rows of an index's queries and keys, and its keys' norm, are ordered so."""
     in_recurrent: Mapping[str, str] = field(default_factory=dict)

@@ -1,11 +1,15 @@
 """Gemma, the first: GeGLU, norms by 1 + weight, embeddings scaled by the root of their size; and
-Gemma 2: norms before and after each half of a layer, soft caps, every second layer in a window.
+Gemma 2: norms before and after each half of a layer, soft caps, every second layer in a window;
+VaultGemma: Gemma 2 without the norms behind.
 
 Sources: Gemma team, "Gemma: open models based on Gemini research and technology", 2024; "Gemma 2:
-improving open language models at a practical size", 2024.
+improving open language models at a practical size", 2024; Sinha et al., "VaultGemma: a
+differentially private Gemma model", 2025.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
@@ -67,7 +71,11 @@ NAMES = TensorNames(
 
 
 def _layers(
-    kinds: list[str], window: int | None, scale: float, cap: float | None
+    kinds: list[str],
+    window: int | None,
+    scale: float,
+    cap: float | None,
+    order: Literal["pre", "sandwich"] = "sandwich",
 ) -> tuple[LayerSpec, ...]:
     return hub.shared(
         LayerSpec(
@@ -77,13 +85,22 @@ def _layers(
                 soft_cap=cap,
             ),
             feed_forward=FeedForwardSpec(activation="gelu_tanh"),
-            order="sandwich",
+            order=order,
         )
         for kind in kinds
     )
 
 
 def _hub_gemma2(fields: Fields) -> ModelConfig:
+    return _of_both(fields, "gemma2", "sandwich")
+
+
+def _hub_vaultgemma(fields: Fields) -> ModelConfig:
+    return _of_both(fields, "vaultgemma", "pre")
+
+
+def _of_both(fields: Fields, name: str, order: Literal["pre", "sandwich"]) -> ModelConfig:
+    """Reads what Gemma 2 and VaultGemma have, whose layers differ by the order of norms."""
     sizes = hub.sizes(fields, default_head_dim=256, tied=True)
     fields.ignore("hidden_act")  # hidden_activation is what counts
     fields.ignore("sliding_window_size")  # says the same as sliding_window
@@ -93,11 +110,11 @@ def _hub_gemma2(fields: Fields) -> ModelConfig:
     window, cap = hub.window(fields), fields.optional_number("attn_logit_softcapping")
     scale = fields.number("query_pre_attn_scalar", 256) ** -0.5
     return ModelConfig(
-        architecture="gemma2",
+        architecture=name,
         **sizes,
         norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6), plus_one=True),
         ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=_layers(kinds, window, scale, cap),
+        layers=_layers(kinds, window, scale, cap, order),
         embedding_multiplier=sizes["hidden_size"] ** 0.5,
         logits_soft_cap=fields.optional_number("final_logit_softcapping"),
     )
@@ -134,5 +151,13 @@ GEMMA2 = Family(
     hub_names=NAMES,
     gguf="gemma2",
     read_gguf=_gguf_gemma2,
+    unserved=UNSERVED,
+)
+VAULT_GEMMA = Family(
+    "vaultgemma",
+    ("VaultGemmaForCausalLM",),
+    "VaultGemma",
+    _hub_vaultgemma,
+    hub_names=TensorNames({"pre_feedforward_layernorm": "post_attention_layernorm"}),
     unserved=UNSERVED,
 )

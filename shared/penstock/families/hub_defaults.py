@@ -72,6 +72,16 @@ ABSENT: dict[str, dict[str, object]] = {
         "final_logit_softcapping": 30.0,
         "attn_logit_softcapping": 50.0,
     },
+    "vaultgemma": {
+        "num_key_value_heads": 4,
+        "final_logit_softcapping": 30.0,
+        "attn_logit_softcapping": 50.0,
+    },
+    "nanochat": {"final_logit_softcapping": 15.0},
+    "granite_swa": {"num_key_value_heads": 4},
+    "mellum": {"num_key_value_heads": 4},
+    "youtu": {"q_lora_rank": 1536},
+    "helium": {"num_key_value_heads": 20},
     "gemma3n": {
         "num_key_value_heads": 2,
         "vocab_size_per_layer_input": 262_144,

@@ -1,7 +1,8 @@
 """Llama 2 and 3, SmolLM, XVERSE and relatives: grouped-query attention, rotary positions and
-SwiGLU; biases only where the config has them.
+SwiGLU; biases only where the config has them. Helium: the same with adjacent rotary pairs.
 
-Source: Touvron et al., "Llama 2", 2023; Grattafiori et al., "The Llama 3 herd of models", 2024.
+Sources: Touvron et al., "Llama 2", 2023; Grattafiori et al., "The Llama 3 herd of models", 2024;
+Kyutai, "Helium 1", 2025.
 """
 
 from __future__ import annotations
@@ -69,4 +70,29 @@ LLAMA = Family(
     gguf="llama",
     read_gguf=read_gguf,
     gguf_names=TensorNames(pairs_adjacent=True),
+)
+
+
+def _hub_helium(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes = hub.sizes(fields, default_head_dim=128)
+    layer = LayerSpec(
+        attention=AttentionSpec(qkv_bias=fields.flag("attention_bias", False)),
+        feed_forward=FeedForwardSpec(bias=fields.flag("mlp_bias", False)),
+    )
+    return ModelConfig(
+        architecture="helium",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-8)),
+        ropes=(hub.rope(fields, sizes["head_dim"], theta=100_000.0),),
+        layers=(layer,),
+    )
+
+
+HELIUM = Family(
+    "helium",
+    ("HeliumForCausalLM",),
+    "Helium",
+    _hub_helium,
+    hub_names=TensorNames(pairs_adjacent=True),
 )

@@ -1,10 +1,13 @@
 """Qwen 3: Llama with queries and keys normalised head by head, and a head size of its own; dense,
-or with a mixture of experts: Qwen3-30B-A3B and relatives.
+or with a mixture of experts: Qwen3-30B-A3B and relatives. Mellum 2: such a mixture, with windows in
+three of four layers and a rotation of their own.
 
-Source: Yang et al., "Qwen3 technical report", 2025.
+Sources: Yang et al., "Qwen3 technical report", 2025; JetBrains, "Mellum 2", 2026.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
@@ -140,5 +143,89 @@ QWEN3_MOE = Family(
     gguf="qwen3moe",
     gguf_also=("qwen3vlmoe",),
     read_gguf=_gguf_moe,
+    gguf_names=GGUF_NAMES,
+)
+
+
+def _hub_mellum(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes, bias = hub.sizes(fields, default_head_dim=128), fields.flag("attention_bias", False)
+    experts = ExpertsSpec(
+        **hub.expert_counts(fields, "num_experts", "num_local_experts"),
+        inner=fields.integer("moe_intermediate_size", 896),
+        normalised=fields.flag("norm_topk_prob", True),
+    )
+    count, key = sizes["num_layers"], "mlp_layer_types"
+    sparse = hub.sparse_behind(fields.completed(**{key: ["sparse"] * count}), count)
+    kinds = hub.layer_kinds(fields, count, [hub.FULL] * count)
+    window = hub.window(fields.completed(sliding_window=1024))
+    return _mellum(
+        sizes,
+        fields.number("rms_norm_eps", 1e-6),
+        [window if kind == hub.SLIDING else None for kind in kinds],
+        [experts if each else None for each in sparse],
+        (
+            hub.rope(fields, sizes["head_dim"], kind=hub.FULL, theta=500_000.0),
+            hub.rope(fields, sizes["head_dim"], kind=hub.SLIDING, theta=10_000.0),
+        ),
+        bias=bias,
+    )
+
+
+def _mellum(
+    sizes: dict[str, Any],
+    eps: float,
+    windows: list[int | None],
+    experts: list[ExpertsSpec | None],
+    ropes: tuple[RopeSpec, RopeSpec],
+    *,
+    bias: bool,
+) -> ModelConfig:
+    """A model whose layers have a window or None, and experts or None. ropes: of layers without a
+    window, then of those with one."""
+    return ModelConfig(
+        architecture="mellum",
+        **sizes,
+        norm=NormSpec(eps=eps),
+        ropes=ropes,
+        layers=hub.shared(
+            LayerSpec(
+                attention=AttentionSpec(
+                    window=window,
+                    rope=0 if window is None else 1,
+                    norm="head",
+                    qkv_bias=bias,
+                    output_bias=bias,
+                ),
+                feed_forward=FeedForwardSpec(experts=own),
+            )
+            for window, own in zip(windows, experts, strict=True)
+        ),
+    )
+
+
+def _gguf_mellum(model: GGUFMetadata) -> ModelConfig:
+    sizes, keys = model.sizes(), model.keys
+    experts = ExpertsSpec(**model.expert_counts(), inner=keys.integer("expert_feed_forward_length"))
+    rope, window, count = model.rope(sizes["head_dim"]), model.window(), sizes["num_layers"]
+    kinds = model.layer_kinds() if "attention.sliding_window" in keys else [hub.FULL] * count
+    return _mellum(
+        sizes,
+        model.rms_eps(),
+        [window if kind == hub.SLIDING else None for kind in kinds],
+        [experts] * count,
+        (rope, model.rope(sizes["head_dim"], theta=rope.theta, local=True)),
+        bias=False,
+    )
+
+
+MELLUM = Family(
+    "mellum",
+    ("MellumForCausalLM",),
+    "Mellum 2",
+    _hub_mellum,
+    hub_names=TensorNames({"mlp.gate": "mlp.router"}),
+    gguf="mellum",
+    read_gguf=_gguf_mellum,
     gguf_names=GGUF_NAMES,
 )

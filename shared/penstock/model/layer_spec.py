@@ -213,6 +213,8 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     output_gate: bool = False
     """A learned sigmoid for each number that the heads give (Qiu et al., "Gated attention for large
     language models", 2025); made of the hidden state together with the queries."""
+    gate_apart: bool = False
+    """Whether the gates' matrix is a tensor of its own, beside that of the queries."""
     head_gate: bool = False
     """A learned sigmoid for each head, which weighs all numbers that the head gives (StepFun, "Step
     3.5 Flash", 2026); made of the hidden state."""

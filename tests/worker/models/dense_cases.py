@@ -237,4 +237,44 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "seed-oss": ("SeedOss", GROUPED | {"attention_bias": True, "attention_out_bias": True}),
     "arcee": ("Arcee", WHOLE | {"mlp_bias": True}),
+    "granite-swa": (
+        "GraniteSWA",
+        WHOLE
+        | {
+            "num_hidden_layers": 5,
+            "sliding_window": 21,
+            "layer_rope_theta": [0, 100.0, 5000.0, 100.0, 0],
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 2.5,
+        },
+    ),
+    "hyperclovax": (
+        "HyperCLOVAX",
+        WHOLE
+        | {
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 0.5,
+        },
+    ),
+    "hyperclovax-plain": (
+        "HyperCLOVAX",
+        WHOLE | {"use_post_norm": False, "attention_bias": True, "mlp_bias": True},
+    ),
+    "helium": ("Helium", WHOLE | {"head_dim": 16, "pad_token_id": 0}),
+    "vaultgemma": ("VaultGemma", GROUPED | {"sliding_window": 21, "query_pre_attn_scalar": 24}),
+    "jais2": ("Jais2", WHOLE),
+    "phi2": (
+        "Phi",
+        WHOLE
+        | {
+            "num_key_value_heads": 6,
+            "rope_parameters": QUARTER | {"rope_theta": 10_000.0, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "olmo1": ("Olmo", WHOLE),
+    "nanochat": ("NanoChat", WHOLE | {"pad_token_id": 0}),
 }

@@ -78,6 +78,15 @@ MINIMAX_M3 = GROUPED | {
     "rope_parameters": QUARTER | {"partial_rotary_factor": 0.5},
 }
 
+COHERE_EXPERTS = GROUPED | {
+    "num_hidden_layers": 4,
+    "intermediate_size": 40,
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "sliding_window": 21,
+    "logit_scale": 0.5,
+}
+
 EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma4-experts": (
         "Gemma4",
@@ -304,5 +313,62 @@ EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
             "index_local_blocks": 2,
             "routed_scaling_factor": 1.0,
         },
+    ),
+    "granite-moe-swa": (
+        "GraniteMoeSWA",
+        WHOLE
+        | {
+            "sliding_window": 21,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "shared_intermediate_size": 56,
+            "attention_multiplier": 0.2,
+        },
+    ),
+    "mellum2": (
+        "Mellum",
+        GROUPED
+        | {
+            "sliding_window": 21,
+            "layer_types": mixed("sliding", "sliding", "full"),
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 40,
+            "rope_parameters": {
+                "full_attention": YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+        },
+    ),
+    "trinity": (
+        "Afmoe",
+        GROUPED
+        | {
+            "num_hidden_layers": 4,
+            "sliding_window": 21,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "num_shared_experts": 1,
+            "route_scale": 2.826,
+            "mup_enabled": True,
+        },
+    ),
+    "north-mini-code": (
+        "Cohere2Moe",
+        COHERE_EXPERTS
+        | {
+            "expert_selection_fn": "sigmoid",
+            "norm_topk_prob": False,
+            "rms_norm_eps": 1e-6,
+            "prefix_dense_intermediate_size": 100,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+            "layer_types": mixed("full", "sliding", "full", "sliding"),
+        },
+    ),
+    "cohere2-moe-shared": (
+        "Cohere2Moe",
+        COHERE_EXPERTS | {"num_shared_experts": 2, "sliding_window_pattern": 2},
     ),
 }

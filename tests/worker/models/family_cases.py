@@ -53,7 +53,7 @@ without --long (at 0, 2, 5, 10, 13, 18 and 23) have most of the mechanisms."""
 ON_ONE_RANK = tuple(
     case
     for case in CASES
-    if case.startswith(("gemma4", "gemma3n", "mimo-v2", "deepseek-v4", "minimax-m3"))
+    if case.startswith(("gemma4", "gemma3n", "mimo-v2", "deepseek-v4", "minimax-m3", "trinity"))
 )
 """Cases whose layers ranks can't share."""
 BITS_ON_DEVICE = (

@@ -173,4 +173,5 @@ LATENT: dict[str, tuple[str, dict[str, Any]]] = {
             "index_topk": 30,
         },
     ),
+    "youtu": ("Youtu", LATENTS | {"kv_lora_rank": 32, "qk_rope_head_dim": 16}),
 }

@@ -39,7 +39,7 @@ from penstock_worker.forward.cpu.weights import (
     ModelWeights,
     rotation_table,
 )
-from penstock_worker.layers.attention import HEAD_GATES, QUERIES_AND_GATES
+from penstock_worker.layers.attention import GATES, HEAD_GATES, QUERIES_AND_GATES
 from penstock_worker.layers.feed_forward import load_by_token
 from penstock_worker.layers.latent_attention import per_head
 from penstock_worker.layers.recurrent.mixer_parts import NAME as RECURRENT
@@ -195,11 +195,13 @@ class CPUWeights:
         queries, keys = heads * own.size, own.count * own.size
         matrix, bias = partial(self._matrix, kind=self.kind), spec.qkv_bias
         gate = key = value = None
-        if spec.output_gate:
+        if spec.output_gate and not spec.gate_apart:
             both = matrix(f"{at}.{QUERIES_AND_GATES}", 2 * queries, inputs, bias=bias)
             query, gate = both.part(range(queries)), both.part(range(queries, 2 * queries))
         else:
             query = matrix(f"{at}.q_proj", queries, inputs, bias=bias)
+        if spec.gate_apart:
+            gate = matrix(f"{at}.{GATES}", queries, inputs, bias=bias)
         if spec.head_gate:
             gate = matrix(f"{at}.{HEAD_GATES}", heads, inputs)
         if spec.reads is None:

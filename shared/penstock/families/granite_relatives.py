@@ -1,0 +1,137 @@
+"""Granite 4 with windows, dense and with experts, and HyperCLOVA X SEED: Granite 3's layers with
+something besides.
+
+Granite's newer models have sinks in all layers, windows in three of four, and a rotation of each
+layer's own, or none. HyperCLOVA X has norms behind attention and feed-forward, too.
+
+Sources: Granite team, "Granite Swash", 2026; NAVER Cloud, "HyperCLOVA X THINK technical report",
+2025; what both compute, as transformers' classes have it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family, TensorNames
+from penstock.families.granite import GRANITE_MOE_SHARED, model_of
+from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, RopeSpec
+
+
+def _hub_swa(fields: Fields) -> ModelConfig:
+    sizes = hub.sizes(fields, tied=True)
+    feed_forward = FeedForwardSpec(bias=fields.flag("mlp_bias", False))
+    return _with_windows(fields, "granite_swa", sizes, feed_forward, eps=1e-5)
+
+
+def _hub_moe_swa(fields: Fields) -> ModelConfig:
+    sizes = hub.sizes(fields)
+    experts = ExpertsSpec(
+        **hub.expert_counts(fields, "num_local_experts"),
+        inner=sizes["intermediate_size"],
+        shared_inner=fields.integer("shared_intermediate_size", 0),
+    )
+    feed_forward = FeedForwardSpec(experts=experts)
+    return _with_windows(fields, "granitemoe_swa", sizes, feed_forward, eps=1e-6)
+
+
+def _with_windows(
+    fields: Fields, name: str, sizes: dict[str, Any], feed_forward: FeedForwardSpec, *, eps: float
+) -> ModelConfig:
+    """eps: where config.json doesn't say it. Raises UnsupportedModel."""
+    plain = model_of(fields, name, sizes, feed_forward)
+    count, (layer,) = sizes["num_layers"], plain.layers
+    usual = [hub.SLIDING if number % 4 else hub.FULL for number in range(count)]
+    kinds = hub.layer_kinds(fields, count, usual)
+    window = hub.window(fields.completed(sliding_window=128))
+    ropes, chosen = _rotations(fields, plain.ropes[0], count)
+    layers = [
+        _attending(layer, window=window if kind == hub.SLIDING else None, rope=rope, sinks=True)
+        for kind, rope in zip(kinds, chosen, strict=True)
+    ]
+    norm = msgspec.structs.replace(plain.norm, eps=fields.number("rms_norm_eps", eps))
+    return msgspec.structs.replace(plain, norm=norm, ropes=ropes, layers=hub.shared(layers))
+
+
+def _rotations(
+    fields: Fields, rope: RopeSpec, count: int
+) -> tuple[tuple[RopeSpec, ...], list[int | None]]:
+    """All rotations, and which one each layer has; None: its base is 0, and it has none."""
+    key = "layer_rope_theta"
+    if key not in fields:
+        return (rope,), [0] * count
+    listed = fields.values[key]
+    if not isinstance(listed, list) or len(listed) != count:
+        raise fields.wrong(key, f"a list of {count} numbers")
+    bases = [Fields({key: each}, fields.where).number(key) for each in listed]
+    if min(bases) < 0:
+        raise fields.wrong(key, "a list of numbers that aren't negative")
+    own = sorted({base for base in bases if base})
+    ropes = tuple(msgspec.structs.replace(rope, theta=base) for base in own)
+    return ropes, [own.index(base) if base else None for base in bases]
+
+
+def _attending(layer: LayerSpec, **changes: Any) -> LayerSpec:
+    attention = msgspec.structs.replace(layer.attention, **changes)
+    return msgspec.structs.replace(layer, attention=attention)
+
+
+SINKS = {"self_attn.sinks": "self_attn.sinks.weight"}
+GRANITE_SWA = Family(
+    "granite_swa",
+    ("GraniteSWAForCausalLM",),
+    "Granite Swash",
+    _hub_swa,
+    hub_names=TensorNames(SINKS),
+)
+GRANITE_MOE_SWA = Family(
+    "granitemoe_swa",
+    ("GraniteMoeSWAForCausalLM",),
+    "Granite Swash MoE",
+    _hub_moe_swa,
+    hub_names=TensorNames(
+        {
+            **SINKS,
+            "block_sparse_moe.router": "mlp.router",
+            "shared_mlp.output_linear": "mlp.shared_expert.down_proj",
+        },
+        fused=GRANITE_MOE_SHARED.hub_names.fused,
+        stacked={
+            "block_sparse_moe.experts.gate_up_proj": (
+                "mlp.experts.*.gate_proj",
+                "mlp.experts.*.up_proj",
+            ),
+            "block_sparse_moe.experts.down_proj": ("mlp.experts.*.down_proj",),
+        },
+    ),
+)
+
+
+def _hub_hyperclovax(fields: Fields) -> ModelConfig:
+    """Logits are multiplied where Granite's are divided, and scores scaled as anywhere else where
+    the file doesn't say how."""
+    sizes = hub.sizes(fields)
+    scale = fields.number("attention_multiplier", sizes["head_dim"] ** -0.5)
+    by = fields.number("logits_scaling", 1.0)
+    feed_forward = FeedForwardSpec(bias=fields.flag("mlp_bias", False))
+    plain = model_of(fields.without("logits_scaling"), "hyperclovax", sizes, feed_forward)
+    layer = msgspec.structs.replace(
+        _attending(plain.layers[0], scale=scale),
+        order="sandwich" if fields.flag("use_post_norm", True) else "pre",
+    )
+    return msgspec.structs.replace(plain, layers=(layer,), logits_multiplier=by)
+
+
+HYPERCLOVAX = Family(
+    "hyperclovax",
+    ("HyperCLOVAXForCausalLM",),
+    "HyperCLOVA X SEED Think",
+    _hub_hyperclovax,
+    hub_names=TensorNames(
+        {"post_norm1": "attention_output_norm", "post_norm2": "feed_forward_output_norm"}
+    ),
+)
