@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
-from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.gguf_reading import GGUFMetadata, rounded
 from penstock.families.qwen3 import GGUF_NAMES
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
@@ -102,7 +102,7 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
         inner=inner,
         router="sigmoid",
         correction=True,
-        scale=keys.positive("expert_weights_scale", 1.0),
+        scale=rounded(keys.positive("expert_weights_scale", 1.0)),
         shared_inner=inner * keys.integer("expert_shared_count", 0),
     )
     window = hub.window(keys, "attention.sliding_window")

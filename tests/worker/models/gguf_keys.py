@@ -290,3 +290,40 @@ def exaone_moe(writer: Writer, config: Any) -> None:
     writer.add_leading_dense_block_count(config.first_k_dense_replace)
     writer.add_nextn_predict_layers(0)
     writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+
+
+def olmo1(writer: Writer, config: Any) -> None:
+    writer.add_layer_norm_eps(1e-5)
+
+
+def afmoe(writer: Writer, config: Any) -> None:
+    windows(writer, config)
+    writer.add_expert_shared_count(config.num_shared_experts)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_leading_dense_block_count(config.num_dense_layers)
+    writer.add_expert_weights_norm(
+        True
+    )  # what release's files say, and transformers' class doesn't
+    writer.add_expert_weights_scale(config.route_scale)
+
+
+def youtu(writer: Writer, config: Any) -> None:
+    writer.add_kv_lora_rank(config.kv_lora_rank)
+    writer.add_q_lora_rank(config.q_lora_rank)
+    writer.add_leading_dense_block_count(config.num_hidden_layers)
+
+
+def mellum(writer: Writer, config: Any) -> None:
+    olmo3(writer, config)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+
+
+def cohere2_moe(writer: Writer, config: Any) -> None:
+    exaone4(writer, config)
+    writer.add_feed_forward_length(config.prefix_dense_intermediate_size)
+    writer.add_logit_scale(config.logit_scale)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+    writer.add_leading_dense_block_count(config.mlp_layer_types.count("dense"))
+    writer.add_expert_weights_norm(config.norm_topk_prob)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)

@@ -39,6 +39,9 @@ class Conversion:
         None
     )
     """The file's tensors in the place of one of transformers'; None: as all families."""
+    called: str = ""
+    """The file's name of the architecture, where the gguf package lacks it: its tensors are then
+    called as those of `architecture` are."""
 
 
 def add_heads(writer: Writer, config: Any, how: Conversion) -> None:
@@ -113,6 +116,10 @@ def of_ernie(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[tu
     yield from separated(name.replace("mlp.gate.moe_statics", "mlp.moe_statics"), tensor)
 
 
+def of_trinity(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    yield from separated(name.replace(".expert_bias", ".expert_bias.bias"), tensor)
+
+
 def of_mimo(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     yield from separated(f"{name}.weight" if name.endswith("sinks") else name, tensor)
 
@@ -155,7 +162,7 @@ def unstacked(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 def write(path: Path, theirs: Any, how: Conversion, made: Made = Writer) -> None:
     config = theirs.config
     config.allow_global_per_layer_attribute_access = True  # of Gemma 4
-    writer = made(str(path), gguf.MODEL_ARCH_NAMES[how.architecture])
+    writer = made(str(path), how.called or gguf.MODEL_ARCH_NAMES[how.architecture])
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_feed_forward_length(config.intermediate_size)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.worker.models.case_sizes import LONGROPE, YARN
 
-LATENTS = {
+DENSE_LATENTS = {
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
     "kv_lora_rank": 40,
@@ -15,10 +15,9 @@ LATENTS = {
     "qk_rope_head_dim": 8,
     "qk_nope_head_dim": 20,
     "v_head_dim": 12,
-    "moe_intermediate_size": 24,
-    "num_experts_per_tok": 3,
     "pad_token_id": 0,
 }
+LATENTS = DENSE_LATENTS | {"moe_intermediate_size": 24, "num_experts_per_tok": 3}
 INDEX = {
     "kv_lora_rank": 32,
     "qk_rope_head_dim": 16,
@@ -173,5 +172,5 @@ LATENT: dict[str, tuple[str, dict[str, Any]]] = {
             "index_topk": 30,
         },
     ),
-    "youtu": ("Youtu", LATENTS | {"kv_lora_rank": 32, "qk_rope_head_dim": 16}),
+    "youtu": ("Youtu", DENSE_LATENTS | {"kv_lora_rank": 32, "qk_rope_head_dim": 16}),
 }

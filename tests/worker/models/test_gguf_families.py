@@ -89,6 +89,13 @@ CONVERSIONS = {
     "seed-oss-plain": Conversion(ARCH.SEED_OSS),
     "olmo3": Conversion(ARCH.OLMO2, keys.olmo3),
     "llama4-of-four": Conversion(ARCH.LLAMA4, keys.llama4, own_parts=gguf_writing.of_llama4),
+    "jais2": Conversion(ARCH.JAIS2),
+    "phi2": Conversion(ARCH.PHI2),
+    "olmo1": Conversion(ARCH.OLMO, keys.olmo1, permuted=True),
+    "trinity": Conversion(ARCH.AFMOE, keys.afmoe, own_parts=gguf_writing.of_trinity),
+    "youtu": Conversion(ARCH.DEEPSEEK2, keys.youtu, latents="by head"),
+    "mellum2-sparse": Conversion(ARCH.QWEN3MOE, keys.mellum, called="mellum"),
+    "north-mini-code": Conversion(ARCH.GLM4_MOE, keys.cohere2_moe, called="cohere2moe"),
     "llama-plain": Conversion(ARCH.LLAMA, permuted=True),
     "qwen2-plain": Conversion(ARCH.QWEN2),
     "qwen3-plain": Conversion(ARCH.QWEN3),
@@ -138,6 +145,7 @@ OWN["mimo-v2-flash-unscaled"] = (
 )
 OWN["phimoe-own-jitter"] = ("Phimoe", {**CASES["phimoe"][1], "router_jitter_noise": 0.01})
 OWN["dots1-no-window"] = ("Dots1", {**CASES["dots1"][1], "sliding_window": None})
+OWN["mellum2-sparse"] = ("Mellum", {**CASES["mellum2"][1], "mlp_layer_types": ["sparse"] * 3})
 OWN["mixtral-one-by-one"] = OWN["mixtral-no-window"]
 OWN["deepseek-v3-plain"] = ("DeepseekV3", {**CASES["deepseek-v3"][1], "attention_bias": False})
 NOT_ON_CPU = ("deepseek-v3-plain",)
@@ -174,6 +182,8 @@ BEYOND = {
     "olmo3": ("Olmo3", {}),
     "exaone4-windows": ("Exaone4", {}),
     "exaone-moe": ("ExaoneMoe", {}),
+    "trinity": ("Afmoe", {}),
+    "mellum2-sparse": ("Mellum", {}),
     "mimo-v2-flash-unscaled": ("MiMoV2Flash", {}),
 }
 """Cases with settings that short prompts don't show, or that the file says in other words."""
