@@ -73,6 +73,7 @@ FROM_MEMORY = {
     "mamba",
     "mamba2",
     "olmo_hybrid",
+    "cohere2_moe",
     "granitemoe_swa",
     "hyperclovax",
     "jais2",

@@ -165,4 +165,4 @@ TEXT_FAMILIES: dict[str, dict[str, Any]] = {
         "vocab_size": 262144,
     },
 }
-"""The others' could not be had in full."""
+"""Of North Mini Code, those settings that could be had."""
