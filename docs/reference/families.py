@@ -104,6 +104,7 @@ TOWERS_FROM_MEMORY = {
     "phi4_multimodal",
     "qianfan_ocr",
     "qwen3_asr",
+    "qwen3_omni",
     "step3p7",
 }
 """Families that see or hear, whose configs were written from memory: no release's could be had."""

@@ -41,9 +41,10 @@ LLAVA = "LlavaForConditionalGeneration"
 TOWERS: list[tuple[str, TowerFamily]] = [
     (name, family)
     for name, family in (*VISION_CLASSES.items(), *AUDIO_CLASSES.items())
-    if hasattr(transformers, name)
+    if hasattr(transformers, name) and name != "Qwen3OmniMoeForConditionalGeneration"
 ]
-"""But for classes that only makers' own code has."""
+"""But for classes that only makers' own code has, and for one whose file is read as that of what
+listens and writes in it."""
 each_tower = pytest.mark.parametrize(
     ("name", "towered"), TOWERS, ids=[f"{name}-{family.PART}" for name, family in TOWERS]
 )
@@ -81,6 +82,11 @@ FITTING: dict[str, dict[str, Any]] = {
         "downsample_rate": "1/2",
         "deepstack_layer_map": [[-1, 0]],
         "vision_feature_select_strategy": "full",
+    },
+    "Qwen3OmniMoeThinkerForConditionalGeneration": {
+        "vision_config": {"out_hidden_size": 2048},
+        "audio_config": {"output_dim": 2048},
+        "text_config": {"num_attention_heads": 16},
     },
     "Qwen3ASRForConditionalGeneration": {"audio_config": {"output_dim": 2048}},
     "GraniteSpeechForConditionalGeneration": {"projector_config": {"encoder_hidden_size": 1024}},

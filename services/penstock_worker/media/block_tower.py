@@ -96,7 +96,8 @@ class BlockTower:
         """Maps float32 [1, bins, windows] to [vectors, hidden]. `layer_done` is called after each
         layer."""
         spec, frames = self._spec, mel.shape[2]
-        around = functional.pad(mel[0], (0, -frames % spec.block))
+        alone = spec.short_alone and frames < spec.block
+        around = functional.pad(mel[0], (0, 0 if alone else -frames % spec.block))
         made = []
         for block in around.to(self._device, self.dtype).split(spec.block, 1):
             made.append((yield from self._convolved(block)))
@@ -114,7 +115,7 @@ class BlockTower:
             x = yield from convolution.pieces(x)
         rows = x.permute(2, 0, 1).flatten(1).contiguous()
         yield len(rows) * self._product.size
-        return self._product(rows) + self._positions
+        return self._product(rows) + self._positions[: len(rows)]
 
     def _lengths(self, count: int) -> list[int]:
         """Vectors that see one another, part by part, of a sound that has so many."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from penstock.errors import UnsupportedModel
 from penstock.model.audio_spec import (
@@ -58,6 +59,7 @@ class AudioModel:
             self._beside = load_sound_projector(
                 self.spec, weights, config.hidden_size, at="projector.beside"
             )
+        self._width = config.media_width
         self._divisible = weights.device.type == "cpu"
         weights.finish()
 
@@ -101,7 +103,8 @@ class AudioModel:
     def encode(
         self, tensors: Mapping[str, np.ndarray], layer_done: Callable[[], None] = lambda: None
     ) -> Tensor:
-        """Returns [rows, hidden], in order of time. `layer_done` is called after each layer."""
+        """Returns [rows, width], in order of time; a sound's parts of levels that a tower which
+        sees has are zeros (see VisionSpec.row_width). `layer_done` is called after each layer."""
         return whole(self.pieces(tensors, layer_done))
 
     def pieces(
@@ -113,7 +116,7 @@ class AudioModel:
         rows = yield from self._projected(vectors, beside=BESIDE in tensors)
         if self.spec.row_multiplier != 1.0:
             rows = rows * self.spec.row_multiplier
-        return rows.contiguous()
+        return functional.pad(rows, (0, self._width - rows.shape[1])).contiguous()
 
     def _projected(self, vectors: Tensor, *, beside: bool) -> Pieces[Tensor]:
         projector = self._beside if beside else self._projector

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
+from penstock.model.config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.interface import MEL, Sees
@@ -81,18 +81,13 @@ def load_senses(
     if media is None:
         raise UnsupportedModel("the model's files don't say how media are prepared")
     if config.audio is not None and config.vision is not None and "image" in media.kinds:
-        parts = [
-            load_senses(each, dtype, load_format, device, threads)
-            for each in _apart(prepared, config)
-        ]
-        return lambda layer_done: BothSenses(*(part(layer_done) for part in parts))
+        ears = _load_hearing(prepared, dtype, load_format, device, threads)
+        alone = msgspec.structs.replace(config, audio=None)
+        seeing = msgspec.structs.replace(prepared, config=alone)
+        eyes = load_senses(seeing, dtype, load_format, device, threads)
+        return lambda layer_done: BothSenses(eyes(layer_done), ears(layer_done))
     if config.audio is not None:
-        from penstock_worker.media.hearing import AudioModel, Hearing
-        from penstock_worker.media.sound_names import open_audio_tower
-
-        weights = open_audio_tower(prepared.weights, dtype, device=device, load_format=load_format)
-        hears = AudioModel(prepared.decoder, weights, threads)
-        return lambda layer_done: Hearing(hears, layer_done)
+        return _load_hearing(prepared, dtype, load_format, device, threads)
     from penstock_worker.vision.sight import Sight, load_tower
 
     sees = load_tower(prepared, dtype, load_format, device, threads)
@@ -101,12 +96,19 @@ def load_senses(
     return lambda layer_done: Sight(sees, preparation, layer_done, frames)
 
 
-def _apart(prepared: PreparedModel, config: ModelConfig | EncoderConfig) -> list[PreparedModel]:
-    """The model as if it only saw, and as if it only heard."""
-    return [
-        msgspec.structs.replace(prepared, config=msgspec.structs.replace(config, **{other: None}))
-        for other in ("audio", "vision")
-    ]
+def _load_hearing(
+    prepared: PreparedModel,
+    dtype: torch.dtype,
+    load_format: str,
+    device: torch.device,
+    threads: int,
+) -> Senses:
+    from penstock_worker.media.hearing import AudioModel, Hearing
+    from penstock_worker.media.sound_names import open_audio_tower
+
+    weights = open_audio_tower(prepared.weights, dtype, device=device, load_format=load_format)
+    model = AudioModel(prepared.decoder, weights, threads)
+    return lambda layer_done: Hearing(model, layer_done)
 
 
 class BothSenses:

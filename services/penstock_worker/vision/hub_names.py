@@ -127,7 +127,7 @@ _OF_TOWER = {
     "encoder.final_layernorm": "last_norm",
     "encoder.patch_embed.proj": "patch_embedding",
 }
-_DEEPSTACK = re.compile(r"^deepstack_merger_list\.(\d+)\.")
+_DEEPSTACK = re.compile(r"^(?:deepstack_)?merger_list\.(\d+)\.")
 _OF_PROJECTOR = {
     "linear_1": "projector.1",
     "linear_2": "projector.2",

@@ -6,8 +6,8 @@ four of its vectors, and Llama (Mistral AI, "Voxtral", 2025).
 
 Gemma 4 E2B and E4B have a conformer, a product of each of its vectors, and Gemma 4; they see, too
 (transformers' Gemma4AudioConfig). Gemma 4 12B is in `gemma4_unified_audio.py`, Gemma 3n in
-`gemma3n_audio.py`, Granite Speech in `granite_speech.py`, Qwen3-ASR in `qwen3_asr.py`,
-Phi-4-multimodal in `phi4_multimodal_audio.py`.
+`gemma3n_audio.py`, Granite Speech in `granite_speech.py`, Qwen3-ASR and Qwen3-Omni
+in `qwen3_asr.py`, Phi-4-multimodal in `phi4_multimodal_audio.py`.
 
 The decoder after a tower is one of penstock.families.FAMILIES. (Whisper's, which attends to what
 its encoder makes of a sound, is one itself.)
@@ -30,7 +30,7 @@ from penstock.families.hearing import MAX_BINS, OF_TRAINING, AudioFamily
 from penstock.families.llama import LLAMA
 from penstock.families.phi4_multimodal_audio import PHI4_MULTIMODAL_AUDIO
 from penstock.families.qwen2 import QWEN2
-from penstock.families.qwen3_asr import QWEN3_ASR
+from penstock.families.qwen3_asr import QWEN3_ASR, QWEN3_OMNI_AUDIO
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import (
@@ -265,6 +265,7 @@ AUDIO_FAMILIES: dict[str, AudioFamily] = {
         QWEN2_AUDIO,
         VOXTRAL,
         QWEN3_ASR,
+        QWEN3_OMNI_AUDIO,
         GEMMA3N_AUDIO,
         GEMMA4_AUDIO,
         GEMMA4_UNIFIED_AUDIO,

@@ -1,5 +1,5 @@
 """Qwen3-ASR: an encoder of blocks (see BlockTowerSpec), and Qwen 3 (Qwen team, "Qwen3-ASR technical
-report", 2026)."""
+report", 2026); and what Qwen3-Omni hears with, which is a larger one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from penstock.families.bounds import layer_count
 from penstock.families.family import TEXT, TextHalf
 from penstock.families.hearing import MAX_BINS, OF_TRAINING, AudioFamily
 from penstock.families.qwen3 import QWEN3
+from penstock.families.vision.qwen3_omni import BESIDE, HALVES, KNOWN_AS, OMNI, USUAL
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import AudioSpec, BlockTowerSpec, NarrowProjector, halved
@@ -45,6 +46,8 @@ HALF_BLOCK = 50
 """Windows: transformers counts 13 vectors for each block, whatever n_window says."""
 MAX_SEEN = 65_536
 """Most blocks that see one another."""
+OF_SPEECH = ("code2wav_config", "enable_audio_output", "talker_config")
+"""What config.json of Qwen3-Omni says of what speaks, which isn't read."""
 OF_OMNI = ("conv_chunksize", "max_source_positions")
 """Settings of the encoder's code in Qwen3-Omni, which change nothing here; the first says how many
 blocks are convolved at a time."""
@@ -56,7 +59,12 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec:
             f"{fields.where}: a model that says when words are spoken (classify_num) is not "
             "served; those that transcribe are"
         )
-    section = section.completed(**TOWER_DEFAULTS)
+    return block_tower(section.completed(**TOWER_DEFAULTS), text)
+
+
+def block_tower(section: Fields, text: ModelConfig, *, short_alone: bool = False) -> AudioSpec:
+    """What Qwen3-ASR and Qwen3-Omni hear with. section: about the tower, with its defaults.
+    short_alone: as BlockTowerSpec has it. Raises UnsupportedModel for one that isn't served."""
     hidden = bounded(section, "d_model", MAX_WIDTH)
     hub.only(section, scale_embedding=False)
     act = hub.activation(section, "gelu", "silu", key="activation_function", default="gelu")
@@ -67,7 +75,7 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec:
         raise section.wrong("n_window_infer", f"a multiple of {block}, twice n_window,")
     if hidden % 2:
         raise section.wrong("d_model", "an even number")
-    if section.integer("max_position_embeddings") < halved(block):
+    if section.integer("max_position_embeddings", halved(block)) < halved(block):
         raise section.wrong("max_position_embeddings", f"{halved(block)} at least")
     if section.integer("output_dim") != text.hidden_size:
         raise section.wrong("output_dim", f"{text.hidden_size}, the decoder's hidden size,")
@@ -79,6 +87,7 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec:
         mel_bins=bounded(section, "num_mel_bins", MAX_BINS),
         channels=bounded(section, "downsample_hidden_size", MAX_WIDTH),
         block=block,
+        short_alone=short_alone,
         seen=seen,
         norm=NormSpec(kind="layer", eps=1e-5, bias=True),
         activation=act,
@@ -109,23 +118,47 @@ QWEN3_ASR = AudioFamily(
         }
     ),
 )
+OMNI_DEFAULTS = TOWER_DEFAULTS | {
+    "d_model": 1280,
+    "encoder_ffn_dim": 5120,
+    "encoder_layers": 32,
+    "encoder_attention_heads": 20,
+}
+"""Those of transformers' Qwen3OmniMoeAudioEncoderConfig."""
+
+
+def _read_omni(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec:
+    return block_tower(section.completed(**OMNI_DEFAULTS), text, short_alone=True)
+
+
+QWEN3_OMNI_AUDIO = AudioFamily(
+    "qwen3_omni",
+    OMNI,
+    KNOWN_AS,
+    HALVES,
+    _read_omni,
+    usual=USUAL,
+    harmless=BESIDE,
+)
 THINKER = "thinker_config"
 OF_TIME = ("mrope_section", "mrope_interleaved", "interleaved")
 
 
 def lifted(fields: Fields) -> Fields:
-    """config.json of Qwen3-ASR in its makers' form as transformers has it: what is said under
-    `thinker_config` stands at the top. Positions of a sound are the same number thrice there, as a
-    text's, so that it doesn't matter which pairs turn by which.
+    """config.json of Qwen3-ASR or Qwen3-Omni in their makers' form, as transformers has what
+    listens and writes: what is said under `thinker_config` stands at the top. Positions of a sound
+    are the same number thrice there, as a text's, so that it doesn't matter to Qwen3-ASR which
+    pairs turn by which.
 
     Returns `fields` themselves of other models."""
     names = fields.listed("architectures", str) if "architectures" in fields else []
-    if THINKER not in fields or not any(name in QWEN3_ASR.hub_classes for name in names):
+    hears, omni = (any(each in names for each in known) for known in (QWEN3_ASR.hub_classes, OMNI))
+    if THINKER not in fields or not (hears or omni):
         return fields
     inner = fields.section(THINKER)
     text = dict(inner.section(TEXT).values)
     rope = text.get("rope_scaling")
-    if isinstance(rope, dict):
+    if isinstance(rope, dict) and hears:
         text["rope_scaling"] = {key: rope[key] for key in rope if key not in OF_TIME}
-    above = {key: value for key, value in fields.values.items() if key != THINKER}
+    above = {key: value for key, value in fields.values.items() if key not in (THINKER, *OF_SPEECH)}
     return Fields({**inner.values, TEXT: text, **above}, fields.where)

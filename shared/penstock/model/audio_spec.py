@@ -56,6 +56,8 @@ class BlockTowerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="blocks"):
     """Outputs of each convolution."""
     block: int
     """Windows; the last block is filled up with zeros."""
+    short_alone: bool = False
+    """Whether the only block of a shorter sound isn't (Qwen3-Omni)."""
     seen: int
     """Blocks whose vectors attend to one another."""
     norm: NormSpec

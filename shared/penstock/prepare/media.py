@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import UnsupportedModel
 from penstock.families.vision.gemma3n import IMAGE as GEMMA3N_IMAGE
+from penstock.families.vision.qwen3_omni import OMNI
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.model.audio_spec import (
@@ -82,7 +83,7 @@ from penstock.prepare.sound_readers import (
     gemma4_unified_sounds,
     granite_sounds,
 )
-from penstock.prepare.sounds import read_sounds
+from penstock.prepare.sounds import OF_WHISPER, read_sounds
 from penstock.prepare.step_readers import BUILT_IN as STEP_BUILT_IN
 from penstock.prepare.step_readers import step3p7
 from penstock.prepare.video_readers import read_video
@@ -266,6 +267,12 @@ def _gemma3n(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     )
 
 
+def _qwen3_omni(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Qwen3-VL's. Settings of sounds may stand among those of pictures."""
+    settings.ignore(*OF_WHISPER)
+    return qwen2_vl(settings, config, tokens)
+
+
 def _idefics3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     vision = config.section("vision_config")
     tile = longest_edge(settings, "max_image_size", 364)
@@ -346,6 +353,7 @@ READERS: dict[str, Reader] = {
     "Qwen3VLMoeForConditionalGeneration": qwen2_vl,
     "Qwen3_5ForConditionalGeneration": qwen2_vl,
     "Qwen3_5MoeForConditionalGeneration": qwen2_vl,
+    **dict.fromkeys(OMNI, _qwen3_omni),
     "Glm4vForConditionalGeneration": qwen2_vl,
     "Glm4vMoeForConditionalGeneration": qwen2_vl,
     "Glm46VForConditionalGeneration": qwen2_vl,

@@ -16,8 +16,8 @@ from penstock.model.sound_facts import HammingMel
 from penstock.prepare.image_processor import ImageSettings, pixels_of
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.picture_readers import MAX_TILES
-from penstock.prepare.sound_readers import MAX_FRAME, MAX_RATE, of_pictures
-from penstock.prepare.sounds import check_known
+from penstock.prepare.sound_readers import MAX_FRAME, MAX_RATE
+from penstock.prepare.sounds import check_known, of_pictures
 
 IMAGE_TOKEN, AUDIO_TOKEN = 200_010, 200_011
 """Ids of the tokens that stand for pictures and for sounds, where config.json doesn't say."""

@@ -14,7 +14,7 @@ from penstock.model.audio_spec import AudioSpec, ConformerSpec, EmbedderProjecto
 from penstock.model.media_facts import KindFacts
 from penstock.model.sound_facts import EmphasisedMel, FrameMel, PairedMel, Waveform
 from penstock.prepare.media_tokens import MediaTokens
-from penstock.prepare.sounds import check_known
+from penstock.prepare.sounds import check_known, of_pictures
 
 GEMMA4 = "Gemma4AudioFeatureExtractor"
 _DEFAULTS: dict[str, Any] = {
@@ -172,15 +172,6 @@ def gemma3n_sounds(
         before=f"\n\n{before}",
         behind="\n\n",
     )
-
-
-def of_pictures(values: dict[str, Any]) -> tuple[str, ...]:
-    """Settings of pictures in a file that is about both."""
-    if "image_processor_type" not in values:
-        return ()
-    own = ("image_", "do_", "size", "crop_size", "resample", "rescale_factor", "default_to_square")
-    also = ("data_format", "device", "disable_grouping", "input_data_format", "return_tensors")
-    return tuple(key for key in values if key.startswith((*own, *also)))
 
 
 def _stated(values: dict[str, Any]) -> dict[str, Any]:

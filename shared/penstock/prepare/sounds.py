@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import UnsupportedModel
+from penstock.families.vision.qwen3_omni import OMNI
 from penstock.formats.fields import Fields
 from penstock.media.log_mel import HIGHEST
 from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, BlockTowerSpec
@@ -33,6 +34,8 @@ _HARMLESS = (
     "processor_class",
     "return_attention_mask",
 )
+OF_WHISPER = (*_DEFAULTS, *_HARMLESS, "dither", "padding_value")
+"""Settings of sounds in a file that is about pictures, too."""
 _MAX_CHUNK = 3600
 """Seconds."""
 _MAX_LEAST = 1 << 20
@@ -51,10 +54,22 @@ def read_sounds(
             f"{' or '.join(reader.extractors)}"
         )
     bins = {"feature_size": 128} if kind == OF_BLOCKS else {}
-    settings = Fields(values, where).completed(**_DEFAULTS | bins)
+    shown = of_pictures(values)
+    own = {key: value for key, value in values.items() if key not in shown}
+    settings = Fields(own, where).completed(**_DEFAULTS | bins)
     mel = reader.read(settings, audio)
     check_known(settings, _HARMLESS)
     return reader.place(mel, tokens)
+
+
+def of_pictures(values: dict[str, Any]) -> tuple[str, ...]:
+    """Settings of pictures in a file that is about both."""
+    if "image_processor_type" not in values:
+        return ()
+    own = ("image_", "do_", "size", "crop_size", "resample", "rescale_factor", "default_to_square")
+    also = ("data_format", "device", "disable_grouping", "input_data_format", "return_tensors")
+    patches = ("max_pixels", "merge_size", "min_pixels", "patch_size", "temporal_patch_size")
+    return tuple(key for key in values if key.startswith((*own, *also, *patches)))
 
 
 def check_known(settings: Fields, harmless: tuple[str, ...]) -> None:
@@ -88,6 +103,11 @@ def _windows(settings: Fields, audio: AudioSpec) -> dict[str, int]:
         "hop": _size(settings, "hop_length", 65_536),
         "seconds": _size(settings, "chunk_length", _MAX_CHUNK),
     }
+
+
+def _omni_mel(settings: Fields, audio: AudioSpec) -> BlockMel:
+    """Whisper's extractor, which doesn't fill up short sounds: a window must lie in one."""
+    return _block_mel(settings.completed(min_length=settings.integer("n_fft")), audio)
 
 
 def _block_mel(settings: Fields, audio: AudioSpec) -> BlockMel:
@@ -162,6 +182,7 @@ _READERS: dict[str, _Reader] = {
     "Qwen2AudioForConditionalGeneration": _Reader((EXTRACTOR,), _log_mel, _by_token),
     "VoxtralForConditionalGeneration": _Reader((EXTRACTOR,), _log_mel, _by_token),
     # The makers' own folders name Whisper's.
+    **{name: _Reader((EXTRACTOR,), _omni_mel, _by_token) for name in OMNI},
     "Qwen3ASRForConditionalGeneration": _Reader((OF_BLOCKS, EXTRACTOR), _block_mel, _by_token),
 }
 """By config.json's architecture."""

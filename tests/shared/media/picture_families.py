@@ -199,6 +199,8 @@ FAMILIES: dict[str, Family] = {
         for name, architecture in (
             ("qwen3_vl", "Qwen3VLForConditionalGeneration"),
             ("qwen3_5", "Qwen3_5ForConditionalGeneration"),
+            # Its own processor, which asks for what makes sounds and videos, grows texts likewise.
+            ("qwen3_omni", "Qwen3OmniMoeThinkerForConditionalGeneration"),
         )
     },
     **{

@@ -25,6 +25,7 @@ from penstock.model.sound_facts import (
 from tests.shared.media.sounds import RATE
 from tests.worker.audio import gemma3n_hearing, phi4_hearing
 from tests.worker.vision.newer_cases import GEMMA4, GEMMA4_TOKENS, GEMMA4_UNIFIED
+from tests.worker.vision.omni import AROUND, OMNI_HEARS, OMNI_TEXT, OMNI_TOWER
 from tests.worker.vision.vision_cases import PLACEHOLDER, TEXT
 
 BINS = 12
@@ -223,6 +224,21 @@ CASES: dict[str, HearingCase] = {
         },
         LogMel(
             sampling_rate=RATE, bins=BINS, n_fft=400, hop=160, seconds=2, row_frames=8, many=True
+        ),
+    ),
+    "qwen3-omni": HearingCase(
+        "Qwen3OmniMoeThinker",
+        {
+            "text_config": OMNI_TEXT,
+            "vision_config": OMNI_TOWER,
+            "audio_config": OMNI_HEARS,
+            "audio_token_id": PLACEHOLDER,
+            "image_token_id": 999,
+            "video_token_id": 999,
+        }
+        | AROUND,
+        BlockMel(
+            sampling_rate=RATE, bins=BINS, n_fft=400, hop=160, block=100, least=400, seconds=2
         ),
     ),
     "qwen3-asr": HearingCase(

@@ -181,7 +181,10 @@ def their_features(case: str, sounds: Sequence[Heard]) -> dict[str, Any]:
         return {"input_features": [phi4_hearing.features_of(each.samples) for each in sounds]}
     extractor = CASES[case].extractor
     if isinstance(preparation, BlockMel):
-        return _of_blocks(extractor, sounds)
+        told = _of_blocks(extractor, sounds)
+        if CASES[case].family == "Qwen3OmniMoeThinker":
+            told["feature_attention_mask"] = told.pop("input_features_mask")
+        return told
     if isinstance(preparation, EmphasisedMel):
         made = [extractor(each.samples, return_tensors="pt") for each in sounds]
         return {"input_features": [each["input_features"] for each in made]}
@@ -242,8 +245,27 @@ def theirs_of(
             return phi4_hearing.logits_of(model, given, also.get("input_features", []))
     if CASES[case].family == "GraniteSpeech":
         return _theirs_by_rows(model, given, also.get("input_features", []))
+    if CASES[case].family == "Qwen3OmniMoeThinker":
+        return _theirs_each_alone(case, model, given, sounds)
     with torch.inference_mode():
         found: torch.Tensor = model(given, attention_mask=torch.ones_like(given), **also).logits[0]
+    return found
+
+
+def _theirs_each_alone(
+    case: str, model: Any, given: torch.Tensor, sounds: Sequence[Heard]
+) -> torch.Tensor:
+    """transformers' logits where each sound is encoded by itself: beside a longer one, a short one
+    would be filled up with zeros."""
+    embedded = model.get_input_embeddings()(given)
+    with torch.inference_mode():
+        seen = [model.get_audio_features(**their_features(case, [each])) for each in sounds]
+        if seen:
+            rows = torch.cat([each.last_hidden_state for each in seen])
+            embedded = embedded.masked_scatter((given == PLACEHOLDER)[..., None], rows)
+        found: torch.Tensor = model(
+            inputs_embeds=embedded, attention_mask=torch.ones_like(given)
+        ).logits[0]
     return found
 
 
@@ -279,7 +301,7 @@ def runner_of(
         rows=256,
         row_bytes=1,
         load_bytes=1 << 20,
-        sections=False,
+        sections=any(rope.sections for rope in ours.config.ropes),
         stand_in=stand_in_of(ours.config),
     )
     media.see_with(Hearing(ours.tower, forward.count_layer))

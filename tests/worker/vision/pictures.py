@@ -38,6 +38,7 @@ from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.protocol.common import Media, MediaItem
 from tests.worker.driver import Job
 from tests.worker.media_prompts import media_prompt
+from tests.worker.vision.omni import places
 from tests.worker.vision.sheet_models import of_sheets
 from tests.worker.vision.vision_cases import PLACEHOLDER, TEXT
 
@@ -201,7 +202,9 @@ def theirs_of(model: Any, parts: Sequence[Part], more: Sequence[int] = ()) -> to
             with torch.inference_mode():
                 also = {"inputs_embeds": _with_parts(model, given, **also)}
             given = None
-        if any(each in name for each in ("Qwen", "Paddle", "Glm")):
+        if "Omni" in name:
+            also["position_ids"] = places(tokens + list(more), also["image_grid_thw"].tolist())
+        elif any(each in name for each in ("Qwen", "Paddle", "Glm")):
             also["mm_token_type_ids"] = kinds
         if "Gemma3" in name:
             also["token_type_ids"] = kinds

@@ -37,6 +37,7 @@ QUICK = (
     "kimi-vl",
     "minicpm-v",
     "minicpm-v-2.6",
+    "qwen3-omni",
     "granite4-vision",
     "qianfan-ocr",
     "deepseek-vl",

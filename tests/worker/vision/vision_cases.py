@@ -49,6 +49,7 @@ from tests.worker.vision.documents import set_documents, with_few_queries
 from tests.worker.vision.gemma3n_cases import OF_GEMMA3N
 from tests.worker.vision.minicpm_cases import OF_MINICPM
 from tests.worker.vision.newer_cases import NEWER
+from tests.worker.vision.omni import OF_OMNI
 from tests.worker.vision.patch_cases import OF_PATCHES
 
 LLAMA = TEXT | {"class": "LlamaConfig", "head_dim": 16}
@@ -280,6 +281,7 @@ CASES: dict[str, Case] = (
     | NEWER
     | OF_DEEPSEEK
     | OF_MINICPM
+    | OF_OMNI
     | OF_GEMMA3N
 )
 

@@ -33,6 +33,7 @@ from penstock.families.vision.phi4_multimodal import PHI4_MULTIMODAL
 from penstock.families.vision.pixtral import MISTRAL3
 from penstock.families.vision.qianfan_ocr import QIANFAN_OCR
 from penstock.families.vision.qwen3_5 import QWEN3_5_VISION
+from penstock.families.vision.qwen3_omni import QWEN3_OMNI
 from penstock.families.vision.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 from penstock.families.vision.reading import HARMLESS, VISION, TextHalf, VisionFamily
 from penstock.families.vision.step3p7 import STEP3P7_VISION
@@ -47,6 +48,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         QWEN2_5_VL,
         QWEN3_VL,
         QWEN3_5_VISION,
+        QWEN3_OMNI,
         GEMMA3_VISION,
         GEMMA3N_VISION,
         GEMMA4_VISION,
