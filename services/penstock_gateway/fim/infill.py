@@ -3,6 +3,7 @@ other files, in; what belongs between out, in llama.cpp's form."""
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -375,7 +376,8 @@ def _in_own_words(error: InvalidRequest) -> InvalidRequest:
     own = _RENAMED.get(error.param or "")
     if own is None or error.param is None:
         return error
-    return type(error)(error.message.replace(error.param, own, 1), param=own, code=error.code)
+    message = re.sub(rf"\b{error.param}\b", own, error.message, count=1)
+    return type(error)(message, param=own, code=error.code)
 
 
 def routes(service: Service) -> list[OperationRoute]:
