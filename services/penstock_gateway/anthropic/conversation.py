@@ -210,9 +210,15 @@ def _shown(block: ShownBlock | ContentBlock, where: str) -> dict[str, Any]:
             return {"type": "file", "file": _document(block, where)}
         case "search_result":
             return _text(_search_result(block, where))
+        case "tool_reference":
+            # Tools that are to be searched for are shown like all others.
+            if block.tool_name is None:
+                _missing(f"{where}.tool_name")
+            return _text(block.tool_name)
     raise InvalidRequest(
         f"{where}.type is {clip(block.type)}; allowed: text, image, document, "
-        "search_result, tool_use and thinking in assistant messages, tool_result in user messages",
+        "search_result, tool_reference, tool_use and thinking in assistant messages, tool_result "
+        "in user messages",
         param=f"{where}.type",
         code="invalid_value",
     )

@@ -38,7 +38,8 @@ class FoundText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockFields(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a system prompt, or of a call's result: text, image, document or search_result.
+    """A part of a system prompt, or of a call's result: text, image, document, search_result or
+    tool_reference.
     Fields that are unknown here are skipped, as clients send back what other servers gave them."""
 
     type: str
@@ -46,6 +47,8 @@ class BlockFields(msgspec.Struct, frozen=True, kw_only=True):
     source: MediaContent | str | None = None
     """A search_result's is its address."""
     title: str | None = None
+    tool_name: str | None = None
+    """A tool_reference's."""
 
 
 class ShownBlock(BlockFields, frozen=True, kw_only=True):

@@ -115,6 +115,10 @@ class OllamaFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fiel
 
     # --- without effect on the output
     keep_alive: Any = None
+    truncate: Flag = None
+    """Whether messages are left out, or an answer forgets its beginning, where the context is full:
+    here nothing is ever left out, and an answer ends."""
+    shift: Flag = None
 
     # --- only at their neutral value
     logprobs: Flag = None

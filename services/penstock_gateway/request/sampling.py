@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from penstock_gateway.models.backend import EngineInfo
 
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
+NO_LIMIT = -1
+"""What max_tokens is for as many as there is room for, as in LM Studio and llama-server."""
+NARROWEST = 1e-9
+"""The top_p that 0 stands for: nothing but the likeliest token is left. OpenAI's range begins with
+0, and no nucleus is empty."""
 OLDER_FORMATS = ("json", "regex")
 """Text Generation Inference's; what is said to be allowed leaves them out."""
 GUIDED = {
@@ -194,10 +199,13 @@ def sampling_params(
         if ids := getattr(request, field):
             check_ids(field, ids, vocabulary)
     wanted = structure_of(request, welcome.limits.max_grammar_bytes)
+    top_p = _given(request.top_p, generation.top_p, 1.0)
+    if not 0 <= top_p <= 1:
+        raise InvalidRequest(f"top_p must be a number in [0, 1], not {top_p}", param="top_p")
     return SamplingParams(
         n=_given(request.n, 1),
         temperature=_given(request.temperature, generation.temperature, 1.0),
-        top_p=_given(request.top_p, generation.top_p, 1.0),
+        top_p=top_p or NARROWEST,
         top_k=_given(request.top_k, generation.top_k, 0),
         min_p=_given(request.min_p, generation.min_p, 0.0),
         presence_penalty=_given(request.presence_penalty, 0.0),
@@ -256,7 +264,8 @@ def room_for_output(
     """max_tokens of a prompt.
 
     wanted: what the request says, None if it is silent; then `default`, or less where the context
-    (prompt and output), or what one request may have, leaves less; None: all that they leave.
+    (prompt and output), or what one request may have, leaves less; None, or NO_LIMIT wanted: all
+    that they leave.
     sequences: of each prompt.  oversized: whether more than the room is an error.  Raises
     InvalidRequest when the prompt leaves no room, or less than was asked for.  field, source, many:
     the request's names for max_tokens, prompt and sequences.
@@ -269,6 +278,12 @@ def room_for_output(
             "output included",
             param=source,
             code="context_length_exceeded",
+        )
+    if wanted == NO_LIMIT:
+        wanted = default = None
+    if wanted is not None and wanted < 0:
+        raise InvalidRequest(
+            f"{field} must be -1 or a whole number in [0, {limit}], not {wanted}", param=field
         )
     if wanted is None:
         most = max_output(prompt_tokens, None, sequences, limits, many=many)

@@ -333,3 +333,17 @@ async def test_search_results_are_texts_with_their_source(
         blocks = [{"type": "tool_result", "tool_use_id": "t1", "content": [FOUND]}]
     await whole(http, messages=[*before, user(blocks)])
     assert "Rivers (https://e.org)\nThe Rhine.\nThe Po." in bytes(engine.submitted[0][0]).decode()
+
+
+async def test_a_found_tool_is_told_by_its_name(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    """What Claude Code's search for tools returns; the model is shown all of them anyway."""
+    call = {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {}}
+    found = {"type": "tool_reference", "tool_name": "mcp__git__log"}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [found]}
+    said = [user("Hi"), {"role": "assistant", "content": [call]}, user([result])]
+    await whole(http, messages=said)
+    assert "mcp__git__log" in bytes(engine.submitted[0][0]).decode()
+    del found["tool_name"]
+    assert "tool_name is missing" in await refusal(http, messages=said)

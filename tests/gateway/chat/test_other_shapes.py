@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.fake_engine import MODEL, FakeEngineClient
+from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient
 
 CHAT = "/v1/chat/completions"
 LOOK = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
@@ -45,6 +45,11 @@ SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (called({}), called("")),
     (schema(), schema(name="x")),
     ({"model": ""}, {"model": MODEL}),
+    # As LM Studio and llama-server have it: as many as there is room for.
+    ({"max_tokens": -1}, {}),
+    ({"max_completion_tokens": -1}, {}),
+    # OpenAI's range begins with 0: no token but the likeliest.
+    ({"top_p": 0}, {"top_p": 1e-9}),
 ]
 
 
@@ -80,3 +85,9 @@ async def test_what_has_no_meaning_is_refused(
 ) -> None:
     reply = await http.post(CHAT, json={"messages": [USER], **fields})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+async def test_of_completions_too(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    sent = {"prompt": "Hi", "max_tokens": -1}
+    assert (await http.post("/v1/completions", json=sent)).status_code == 200
+    assert engine.submitted[0][1].max_tokens == CONTEXT - 2

@@ -93,7 +93,7 @@ def client_of(engine: FakeEngineClient, **config: Any) -> httpx.AsyncClient:
 
 async def test_whole_chat(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
     options = {"num_predict": 20, "temperature": 0.5, "repeat_penalty": 1.1, "num_ctx": 4096}
-    reply = await whole(http, options=options, keep_alive="5m")
+    reply = await whole(http, options=options, keep_alive="5m", truncate=True, shift=False)
     assert reply["message"] == {"role": "assistant", "content": ANSWER}
     assert (reply["done"], reply["done_reason"], reply["model"]) == (True, "stop", MODEL)
     assert reply["prompt_eval_count"] == len(b"user: Hi\nassistant:")

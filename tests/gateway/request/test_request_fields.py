@@ -207,7 +207,8 @@ async def test_wrong_type(
     [
         (CHAT, {"temperature": -1}, "temperature", "[0, 100]"),
         (CHAT, {"temperature": 101}, "temperature", "[0, 100]"),
-        (CHAT, {"top_p": 0}, "top_p", "(0, 1]"),
+        (CHAT, {"top_p": -0.1}, "top_p", "[0, 1]"),
+        (CHAT, {"top_p": 1.1}, "top_p", "[0, 1]"),
         (CHAT, {"top_k": -2}, "top_k", "[-1, "),
         (CHAT, {"min_p": 2}, "min_p", "[0, 1]"),
         (CHAT, {"n": 0}, "n", "[1, 128]"),
@@ -217,7 +218,7 @@ async def test_wrong_type(
         (CHAT, {"stop_token_ids": [5, 257]}, "stop_token_ids", "0 to 256"),
         (CHAT, {"seed": 2**64}, "seed", "whole number"),
         (CHAT, {"seed": -(2**63) - 1}, "seed", "whole number"),
-        (CHAT, {"max_tokens": -1}, "max_tokens", "[0, "),
+        (CHAT, {"max_tokens": -2}, "max_tokens", "-1 or a whole number in [0, "),
         (
             CHAT,
             {"repetition_detection": {"max_pattern_size": 257, "min_count": 2}},

@@ -219,7 +219,7 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
         ),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id", "missing"),
         ({"max_output_tokens": CONTEXT}, "max_output_tokens", str(CONTEXT)),
-        ({"max_output_tokens": -1}, "max_output_tokens", "not -1"),
+        ({"max_output_tokens": -2}, "max_output_tokens", "not -2"),
         ({"temperature": 101}, "temperature", "[0, 100]"),
         ({"top_logprobs": 21}, "top_logprobs", "[0, 20]"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type", "json_schema"),
