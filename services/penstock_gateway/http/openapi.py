@@ -246,6 +246,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "/api/embed": {"input": ["A kitten sleeps.", "A young cat naps."]},
     "/api/embeddings": {"prompt": "A kitten sleeps."},
     "/api/show": {},
+    "/api/pull": {},
     "/tokenize": {"prompt": "The capital of France is"},
     "/detokenize": {"tokens": [1, 2, 3]},
     "/apply-template": {"messages": [{"role": "user", "content": "Name a river in Europe."}]},

@@ -284,6 +284,14 @@ class ModelRegistry:
             return name
         return name.removesuffix(LATEST)
 
+    def named(self, name: str | None) -> ModelBackend:
+        """Whose model that is, loaded or not. Raises as `backend_of` and `ModelBackend.named`
+        do."""
+        name = self._without_tag(name)
+        backend = self.backend_of(name)
+        backend.named(name)
+        return backend
+
     def ask(self, name: str | None) -> AskedModel:
         """The model as it is, which nobody starts for this. Raises as `backend_of` and
         `ModelBackend.ask` do."""

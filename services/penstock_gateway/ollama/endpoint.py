@@ -116,9 +116,8 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
     async def _loaded(self, request: Asked, terms: Terms) -> bytes:
         """What is always served is loaded, whatever keep_alive says; what is started on demand is
         by now, or goes where keep_alive is 0."""
-        backend = self._service.models.backend_of(request.model)
+        backend = self._service.models.named(request.model)
         if gives_up(request.keep_alive) and backend.on_demand and backend.residence is not None:
-            backend.named(request.model)
             backend.residence.unload()
             return loaded(backend.name or "", self.show, "unload")
         async with self._service.models.using(request.model, terms.deadline) as asked:

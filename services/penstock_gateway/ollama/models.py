@@ -1,4 +1,4 @@
-"""GET /api/tags, /api/ps and /api/version, and POST /api/show: what is served."""
+"""GET /api/tags, /api/ps and /api/version, and POST /api/show and /api/pull: what is served."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock_gateway.request.fields import Flag, Text
 from penstock_gateway.service import Service
 from penstock_gateway.system.version import Version
 
-API_VERSION = "0.12.0"
+API_VERSION = "0.13.4"
 """The release of Ollama whose API this is: clients compare it with what they need."""
 
 NEVER_YET = "1970-01-01T00:00:00Z"
@@ -85,6 +85,19 @@ class ShowRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     verbose: Flag = None
 
 
+class PullRequest(ShowRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields beside ShowRequest's have no effect: there is nothing to bring."""
+
+    stream: Flag = None
+    insecure: Flag = None
+
+
+class PulledModel(msgspec.Struct, frozen=True):
+    """The only line of the answer. status: success."""
+
+    status: str = "success"
+
+
 class ShownModel(msgspec.Struct, frozen=True, kw_only=True):
     """template: the chat template, in Jinja.  parameters: a name and a value in each line."""
 
@@ -116,6 +129,33 @@ SHOW = posting(
     headers=(),
     errors_as=ERRORS,
 )
+
+
+PULL = posting(
+    "/api/pull",
+    "Ask for a model that is served (Ollama)",
+    PullRequest,
+    PulledModel,
+    tag="models",
+    headers=(),
+    errors_as=ERRORS,
+)
+
+
+class Pull(JsonEndpoint[PullRequest]):
+    """Says of a served model that it is there. Programs ask so before they use one."""
+
+    takes_forms_type = True
+    request_type = PullRequest
+    takes_long_bodies = False
+    answers_while_leaving = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = await self.read(scope, receive)
+        self._service.models.named(
+            request.model or request.name
+        )  # Raises for one that isn't there.
+        await send_json(send, 200, msgspec.json.encode(PulledModel()) + b"\n")
 
 
 class Show(JsonEndpoint[ShowRequest]):
@@ -158,7 +198,7 @@ class Show(JsonEndpoint[ShowRequest]):
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """The four routes about models; 503 while there is no engine core, but for the version."""
+    """The five routes about models; 503 while there is no engine core, but for the version."""
 
     def served(*, loaded: bool) -> list[tuple[Welcome | None, str, str]]:
         """What engine cores say of a model, a name of its or its adapters', and the digest.
@@ -190,6 +230,7 @@ def routes(service: Service) -> list[OperationRoute]:
         RUNNING.route(running),
         VERSION.route(version),
         SHOW.route(Show(service)),
+        PULL.route(Pull(service)),
     ]
 
 

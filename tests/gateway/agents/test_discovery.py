@@ -3,6 +3,7 @@ models there are, what they can do, and how long a prompt may be."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -49,6 +50,21 @@ async def test_copilot_by_ollama(
     assert "tools" in told["capabilities"]
     body = {"model": TAGGED, "messages": [{"role": "user", "content": "Hi"}], "stream": False}
     assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+@pytest.mark.parametrize("name", [MODEL, TAGGED])
+async def test_codex_by_ollama(http: httpx.AsyncClient, name: str) -> None:
+    """`codex --oss` refuses releases without Responses, and has a model pulled whose name isn't
+    listed as it was given."""
+    version = (await got(http, "/api/version", accept="*/*"))["version"]
+    assert [int(part) for part in version.split(".")] >= [0, 13, 4]
+    models = (await got(http, "/api/tags", accept="*/*"))["models"]
+    if name not in [each["name"] for each in models]:
+        pulled = await http.post("/api/pull", json={"model": name, "stream": True})
+        assert pulled.status_code == 200, pulled.text
+        assert [json.loads(line)["status"] for line in pulled.text.splitlines()] == ["success"]
+    body = {"model": name, "input": "Hi", "store": False}
+    assert (await http.post("/v1/responses", json=body)).status_code == 200
 
 
 async def test_zed_by_ollama(http: httpx.AsyncClient) -> None:

@@ -99,6 +99,16 @@ async def test_a_key_unloads_nothing_that_it_may_not_use(tmp_path: Path) -> None
     assert demanded.told == [Unload("blue")]
 
 
+async def test_a_model_is_unloaded_and_found_by_its_name_with_a_tag() -> None:
+    demanded = Demanded(("red", "blue"))
+    async with demanded.app() as client:
+        asked = {"model": "blue:latest", "keep_alive": 0, "stream": False}
+        reply = await client.post("/api/generate", json=asked)
+        assert reply.status_code == 200, reply.text
+        assert (await client.post("/api/pull", json={"model": "red:latest"})).status_code == 200
+    assert demanded.told == [Unload("blue")], "to ask for a model starts none"
+
+
 async def test_an_adapter_of_a_model_that_was_never_loaded_has_it_started() -> None:
     demanded = Demanded(("red", "blue"), adapters={"blue": ("rhymes",)}, known=False)
     async with demanded.app() as client:

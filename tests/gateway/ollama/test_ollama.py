@@ -308,7 +308,13 @@ def test_the_client(gateway: LiveGateway) -> None:
     assert missing.value.status_code == 404
     assert "llama3.2" in missing.value.error
     version = httpx.get(f"{gateway.url}/api/version").json()["version"]
-    assert tuple(map(int, version.split("."))) >= (0, 6, 4), "editors refuse older ones"
+    assert tuple(map(int, version.split("."))) >= (0, 13, 4), "Codex refuses older ones"
+    for name in (MODEL, f"{MODEL}:latest"):
+        assert client.pull(name).status == "success"
+        assert [line.status for line in client.pull(name, stream=True)] == ["success"]
+    with pytest.raises(ollama.ResponseError) as missing:
+        client.pull("llama3.2")
+    assert missing.value.status_code == 404
 
 
 @pytest.mark.parametrize("names", [True, False])
