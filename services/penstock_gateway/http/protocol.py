@@ -247,6 +247,15 @@ def _host_fault(version: str, url: bytes, headers: list[tuple[bytes, bytes]]) ->
     return ""
 
 
+def _coding_fault(headers: list[tuple[bytes, bytes]]) -> str:
+    """What can't be undone of what was done to a body for its way, or nothing (RFC 9112, 6.1)."""
+    codings = b", ".join(value for name, value in headers if name == b"transfer-encoding")
+    if codings.strip().lower() in (b"", b"chunked"):
+        return ""
+    shown = codings[:100].decode("latin-1")
+    return f"the body has the transfer-encoding {shown!r}; allowed: chunked"
+
+
 def _with_httptools() -> type[asyncio.Protocol] | None:
     """The C parser's class; it is faster, and optional."""
     try:
@@ -352,12 +361,16 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
             self._progress = True
             version = self.parser.get_http_version()
             self._fault = _host_fault(version, self.url, self.headers)
+            self._fault = self._fault or _coding_fault(self.headers)
             if len(self.pipeline) >= MOST_WAITING:
                 self._fault = f"more than {MOST_WAITING} requests wait on this connection"
             if self._fault:
                 raise ValueError(self._fault)
             if self._passed_over():
                 return
+            if version == "1.0":
+                # Who speaks it would take the 100 for the answer (RFC 9110, 10.1.1).
+                self.expect_100_continue = False
             super().on_headers_complete()
             if version == "1.0" and self.scope["type"] == "http" and self.cycle is not None:
                 # Chunks are HTTP/1.1's: the body ends with the connection.

@@ -141,6 +141,13 @@ def test_a_stream_over_http_1_0_ends_with_its_connection(gateway: LiveGateway) -
     assert text.endswith(b"data: [DONE]\n\n")
 
 
+def test_http_1_0_knows_no_100(gateway: LiveGateway) -> None:
+    head = post("expect: 100-continue")
+    assert answers(gateway, head, BODY, LAST).startswith(b"HTTP/1.1 100")
+    old = head.replace(b"HTTP/1.1", b"HTTP/1.0")
+    assert answers(gateway, old, BODY).startswith(b"HTTP/1.1 200")
+
+
 def test_a_whole_answer_over_http_1_0_has_its_length(gateway: LiveGateway) -> None:
     found, _, text = answers(gateway, b"GET /version HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")
     assert f"content-length: {len(text)}".encode() in found.lower()
@@ -156,6 +163,7 @@ def test_a_whole_answer_over_http_1_0_has_its_length(gateway: LiveGateway) -> No
         b"POST /version HTTP/1.1\r\nhost: l\r\ncontent-length: 5\r\n"
         b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         b"POST /version HTTP/1.1\r\nhost: l\r\ntransfer-encoding: x, identity\r\n\r\nab",
+        b"POST /version HTTP/1.1\r\nhost: l\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         b"POST /version HTTP/1.1\r\nhost: l\r\ncontent-length: +2\r\n\r\nab",
         b"GET /version HTTP/1.1\r\nhost : localhost\r\n\r\n",
         b"GET /version HTTP/1.1\r\nhost: l\r\nx: a\r\x00b\r\n\r\n",
