@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any, NamedTuple
 
 import msgspec
-from starlette.types import Receive, Send
+from starlette.types import Message, Receive, Send
 
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
@@ -98,7 +98,20 @@ class RealtimeSession:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _next(self) -> bytes | None:
-        """The next message; None: there will be none."""
+        """The text of the next message; None: there will be none."""
+        while (message := await self._received()) is not None:
+            text = message.get("text")
+            if text is not None:
+                return str(text).encode()
+            await self._fail(
+                "the message is binary; JSON as text is needed, in which "
+                "input_audio_buffer.append has audio in base64",
+                "invalid_type",
+            )
+        return None
+
+    async def _received(self) -> Message | None:
+        """The next message, of text or bytes; None: there will be none."""
         message = None
         while message is None:
             try:
@@ -111,10 +124,7 @@ class RealtimeSession:
                 await self._fail(reason, "idle")
                 await self._send(closing(NORMAL, reason))
                 return None
-        if message["type"] == "websocket.disconnect":
-            return None
-        text = message.get("text")
-        return b"" if text is None else text.encode()
+        return None if message["type"] == "websocket.disconnect" else message
 
     async def _handle(self, text: bytes, lease: MediaLease) -> None:
         try:

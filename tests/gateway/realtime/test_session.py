@@ -134,6 +134,20 @@ def test_an_utterance_is_what_its_commit_found(gateway: LiveGateway) -> None:
         assert found == [(None, None)]
 
 
+def test_a_binary_message_is_told_what_is_needed(gateway: LiveGateway) -> None:
+    with opened(gateway) as client:
+        begin(client)
+        for _ in range(100):  # However many there are: each is refused by itself.
+            client.send(SILENCE[:4])
+        for _ in range(100):
+            message = told(client)
+            assert (message["type"], message["code"]) == ("error", "invalid_type")
+            assert "JSON as text is needed" in message["error"]
+        append(client, speech())
+        commit(client, final=True)
+        assert text_of(client)
+
+
 def test_who_waits_for_text_is_not_idle(
     gateway: LiveGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
