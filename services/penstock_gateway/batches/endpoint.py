@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from penstock.errors import InvalidRequest
 from penstock_gateway.batches.request import BatchRequest, check, window_seconds
 from penstock_gateway.files.endpoint import check_room
 from penstock_gateway.http.errors import HTTPError, clip
@@ -124,6 +125,8 @@ def routes(service: Service) -> list[OperationRoute]:
         limit, after = asked(request, "limit"), asked(request, "after")
         owner = tenant_of(request.scope)
         found = await service.stored().batches.page(owner, limit=limit, after=after)
+        if found is None:
+            raise InvalidRequest(f"after is {clip(after)}, which is no batch", param="after")
         return _json(page_of(found, limit))
 
     async def batch(request: Request) -> Response:

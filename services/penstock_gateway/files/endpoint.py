@@ -270,14 +270,16 @@ def routes(service: Service) -> list[OperationRoute]:
     """The five routes of files; 404 if the server keeps no files."""
 
     async def files(request: Request) -> Response:
-        limit = asked(request, "limit")
+        limit, after = asked(request, "limit"), asked(request, "after")
         found = await service.stored().files.page(
             tenant_of(request.scope),
             limit=limit,
             order=asked(request, "order"),
-            after=asked(request, "after"),
+            after=after,
             purpose=asked(request, "purpose"),
         )
+        if found is None:
+            raise InvalidRequest(f"after is {clip(after)}, which is no file", param="after")
         return _json(page_of(found, limit))
 
     async def file(request: Request) -> Response:

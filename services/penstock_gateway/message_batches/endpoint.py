@@ -349,10 +349,10 @@ async def _page(store: Store, owner: str, request: Request) -> MessageBatchPage:
     after, before = asked(request, "after_id"), asked(request, "before_id")
     if after is not None and before is not None:
         raise InvalidRequest("after_id and before_id exclude each other", param="before_id")
-    for name, given in (("after_id", after), ("before_id", before)):
-        if given is not None and await store.message_batches.find(owner, given) is None:
-            raise InvalidRequest(f"{name} is {clip(given)}, which is no batch", param=name)
     found = await store.message_batches.page(owner, limit=limit, after=after, before=before)
+    if found is None:
+        name, given = ("after_id", after) if before is None else ("before_id", before)
+        raise InvalidRequest(f"{name} is {clip(given)}, which is no batch", param=name)
     batches = [_shown(store, record) for record in found[:limit]]
     if before is not None:
         batches.reverse()

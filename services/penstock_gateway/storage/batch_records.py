@@ -96,11 +96,11 @@ class BatchRecords:
 
     async def page(
         self, owner: str, *, limit: int, after: str | None = None, before: str | None = None
-    ) -> list[BatchRecord]:
+    ) -> list[BatchRecord] | None:
         """Batches listed after `after`, the latest first; or before `before`, the nearest first.
-        One more than `limit` where there are more."""
+        One more than `limit` where there are more. None: there is no such batch."""
 
-        def work(connection: Connection) -> list[BatchRecord]:
+        def work(connection: Connection) -> list[BatchRecord] | None:
             query = select(batches).where(batches.c.owner == owner, self._shown)
             order = batches.c.created_at.desc(), batches.c.id.desc()
             if after is not None or before is not None:
@@ -108,7 +108,7 @@ class BatchRecords:
                 at = select(batches.c.created_at, batches.c.id).where(*self._one(owner, named))
                 row = connection.execute(at).first()
                 if row is None:
-                    return []
+                    return None
                 place = tuple_(batches.c.created_at, batches.c.id)
                 query = query.where(place < tuple(row) if before is None else place > tuple(row))
             if before is not None:

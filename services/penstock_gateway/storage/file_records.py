@@ -38,11 +38,11 @@ class FileRecords:
         order: Order = "desc",
         after: str | None = None,
         purpose: str | None = None,
-    ) -> list[FileRecord]:
+    ) -> list[FileRecord] | None:
         """Files by age, from the one after the file `after`; one more than `limit` where there are
-        more."""
+        more. None: there is no such file."""
 
-        def work(connection: Connection) -> list[FileRecord]:
+        def work(connection: Connection) -> list[FileRecord] | None:
             query = select(files).where(*_lives(owner))
             if purpose is not None:
                 query = query.where(files.c.purpose == purpose)
@@ -50,7 +50,7 @@ class FileRecords:
                 at = select(files.c.created_at, files.c.id).where(files.c.id == after)
                 row = connection.execute(at.where(files.c.owner == owner)).first()
                 if row is None:
-                    return []
+                    return None
                 place = tuple_(files.c.created_at, files.c.id)
                 query = query.where(place > tuple(row) if order == "asc" else place < tuple(row))
             columns = [files.c.created_at, files.c.id]

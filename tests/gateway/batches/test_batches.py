@@ -190,6 +190,8 @@ async def test_lists_the_latest_first(gateway: Storing) -> None:
     assert listed["has_more"]
     assert not rest["has_more"]
     assert {each["id"] for each in listed["data"] + rest["data"]} == set(made)
+    none = await gateway.http.get("/v1/batches", params={"after": "batch_x"})
+    assert (none.status_code, none.json()["error"]["param"]) == (400, "after")
     for limit in ("0", "101", "x", "1e3", "٣"):
         wrong = await gateway.http.get("/v1/batches", params={"limit": limit})
         assert wrong.status_code == 400

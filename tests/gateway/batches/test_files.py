@@ -69,6 +69,11 @@ async def test_lists_in_pages(gateway: Storing) -> None:
                 break
             after = page["last_id"]
         assert seen == wanted
+    # Who deletes a page and asks for the next one isn't told that there is none.
+    await gateway.http.delete(f"/v1/files/{order[1]}")
+    gone = await gateway.http.get("/v1/files", params={"after": order[1]})
+    assert (gone.status_code, gone.json()["error"]["param"]) == (400, "after")
+    assert "which is no file" in gone.json()["error"]["message"]
     none = (await gateway.http.get("/v1/files", params={"purpose": "batch_output"})).json()
     assert (none["data"], none["first_id"]) == ([], None)
 
@@ -187,8 +192,10 @@ async def test_nobody_sees_anothers(tmp_path: Path, engine: FakeEngineClient) ->
             assert (await gateway.http.get(path, headers=bearer(ALICE))).status_code == 200
             assert (await gateway.http.get(path, headers=bearer(BOB))).status_code == 404
             assert (await gateway.http.get(path)).status_code == 401
-        for path in ("/v1/files", "/v1/batches", f"/v1/files?after={made}"):
+        for path in ("/v1/files", "/v1/batches"):
             assert (await gateway.http.get(path, headers=bearer(BOB))).json()["data"] == []
+        for path in (f"/v1/files?after={made}", f"/v1/batches?after={batch}"):
+            assert (await gateway.http.get(path, headers=bearer(BOB))).status_code == 400
         theirs = await gateway.http.delete(f"/v1/files/{made}", headers=bearer(BOB))
         assert theirs.status_code == 404
         stopped = await gateway.http.post(f"/v1/batches/{batch}/cancel", headers=bearer(BOB))
