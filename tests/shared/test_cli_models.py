@@ -109,7 +109,7 @@ def test_pull_prints_the_folder_whatever_becomes_of_the_check(
     [
         (LLAMA_CONFIG, "Penstock's family llama"),
         (
-            LLAMA_CONFIG | {"architectures": ["HeliumForCausalLM"], "model_type": "helium"},
+            LLAMA_CONFIG | {"architectures": ["PersimmonForCausalLM"], "model_type": "persimmon"},
             "transformers' code, as no family describes the model: slower, on the CPU, by one rank",
         ),
     ],

@@ -154,7 +154,7 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
     "an activation of a million letters": (_config(hidden_act="x" * 10**6), "hidden_act"),
     "a deep setting": (_config(oddity=_deep(800)), "nested deeper than 64 levels"),
     "a deep setting for transformers' code": (
-        _config(architectures=["HeliumForCausalLM"], model_type="helium", oddity=_deep(800)),
+        _config(architectures=["PersimmonForCausalLM"], model_type="persimmon", oddity=_deep(800)),
         "nested deeper than 64 levels",
     ),
     "large config": (_text("config.json", b"[" * (9 << 20)), "larger than"),

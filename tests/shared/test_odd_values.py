@@ -92,7 +92,7 @@ def test_experts_that_a_factor_silences(scale: float) -> None:
 
 def test_labels_of_a_model_in_transformers_code() -> None:
     """transformers makes a list of them."""
-    config = {**SIZES, "architectures": ["HeliumForCausalLM"], "model_type": "helium"}
+    config = {**SIZES, "architectures": ["PersimmonForCausalLM"], "model_type": "persimmon"}
     read_for_transformers(Fields(config, "config.json"))
     with pytest.raises(UnsupportedModel, match="num_labels is 2000000000; at most"):
         read_for_transformers(Fields(config | {"num_labels": 2_000_000_000}, "config.json"))

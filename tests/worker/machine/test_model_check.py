@@ -85,11 +85,11 @@ def test_a_model_that_is_not_served(tmp_path: Path) -> None:
 
 
 def test_a_model_that_no_family_describes(tmp_path: Path) -> None:
-    config = LLAMA_CONFIG | {"architectures": ["HeliumForCausalLM"], "model_type": "helium"}
-    findings = found(write_hub_folder(tmp_path / "helium", config=config))
+    config = LLAMA_CONFIG | {"architectures": ["PersimmonForCausalLM"], "model_type": "persimmon"}
+    findings = found(write_hub_folder(tmp_path / "persimmon", config=config))
     assert findings["implementation"].level == "note"
     assert "transformers' code" in findings["implementation"].text
-    assert findings["transformers"].text == "has HeliumForCausalLM"
+    assert findings["transformers"].text == "has PersimmonForCausalLM"
     assert "reference" not in findings
 
 
@@ -99,9 +99,9 @@ def test_whose_code_is_asked_for(tmp_path: Path) -> None:
     assert "although a family describes" in theirs["implementation"].text
     assert theirs["transformers"].text == "has LlamaForCausalLM"
     assert found(llama, "penstock")["implementation"].text == "Penstock's family llama"
-    config = LLAMA_CONFIG | {"architectures": ["HeliumForCausalLM"], "model_type": "helium"}
-    refused = found(write_hub_folder(tmp_path / "helium", config=config), "penstock")
-    assert "HeliumForCausalLM is not served" in refused["model"].text
+    config = LLAMA_CONFIG | {"architectures": ["PersimmonForCausalLM"], "model_type": "persimmon"}
+    refused = found(write_hub_folder(tmp_path / "persimmon", config=config), "penstock")
+    assert "PersimmonForCausalLM is not served" in refused["model"].text
 
 
 def test_a_model_that_transformers_does_not_know(tmp_path: Path) -> None:

@@ -14,8 +14,6 @@ from penstock.protocol.common import Pooling
 from tests.worker.pooling.pooling_models import load_pooling, random_inputs, run, save
 
 SIZES: dict[str, Any] = {
-    "num_key_value_heads": 1,
-    "head_dim": 12,
     "pad_token_id": 0,
     "eos_token_id": 2,
     "bos_token_id": 1,
@@ -24,7 +22,7 @@ LENGTHS = [1, 2, 31, 7, 64]
 
 
 def test_embeddings_equal_transformers_in_any_chunks(tmp_path: Path) -> None:
-    model = save(tmp_path / "m", "HeliumModel", **SIZES)
+    model = save(tmp_path / "m", "PersimmonModel", **SIZES)
     loaded = load_pooling(str(tmp_path / "m"), tmp_path, threads=2)
     inputs = random_inputs(LENGTHS)
     found = run(loaded, inputs, Pooling("embed", normalize=False))
@@ -39,7 +37,7 @@ def test_embeddings_equal_transformers_in_any_chunks(tmp_path: Path) -> None:
 
 
 def test_classes_equal_transformers(tmp_path: Path) -> None:
-    model = save(tmp_path / "m", "HeliumForSequenceClassification", num_labels=3, **SIZES)
+    model = save(tmp_path / "m", "PersimmonForSequenceClassification", num_labels=3, **SIZES)
     loaded = load_pooling(str(tmp_path / "m"), tmp_path)
     inputs = random_inputs(LENGTHS)
     found = run(loaded, inputs, Pooling("classify", activate=False))
@@ -53,6 +51,6 @@ def test_classes_equal_transformers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_other_backends_say_what_they_lack(backend: str, tmp_path: Path) -> None:
-    save(tmp_path / "m", "HeliumModel", **SIZES)
+    save(tmp_path / "m", "PersimmonModel", **SIZES)
     with pytest.raises(StartupError, match="layers that only transformers' code describes"):
         load_pooling(str(tmp_path / "m"), tmp_path, worker={"attention_backend": backend})
