@@ -87,6 +87,8 @@ FROM_MEMORY = {
 GGUF_OF = {"gemma4_unified": "gemma4"}
 """Families whose GGUF files are another's, and say what differs."""
 TOWERS_FROM_MEMORY = {
+    "aya_vision",
+    "cohere2_vision",
     "deepseek_ocr",
     "deepseek_ocr2",
     "deepseek_vl",

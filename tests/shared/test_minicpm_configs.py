@@ -3,7 +3,6 @@ their pictures."""
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.config import ModelConfig
 from penstock.model.image_facts import SlicedImages
 from penstock.model.projector_spec import ResamplerProjector
 from penstock.model.tower_spec import LearnedPositions
-from penstock.prepare.hub_config import read_config
 from penstock.prepare.media import read_media
 from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.media.minicpm_pictures import MARK, MiniCPMPictures
+from tests.shared.test_multi_modality_configs import read
 
 V26: dict[str, Any] = {
     "architectures": ["MiniCPMV"],
@@ -99,18 +97,6 @@ V45 = V26 | {
     "version": 4.5,
     "vocab_size": 151748,
 }
-
-
-def read(values: dict[str, Any], **changes: Any) -> ModelConfig:
-    """changes: of nested values, `vision_config__image_size=224`."""
-    made = copy.deepcopy(values)
-    for path, value in changes.items():
-        *sections, key = path.split("__")
-        inner = made
-        for each in sections:
-            inner = inner[each]
-        inner[key] = value
-    return read_config(Fields(made, "config.json"))
 
 
 def test_what_they_are_made_of() -> None:

@@ -83,6 +83,9 @@ FITTING: dict[str, dict[str, Any]] = {
         "deepstack_layer_map": [[-1, 0]],
         "vision_feature_select_strategy": "full",
     },
+    "AyaVisionForConditionalGeneration": {
+        "vision_config": {"num_attention_heads": 16, "image_size": 364}
+    },
     "Qwen3OmniMoeThinkerForConditionalGeneration": {
         "vision_config": {"out_hidden_size": 2048},
         "audio_config": {"output_dim": 2048},

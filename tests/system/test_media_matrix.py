@@ -256,6 +256,7 @@ MODELS: dict[str, Callable[[Path], Model]] = {
     "tiles without a class token": seen_by("janus"),
     "tiles between white bars": seen_by("phi3-v"),
     "tiles of the makers' files": seen_by("janus-of-makers"),
+    "gated squares": seen_by("aya-vision"),
     "two towers": seen_by("deepseek-vl-hybrid"),
     "pages in lines": seen_by("deepseek-ocr"),
     "pages and queries": seen_by("deepseek-ocr2"),

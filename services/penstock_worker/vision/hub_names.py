@@ -132,6 +132,7 @@ _OF_PROJECTOR = {
     "linear_1": "projector.1",
     "linear_2": "projector.2",
     "layer_norm": "projector.norm",
+    "layernorm": "projector.norm",
     "norm": "projector.norm",
     "pre_norm": "projector.norm",
     "proj.0": "projector.1",

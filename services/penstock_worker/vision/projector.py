@@ -71,18 +71,27 @@ class _MLP:
         inputs: int,
         outputs: int,
         inner: int = 0,
+        *,
+        gated: bool = False,
     ) -> None:
-        """inner: outputs of the first product; 0: as many as of the second."""
+        """inner: outputs of the first product; 0: as many as of the second.  gated: as
+        SquareMLPProjector has it."""
         inner = inner or outputs
+        seen = inner // 2 if gated else inner
         self._first = TowerProduct.load(weights, [("projector.1", inner)], inputs, bias=spec.bias)
-        self._second = TowerProduct.load(weights, [("projector.2", outputs)], inner, bias=spec.bias)
+        self._second = TowerProduct.load(weights, [("projector.2", outputs)], seen, bias=spec.bias)
         self._activation = spec.activation
+        self._gated = gated
         self.row_work = self._first.size + self._second.size
 
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         return (yield from threads.mapped(self._of_rows, vectors, each=self.row_work))
 
     def _of_rows(self, vectors: Tensor) -> Tensor:
+        if self._gated:
+            first, gate = self._first(vectors).chunk(2, 1)
+            gated = reference.gated_activation(torch.cat((gate, first), 1), "silu")
+            return self._second(gated)
         return self._second(reference.plain_activation(self._first(vectors), self._activation))
 
 
@@ -122,6 +131,7 @@ class _SquareMLP:
             wide,
             outputs,
             spec.inner,
+            gated=spec.gated,
         )
         self.row_work = self._inner.row_work
         if self._merging is not None:

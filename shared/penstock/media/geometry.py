@@ -196,6 +196,26 @@ def canvas(size: Size, tile: int, least: int, most: int) -> Size:
     return best
 
 
+def fitting_canvas(size: Size, tile: int, most: int) -> Size:
+    """(rows, columns) of the tiles that enlarge the picture least, in proportion, if some are as
+    large as it; else of those that shrink it least. Of several the fewest, and then the
+    narrowest."""
+    height, width = size
+    forms = sorted(
+        (
+            (columns, rows)
+            for columns in range(1, most + 1)
+            for rows in range(1, most + 1)
+            if columns * rows <= most
+        ),
+        key=lambda form: form[0] * form[1],
+    )
+    scales = [min(columns * tile / width, rows * tile / height) for columns, rows in forms]
+    enlarging = [scale for scale in scales if scale >= 1]
+    columns, rows = forms[scales.index(min(enlarging) if enlarging else max(scales))]
+    return rows, columns
+
+
 def is_large(size: Size, factor: int, smallest: int, most: float) -> bool:
     """Whether a picture whose sides are rounded to multiples of `factor`, or to `smallest`, has
     more than `most` pixels: LFM2-VL's rule."""

@@ -129,9 +129,7 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
         case TiledImages():
             return _of_tiles(preparation, _size(shape))
         case CanvasImages():
-            rows, columns = canvas_grid(preparation, _size(shape))
-            count = tiles_of_canvas(rows, columns)
-            return _Runs((ItemRun("", count * preparation.rows),), grid=(rows, columns))
+            return _of_canvas(preparation, canvas_grid(preparation, _size(shape)))
         case FittedImages():
             return _of_fitted(preparation, _size(shape))
         case RowImages():
@@ -295,8 +293,21 @@ def _rows_of_anyres(image: AnyresImages, size: Size) -> int:
     return image.side**2 + shape.rows * (shape.columns + 1)
 
 
+def _of_canvas(image: CanvasImages, grid: tuple[int, int]) -> _Runs:
+    count = tiles_of_canvas(*grid)
+    if not (image.numbered or image.whole or image.tile_end):
+        return _Runs((ItemRun("", count * image.rows),), grid=grid)
+    texts = [f"{image.numbered}{number}" for number in range(1, count)] if image.numbered else []
+    texts = [*(texts or [""] * (count - 1)), image.whole]
+    ends = ["", *[image.tile_end] * (count - 1)]
+    runs = (ItemRun(f"{end}{text}", image.rows) for end, text in zip(ends, texts, strict=True))
+    return _Runs(tuple(runs), image.tile_end, grid)
+
+
 def canvas_grid(image: CanvasImages, size: Size) -> tuple[int, int]:
     """(rows, columns) of tiles."""
+    if image.split and image.fitting:
+        return geometry.fitting_canvas(size, image.tile, image.most)
     return canvas(size, image.tile, image.least, image.most) if image.split else (1, 1)
 
 

@@ -144,6 +144,16 @@ class CanvasImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     least: int = 1
     most: int = 12
     split: bool = True
+    fitting: bool = False
+    """Whether the form is the one that enlarges the picture least, in proportion, or, where all are
+    smaller than it, shrinks it least, and not the nearest to its own (Command A Vision)."""
+    numbered: str = ""
+    """Text before each tile of a canvas, with its number from 1 on behind it (Aya Vision)."""
+    whole: str = ""
+    """Text before the whole."""
+    tile_end: str = ""
+    """Text behind each tile, and behind the whole. Without any of these texts, all embeddings are
+    of one run."""
 
 
 class FittedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="llama4"):

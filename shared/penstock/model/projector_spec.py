@@ -37,6 +37,9 @@ class SquareMLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="square_
     activation: Literal["gelu", "gelu_tanh"] = "gelu"
     bias: bool = True
     """Whether both products have a bias."""
+    gated: bool = False
+    """Whether the second product is of the first half of what the first one gives times silu of
+    the other half, instead of an activation of all of it (Aya Vision, Command A Vision)."""
     merged: bool = False
     """Whether the norm is of each patch, and a product after it makes one vector of a square's;
     else the norm is of the square's vectors, one after the other."""

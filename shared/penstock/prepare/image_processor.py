@@ -39,6 +39,7 @@ CLASSES: dict[str, dict[str, Any]] = {
     "Qwen2VLImageProcessor": _CLIP,
     "Glm4vImageProcessor": _GLM,
     "Glm46VImageProcessor": _GLM,
+    "Cohere2VisionImageProcessor": {**_CLIP, "size": {"height": 512, "width": 512}},
     "GotOcr2ImageProcessor": {**_CLIP, "size": {"height": 384, "width": 384}},
     "LlavaOnevisionImageProcessor": {**_CLIP, "size": {"height": 384, "width": 384}},
     "Llama4ImageProcessor": {**_SIGLIP, "resample": 2, "size": 336},

@@ -27,6 +27,7 @@ from penstock.model.audio_spec import (
 )
 from penstock.model.image_facts import FixedImages, ScannedImages, TiledImages
 from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind
+from penstock.prepare.cohere_readers import aya_vision, command_vision
 from penstock.prepare.deepseek_readers import (
     deepseek_vl,
     deepseek_vl_hybrid,
@@ -358,6 +359,8 @@ READERS: dict[str, Reader] = {
     "Glm4vMoeForConditionalGeneration": qwen2_vl,
     "Glm46VForConditionalGeneration": qwen2_vl,
     "GlmOcrForConditionalGeneration": qwen2_vl,
+    "AyaVisionForConditionalGeneration": aya_vision,
+    "Cohere2VisionForConditionalGeneration": command_vision,
     "DeepseekOcr2ForConditionalGeneration": deepseek_ocr2,
     "DeepseekOCR2ForCausalLM": deepseek_ocr2,
     "DeepseekOCRForCausalLM": deepseek_ocr,

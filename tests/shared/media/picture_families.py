@@ -30,6 +30,7 @@ from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.models.step3p7.processing_step3p7 import Step3p7Processor
 
+from tests.shared.media.cohere_pictures import COHERE_FAMILIES
 from tests.shared.media.janus_pictures import MAKERS_FAMILIES
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
@@ -401,6 +402,7 @@ FAMILIES: dict[str, Family] = {
     ),
     **MAKERS_FAMILIES,
     **MINICPM_FAMILIES,
+    **COHERE_FAMILIES,
     "deepseek_ocr2": Family(
         "DeepseekOcr2ForConditionalGeneration",
         lambda ids: {

@@ -58,6 +58,7 @@ from penstock.model.image_facts import (
     WindowedImages,
 )
 from penstock.model.image_facts import Pixels as P
+from tests.shared.media.cohere_pictures import CommandPictures
 from tests.shared.media.janus_pictures import MakersPictures
 from tests.shared.media.kimi_vl_pictures import MEAN, STD, KimiVLPictures
 from tests.shared.media.lfm2_pictures import Lfm2Pictures
@@ -336,6 +337,10 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
         DocumentImages(
             pixels=pixels(3, HALF), patch=2, tile=96, page=128, tile_rows=144, page_rows=256
         ),
+    ),
+    "cohere2_vision": (
+        CommandPictures(size={"height": 24, "width": 24}, max_patches=7),
+        CanvasImages(pixels=pixels(3, CLIP), tile=24, rows=9, most=7, fitting=True),
     ),
     "minicpmv": (
         MiniCPMPictures(4, 40, 6),

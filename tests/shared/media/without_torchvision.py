@@ -91,6 +91,7 @@ def class_of(model: str, name: str) -> Any:
     names: dict[str, Any] = {
         "logger": logging.getLogger(__name__),
         "math": math,
+        "np": np,
         "torch": torch,
         "lru_cache": lru_cache,
         "TorchvisionBackend": Backend,

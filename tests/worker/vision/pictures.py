@@ -216,6 +216,8 @@ def theirs_of(model: Any, parts: Sequence[Part], more: Sequence[int] = ()) -> to
         found: torch.Tensor = model(given, **also).logits[0].float()
     if "Granite4" in type(model).__name__:
         return found
+    # As the makers' models have it, and transformers' Cohere2ForCausalLM.
+    found = found * getattr(model.config.get_text_config(), "logit_scale", 1.0)
     # transformers' GraniteForCausalLM divides its logits, but LLaVA-NeXT's class doesn't.
     return found / getattr(model.config.get_text_config(), "logits_scaling", 1.0)
 

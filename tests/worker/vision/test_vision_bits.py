@@ -37,6 +37,8 @@ QUICK = (
     "kimi-vl",
     "minicpm-v",
     "minicpm-v-2.6",
+    "command-a-vision",
+    "aya-vision",
     "qwen3-omni",
     "granite4-vision",
     "qianfan-ocr",

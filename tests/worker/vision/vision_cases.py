@@ -44,6 +44,7 @@ from tests.worker.vision.case import (
     Case,
     fixed,
 )
+from tests.worker.vision.cohere_cases import OF_COHERE
 from tests.worker.vision.deepseek_vl_cases import OF_DEEPSEEK
 from tests.worker.vision.documents import set_documents, with_few_queries
 from tests.worker.vision.gemma3n_cases import OF_GEMMA3N
@@ -280,6 +281,7 @@ CASES: dict[str, Case] = (
     | OF_PATCHES
     | NEWER
     | OF_DEEPSEEK
+    | OF_COHERE
     | OF_MINICPM
     | OF_OMNI
     | OF_GEMMA3N

@@ -3,6 +3,7 @@
 The decoder after a tower is one of penstock.families.FAMILIES.
 """
 
+from penstock.families.vision.cohere_vision import AYA_VISION, COHERE2_VISION
 from penstock.families.vision.deepseek_ocr import DEEPSEEK_OCR
 from penstock.families.vision.deepseek_ocr2 import DEEPSEEK_OCR2
 from penstock.families.vision.deepseek_vl import DEEPSEEK_VL
@@ -79,6 +80,8 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         PHI4_MULTIMODAL,
         STEP3P7_VISION,
         MOLMO2_VISION,
+        COHERE2_VISION,
+        AYA_VISION,
     )
 }
 

@@ -1,0 +1,109 @@
+"""Command A Vision and Aya Vision: SigLIP's tower over the tiles of a canvas, a gated feed-forward
+of each square of patches, and Command R's decoder, with windows (Cohere2) or without.
+
+Sources: Cohere, "Command A Vision", 2025; Cohere Labs, "Aya Vision: advancing the frontier of
+multilingual multimodality", 2025.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import UnsupportedModel
+from penstock.families.cohere import COHERE, COHERE2
+from penstock.families.vision.reading import (
+    MAX_WIDTH,
+    TextHalf,
+    VisionFamily,
+    bounded,
+    siglip_tower,
+)
+from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import NormSpec
+from penstock.model.projector_spec import SquareMLPProjector
+from penstock.model.tower_spec import TowerSpec, VisionSpec
+
+MAX_FACTOR = 16
+COMMAND_TOWER: dict[str, object] = {
+    "hidden_size": 1152,
+    "intermediate_size": 3072,
+    "image_size": 512,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 12,
+}
+AYA_TOWER: dict[str, object] = {
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "patch_size": 14,
+    "image_size": 384,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 14,
+}
+"""transformers' towers where config.json says nothing of them."""
+ALIGNED = 36_864
+"""Outputs of the first product of Command A Vision, where config.json doesn't say."""
+
+
+def square_factor(fields: Fields, side: int) -> int:
+    """Patches in a row of a square that becomes one embedding. side: patches in a row of a tile.
+    Raises UnsupportedModel."""
+    factor = bounded(fields, "downsample_factor", MAX_FACTOR, 2)
+    if side % factor:
+        raise fields.wrong("downsample_factor", f"a divisor of {side} patches in a row of a tile")
+    return factor
+
+
+def _spec(
+    fields: Fields, tower: TowerSpec, image: int, inner: int, norm: NormSpec | None
+) -> VisionSpec:
+    if inner % 2:
+        raise UnsupportedModel(
+            f"{fields.where}: alignment_intermediate_size is {inner}; an even number is needed"
+        )
+    factor = square_factor(fields, image // tower.patch)
+    projector = SquareMLPProjector(factor=factor, norm=norm, inner=inner, gated=True)
+    return VisionSpec(tower=tower, projector=projector, image_size=image)
+
+
+def _of_siglip(section: Fields, usual: dict[str, object]) -> Fields:
+    """The tower's section. Raises UnsupportedModel for another tower than SigLIP's."""
+    kind = section.text("model_type", "siglip_vision_model")
+    if kind != "siglip_vision_model":
+        raise section.wrong("model_type", "siglip_vision_model")
+    return section if section.values else section.completed(**usual)
+
+
+def _read_command(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    tower, image = siglip_tower(_of_siglip(section, COMMAND_TOWER))
+    inner = bounded(fields, "alignment_intermediate_size", MAX_WIDTH, ALIGNED)
+    return _spec(fields, tower, image, inner, None)
+
+
+def _read_aya(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    if fields.text("vision_feature_select_strategy", "full") != "full":
+        raise fields.wrong("vision_feature_select_strategy", "full")
+    layer = fields.integer("vision_feature_layer", -1)
+    tower, image = siglip_tower(_of_siglip(section, AYA_TOWER), layer)
+    inner = bounded(fields, "alignment_intermediate_size", MAX_WIDTH, text.hidden_size)
+    eps = fields.positive("adapter_layer_norm_eps", 1e-6)
+    return _spec(fields, tower, image, inner, NormSpec(kind="layer", eps=eps, bias=True))
+
+
+HALVES = {"cohere2": TextHalf(COHERE2), "cohere": TextHalf(COHERE)}
+COHERE2_VISION = VisionFamily(
+    "cohere2_vision",
+    ("Cohere2VisionForConditionalGeneration",),
+    "Command A Vision",
+    HALVES,
+    _read_command,
+    usual="cohere2",
+    harmless=frozenset({"image_token_id"}),
+)
+AYA_VISION = VisionFamily(
+    "aya_vision",
+    ("AyaVisionForConditionalGeneration",),
+    "Aya Vision",
+    HALVES,
+    _read_aya,
+    usual="cohere2",
+    harmless=frozenset({"image_token_id", "image_token_index"}),
+)
