@@ -61,6 +61,10 @@ CONFIG_CLASSES = {
 } | {"WhisperForConditionalGeneration": "WhisperConfig"}
 """Where transformers' class of configurations isn't called like the model's."""
 FROM_MEMORY = {
+    "bamba",
+    "flex_olmo",
+    "laguna",
+    "mistral4",
     "hy_v3",
     "dots1",
     "solar_open",

@@ -343,6 +343,8 @@ class ByHead:
     target_stride: int
     source_first: int = 0
     target_first: int = 0
+    query_factors: np.ndarray | None = None
+    """Factor of a row's outputs at each position, [positions] float32."""
 
     def struct(self) -> PkByHead:
         return PkByHead(
@@ -352,6 +354,7 @@ class ByHead:
             target_stride=self.target_stride,
             target_first=self.target_first,
             matrices=_array(self.matrices),
+            query_factors=_address(self.query_factors),
         )
 
 

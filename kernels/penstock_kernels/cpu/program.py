@@ -135,6 +135,8 @@ class Phase:
     key_width: int = 0
     gates: int = 0
     """How many gates RESULT has, each for as many numbers, for a MAKE_INPUT after attention."""
+    soft_gates: bool = False
+    """Whether their softplus weighs, instead of their logistic function."""
     exchange: Exchange | None = None
     """What an EXCHANGE calls."""
     alone: bool = False
@@ -248,7 +250,7 @@ class Phase:
 _NUMBERS = (
     *("kind", "source", "target", "width", "forms", "waits", "ends_layer", "whole", "adds"),
     *("weighed", "part", "first", "first_key", "key_width", "beside", "gates"),
-    *("low_rank", "only_wanted"),
+    *("low_rank", "only_wanted", "soft_gates"),
 )
 
 

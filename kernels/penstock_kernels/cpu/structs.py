@@ -147,6 +147,7 @@ class PkByHead(ctypes.Structure):
         ("target_first", c_int32),
         ("reserved", c_int32),
         ("matrices", ctypes.POINTER(PkMatrix)),
+        ("query_factors", c_void_p),
     )
 
 
@@ -210,6 +211,7 @@ class PkPhase(ctypes.Structure):
         ("gates", c_int32),
         ("low_rank", c_int32),
         ("only_wanted", c_int32),
+        ("soft_gates", c_int32),
         ("scale", c_float),
         ("soft_cap", c_float),
         ("limit", c_float),

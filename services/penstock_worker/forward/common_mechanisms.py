@@ -78,6 +78,7 @@ ON_CPUS = COMMON | {
     mechanism.MAMBA1,
     mechanism.OVERSHOOTING,
     mechanism.QUERY_HEADS,
+    mechanism.SOFT_GATE,
     mechanism.SHARED_CHOICE,
     mechanism.SPARSE_MIXER,
     mechanism.SQRT_SOFTPLUS,

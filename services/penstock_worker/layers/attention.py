@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from penstock.model.layer_spec import AttentionSpec
+from penstock_kernels.reference import softplus
 from penstock_worker.attention.encoded import EncodedAttention
 from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, ScoreRule
 from penstock_worker.layers.choosing import BlockIndex
@@ -40,6 +41,7 @@ class SelfAttention:
         whole_norms: tuple[Norm, Norm] = (NO_NORM, NO_NORM),
         gated: bool = False,
         head_gates: Product | None = None,
+        soft: bool = False,
         value_norm: Norm = NO_NORM,
         index: BlockIndex | None = None,
     ) -> None:
@@ -50,7 +52,7 @@ class SelfAttention:
         `head_norms`: applied to each query and key head before the rotation.
         `whole_norms`: applied to all query heads together, and to all key heads.
         `gated`: the queries in the output of `qkv` are followed by as many gates of the result.
-        `head_gates`: gives one for each head, [rows, query heads].
+        `head_gates`: gives one for each head, [rows, query heads]; `soft`: their softplus weighs.
         `value_norm`: applied to each value head.
         `index`: chooses what is read; `rule` says so, too."""
         self._layer = layer
@@ -64,6 +66,7 @@ class SelfAttention:
         self._head_norms = head_norms
         self._whole_norms = whole_norms
         self.head_gates = head_gates
+        self._soft = soft
         self._value_norm = value_norm
         self._index = index
 
@@ -83,7 +86,9 @@ class SelfAttention:
         )
         if self.head_gates is not None:
             gate = self.head_gates(hidden)[..., None]
-        if gate.shape[1]:
+        if self._soft:
+            mixed = (mixed.float() * softplus(gate.float())).to(mixed.dtype)
+        elif gate.shape[1]:
             mixed = (mixed.float() / (1.0 + torch.exp(-gate.float()))).to(mixed.dtype)
         return self.output(mixed.flatten(1))
 
@@ -135,6 +140,7 @@ class SelfAttention:
             whole_norms=whole_norms,
             gated=spec.output_gate,
             head_gates=_head_gates(parts, prefix, heads) if spec.head_gate else None,
+            soft=spec.head_gate and spec.soft_gate,
             value_norm=parts.weightless_norm(dim) if spec.value_norm and stored else NO_NORM,
             index=_index(parts, layer, spec),
         )

@@ -3,6 +3,7 @@
 from penstock.families.afmoe import AFMOE
 from penstock.families.baichuan import BAICHUAN, BAICHUAN2
 from penstock.families.bailing import BAILING_MOE, BAILING_MOE_V2
+from penstock.families.bamba import BAMBA
 from penstock.families.bert import BERT, DISTILBERT, MPNET, ROBERTA
 from penstock.families.clip import CLIP, SIGLIP
 from penstock.families.cohere import COHERE, COHERE2, COHERE2_MOE
@@ -30,6 +31,7 @@ from penstock.families.internlm import INTERNLM2, INTERNLM3
 from penstock.families.jamba import JAMBA
 from penstock.families.jina_v3 import JINA_EMBEDDINGS_V3
 from penstock.families.kimi_linear import KIMI_LINEAR
+from penstock.families.laguna import LAGUNA
 from penstock.families.layer_norm_relatives import JAIS2, NANOCHAT, OLMO, PHI
 from penstock.families.lfm2 import LFM2, LFM2_MOE
 from penstock.families.llama import HELIUM, LLAMA
@@ -51,10 +53,11 @@ from penstock.families.minicpm import MINICPM, MINICPM3
 from penstock.families.minimax_m2 import MINIMAX_M2
 from penstock.families.minimax_m3 import MINIMAX_M3
 from penstock.families.mistral import MISTRAL, MIXTRAL
+from penstock.families.mistral4 import MISTRAL4
 from penstock.families.modernbert import MODERNBERT
 from penstock.families.nemotron import NEMOTRON, NEMOTRON_H
 from penstock.families.nomic_bert import NOMIC_BERT
-from penstock.families.olmo2 import OLMO2, OLMO3, OLMOE
+from penstock.families.olmo2 import FLEX_OLMO, OLMO2, OLMO3, OLMOE
 from penstock.families.olmo_hybrid import OLMO_HYBRID
 from penstock.families.phimoe import PHIMOE
 from penstock.families.qwen import QWEN
@@ -71,6 +74,7 @@ FAMILIES: dict[str, Family] = {
         LLAMA4,
         MISTRAL,
         MIXTRAL,
+        MISTRAL4,
         QWEN,
         QWEN2,
         QWEN2_MOE,
@@ -94,6 +98,7 @@ FAMILIES: dict[str, Family] = {
         OLMO2,
         OLMO3,
         OLMOE,
+        FLEX_OLMO,
         GRANITE,
         GRANITE_MOE,
         GRANITE_MOE_SHARED,
@@ -152,9 +157,11 @@ FAMILIES: dict[str, Family] = {
         LFM2,
         LFM2_MOE,
         FALCON_H1,
+        BAMBA,
         KIMI_LINEAR,
         OLMO_HYBRID,
         STEP3P5,
+        LAGUNA,
         MAMBA,
         FALCON_MAMBA,
         MAMBA2,

@@ -16,7 +16,7 @@ from penstock.errors import UnsupportedModel
 from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
-from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.gguf_reading import GGUFMetadata, rounded
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -45,7 +45,7 @@ def _hub_v2(fields: Fields) -> ModelConfig:
         fields.ignore("n_group", "topk_group")
     grouped = method != "greedy"
     experts = ExpertsSpec(
-        **_common_experts(fields, 1.0),
+        **common_experts(fields, 1.0),
         groups=fields.integer("n_group", 1) if grouped else 1,
         active_groups=fields.integer("topk_group", 1) if grouped else 1,
         group_best=1,
@@ -103,7 +103,7 @@ def corrected_experts(
     one_of(fields, "topk_method", fields.text("topk_method", "noaux_tc"), "noaux_tc")
     one_of(fields, "scoring_func", fields.text("scoring_func", "sigmoid"), "sigmoid")
     return ExpertsSpec(
-        **_common_experts(fields, scale),
+        **common_experts(fields, scale),
         router="sigmoid",
         correction=True,
         groups=fields.integer("n_group", groups),
@@ -112,7 +112,9 @@ def corrected_experts(
     )
 
 
-def _common_experts(fields: Fields, scale: float) -> dict[str, Any]:
+def common_experts(fields: Fields, scale: float) -> dict[str, Any]:
+    """Fields of ExpertsSpec that all of these families read alike. scale: where a config.json
+    doesn't say it. Raises UnsupportedModel."""
     # What training balanced, and what is for drafts only.
     fields.ignore("aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers")
     fields.ignore("num_mtp_layers")
@@ -215,6 +217,7 @@ def gguf_model(model: GGUFMetadata) -> ModelConfig:
         scale *= (by * math.log(rope.scaling.factor) + 1.0) ** 2
         scaling = msgspec.structs.replace(rope.scaling, attention_factor=1.0)
         rope = msgspec.structs.replace(rope, scaling=scaling)
+    rope = _with_growth(keys, rope)
     # Youtu-LLM's files say that all layers are dense, and nothing about experts.
     sparse = dense < count
     experts = gguf_experts(model, f"blk.{dense}.exp_probs_b.bias") if sparse else None
@@ -241,6 +244,22 @@ def gguf_model(model: GGUFMetadata) -> ModelConfig:
         ropes=(rope,),
         layers=hub.shared(layers),
     )
+
+
+_GROWTH, _GROWTH_LENGTH = "attention.temperature_scale", "attention.temperature_length"
+
+
+def _with_growth(keys: Fields, rope: RopeSpec) -> RopeSpec:
+    """The rotation with queries that grow, as those of Mistral's models do."""
+    by = keys.number(_GROWTH, 0.0)
+    if not by:
+        return rope
+    length = keys.integer(
+        _GROWTH_LENGTH, keys.integer("rope.scaling.original_context_length", 8192)
+    )
+    if length < 1:
+        raise keys.wrong(_GROWTH_LENGTH, "a positive number")
+    return msgspec.structs.replace(rope, query_growth=rounded(by), query_growth_length=length)
 
 
 def _gguf_latent(keys: Fields) -> LatentSpec:

@@ -226,7 +226,7 @@ def _hybrid_model(
     kinds = _hybrid_kinds(fields, sizes["num_layers"])
     mixing = attending
     if recurrent.LINEAR in kinds:
-        mamba = _mamba(fields, sizes["hidden_size"])
+        mamba = mamba_of(fields, sizes["hidden_size"])
         mixing = msgspec.structs.replace(attending, recurrent=mamba)
     else:
         fields.ignore(*OF_MAMBA)
@@ -243,7 +243,8 @@ def _hybrid_kinds(fields: Fields, count: int) -> list[str]:
     return recurrent.layer_kinds(fields, count, default, recurrent.FULL, recurrent.LINEAR, key=key)
 
 
-def _mamba(fields: Fields, hidden: int) -> RecurrentSpec:
+def mamba_of(fields: Fields, hidden: int) -> RecurrentSpec:
+    """Reads layers of Mamba 2, whose inner size is a multiple of the hidden size."""
     heads = fields.integer("mamba_n_heads", 128)
     inner = fields.integer("mamba_expand", 2) * hidden
     size = fields.values.get("mamba_d_head")

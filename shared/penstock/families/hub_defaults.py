@@ -35,6 +35,24 @@ MINISTRAL3_DEFAULTS: dict[str, object] = {
     "rms_norm_eps": 1e-5,
 }
 """Defaults of transformers' Ministral3Config but for its stretched rotation, which files have."""
+MISTRAL4_DEFAULTS: dict[str, object] = {
+    "vocab_size": 131_072,
+    "hidden_size": 4096,
+    "intermediate_size": 12_288,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "n_shared_experts": 1,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 4,
+    "kv_lora_rank": 256,
+    "q_lora_rank": 1024,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 64,
+    "v_head_dim": 128,
+    "max_position_embeddings": 1_048_576,
+}
+"""Defaults of transformers' Mistral4Config."""
 
 ABSENT: dict[str, dict[str, object]] = {
     "ernie4_5_moe": {"num_key_value_heads": 4},
@@ -42,6 +60,7 @@ ABSENT: dict[str, dict[str, object]] = {
     "llama4": {"num_key_value_heads": 8},
     "mistral": {"num_key_value_heads": 8},
     "mixtral": {"num_key_value_heads": 8},
+    "mistral4": {"q_lora_rank": 1024, "n_shared_experts": 1},
     "phimoe": {"num_key_value_heads": 8},
     "qwen3_moe": {"num_key_value_heads": 4},
     "qwen3_next": {"num_key_value_heads": 2},
@@ -66,6 +85,8 @@ ABSENT: dict[str, dict[str, object]] = {
         "num_experts": 256,
         "num_experts_per_tok": 8,
     },
+    "bamba": {"num_key_value_heads": 8},
+    "laguna": {"num_key_value_heads": 8, "sliding_window": 512},
     "falcon_h1": {"num_key_value_heads": 8, "mamba_d_ssm": 1024},
     "gemma2": {
         "num_key_value_heads": 4,

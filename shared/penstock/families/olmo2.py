@@ -1,12 +1,15 @@
 """OLMo 2 and 3: norms after attention and feed-forward only, and over all queries and all keys; in
 OLMo 3 three of four layers in a window. OLMoE: experts without normalised weights, norms over all
-queries and all keys.
+queries and all keys. FlexOlmo: OLMo 2 with such experts.
 
 Sources: OLMo team, "2 OLMo 2 furious", 2025; "OLMo 3", 2025; Muennighoff et al., "OLMoE: open
-mixture-of-experts language models", 2024.
+mixture-of-experts language models", 2024; Shi et al., "FlexOlmo: open language models for flexible
+data use", 2025.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
@@ -121,6 +124,22 @@ OLMO3 = Family(
 
 
 def _hub_olmoe(fields: Fields) -> ModelConfig:
+    return _sparse_model(fields, "olmoe", eps=1e-5)
+
+
+def _hub_flex(fields: Fields) -> ModelConfig:
+    return _sparse_model(fields, "flex_olmo", eps=1e-6, theta=500_000.0, order="post")
+
+
+def _sparse_model(
+    fields: Fields,
+    name: str,
+    *,
+    eps: float,
+    theta: float = 10_000.0,
+    order: Literal["pre", "post"] = "pre",
+) -> ModelConfig:
+    """Reads a model with experts in all layers. eps, theta: where config.json doesn't say."""
     hub.activation(fields, "silu")
     sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
     experts = ExpertsSpec(
@@ -131,12 +150,13 @@ def _hub_olmoe(fields: Fields) -> ModelConfig:
     layer = LayerSpec(
         attention=AttentionSpec(norm="whole", qkv_bias=bias, output_bias=bias),
         feed_forward=FeedForwardSpec(experts=experts),
+        order=order,
     )
     return ModelConfig(
-        architecture="olmoe",
+        architecture=name,
         **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        norm=NormSpec(eps=fields.number("rms_norm_eps", eps)),
+        ropes=(hub.rope(fields, sizes["head_dim"], theta=theta),),
         layers=(layer,),
     )
 
@@ -168,4 +188,11 @@ OLMOE = Family(
     read_gguf=_gguf_olmoe,
     gguf_names=GGUF_NAMES,
     unserved=frozenset({"clip_qkv"}),
+)
+FLEX_OLMO = Family(
+    "flex_olmo",
+    ("FlexOlmoForCausalLM",),
+    "FlexOlmo",
+    _hub_flex,
+    hub_names=TensorNames({**NAMES.modules, "mlp.gate": "mlp.router"}),
 )

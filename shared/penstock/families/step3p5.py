@@ -277,7 +277,7 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
         ropes=_gguf_ropes(model, sizes["head_dim"]),
         layers=_layers(
             attention,
-            _gguf_experts(model, count),
+            gguf_experts(model, count),
             _gguf_limits(keys, "swiglu_clamp_exp", count),
             _gguf_limits(keys, "swiglu_clamp_shexp", count),
         ),
@@ -311,7 +311,9 @@ def _gguf_ropes(model: GGUFMetadata, size: int) -> tuple[RopeSpec, RopeSpec]:
     )
 
 
-def _gguf_experts(model: GGUFMetadata, count: int) -> list[ExpertsSpec | None]:
+def gguf_experts(model: GGUFMetadata, count: int) -> list[ExpertsSpec | None]:
+    """The experts of each of so many layers, chosen by sigmoids; None: the layer has none. Raises
+    UnsupportedModel."""
     keys = model.keys
     sparse = [f"blk.{number}.ffn_gate_inp.weight" in model.tensors for number in range(count)]
     if True not in sparse:

@@ -218,6 +218,8 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     head_gate: bool = False
     """A learned sigmoid for each head, which weighs all numbers that the head gives (StepFun, "Step
     3.5 Flash", 2026); made of the hidden state."""
+    soft_gate: bool = False
+    """Whether it is a softplus instead (Poolside, "Laguna", 2026)."""
     qkv_bias: bool = False
     output_bias: bool = False
 

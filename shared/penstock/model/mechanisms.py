@@ -29,6 +29,7 @@ COMPRESSED = "attention to entries that stand for several tokens"
 SINKS = "attention sinks"
 OUTPUT_GATE = "a gate of the attention's output"
 HEAD_GATE = "a gate of each head's output"
+SOFT_GATE = "gates of heads by a softplus"
 NO_ROTATION = "layers without rotary positions"
 PARTIAL_ROTATION = "heads that rotate in part"
 SEVERAL_ROTATIONS = "several rotary embeddings"
@@ -204,6 +205,7 @@ def _of_attention(spec: AttentionSpec) -> Iterator[str]:
         SINKS: spec.sinks,
         OUTPUT_GATE: spec.output_gate,
         HEAD_GATE: spec.head_gate,
+        SOFT_GATE: spec.head_gate and spec.soft_gate,
         NO_ROTATION: spec.rope is None,
         WHOLE_NORM: spec.norm == "whole",
         OUTPUT_BIAS: spec.output_bias,

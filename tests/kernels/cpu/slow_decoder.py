@@ -290,7 +290,8 @@ class SlowDecoder:
         if spec.output_gate:
             mixed = mixed / (1 + np.exp(-layer.matrices["output_gate"](gates_of)))
         if spec.head_gate:
-            gates = 1 / (1 + np.exp(-layer.matrices["output_gate"](gates_of)))
+            gates = layer.matrices["output_gate"](gates_of)
+            gates = np.logaddexp(0, gates) if spec.soft_gate else 1 / (1 + np.exp(-gates))
             mixed = mixed * gates.repeat(sizes.head_dim, 1)
         return layer.matrices["output"](mixed)
 

@@ -128,6 +128,9 @@ MODELS = {
         attention(head_gate=True, sinks=True, rope=1),
         rotations=(None, 8),
     ),
+    "a soft gate of each head": sizes(
+        attention(head_gate=True, soft_gate=True), attention(head_gate=True), head_dim=48
+    ),
     "a limited feed-forward": sizes(feed_forward(limit=0.7), LayerSpec()),
     "limited experts": sizes(
         feed_forward(limit=0.9, experts=experts(5, 2, limit=0.4, shared_inner=100))

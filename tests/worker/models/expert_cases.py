@@ -86,6 +86,19 @@ COHERE_EXPERTS = GROUPED | {
     "sliding_window": 21,
     "logit_scale": 0.5,
 }
+LAGUNA = GROUPED | {
+    "layer_types": mixed("full", "sliding", "sliding"),
+    "sliding_window": 21,
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
+    "moe_routed_scaling_factor": 2.5,
+    "rope_parameters": {
+        "full_attention": YARN | {"partial_rotary_factor": 0.5, "beta_fast": 64.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    },
+}
 
 EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma4-experts": (
@@ -167,6 +180,22 @@ EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
         GROUPED | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
     ),
     "olmoe": ("Olmoe", WHOLE | {"num_experts": 6, "num_experts_per_tok": 3}),
+    "flex-olmo": (
+        "FlexOlmo",
+        WHOLE | {"num_experts": 5, "num_experts_per_tok": 3, "pad_token_id": 0, "eos_token_id": 2},
+    ),
+    "flex-olmo-normalised": (
+        "FlexOlmo",
+        WHOLE
+        | {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": True,
+            "attention_bias": True,
+            "pad_token_id": 0,
+            "eos_token_id": 2,
+        },
+    ),
     "granite-moe": (
         "GraniteMoe",
         WHOLE
@@ -291,6 +320,18 @@ EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mimo-v2-flash-even": (
         "MiMoV2Flash",
         MIMO_V2 | {"v_head_dim": 32, "attention_value_scale": 0.5},
+    ),
+    "laguna": ("Laguna", LAGUNA | {"num_attention_heads_per_layer": [6, 10, 8]}),
+    "laguna-alike": (
+        "Laguna",
+        LAGUNA
+        | {
+            "layer_types": mixed("full", "full", "full"),
+            "mlp_layer_types": ["sparse"] * 3,
+            "rope_parameters": {"full_attention": QUARTER | {"partial_rotary_factor": 0.5}},
+            "attention_bias": True,
+            "gating": "per-head",
+        },
     ),
     "minimax-m2": (
         "MiniMaxM2",

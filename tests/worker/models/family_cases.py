@@ -47,14 +47,13 @@ ON_DEVICE = (
     "gemma3n",
     "ministral3",
     "llama4-plain",
+    "flex-olmo",
+    "mistral4",
 )
 """Cases that the CUDA kernels compute in Triton's interpreter, which is slow. Those that run
 without --long (at 0, 2, 5, 10, 13, 18 and 23) have most of the mechanisms."""
-ON_ONE_RANK = tuple(
-    case
-    for case in CASES
-    if case.startswith(("gemma4", "gemma3n", "mimo-v2", "deepseek-v4", "minimax-m3", "trinity"))
-)
+ALONE = ("gemma4", "gemma3n", "mimo-v2", "deepseek-v4", "minimax-m3", "trinity", "laguna")
+ON_ONE_RANK = tuple(case for case in CASES if case.startswith(ALONE))
 """Cases whose layers ranks can't share."""
 BITS_ON_DEVICE = (
     "deepseek-v3",

@@ -192,7 +192,7 @@ def deepseek(writer: Writer, config: Any) -> None:
     writer.add_expert_shared_count(config.n_shared_experts)
     writer.add_expert_weights_scale(config.routed_scaling_factor)
     writer.add_expert_weights_norm(config.norm_topk_prob)
-    sigmoid = config.model_type != "deepseek_v2"
+    sigmoid = config.model_type not in ("deepseek_v2", "mistral4")
     kinds = gguf.ExpertGatingFuncType
     writer.add_expert_gating_func(kinds.SIGMOID if sigmoid else kinds.SOFTMAX)
     if sigmoid:
@@ -204,6 +204,30 @@ def deepseek(writer: Writer, config: Any) -> None:
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
         writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+
+
+def mistral4(writer: Writer, config: Any) -> None:
+    """As the converter writes it of Mistral's own files; of transformers' it leaves out by how much
+    queries grow."""
+    deepseek(writer, config)
+    rope = config.rope_parameters
+    writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+    writer.add_attn_temperature_length(rope["original_max_position_embeddings"])
+
+
+def laguna(writer: Writer, config: Any) -> None:
+    """Which layers have a window is nowhere said: all but every fourth, from the first on."""
+    size, local = config.head_dim, config.rope_parameters["sliding_attention"]
+    writer.add_head_count(config.num_attention_heads_per_layer)
+    writer.add_sliding_window(config.sliding_window)
+    turning = int(size * local.get("partial_rotary_factor", 1.0))
+    writer.add_rope_dimension_count_swa(turning)
+    writer.add_leading_dense_block_count(config.mlp_layer_types.count("dense"))
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    writer.add_expert_weights_norm(True)
+    writer.add_expert_weights_scale(config.moe_routed_scaling_factor)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def glm_dsa(writer: Writer, config: Any) -> None:

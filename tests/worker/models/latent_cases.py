@@ -93,6 +93,35 @@ LATENT: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
         },
     ),
+    "mistral4": (
+        "Mistral4",
+        LATENTS
+        | {
+            "kv_lora_rank": 48,
+            "qk_rope_head_dim": 16,
+            "n_routed_experts": 8,
+            "first_k_dense_replace": 1,
+            "rope_parameters": YARN
+            | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3},
+        },
+    ),
+    "mistral4-groups": (
+        "Mistral4",
+        LATENTS
+        | {
+            "kv_lora_rank": 32,
+            "qk_rope_head_dim": 16,
+            "q_lora_rank": None,
+            "n_routed_experts": 12,
+            "n_shared_experts": 2,
+            "n_group": 4,
+            "topk_group": 2,
+            "norm_topk_prob": False,
+            "routed_scaling_factor": 1.5,
+            "rope_parameters": YARN
+            | {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 32, "factor": 8.0},
+        },
+    ),
     "minicpm3": (
         "MiniCPM3",
         LATENTS

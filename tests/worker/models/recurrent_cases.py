@@ -39,6 +39,13 @@ GRANITE = WHOLE | {
     "mamba_expand": 2,
     "mamba_chunk_size": 16,
 }
+BAMBA = WHOLE | {
+    "mamba_n_heads": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 12,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 16,
+}
 NEMOTRON = GROUPED | {
     "mamba_num_heads": 6,
     "mamba_head_dim": 10,
@@ -148,6 +155,19 @@ RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "num_experts_per_tok": 2,
             "position_embedding_type": "rope",
             "mamba_proj_bias": True,
+            "time_step_limit": (0.05, 2.0),
+        },
+    ),
+    "bamba": ("Bamba", BAMBA | {"attn_layer_indices": [1]}),
+    "bamba-biases": (
+        "Bamba",
+        BAMBA
+        | {
+            "attn_layer_indices": [0, 2],
+            "attention_bias": True,
+            "mlp_bias": True,
+            "mamba_proj_bias": True,
+            "mamba_conv_bias": False,
             "time_step_limit": (0.05, 2.0),
         },
     ),

@@ -66,6 +66,8 @@ CONVERSIONS = {
     "deepseek-v2-lite": Conversion(ARCH.DEEPSEEK2, keys.deepseek, latents="one matrix"),
     "deepseek-v3-plain": Conversion(ARCH.DEEPSEEK2, keys.deepseek, latents="by head"),
     "glm47-flash": Conversion(ARCH.DEEPSEEK2, keys.deepseek, latents="by head"),
+    "mistral4": Conversion(ARCH.MISTRAL4, keys.mistral4, latents="by head"),
+    "laguna": Conversion(ARCH.STEP35, keys.laguna, called="laguna"),
     "mimo-v2-flash-unscaled": Conversion(ARCH.MIMO2, keys.mimo2, own_parts=gguf_writing.of_mimo),
     "glm5": Conversion(ARCH.GLM_DSA, keys.glm_dsa, latents="by head"),
     "glm45": Conversion(ARCH.GLM4_MOE, keys.glm45),
@@ -184,6 +186,7 @@ BEYOND = {
     "exaone-moe": ("ExaoneMoe", {}),
     "trinity": ("Afmoe", {}),
     "mellum2-sparse": ("Mellum", {}),
+    "laguna": ("Laguna", {}),
     "mimo-v2-flash-unscaled": ("MiMoV2Flash", {}),
 }
 """Cases with settings that short prompts don't show, or that the file says in other words."""

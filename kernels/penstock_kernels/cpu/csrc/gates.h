@@ -20,6 +20,15 @@ inline void weigh_by_some(const float* x, const float* gates, int width, int eac
   }
 }
 
+// out = x times the softplus of one gate for each `each` numbers (Poolside, "Laguna", 2026).
+inline void weigh_by_soft(const float* x, const float* gates, int width, int each, float* out) {
+  for (int first = 0; first < width; first += each) {
+    const float gate = gates[first / each];
+    const V by = set1(softplus(gate) + gate * 0.0f);
+    for (int i = first; i < first + each; i += 16) store(out + i, mul(load(x + i), by));
+  }
+}
+
 // out = x times silu of gates. x may be out.
 inline void multiply_by_silu(const float* x, const float* gates, int width, float* out) {
   for (int i = 0; i < width; i += 16) store(out + i, mul(load(x + i), silu(load(gates + i))));
@@ -48,7 +57,8 @@ inline const float* attended_row(Thread& t, const PkPhase& p, int row) {
   const float* x = mixed_row(t, *p.attention, p, row);
   if (!p.gates) return x;
   const float* gates = t.row(PK_RESULT, row);
-  if (p.gates == p.width) weigh_by_gates(x, gates, p.width, t.own.row);
+  if (p.soft_gates) weigh_by_soft(x, gates, p.width, p.width / p.gates, t.own.row);
+  else if (p.gates == p.width) weigh_by_gates(x, gates, p.width, t.own.row);
   else weigh_by_some(x, gates, p.width, p.width / p.gates, t.own.row);
   return t.own.row;
 }

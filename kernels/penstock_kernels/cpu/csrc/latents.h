@@ -25,6 +25,8 @@ template <class Cache> void place_latent(Thread& t, const PkPhase& p) {
     for (int head = 0; head < a.heads; head++, raw += p.width, query += dim) {
       for (int i = 0; i < turning; i++) query[i] = raw[i];
       rotate(query, by.cosines, by.sines, turning);
+      if (a.query_factors)
+        for (int i = 0; i < turning; i++) query[i] *= a.query_factors[position];
     }
   });
 }
@@ -44,6 +46,7 @@ inline void by_head(Thread& t, const PkPhase& p) {
       alignas(64) float out[16 * pk::ROWS];
       tile_product(matrix, i / 16, a, 0, rows, out);
       const int lanes = matrix.outputs - i < 16 ? matrix.outputs - i : 16;
+      for (int r = 0; h.query_factors && r < rows; r++) store(out + 16 * r, mul(load(out + 16 * r), set1(h.query_factors[t.position_of(row + r)])));
       for (int r = 0; r < rows; r++)
         __builtin_memcpy(t.row(p.target, row + r) + h.target_stride * head + h.target_first + i, out + 16 * r, lanes * sizeof(float));
     }

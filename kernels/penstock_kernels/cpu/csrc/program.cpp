@@ -323,7 +323,7 @@ class Reader {
   // Whether each gate weighs one number, or so many that none is in two vectors.
   bool gates(const PkPhase& p) const {
     if (p.gates < 0 || p.width % p.gates || !holds(PK_RESULT, p.gates)) return false;
-    return p.gates == p.width || p.width / p.gates % 16 == 0;
+    return (p.gates == p.width && !p.soft_gates) || p.width / p.gates % 16 == 0;
   }
 
   bool heads(const PkPhase& p) const {

@@ -141,9 +141,11 @@ struct PkStreams {
 
 // A product of its own for each head. Head h reads `inputs` of matrices[h] from source_stride * h +
 // source_first on, and writes its outputs from target_stride * h + target_first on.
+// query_factors: [positions] or null; of a row's outputs.
 struct PkByHead {
   int32_t count, source_stride, source_first, target_stride, target_first, reserved;
   const PkMatrix* matrices;
+  const float* query_factors;
 };
 
 enum PkRecurrentKind : int32_t { PK_SHORT_CONV = 0, PK_GATED_DELTA = 1, PK_MAMBA2 = 2, PK_MAMBA1 = 3 };
@@ -190,8 +192,9 @@ enum PkBuffer : int32_t {
 // EMBED: target = rows of matrices[0] times scale.
 // MAKE_INPUT: INPUT = norm of the source's `width` numbers from `first` on, in `forms` (see pk::Form).  With
 //   attention, the source is what that attention has left, whose splits are folded first; with `gates`, it is
-//   multiplied by the logistic function of so many numbers of RESULT, each of which weighs as many of its own.  With
-//   recurrent, the source is what that scan has left, which is gated and normed first.
+//   multiplied by the logistic function of so many numbers of RESULT, each of which weighs as many of its own; with
+//   `soft_gates` by their softplus.  With recurrent, the source is what that scan has left, which is gated and normed
+//   first.
 // HEADS: matrices (query, key, value) times INPUT; queries and keys get the norms `norm` and `other_norm`
 //   over each head, then rotate; values get `third_norm`.  Queries become QUERIES; keys and values go to the
 //   cache.  With `whole`, queries and keys become QUERIES and KEYS as they are, for PLACE.  Without a matrix of
@@ -212,7 +215,7 @@ enum PkBuffer : int32_t {
 // PLACE_LATENT: of attention over latents (see penstock.model.layer_spec).  The source's rows, value_dim + rotary_dims
 //   numbers, are a latent, which gets the norm, and what rotates: keys are the latter and then the latent,
 //   values are the latent.  The last rotary_dims of each `width` numbers of MIXED rotate, and become the
-//   first numbers of a head of QUERIES.
+//   first numbers of a head of QUERIES, times their query_factors, as BY_HEAD does it with a head's others.
 // BY_HEAD: target = a product of each head's numbers of the source; with attention, the source is what that
 //   has left.
 // PLACE_INDEX: of attention with an index (DeepSeek-AI, "DeepSeek-V3.2", 2025).  Of the source's rows, index_dim numbers are
@@ -286,7 +289,7 @@ enum PkPhaseKind : int32_t {
 // all keys and values still.  Such phases are a program's last ones, but for LOWER and what gives the rows.
 struct PkPhase {
   int32_t kind, source, target, width, forms, waits, ends_layer, whole, adds, activation, weighed;
-  int32_t part, first, first_key, key_width, beside, gates, low_rank, only_wanted;
+  int32_t part, first, first_key, key_width, beside, gates, low_rank, only_wanted, soft_gates;
   float scale, soft_cap, limit, gate_limit;
   PkNorm norm, other_norm, third_norm;
   const PkAttention* attention;

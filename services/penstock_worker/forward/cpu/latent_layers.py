@@ -45,7 +45,7 @@ class LatentLayerPhases(LayerPhases):
         if index is not None:
             yield from self._chosen(index)
         yield product_into(query, Buffer.MIXED)
-        per_head = spec.plain + spec.rotating
+        per_head, turn = spec.plain + spec.rotating, attention.rotation
         # The two read MIXED, and write other numbers of QUERIES.
         yield Phase(
             kind=PhaseKind.PLACE_LATENT,
@@ -65,6 +65,7 @@ class LatentLayerPhases(LayerPhases):
                 source_stride=per_head,
                 target_stride=attention.head_dim,
                 target_first=spec.rotating,
+                query_factors=None if turn is None else turn.query_factors,
             ),
         )
         yield Phase(

@@ -141,6 +141,7 @@ class LayerPhases:
                 forms=forms_of(self.weights.output),
                 attention=attention,
                 gates=0 if gate is None else gate.struct.outputs,
+                soft_gates=self.spec.attention.soft_gate,
                 waits=False,
             )
         )

@@ -1,5 +1,5 @@
-"""Pixtral's tower, for pictures of any form, and Mistral Small 3.1 and 3.2, which have it before a
-product that merges squares of patches.
+"""Pixtral's tower, for pictures of any form, and Mistral Small 3.1, 3.2 and 4, which have it before
+a product that merges squares of patches.
 
 Source: Agrawal et al., "Pixtral 12B", 2024; Mistral AI, "Mistral Small 3.1", 2025.
 """
@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import UnsupportedModel
-from penstock.families.hub_defaults import MINISTRAL3_DEFAULTS
+from penstock.families.hub_defaults import MINISTRAL3_DEFAULTS, MISTRAL4_DEFAULTS
 from penstock.families.mistral import MISTRAL
+from penstock.families.mistral4 import MISTRAL4
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_SIDE,
@@ -105,10 +106,11 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
 MISTRAL3 = VisionFamily(
     "mistral3",
     ("Mistral3ForConditionalGeneration",),
-    "Mistral Small 3.1, 3.2, Ministral 3",
+    "Mistral Small 3.1, 3.2 and 4, Ministral 3",
     {
         "mistral": TextHalf(MISTRAL, MISTRAL_DEFAULTS),
         "ministral3": TextHalf(MISTRAL, MINISTRAL3_DEFAULTS),
+        "mistral4": TextHalf(MISTRAL4, MISTRAL4_DEFAULTS),
     },
     _read,
     usual="mistral",
