@@ -173,8 +173,7 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None = None
     """A token sees itself and the window - 1 tokens before it; None: all tokens before it."""
     chunk: int | None = None
-    """A token sees the tokens before it within its chunk of positions [n * chunk, (n + 1) *
-    chunk)."""
+    """A token sees those before it within its chunk of positions [n * chunk, (n + 1) * chunk)."""
     scale: float | None = None
     """Factor of query times key; None: head_dim ** -0.5."""
     soft_cap: float | None = None
@@ -201,8 +200,7 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     value_norm: bool = False
     """Whether each head's values are divided by their root mean square."""
     values_of_keys: bool = False
-    """Whether values are what keys are before norm and rotation, instead of a product of their
-    own."""
+    """Whether values are what keys are before norm and rotation; else they are a product."""
     reads: int | None = None
     """A layer before this one whose keys and values it reads; it has none of its own."""
     value_size: int | None = None

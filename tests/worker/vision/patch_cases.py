@@ -1,11 +1,12 @@
-"""Tiny models that see pictures of any form as patches, Qwen3.5's and GLM-4.1V's relatives, Kimi's
-and MiniMax M3; and windows of them, Step 3.7."""
+"""Tiny models that see pictures of any form as patches, Qwen3.5's and GLM-4.1V's relatives, Kimi's,
+MiniMax M3 and Mistral Small 4; and windows of them, Step 3.7."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from penstock.model.image_facts import OverlappingImages, PatchImages, WindowedImages
+from penstock.model.image_facts import OverlappingImages, PatchImages, RowImages, WindowedImages
+from tests.worker.models.case_sizes import YARN
 from tests.worker.models.step_files import SETTINGS as STEP
 from tests.worker.vision.case import (
     COLOURS,
@@ -72,6 +73,7 @@ LATENTS: dict[str, Any] = WIDE | {
     "moe_intermediate_size": 24,
     "first_k_dense_replace": 1,
 }
+GROWING = YARN | {"llama_4_scaling_beta": 0.2, "original_max_position_embeddings": 16}
 
 
 def with_moonvit(config: Any) -> Any:
@@ -244,6 +246,21 @@ OF_PATCHES: dict[str, Case] = {
         QWEN_PATCHES,
         make_timed,
         "MiniMaxM3SparseForConditionalGeneration",
+    ),
+    "mistral4": Case(
+        "Mistral3",
+        {
+            "text_config": LATENTS | {"class": "Mistral4Config", "rope_parameters": GROWING},
+            "vision_config": SEES
+            | {
+                "class": "PixtralVisionConfig",
+                "image_size": 64,
+                "patch_size": 4,
+                "hidden_act": "silu",
+            },
+            "image_token_index": PLACEHOLDER,
+        },
+        RowImages(pixels=COLOURS, longest_edge=64, patch=8),
     ),
     "kimi-k25": Case(
         "Kimi_K25",

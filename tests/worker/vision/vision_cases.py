@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import torch
+from tests.worker.vision.minicpm_cases import OF_MINICPM
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
@@ -28,8 +29,6 @@ from penstock.prepare.hub_config import read_config
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.vision.sight import VisionModel, open_tower
 from penstock_worker.weights.opening import open_weights
-from tests.worker.models.case_sizes import YARN
-from tests.worker.models.latent_cases import LATENTS
 from tests.worker.vision.case import (
     COLOURS,
     PLACEHOLDER,
@@ -57,17 +56,6 @@ from tests.worker.vision.patch_cases import OF_PATCHES
 
 LLAMA = TEXT | {"class": "LlamaConfig", "head_dim": 16}
 MISTRAL = TEXT | {"class": "MistralConfig", "head_dim": 16}
-MISTRAL4 = (
-    TEXT
-    | LATENTS
-    | {
-        "class": "Mistral4Config",
-        "kv_lora_rank": 32,
-        "qk_rope_head_dim": 16,
-        "n_routed_experts": 6,
-        "rope_parameters": YARN | {"llama_4_scaling_beta": 0.2},
-    }
-)
 CLIP = SEES | {"class": "CLIPVisionConfig", "image_size": 28, "patch_size": 7}
 SIGLIP = SEES | {"class": "SiglipVisionConfig", "image_size": 30, "patch_size": 7}
 INTERNVIT = SEES | {
@@ -255,15 +243,6 @@ CASES: dict[str, Case] = (
             "Mistral3",
             {
                 "text_config": MISTRAL,
-                "vision_config": PIXTRAL | {"hidden_act": "silu"},
-                "image_token_index": PLACEHOLDER,
-            },
-            RowImages(pixels=COLOURS, longest_edge=64, patch=8),
-        ),
-        "mistral4": Case(
-            "Mistral3",
-            {
-                "text_config": MISTRAL4,
                 "vision_config": PIXTRAL | {"hidden_act": "silu"},
                 "image_token_index": PLACEHOLDER,
             },
