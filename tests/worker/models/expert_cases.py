@@ -21,14 +21,12 @@ LLAMA4 = GROUPED | {
     "pad_token_id": 0,
 }
 
-
 ERNIE_EXPERTS = {
     "moe_num_experts": 6,
     "moe_k": 3,
     "moe_intermediate_size": 32,
     "tie_word_embeddings": False,
 }
-
 
 MIMO_V2 = {
     "num_attention_heads": 8,
@@ -182,19 +180,7 @@ EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmoe": ("Olmoe", WHOLE | {"num_experts": 6, "num_experts_per_tok": 3}),
     "flex-olmo": (
         "FlexOlmo",
-        WHOLE | {"num_experts": 5, "num_experts_per_tok": 3, "pad_token_id": 0, "eos_token_id": 2},
-    ),
-    "flex-olmo-normalised": (
-        "FlexOlmo",
-        WHOLE
-        | {
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "norm_topk_prob": True,
-            "attention_bias": True,
-            "pad_token_id": 0,
-            "eos_token_id": 2,
-        },
+        WHOLE | {"num_experts": 5, "num_experts_per_tok": 3, "pad_token_id": 0},
     ),
     "granite-moe": (
         "GraniteMoe",
@@ -330,7 +316,6 @@ EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
             "mlp_layer_types": ["sparse"] * 3,
             "rope_parameters": {"full_attention": QUARTER | {"partial_rotary_factor": 0.5}},
             "attention_bias": True,
-            "gating": "per-head",
         },
     ),
     "minimax-m2": (

@@ -35,9 +35,6 @@ class Conversion:
     """How the maps of latents to keys and values are stored; None: there are no latents."""
     alternating: bool = False
     """Whether the rows of gate and up alternate in transposed stacks (gpt-oss)."""
-    called: str = ""
-    """Name of an architecture that the gguf package lacks; `architecture` is then one with the same
-    names of tensors."""
     own_parts: Callable[[str, Tensor, dict[str, Tensor]], Iterator[tuple[str, Tensor]]] | None = (
         None
     )

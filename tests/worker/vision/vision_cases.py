@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import torch
-from tests.worker.vision.minicpm_cases import OF_MINICPM
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
