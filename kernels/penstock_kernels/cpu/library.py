@@ -24,7 +24,7 @@ dot products.  neon: of ARM processors, with integer dot products.  neoni8mm: wi
 matrices, too."""
 _SAME_BITS = dict.fromkeys(("avx512vnni", "avxvnni", "neoni8mm", "neon"), "avx2")
 """Instruction sets that compute another one's bits."""
-_REVISED = {"amx": "amx 3", "avx512": "avx512 2", "avx2": "avx2 2", "portable": "portable 2"}
+_REVISED = {"amx": "amx 3", "avx512": "avx512 3", "avx2": "avx2 2", "portable": "portable 2"}
 """Instruction sets whose bits a version has changed, each with the number of its present ones:
 blocks on disk and receipts of the former ones belong to another fingerprint."""
 CHOICE = "PENSTOCK_CPU_ISA"

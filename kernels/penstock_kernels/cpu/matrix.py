@@ -362,11 +362,11 @@ def product(
     """x @ matrix.T + bias, for x of [rows, inputs] float32. Returns [rows, outputs] float32.
 
     With quantised matrices, x is quantised to int8 in groups of 32 (scale: largest magnitude / 127,
-    rounded to nearest even); on AMX, for Q4_K, Q5_K and Q6_K, in groups of 256, and what that
-    leaves once more where one scale is too coarse (csrc/activations.h). With BF16 ones it is
-    rounded to bfloat16. With `two_parts`, what the rounding leaves is rounded likewise, and
-    multiplied besides. A row's bits depend on that row
-    alone. Raises ValueError for x of another shape.
+    rounded to nearest even). For Q4_K, Q5_K and Q6_K, scales are multiples of a common one of 256
+    inputs on `avx512`, and on `amx` there is one for as many, and what that leaves is rounded once
+    more where it is too coarse (csrc/activations.h). With BF16 matrices, x is rounded to bfloat16.
+    With `two_parts`, what the rounding leaves is rounded likewise, and multiplied besides. A row's
+    bits depend on that row alone. Raises ValueError for x of another shape.
     """
     x = np.ascontiguousarray(x, dtype=np.float32)
     if x.ndim != 2 or x.shape[1] != matrix.struct.inputs:

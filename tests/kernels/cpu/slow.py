@@ -11,7 +11,9 @@ from tests.kernels.cpu.sources import Source
 GROUP = 32
 SUPER_GROUP = 256
 K_QUANTS = (MatrixKind.U4K, MatrixKind.U5K, MatrixKind.S6K)
-"""Kinds for which AMX's input has a scale for all inputs of a super-group."""
+"""Kinds of which some instruction sets multiply a super-group's inputs as whole numbers."""
+MULTIPLES = np.array([0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 16], np.float32)
+"""Whole numbers up to 16 of two bits at most."""
 
 
 def quantised(x: np.ndarray, group: int = GROUP) -> np.ndarray:
@@ -46,6 +48,46 @@ def quantised_by_super_groups(x: np.ndarray) -> np.ndarray:
     first = quantised(x, SUPER_GROUP)
     rest = x - first.astype(np.float32)
     return first + np.where(np.repeat(coarse, SUPER_GROUP, 1), quantised(rest, SUPER_GROUP), 0.0)
+
+
+def quantised_by_multiples(x: np.ndarray) -> np.ndarray:
+    """x through signed bytes in groups of 32, whose scales are multiples of a sixteenth of the
+    largest one of a super-group; the levels of 16 inputs come to 1,023 at most.
+
+    width: a multiple of 256."""
+    groups = x.reshape(len(x), -1, SUPER_GROUP // GROUP, GROUP)
+    levels, scales = _levels_by_multiples(groups, np.abs(groups).max(-1))
+    halves = np.abs(levels).reshape(*levels.shape[:3], 2, 16).sum(-1)
+    too_many = (halves > 1023).any((2, 3))
+    lesser, lesser_scales = _levels_by_multiples(groups, _peaks_of_less(groups))
+    levels[too_many], scales[too_many] = lesser[too_many], lesser_scales[too_many]
+    return (levels.astype(np.float64) * scales[..., None]).reshape(x.shape)
+
+
+def _levels_by_multiples(groups: np.ndarray, peaks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """groups: [rows, super-groups, 8, 32].  peaks: [rows, super-groups, 8], what is level 127.
+    Returns levels of groups' shape, and scales in float64, of that of peaks."""
+    one, levels_of = np.float32(1), np.float32(127)
+    top = peaks.max(-1, keepdims=True)
+    safe = np.where(top > 0, top, one)
+    sixteenths = np.ceil(np.minimum(peaks * (np.float32(16) / safe), np.float32(16)))
+    times = MULTIPLES[np.searchsorted(MULTIPLES, np.maximum(sixteenths, one))]
+    inverse = levels_of / safe * (np.float32(16) / times)
+    scale = (top / levels_of / np.float32(16)).astype(np.float64)
+    return np.rint(groups * inverse[..., None]), times * scale
+
+
+def _peaks_of_less(groups: np.ndarray) -> np.ndarray:
+    """What becomes level 127 of groups [.., 32] where levels are fewer, so that 16 of them come to
+    1,023 at most: the largest number is a whole level."""
+    sums = np.abs(groups).reshape(*groups.shape[:-1], 2, 16)
+    with np.errstate(over="ignore"):
+        for lanes in (8, 4, 2, 1):  # The order of the kernels' own sums.
+            sums = sums[..., :lanes] + sums[..., lanes:]
+    peaks, most = np.abs(groups).max(-1), sums[..., 0].max(-1)
+    share = peaks / np.where(most > 0, most, np.float32(1))
+    level = np.float32(1015) * np.maximum(share, np.float32(1 / 16))
+    return peaks * (np.float32(127) / np.where(level < 127, np.floor(level), np.float32(127)))
 
 
 def int8_heads(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -98,6 +140,8 @@ def input_as(x: np.ndarray, kind: MatrixKind, two_parts: bool = False) -> np.nda
         return bfloat16(x).astype(np.float64)
     if kind in K_QUANTS and library.instruction_set() == "amx":
         return quantised_by_super_groups(x)
+    if kind in K_QUANTS and library.instruction_set() == "avx512":
+        return quantised_by_multiples(x)
     return quantised(x)
 
 

@@ -117,3 +117,14 @@ def test_tiny_and_huge_values(way: tuple[str, MatrixKind | None]) -> None:
     huge = product(x, packed)
     true, _ = slow.product(x, slow.weights_as(source, kind), MatrixKind(packed.struct.kind))
     assert np.allclose(huge, true, rtol=1e-4, atol=1e33)
+
+
+@pytest.mark.parametrize("format", ["Q4_0", "Q4_K", "Q5_K", "Q6_K"])
+def test_inputs_of_one_size(format: str) -> None:
+    """Levels of K-quants' inputs come to 1,023 in 16 at most on AVX-512, which these exceed."""
+    source, rng = random_source(format, 40, 512), np.random.default_rng(9)
+    x = rng.choice(np.float32([-1, 1]), (18, 512)) * rng.uniform(0.6, 1, (18, 512))
+    x[:6, :256] = 0.7
+    x[3:9, 40:60] *= 9
+    x[::3] *= 1e33
+    check(source, source.packed(), None, x.astype(np.float32))

@@ -69,7 +69,7 @@ LARGEST = {
 
 @pytest.mark.parametrize("format", LARGEST)
 def test_the_largest_sums_of_super_groups(format: str) -> None:
-    """They are whole numbers of 32 bits on AMX."""
+    """They are whole numbers of 32 bits on AMX and AVX-512, there of 16 bits within a group."""
     source = source_of(format, np.frombuffer(LARGEST[format] * 2 * 21, np.uint8), 21, 512)
     packed = source.packed()
     for level in (-127, 127):
@@ -77,6 +77,9 @@ def test_the_largest_sums_of_super_groups(format: str) -> None:
         ours, true = product(x, packed), x.astype(np.float64) @ source.values.T.astype(np.float64)
         assert np.allclose(ours, true, rtol=1e-5)
         assert np.array_equal(bits(product(x[:1], packed))[0], bits(ours)[39])
+    # As large as the sum of levels of 16 inputs can be there.
+    x = np.tile(np.float32([127, 70, *[59] * 14]), (3, 32)) * np.float32([[1], [-1], [0.5]])
+    assert np.allclose(product(x, packed), x.astype(np.float64) @ source.values.T, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "BF16", "F32"])

@@ -12,12 +12,15 @@ using Half = uint16_t;
 #else
 using Half = float;
 #endif
-// Rows that may be read behind the last one, and whether K-quants read levels with a scale for all inputs of a super-group.
+// Rows that may be read behind the last one; whether K-quants read levels of super-groups, and how many rows of these a row has.
 #if defined(PK_AMX)
-constexpr int HALVES_BEYOND = 15, SUPER_BEYOND = 31;
+constexpr int HALVES_BEYOND = 15, SUPER_BEYOND = 31, SUPER_ROWS = 2;
+constexpr bool SUPER_LEVELS = true;
+#elif defined(PK_SUPER_MULTIPLES)
+constexpr int HALVES_BEYOND = 0, SUPER_BEYOND = 0, SUPER_ROWS = 1;
 constexpr bool SUPER_LEVELS = true;
 #else
-constexpr int HALVES_BEYOND = 0, SUPER_BEYOND = 0;
+constexpr int HALVES_BEYOND = 0, SUPER_BEYOND = 0, SUPER_ROWS = 1;
 constexpr bool SUPER_LEVELS = false;
 #endif
 // Inputs of a super-group.
@@ -27,9 +30,14 @@ constexpr int SUPER = pk::GROUP * pk::SUPER_GROUPS;
 // group of 32 the scale, scale * sum of levels, and -128, -8 and -16 times the sum of levels; the former two also for each
 // 16, and -32 times the sum.
 // For bfloat16 ones: halves.
-// For K-quants where SUPER_LEVELS: super_levels [rows, 2, super_stride], and for each of these and each super-group the scale,
-// and the sums of levels over each group, and over each half of one.  The second is what the first's rounding has left,
-// where one scale is too coarse for 256 inputs; elsewhere its scale is 0, and the rest of it nothing.
+// For K-quants where SUPER_LEVELS: super_levels [rows, SUPER_ROWS, super_stride], and for each of these and each super-group
+// the scale, and for each group the sum of levels.
+// With two SUPER_ROWS (AMX), all of a super-group has that scale; the second row is what the first's rounding has left, where
+// one scale is too coarse for 256 inputs; elsewhere its scale is 0, and the rest of it nothing.  There are sums over each
+// half of a group.
+// With one, a group's scale is that of the super-group times a whole number of two bits (see Multiples), and sums have been
+// multiplied by it.  super_shifts: for two groups at a time where the first of these bits is, of each, and where the second
+// is; 16 if there is none.  super_offsets16: -16 times the sum over each half of a group.
 // With two parts, a row's levels and halves are two rows: the number rounded, then what the rounding has left, which is
 // rounded in turn. Their products' sum is that of a number with twice as many bits.
 struct Activations {
@@ -46,7 +54,8 @@ struct Activations {
   int32_t* lesser_offsets16 = nullptr;
   int8_t* super_levels = nullptr;
   float* super_scales = nullptr;
-  int16_t *super_sums = nullptr, *super_sums16 = nullptr;
+  int16_t *super_sums = nullptr, *super_sums16 = nullptr, *super_shifts = nullptr;
+  int32_t* super_offsets16 = nullptr;
   Half* halves = nullptr;
   float* floats = nullptr;
 
@@ -65,10 +74,11 @@ struct Activations {
     take(at, offsets16, 2 * group_cells);
     take(at, lesser_offsets16, 2 * group_cells);
     if (SUPER_LEVELS) {
-      take(at, super_levels, 2 * static_cast<size_t>(rows * parts + SUPER_BEYOND) * super_stride);
-      take(at, super_scales, 2 * group_cells / pk::SUPER_GROUPS);
-      take(at, super_sums, 2 * group_cells);
-      take(at, super_sums16, 4 * group_cells);
+      take(at, super_levels, SUPER_ROWS * static_cast<size_t>(rows * parts + SUPER_BEYOND) * super_stride);
+      take(at, super_scales, SUPER_ROWS * group_cells / pk::SUPER_GROUPS);
+      take(at, super_sums, SUPER_ROWS * group_cells);
+      take(at, SUPER_ROWS == 2 ? super_sums16 : super_shifts, 2 * SUPER_ROWS * group_cells);
+      take(at, super_offsets16, SUPER_ROWS == 2 ? 0 : 2 * group_cells);
     }
     take(at, halves, static_cast<size_t>(rows * parts + HALVES_BEYOND) * half_stride);
     take(at, floats, floats_in);
@@ -161,6 +171,77 @@ __attribute__((always_inline)) inline void set_levels(const Activations& a, int 
   quantise_group(a, forms, a.parts * row + 1, g, sub(low, mul(load_i8(levels), back)), sub(high, mul(load_i8(levels + 16), back)));
 }
 
+#if defined(PK_SUPER_MULTIPLES)
+// What the magnitudes of 16 levels come to at most.  A group's weights, as they are stored (up to 15), less 16 (of five bits)
+// or less 32 (of six, over half a group), times its levels are then numbers of two bytes, and so is MOST_TIMES the sum of its levels.
+constexpr int MOST_OF_16 = 1023;
+static_assert(32 * MOST_OF_16 < 1 << 15 && 2 * MOST_OF_16 * MOST_TIMES < 1 << 15);
+
+// Super-group b of a row of super_levels.  peaks: what is taken for the largest number of each group.  times: by what their
+// scales are multiples; is set.  Returns whether MOST_OF_16 holds.
+inline bool quantise_super_group(const Activations& a, int row, int b, const float* x, const float* peaks, bool poisoned, float* times) {
+  float top = 0.0f;
+  for (int g = 0; g < pk::SUPER_GROUPS; g++) top = peaks[g] > top ? peaks[g] : top;
+  const LevelScale by(poisoned ? 0.0f : top, poisoned);
+  const bool alike = !(by.inverse > 0.0f && by.inverse < 1e37f);
+  const Multiples multiples(peaks, MOST_TIMES / top, alike);
+  float inverses[pk::SUPER_GROUPS];
+  multiples.store(times, inverses, by.inverse);
+  const size_t at = static_cast<size_t>(row) * a.groups + pk::SUPER_GROUPS * b;
+  int8_t* levels = a.super_levels + static_cast<size_t>(row) * a.super_stride + SUPER * b;
+  alignas(64) int32_t sums[2 * pk::SUPER_GROUPS];
+  Magnitudes magnitudes;
+  PK_UNROLLED
+  for (int g = 0; g < pk::SUPER_GROUPS; g++) {
+    const V inverse = set1(inverses[g]);
+    store_levels(levels + pk::GROUP * g, mul(load(x + pk::GROUP * g), inverse), mul(load(x + pk::GROUP * g + 16), inverse), sums[2 * g], sums[2 * g + 1]);
+    magnitudes.take(levels + pk::GROUP * g);
+  }
+  multiples.store_sums(sums, a.super_sums + at, a.super_offsets16 + 2 * at);
+  multiples.store_shifts(a.super_shifts + 2 * at);
+  a.super_scales[static_cast<size_t>(row) * a.super_groups() + b] = by.scale / MOST_TIMES;
+  return magnitudes.most() <= MOST_OF_16;
+}
+
+// What is taken for the largest number of a group, peak, where MOST_OF_16 doesn't hold, so that it does.  x: [GROUP].
+inline float peak_of_less(const float* x, float peak) {
+  // Rounding adds a half to each of 16.  The largest number stays a whole level; it is at least a sixteenth of the sum, which
+  // may be more than there is.
+  constexpr float most = MOST_OF_16 - 8;
+  const float low = sum(abs(load(x))), high = sum(abs(load(x + 16))), share = peak / (low > high ? low : high);
+  const float level = most * (share > 1.0f / 16 ? share : 1.0f / 16);
+  return level < 127.0f ? peak * (127.0f / static_cast<float>(static_cast<int>(level))) : peak;
+}
+
+// Super-group b of part `part` of a row.  x: [SUPER], from which what has levels is taken off where rest isn't null.
+inline void set_super_group(const Activations& a, int part, int b, const float* x, float* rest) {
+  float peaks[pk::SUPER_GROUPS], times[pk::SUPER_GROUPS];
+  V poison = zero();
+  PK_UNROLLED
+  for (int g = 0; g < pk::SUPER_GROUPS; g++) {
+    const V low = load(x + pk::GROUP * g), high = load(x + pk::GROUP * g + 16);
+    peaks[g] = highest(max(abs(low), abs(high)));
+    poison = fma(high, zero(), fma(low, zero(), poison));
+  }
+  const bool poisoned = any_nan(poison);
+  if (!quantise_super_group(a, part, b, x, peaks, poisoned, times) && !poisoned) {
+    for (int g = 0; g < pk::SUPER_GROUPS; g++) peaks[g] = peak_of_less(x + pk::GROUP * g, peaks[g]);
+    quantise_super_group(a, part, b, x, peaks, poisoned, times);
+  }
+  if (!rest) return;
+  const V scale = set1(a.super_scales[static_cast<size_t>(part) * a.super_groups() + b]);
+  const int8_t* levels = a.super_levels + static_cast<size_t>(part) * a.super_stride + SUPER * b;
+  for (int k = 0; k < SUPER; k += 16) store(rest + k, sub(load(x + k), mul(mul(load_i8(levels + k), set1(times[k / pk::GROUP])), scale)));
+}
+
+// Super-group b of all parts of a row.  x: [SUPER].
+inline void set_super_levels(const Activations& a, int, int row, int b, const float* x) {
+  if (a.parts == 1) return set_super_group(a, row, b, x, nullptr);
+  alignas(64) float rest[SUPER];
+  set_super_group(a, 2 * row, b, x, rest);
+  set_super_group(a, 2 * row + 1, b, rest, nullptr);
+}
+#else
 // One scale is too coarse where the square of its steps is so many times the mean square of those that groups would have by
 // themselves, of at most eight times.
 constexpr float TOO_COARSE = 4.0f;
@@ -213,14 +294,13 @@ inline void set_super_group(const Activations& a, int forms, int part, int b, fl
   }
 }
 
-// All super-groups of all parts of a row.
-inline void set_super_levels(const Activations& a, int forms, int row, const float* x) {
-  for (int b = 0; b < a.super_groups(); b++, x += SUPER) {
-    alignas(64) float rest[SUPER];
-    __builtin_memcpy(rest, x, sizeof rest);
-    for (int part = a.parts * row; part < a.parts * (row + 1); part++) set_super_group(a, forms, part, b, rest);
-  }
+// Super-group b of all parts of a row.  x: [SUPER].
+inline void set_super_levels(const Activations& a, int forms, int row, int b, const float* x) {
+  alignas(64) float rest[SUPER];
+  __builtin_memcpy(rest, x, sizeof rest);
+  for (int part = a.parts * row; part < a.parts * (row + 1); part++) set_super_group(a, forms, part, b, rest);
 }
+#endif
 
 inline void set_halves(const Activations& a, int row, int g, V low, V high) {
   Half* halves = a.halves + static_cast<size_t>(a.parts) * row * a.half_stride + pk::GROUP * g;
@@ -249,7 +329,7 @@ __attribute__((always_inline)) inline void set_group(const Activations& a, int f
 // A row of `width` floats, the last group filled up with zeros.
 inline void set_row(const Activations& a, int forms, int row, const float* x, int width) {
   if (SUPER_LEVELS && forms & pk::SUPER_LEVELS) {
-    set_super_levels(a, forms, row, x);
+    for (int b = 0; b < a.super_groups(); b++) set_super_levels(a, forms, row, b, x + SUPER * b);
     forms &= ~pk::SUPER_LEVELS;
   }
   for (int g = 0; forms & ~pk::HALF_GROUPS && g < a.groups; g++) {
@@ -271,10 +351,11 @@ inline void copy_row(const Activations& from, int row, const Activations& to, in
   };
   const int cells = to.parts * to.stride, groups = to.parts * to.groups;
   if (SUPER_LEVELS && forms & pk::SUPER_LEVELS) {
-    copy(to.super_levels, from.super_levels, 2 * to.parts * to.super_stride);
-    copy(to.super_scales, from.super_scales, 2 * to.parts * to.super_groups());
-    copy(to.super_sums, from.super_sums, 2 * groups);
-    copy(to.super_sums16, from.super_sums16, 4 * groups);
+    copy(to.super_levels, from.super_levels, SUPER_ROWS * to.parts * to.super_stride);
+    copy(to.super_scales, from.super_scales, SUPER_ROWS * to.parts * to.super_groups());
+    copy(to.super_sums, from.super_sums, SUPER_ROWS * groups);
+    if (SUPER_ROWS == 2) copy(to.super_sums16, from.super_sums16, 4 * groups);
+    else copy(to.super_shifts, from.super_shifts, 2 * groups), copy(to.super_offsets16, from.super_offsets16, 2 * groups);
   }
   if (forms & LEVEL_FORMS) {
     copy(to.levels, from.levels, cells);

@@ -325,4 +325,18 @@ struct LookedHalves {
 // load_e4m3 divides.
 inline float factor_of(const PkMatrix& matrix) { return 128.0f * matrix.factor; }
 
+// Whether a K-quant's scales and minima are whole numbers that its products may count with (see activations.h).
+constexpr bool is_super(int kind) { return pk::form_of(kind) & pk::SUPER_LEVELS; }
+
+// Such a format.
+template <int KIND_> struct SuperGroups {
+  static constexpr int KIND = KIND_, BITS = pk::level_bits(KIND);
+  static constexpr bool HALVES = pk::form_of(KIND) & pk::HALF_GROUPS;
+  // Bytes of a super-group's levels, and of its factors and scales.
+  static constexpr size_t LEVELS = static_cast<size_t>(pk::SUPER_GROUPS) * pk::level_bytes(KIND);
+  static constexpr size_t SCALES = pk::super_bytes(KIND) + static_cast<size_t>(pk::SUPER_GROUPS) * pk::scale_bytes(KIND);
+
+  static const int8_t* scales(const uint8_t* s, int g, int index) { return reinterpret_cast<const int8_t*>(s + pk::super_bytes(KIND) + g * pk::scale_bytes(KIND) + 16 * index); }
+};
+
 }  // namespace

@@ -6,6 +6,8 @@
 #include "level_groups.h"
 #if defined(PK_AMX)
 #include "amx_super.h"
+#elif defined(PK_SUPER_MULTIPLES)
+#include "super_multiples.h"
 #endif
 
 namespace {
@@ -124,6 +126,8 @@ template <class Format> void tile_of(const PkMatrix& matrix, int tile, const Act
       AmxProduct<Format>(matrix, tile, a, row, count).run(out);
     }
   }
+#elif defined(PK_SUPER_MULTIPLES)
+  if constexpr (is_super(Format::KIND)) return super_rows<SuperGroups<Format::KIND>>(matrix, tile, a, row, rows, out);
 #endif
   constexpr int most = Format::KIND == PK_F32 ? FLOAT_ROWS : Format::KIND == PK_BF16 ? HALF_ROWS : LEVEL_ROWS;
   if constexpr (is_rare(Format::KIND)) {

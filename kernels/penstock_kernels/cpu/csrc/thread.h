@@ -86,8 +86,12 @@ struct Thread {
   template <class RowAt> void finish_rows(const Activations& a, int forms, int count, const RowAt& row_at) {
     if (!SUPER_LEVELS || !(forms & pk::SUPER_LEVELS)) return;
     wait();  // All groups are there.
-    const Share own = mine(count);
-    for (int i = own.begin; i < own.end; i++) set_super_levels(a, forms, row_at(i), a.floats + static_cast<size_t>(row_at(i)) * a.stride);
+    const int each = a.super_groups();
+    const Share own = mine(count * each);
+    for (int i = own.begin; i < own.end; i++) {
+      const int row = row_at(i / each), b = i % each;
+      set_super_levels(a, forms, row, b, a.floats + static_cast<size_t>(row) * a.stride + SUPER * b);
+    }
   }
 
   // Rows that the phase computes, and the one number `i` of them.

@@ -11,6 +11,9 @@
 // Whether products of many rows go by AMX.
 #if defined(__AMX_INT8__)
 #define PK_AMX 1
+#elif defined(__AVX512BF16__)
+// Whether whole numbers of K-quants' groups are multiplied in pairs (see super_multiples.h).
+#define PK_SUPER_MULTIPLES 1
 #endif
 
 namespace {
@@ -133,25 +136,99 @@ template <int N, int STEP> inline I dot_small(const W* w, const int8_t* a, int32
 inline W as_signed(W levels) { return levels; }
 template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t offset) { return dot<N>(w, a, _mm512_set1_epi32(offset)); }
 
-#if defined(PK_AMX)
+#if defined(PK_BF16_UNITS)
 inline I load_i(const int32_t* p) { return _mm512_load_si512(p); }
-inline void store_w(uint8_t* p, W w) { _mm512_store_si512(p, w); }
 inline I add_i(I a, I b) { return _mm512_add_epi32(a, b); }
-inline I mul_i(I a, I b) { return _mm512_mullo_epi32(a, b); }
 inline I load_i8_i(const int8_t* p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
-// a - 32 * b, and low + 256 * high.
-inline I less_32_times(I a, I b) { return _mm512_sub_epi32(a, _mm512_slli_epi32(b, 5)); }
-inline I two_bytes(I low, I high) { return _mm512_add_epi32(low, _mm512_slli_epi32(high, 8)); }
-// Lanes' pairs of numbers of two bytes, which are bytes in memory.
-inline I pairs_of(const int8_t* first, const int8_t* second) {
-  return _mm512_mask_blend_epi16(0xaaaaaaaa, load_i8_i(first), _mm512_slli_epi32(load_i8_i(second), 16));
-}
-inline I words_of(const int8_t* p) { return pairs_of(p, p); }
+// Lanes' pairs of numbers of two bytes: the lower halves of each.
+inline I pairs_of(I first, I second) { return _mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_slli_epi32(second, 16)); }
+inline I pairs_of(const int8_t* first, const int8_t* second) { return pairs_of(load_i8_i(first), load_i8_i(second)); }
 // sums += pairs[lane][0..1] . a[0..1].
 inline I dot2_i16(I sums, I pairs, const int16_t* a) {
   asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(pairs), "m"(*reinterpret_cast<const Four*>(a)));
   return sums;
 }
+#endif
+
+#if defined(PK_SUPER_MULTIPLES)
+inline void store_i(int32_t* p, I x) { _mm512_store_si512(p, x); }
+inline I set1_i(const int32_t* p) { return _mm512_set1_epi32(*p); }
+inline I sixteen_times(I x) { return _mm512_slli_epi32(x, 4); }
+// sums += pairs[lane][0..1] . others[lane][0..1].
+inline I dot2_i16(I sums, I pairs, I others) {
+  asm("vpdpwssd %2, %1, %0" : "+v"(sums) : "v"(pairs), "v"(others));
+  return sums;
+}
+// Pairs times the sum of two powers of two, of which bits[0..1] and bits[2..3] are the exponents; 16 for none.
+inline I times_bits(I pairs, const int16_t* bits) {
+  const I high = _mm512_set1_epi32(*reinterpret_cast<const Four*>(bits)), low = _mm512_set1_epi32(*reinterpret_cast<const Four*>(bits + 2));
+  return _mm512_add_epi16(_mm512_sllv_epi16(pairs, high), _mm512_sllv_epi16(pairs, low));
+}
+// Of a super-group's eight groups, by how much their scales are multiples of a sixteenth of the largest one's: whole numbers
+// of two bits at most.
+constexpr int MOST_TIMES = 16;
+class Multiples {
+ public:
+  // The least that are enough.  peaks: [8], which times sixteenths are at most MOST_TIMES.  alike: whether all are MOST_TIMES.
+  Multiples(const float* peaks, float sixteenths, bool alike) {
+    const __m256 shares = _mm256_roundscale_ps(_mm256_mul_ps(_mm256_loadu_ps(peaks), _mm256_set1_ps(sixteenths)), _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+    const __m256i last = _mm256_set1_epi32(MOST_TIMES - 1), before = _mm256_sub_epi32(_mm256_cvtps_epi32(shares), _mm256_set1_epi32(1));
+    const __m512i at = _mm512_castsi256_si512(alike ? last : _mm256_min_epi32(_mm256_max_epi32(before, _mm256_setzero_si256()), last));
+    const auto entry = [&](__m512i table) { return _mm512_castsi512_si256(_mm512_permutexvar_epi32(at, table)); };
+    times_ = entry(_mm512_setr_epi32(1, 2, 3, 4, 5, 6, 8, 8, 9, 10, 12, 12, 16, 16, 16, 16));
+    high_ = entry(_mm512_setr_epi32(0, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 4, 4, 4, 4));
+    low_ = entry(_mm512_setr_epi32(16, 16, 0, 16, 0, 1, 16, 16, 0, 1, 2, 2, 16, 16, 16, 16));
+  }
+
+  // times: [8].  inverses: [8], what numbers are multiplied by to become levels; inverse: the same where it is MOST_TIMES.
+  void store(float* times, float* inverses, float inverse) const {
+    const __m256 own = _mm256_cvtepi32_ps(times_);
+    _mm256_storeu_ps(times, own);
+    _mm256_storeu_ps(inverses, _mm256_mul_ps(_mm256_set1_ps(inverse), _mm256_div_ps(_mm256_set1_ps(MOST_TIMES), own)));
+  }
+  // Which bits they have, of two groups at a time: the higher ones, then the others, or 16.  p: [16].
+  void store_shifts(int16_t* p) const {
+    const __m128i high = _mm256_cvtepi32_epi16(high_), low = _mm256_cvtepi32_epi16(low_);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_unpacklo_epi32(high, low));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm_unpackhi_epi32(high, low));
+  }
+  // halves: [16], of each group the sums of levels in its halves.  sums: [8], all of a group times its number.  offsets: [16], -16
+  // times the halves.
+  void store_sums(const int32_t* halves, int16_t* sums, int32_t* offsets) const {
+    const __m512i both = _mm512_load_si512(halves);
+    _mm512_storeu_si512(offsets, _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(both, 4)));
+    const __m256i whole = _mm512_cvtepi64_epi32(_mm512_add_epi32(both, _mm512_srli_epi64(both, 32)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(sums), _mm256_cvtepi32_epi16(_mm256_mullo_epi32(whole, times_)));
+  }
+
+ private:
+  __m256i times_, high_, low_;
+};
+// The largest sum of magnitudes of 16 signed bytes.
+class Magnitudes {
+ public:
+  // The halves of 32.
+  void take(const int8_t* p) {
+    const __m256i bytes = _mm256_abs_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), eights = _mm256_sad_epu8(bytes, _mm256_setzero_si256());
+    most_ = _mm256_max_epi32(most_, _mm256_add_epi32(eights, _mm256_shuffle_epi32(eights, 0x4e)));
+  }
+  int most() const {
+    const __m128i both = _mm_max_epi32(_mm256_castsi256_si128(most_), _mm256_extracti128_si256(most_, 1));
+    return _mm_cvtsi128_si32(both);
+  }
+
+ private:
+  __m256i most_ = _mm256_setzero_si256();
+};
+#endif
+
+#if defined(PK_AMX)
+inline void store_w(uint8_t* p, W w) { _mm512_store_si512(p, w); }
+inline I mul_i(I a, I b) { return _mm512_mullo_epi32(a, b); }
+// a - 32 * b, and low + 256 * high.
+inline I less_32_times(I a, I b) { return _mm512_sub_epi32(a, _mm512_slli_epi32(b, 5)); }
+inline I two_bytes(I low, I high) { return _mm512_add_epi32(low, _mm512_slli_epi32(high, 8)); }
+inline I words_of(const int8_t* p) { return pairs_of(p, p); }
 // Levels less LESS times scales, as lanes of two bytes have these: their low bytes and their high ones.
 template <int LESS> inline void store_products(uint8_t* low, uint8_t* high, W levels, I scales) {
   const I first_bytes = _mm512_set1_epi16(0xff);
