@@ -273,6 +273,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"clip.projector_type": "mlp", "clip.vision.image_grid_pinpoints": [24, 48]},
         "lacks the tensor model.image_newline",
     ),
+    "MiniCPM-V 2.5": (
+        {"clip.projector_type": "resampler", "clip.minicpmv_version": 2},
+        r"clip.minicpmv_version is 2; one of 3 \(2.6\)",
+    ),
     "another projector": ({"clip.projector_type": "ldp"}, "'ldp' is not served; mlp, gemma3"),
     "another decoder": ({"clip.projector_type": "gemma3"}, "belongs to Gemma 3"),
     "another size": ({"clip.vision.projection_dim": 32}, "rows of 32 numbers"),

@@ -100,6 +100,39 @@ def test_a_naming_changes_nothing(naming: str, tmp_path: Path) -> None:
     assert any("visual." in name or "vision_tower." in name for name in names)
 
 
+BESIDE: dict[str, tuple[str, tuple[str, ...]]] = {
+    "minicpm-v-2.6": (
+        "",
+        (
+            "apm.conv1.weight",
+            "audio_projection_layer.linear1.weight",
+            "resampler.temporal_pos_embed",
+            "tts.emb_text.weight",
+        ),
+    ),
+    "qwen3-omni": (
+        "thinker.",
+        ("code2wav.decoder.0.conv.weight", "talker.model.layers.0.input_layernorm.weight"),
+    ),
+}
+"""What stands before the names in makers' files, and what else these hold: MiniCPM-o hears, and it
+and Qwen3-Omni speak."""
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_what_hears_and_speaks_is_passed_over(case: str, tmp_path: Path) -> None:
+    begin, others = BESIDE[case]
+    config, files = saved(make_theirs(case), tmp_path)
+    before = encoding(opened(config, files), case)
+
+    def change(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        own = {f"{begin}{name}": tensor.clone() for name, tensor in tensors.items()}
+        return own | {name: torch.ones(3, 2) for name in others}
+
+    rewritten(files, change)
+    assert torch.equal(before, encoding(opened(config, files), case))
+
+
 def test_experts_in_one_tensor_may_be_transposed(tmp_path: Path) -> None:
     """Releases have them so, and transformers writes them as its module has them."""
     config, files = saved(make_theirs("qwen3-vl-moe"), tmp_path)
