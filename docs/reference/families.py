@@ -79,6 +79,8 @@ FROM_MEMORY = {
     "olmo_hybrid",
     "cohere2_moe",
     "granitemoe_swa",
+    "hunyuan_v1_dense",
+    "hunyuan_v1_moe",
     "hyperclovax",
     "jais2",
     "nanochat",

@@ -216,6 +216,8 @@ class Attention:
     """Whether a token sees those after it as well, in a window of as many."""
     causal: bool = False
     """Whether a token sees no further than itself, whatever a step says (GivenRows.last_seen)."""
+    norms_behind: bool = False
+    """Whether norms of queries and keys stand behind the rotation."""
     group: int = 0
     """Which of the groups of layers that have a block table of their own the layer is in."""
     place: int | None = None
@@ -256,6 +258,7 @@ class Attention:
             index_dim=0 if self.index is None else self.index.size,
             block=0 if self.index is None else self.index.block,
             local=0 if self.index is None else self.index.local,
+            norms_behind=self.norms_behind,
             group=self.group,
             scale=scale,
             soft_cap=self.soft_cap or 0.0,

@@ -64,6 +64,7 @@ class PkAttention(ctypes.Structure):
         ("index_dim", c_int32),
         ("block", c_int32),
         ("local", c_int32),
+        ("norms_behind", c_int32),
         ("scale", c_float),
         ("soft_cap", c_float),
         ("cosines", c_void_p),

@@ -201,6 +201,8 @@ class HeadNorms:
     key: Tensor
     """Weights, [head_dim]."""
     eps: float
+    behind: bool = False
+    """Whether they stand behind the rotation."""
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,18 @@ def normalised_and_rotated(
     query: Tensor, key: Tensor, rotation: Rotation | None, norms: HeadNorms | None
 ) -> tuple[Tensor, Tensor]:
     """Returns a step's queries and keys as attention multiplies them; see StepAttention.attend."""
-    if norms is not None:
-        query = ops.rms_norm(query, norms.query, norms.eps)
-        key = ops.rms_norm(key, norms.key, norms.eps)
+    if norms is not None and not norms.behind:
+        query, key = _normalised(query, key, norms)
     if rotation is not None:
-        query = rotation.grown(ops.apply_rope(query, *rotation.rows))
+        query = ops.apply_rope(query, *rotation.rows)
         key = ops.apply_rope(key, *rotation.rows)
-    return query, key
+    if norms is not None and norms.behind:
+        query, key = _normalised(query, key, norms)
+    return query if rotation is None else rotation.grown(query), key
+
+
+def _normalised(query: Tensor, key: Tensor, norms: HeadNorms) -> tuple[Tensor, Tensor]:
+    return ops.rms_norm(query, norms.query, norms.eps), ops.rms_norm(key, norms.key, norms.eps)
 
 
 class ReferenceAttention:

@@ -76,6 +76,7 @@ ON_CPUS = COMMON | {
     mechanism.LIMITED_GATE,
     mechanism.LIMITED_INNER,
     mechanism.MAMBA1,
+    mechanism.NORM_BEHIND,
     mechanism.OVERSHOOTING,
     mechanism.QUERY_HEADS,
     mechanism.SOFT_GATE,

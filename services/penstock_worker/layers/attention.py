@@ -161,13 +161,15 @@ def _norms(
     of all key heads."""
     config, prefix = parts.config, f"layers.{layer}.self_attn"
     names = (f"{prefix}.q_norm", f"{prefix}.k_norm")
-    norm = config.layer(layer).attention.norm
+    spec = config.layer(layer).attention
+    norm = spec.norm
     if norm == "head":
         dim = config.kv_heads(layer).size
         query = parts.norm_weight(names[0], dim)
         # A layer without keys has none to normalise.
         key = parts.norm_weight(names[1], dim) if stores else query
-        return HeadNorms(query, key, config.norm.eps), (NO_NORM, NO_NORM)
+        norms = HeadNorms(query, key, config.norm.eps, behind=spec.norm_behind)
+        return norms, (NO_NORM, NO_NORM)
     if norm == "whole":
         whole = (
             parts.norm_of_parts(names[0], sizes[0], 0),

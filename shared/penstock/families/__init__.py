@@ -26,6 +26,7 @@ from penstock.families.gpt_oss import GPT_OSS
 from penstock.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE, GRANITE_MOE_SHARED
 from penstock.families.granite_relatives import GRANITE_MOE_SWA, GRANITE_SWA, HYPERCLOVAX
 from penstock.families.gte import GTE
+from penstock.families.hunyuan_v1 import HUNYUAN_V1_DENSE, HUNYUAN_V1_MOE
 from penstock.families.hy_v3 import HY_V3
 from penstock.families.internlm import INTERNLM2, INTERNLM3
 from penstock.families.jamba import JAMBA
@@ -134,6 +135,8 @@ FAMILIES: dict[str, Family] = {
         ERNIE4_5,
         ERNIE4_5_MOE,
         HY_V3,
+        HUNYUAN_V1_DENSE,
+        HUNYUAN_V1_MOE,
         BAILING_MOE,
         BAILING_MOE_V2,
         INTERNLM2,

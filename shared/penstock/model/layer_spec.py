@@ -182,6 +182,8 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Which of ModelConfig.ropes rotates queries and keys; None: no rotation."""
     norm: Literal["none", "head", "whole"] = "none"
     """Norm of queries and keys before the rotation: over each head, or over all heads together."""
+    norm_behind: bool = False
+    """Whether norms of heads stand behind the rotation instead (Hunyuan)."""
     latent: LatentSpec | None = None
     """Keys and values are made of a latent. ModelConfig has its one KV head, whose size is that of
     the latent and of the part that rotates. All layers have the same, or none."""

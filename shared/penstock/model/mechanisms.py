@@ -34,6 +34,7 @@ NO_ROTATION = "layers without rotary positions"
 PARTIAL_ROTATION = "heads that rotate in part"
 SEVERAL_ROTATIONS = "several rotary embeddings"
 WHOLE_NORM = "norms over all heads"
+NORM_BEHIND = "norms of heads behind the rotation"
 LAYER_NORM = "layer norms"
 OUTPUT_NORMS = "norms behind attention and feed-forward"
 PARALLEL = "attention and feed-forward in parallel"
@@ -208,6 +209,7 @@ def _of_attention(spec: AttentionSpec) -> Iterator[str]:
         SOFT_GATE: spec.head_gate and spec.soft_gate,
         NO_ROTATION: spec.rope is None,
         WHOLE_NORM: spec.norm == "whole",
+        NORM_BEHIND: spec.norm_behind,
         OUTPUT_BIAS: spec.output_bias,
         OWN_HEADS: spec.kv_heads is not None,
         QUERY_HEADS: spec.query_heads is not None,

@@ -270,10 +270,13 @@ class SlowDecoder:
         query, key, value = (
             each.reshape(count, -1, sizes.head_dim) for each in (query, key, value)
         )
+        if spec.norm_behind:
+            query, key = self._rotate(query, spec.rope), self._rotate(key, spec.rope)
         if spec.norm == "head":
             query = _normalise(query, layer.norms["query_norm"])
             key = _normalise(key, layer.norms["key_norm"])
-        query, key = self._rotate(query, spec.rope), self._rotate(key, spec.rope)
+        if not spec.norm_behind:
+            query, key = self._rotate(query, spec.rope), self._rotate(key, spec.rope)
         if spec.rope is not None:
             factors = self.rotations[spec.rope].query_factors
             query = query if factors is None else query * factors[:count, None, None]

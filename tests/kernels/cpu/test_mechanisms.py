@@ -76,6 +76,9 @@ MODELS = {
     "parallel, norms over all heads": sizes(
         LayerSpec(order="parallel", attention=AttentionSpec(norm="whole"))
     ),
+    "norms behind the rotation": sizes(
+        attention(norm="head", norm_behind=True, qkv_bias=True), head_dim=32, query_growth=0.4
+    ),
     "norms over all heads": sizes(attention(norm="whole"), head_dim=48),
     "layer norms": sizes(LayerSpec(), norm=NormSpec(kind="layer", eps=1e-5)),
     "layer norms with biases": sizes(LayerSpec(order="parallel"), norm=LAYER_NORM),

@@ -27,6 +27,8 @@ GEMMA3N = GROUPED | {
     "hidden_size_per_layer_input": 12,
     "laurel_rank": 8,
 }
+ALPHA = {"rope_type": "dynamic", "rope_theta": 100.0, "alpha": 50.0, "factor": 1.0}
+"""Hunyuan's, by which the base grows."""
 
 
 DENSE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -277,4 +279,5 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "olmo1": ("Olmo", WHOLE),
     "nanochat": ("NanoChat", WHOLE | {"pad_token_id": 0}),
+    "hunyuan-dense": ("HunYuanDenseV1", GROUPED | {"pad_token_id": 0, "rope_parameters": ALPHA}),
 }

@@ -397,4 +397,8 @@ EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Cohere2Moe",
         COHERE_EXPERTS | {"num_shared_experts": 2, "sliding_window_pattern": 2},
     ),
+    "hunyuan-moe": (
+        "HunYuanMoEV1",
+        GROUPED | {"pad_token_id": 0, "num_experts": 6, "moe_topk": 3},
+    ),
 }

@@ -351,3 +351,19 @@ def cohere2_moe(writer: Writer, config: Any) -> None:
     writer.add_expert_weights_norm(config.norm_topk_prob)
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+
+
+def hunyuan(writer: Writer, config: Any) -> None:
+    """The base as the factor has made it."""
+    rope, head = config.rope_parameters, config.head_dim
+    alpha = rope.get("alpha")
+    if alpha is not None:
+        writer.add_rope_freq_base(rope["rope_theta"] * alpha ** (head / (head - 2)))
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        writer.add_rope_scaling_factor(1)
+        writer.add_rope_scaling_orig_ctx_len(256 * 1024)
+    if hasattr(config, "moe_topk"):
+        writer.add_expert_shared_feed_forward_length(config.intermediate_size)
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+        writer.add_expert_used_count(config.moe_topk)
+        writer.add_expert_shared_count(1)

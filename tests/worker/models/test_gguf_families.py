@@ -91,6 +91,8 @@ CONVERSIONS = {
     "seed-oss-plain": Conversion(ARCH.SEED_OSS),
     "olmo3": Conversion(ARCH.OLMO2, keys.olmo3),
     "llama4-of-four": Conversion(ARCH.LLAMA4, keys.llama4, own_parts=gguf_writing.of_llama4),
+    "hunyuan-dense": Conversion(ARCH.HUNYUAN_DENSE, keys.hunyuan),
+    "hunyuan-moe": Conversion(ARCH.HUNYUAN_MOE, keys.hunyuan),
     "jais2": Conversion(ARCH.JAIS2),
     "phi2": Conversion(ARCH.PHI2),
     "olmo1": Conversion(ARCH.OLMO, keys.olmo1, permuted=True),

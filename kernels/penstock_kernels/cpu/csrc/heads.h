@@ -50,10 +50,10 @@ template <class Cache> class Heads {
       float *queries = t_.row(PK_QUERIES, row), *keys = t_.row(PK_KEYS, row);
       normalise(queries, p_.norm, p_.part ? p_.width : a_.heads * dim, queries);
       normalise(keys, p_.other_norm, p_.part ? p_.key_width : a_.kv_heads * dim, keys);
-      for (int head = 0; head < a_.heads; head++) turn_query(queries + p_.first + head * dim, row);
+      for (int head = 0; head < a_.heads; head++) turn_query(queries + p_.first + head * dim, row, {});
       for (int head = 0; head < a_.kv_heads; head++) {
         float* key = keys + p_.first_key + head * dim;
-        turn(key, row);
+        turn(key, row, {});
         cache_key(row, head, key);
       }
     });
@@ -65,14 +65,12 @@ template <class Cache> class Heads {
   const PkAttention& a_;
 
   void put_query(int row, int head, float* values) {
-    if (p_.norm.kind != PK_NORM_NONE) normalise(values, p_.norm, a_.head_dim, values);
-    turn_query(values, row);
+    turn_query(values, row, p_.norm);
     copy(values, t_.row(PK_QUERIES, row) + p_.first + head * a_.head_dim);
   }
 
   void put_key(int row, int head, float* values) {
-    if (p_.other_norm.kind != PK_NORM_NONE) normalise(values, p_.other_norm, a_.head_dim, values);
-    turn(values, row);
+    turn(values, row, p_.other_norm);
     cache_key(row, head, values);
   }
 
@@ -93,13 +91,15 @@ template <class Cache> class Heads {
     store_value<Cache>(static_cast<Cell*>(a_.values), t_.pages<Cache>(a_, t_.sequence_of(row)), head, position_of(row), values, a_.head_dim);
   }
 
-  void turn(float* values, int row) {
+  void turn(float* values, int row, const PkNorm& norm) {
+    if (!a_.norms_behind && norm.kind != PK_NORM_NONE) normalise(values, norm, a_.head_dim, values);
     const Angles by = t_.angles(a_, row);
     rotate(values, by.cosines, by.sines, a_.rotary_dims);
+    if (a_.norms_behind && norm.kind != PK_NORM_NONE) normalise(values, norm, a_.head_dim, values);
   }
 
-  void turn_query(float* values, int row) {
-    turn(values, row);
+  void turn_query(float* values, int row, const PkNorm& norm) {
+    turn(values, row, norm);
     if (!a_.query_factors) return;
     const V by = set1(a_.query_factors[position_of(row)]);
     for (int d = 0; d < a_.head_dim; d += 16) store(values + d, mul(load(values + d), by));

@@ -49,6 +49,7 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // 0: there are none.  both_ways: a token sees those behind it as well, in a window of as many.
 // causal: a token sees no further than itself, whatever the batch says.
 // through: a token sees the sequence's first keys alone, so many, and none behind them; 0: it isn't so.
+// norms_behind: norms of queries and keys stand behind the rotation.
 // soft_cap: 0 is off.  cosines, sines: [positions, rotary_dims / 2].
 // sinks: [heads] or null.  query_factors: [positions] or null; of rotated queries.
 // key_block, value_block: bytes from a KV block's keys or values to the next block's, in which layers with
@@ -66,7 +67,7 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // d + biases_middle of its head's.  A row has 16 numbers more than there are distances.
 struct PkEntries;
 struct PkAttention {
-  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, causal, group, through, most, index_heads, index_dim, block, local;
+  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, causal, group, through, most, index_heads, index_dim, block, local, norms_behind;
   float scale, soft_cap;
   const float *cosines, *sines, *sinks, *query_factors;
   const uint8_t* axes;

@@ -356,6 +356,7 @@ def _attention(
         sinks=weights.sinks,
         entries=None if weights.compressed is None else weights.compressed.entries,
         causal=config.ignores_spans(rule),
+        norms_behind=rule.norm_behind,
     )
 
 
