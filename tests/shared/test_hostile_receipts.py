@@ -295,7 +295,7 @@ def changed(value: Any, path: tuple[Any, ...]) -> Any:
 
 @pytest.mark.parametrize("path", list(leaves(whole())), ids=lambda path: ".".join(map(str, path)))
 def test_no_field_of_a_receipt_can_be_another(path: tuple[Any, ...]) -> None:
-    """By somebody without the key. What the key's owner may lie about is in
+    """Nobody without the key can change one. What the key's owner may lie about is in
     tests/system/test_receipts.py."""
     honest, forged = whole(), changed(whole(), path)
     assert honest != forged

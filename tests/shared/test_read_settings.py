@@ -43,7 +43,7 @@ TOWERS: list[tuple[str, TowerFamily]] = [
     for name, family in (*VISION_CLASSES.items(), *AUDIO_CLASSES.items())
     if hasattr(transformers, name) and name != "Qwen3OmniMoeForConditionalGeneration"
 ]
-"""But for classes that only makers' own code has, and for one whose file is read as that of what
+"""Classes that only makers' own code has are left out, and one whose file is read as that of what
 listens and writes in it."""
 each_tower = pytest.mark.parametrize(
     ("name", "towered"), TOWERS, ids=[f"{name}-{family.PART}" for name, family in TOWERS]

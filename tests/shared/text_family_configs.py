@@ -187,4 +187,4 @@ TEXT_FAMILIES: dict[str, dict[str, Any]] = {
         "vocab_size": 262144,
     },
 }
-"""Of North Mini Code, those settings that could be had."""
+"""North Mini Code has more settings: these could be had."""

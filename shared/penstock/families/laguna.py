@@ -117,7 +117,8 @@ def _rope(fields: Fields, kind: str, size: int) -> RopeSpec:
 
 PATTERN, HEADS = "attention.sliding_window_pattern", "attention.head_count"
 PERIOD = 4
-"""Of so many layers the first one sees everything, where a GGUF file doesn't say."""
+"""Layers from one that sees everything to the next, the first of all among them, where a GGUF file
+doesn't say."""
 
 
 def _gguf(model: GGUFMetadata) -> ModelConfig:

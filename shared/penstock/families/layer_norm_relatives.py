@@ -16,6 +16,7 @@ from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.nemotron import ungated_gguf
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
@@ -40,22 +41,7 @@ def _hub_jais2(fields: Fields) -> ModelConfig:
 
 
 def _gguf_jais2(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    layer = LayerSpec(
-        attention=AttentionSpec(
-            qkv_bias=model.has("attn_q.bias"), output_bias=model.has("attn_output.bias")
-        ),
-        feed_forward=FeedForwardSpec(
-            activation="relu2", gated=False, bias=model.has("ffn_up.bias")
-        ),
-    )
-    return ModelConfig(
-        architecture="jais2",
-        **sizes,
-        norm=NormSpec(kind="layer", eps=model.layer_norm_eps(), bias=True),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(layer,),
-    )
+    return ungated_gguf(model, "jais2")
 
 
 JAIS2 = Family(

@@ -45,6 +45,12 @@ def _hub(fields: Fields) -> ModelConfig:
 
 
 def _gguf_nemotron(model: GGUFMetadata) -> ModelConfig:
+    return ungated_gguf(model, "nemotron")
+
+
+def ungated_gguf(model: GGUFMetadata, architecture: str) -> ModelConfig:
+    """Layers with squared relu without a gate between layer norms, and biases where the file has
+    them."""
     sizes = model.sizes()
     layer = LayerSpec(
         attention=AttentionSpec(
@@ -55,9 +61,11 @@ def _gguf_nemotron(model: GGUFMetadata) -> ModelConfig:
         ),
     )
     return ModelConfig(
-        architecture="nemotron",
+        architecture=architecture,
         **sizes,
-        norm=NormSpec(kind="layer", eps=model.layer_norm_eps(), bias=True),  # 1 + weight is there
+        norm=NormSpec(
+            kind="layer", eps=model.layer_norm_eps(), bias=True
+        ),  # of Nemotron 1 + weight
         ropes=(model.rope(sizes["head_dim"]),),
         layers=(layer,),
     )

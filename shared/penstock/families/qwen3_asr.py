@@ -124,7 +124,7 @@ OMNI_DEFAULTS = TOWER_DEFAULTS | {
     "encoder_layers": 32,
     "encoder_attention_heads": 20,
 }
-"""Those of transformers' Qwen3OmniMoeAudioEncoderConfig."""
+"""What transformers' Qwen3OmniMoeAudioEncoderConfig has by default."""
 
 
 def _read_omni(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec:

@@ -193,7 +193,7 @@ class HalvingProjector(msgspec.Struct, frozen=True, kw_only=True, tag="halving")
 
 
 class ResamplerProjector(msgspec.Struct, frozen=True, kw_only=True, tag="resampler"):
-    """As many rows for each tile as there are learned queries, which see all of its patches: a
+    """Each tile has as many rows as there are learned queries, which see all of its patches: a
     product without a bias and a norm make keys and values of these, and sines and cosines of a
     patch's column and row are added to what becomes a key. A norm and a product without a bias
     follow (Yao et al., "MiniCPM-V", 2024; Bai et al., "Qwen-VL", 2023). Rows have as many numbers
@@ -204,7 +204,7 @@ class ResamplerProjector(msgspec.Struct, frozen=True, kw_only=True, tag="resampl
     side: int
     """Patches in a row of a square of about as many as a tile has."""
     eps: float = 1e-6
-    """Of the norms."""
+    """What norms add to a variance."""
 
 
 class TwoTowersProjector(msgspec.Struct, frozen=True, kw_only=True, tag="two towers"):

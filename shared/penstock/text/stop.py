@@ -100,7 +100,7 @@ class IndentedText:
         self._least = least
         self._stops = stops
         self._held = ""
-        """From the last line feed on, while the indentation behind it isn't known."""
+        """Text from the last line feed on, while the indentation behind it isn't known."""
 
     def push(self, text: str) -> tuple[str, str | None]:
         """What may be shown now, and what ended the text: the stop string; empty: the

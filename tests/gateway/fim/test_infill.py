@@ -35,7 +35,7 @@ DONE = "data: [DONE]\n\n"
 
 
 def _events(reply: httpx.Response) -> list[dict[str, Any]]:
-    """Of a stream that ends as llama.cpp's own do: with its last event."""
+    """The events of a stream that ends as llama.cpp's own do: with its last one."""
     assert DONE not in reply.text
     return sse.parse(reply.text + DONE)
 

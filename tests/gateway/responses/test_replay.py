@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import openai
 import pytest
@@ -151,6 +152,21 @@ async def test_in_the_background_and_streamed(gateway: Storing) -> None:
     assert again == events[8:]
 
 
+async def partly_seen(gateway: Storing) -> tuple[asyncio.Task[httpx.Response], dict[str, Any]]:
+    """A streamed background response, and as what it is stored, when its runner has died after a
+    part of it."""
+    streaming = asyncio.create_task(
+        gateway.http.post(URL, json={"input": "Hi", "background": True, "stream": True})
+    )
+    while gateway.store.background is None or not await open_ones(gateway):
+        await asyncio.sleep(0.01)
+    (id,) = await open_ones(gateway)
+    async with running(gateway):
+        while not (found := await seen(gateway, id))["output"]:
+            await asyncio.sleep(0.01)
+    return streaming, found
+
+
 async def test_cut_off_and_gone_on_from_after_the_runner_has_died(gateway: Storing) -> None:
     """What was seen of the first runner's answer, and the rest of the second's, are one."""
     text = "A long answer, of which a part is seen, and then the rest of it. " * 3
@@ -163,15 +179,8 @@ async def test_cut_off_and_gone_on_from_after_the_runner_has_died(gateway: Stori
         yield [SequenceDelta(index=0, token_ids=[END], finish_reason="stop")]
 
     gateway.engine.script = halting
-    begun = asyncio.create_task(
-        gateway.http.post(URL, json={"input": "Hi", "background": True, "stream": True})
-    )
-    while gateway.store.background is None or not await open_ones(gateway):
-        await asyncio.sleep(0.01)
-    (id,) = await open_ones(gateway)
-    async with running(gateway):
-        while not (found := await seen(gateway, id))["output"]:
-            await asyncio.sleep(0.01)
+    begun, found = await partly_seen(gateway)
+    id = found["id"]
     assert found["status"] == "in_progress"
     response = msgspec.convert(found, Response)
     events = LaterEvents(-1)
@@ -206,15 +215,8 @@ async def test_what_was_seen_is_gone_on_with_by_what_computed_it_or_by_nobody(
         yield 1000.0
 
     engine.script = halting
-    streaming = asyncio.create_task(
-        gateway.http.post(URL, json={"input": "Hi", "background": True, "stream": True})
-    )
-    while gateway.store.background is None or not await open_ones(gateway):
-        await asyncio.sleep(0.01)
-    (id,) = await open_ones(gateway)
-    async with running(gateway):
-        while not (found := await seen(gateway, id))["output"]:
-            await asyncio.sleep(0.01)
+    streaming, found = await partly_seen(gateway)
+    id = found["id"]
     assert found["output"][0]["content"][0]["text"] == text
     engine.script = say(text)
     former, asked = engine.status, len(engine.submitted)
@@ -228,7 +230,9 @@ async def test_what_was_seen_is_gone_on_with_by_what_computed_it_or_by_nobody(
             engine.status, engine.undecided = former, 0
             done = await until(gateway, id, "completed")
             assert done["output"][0]["content"][0]["text"] == f"{text}0"
-            assert engine.terms[-1].fingerprint == former.fingerprint  # type: ignore[union-attr]
+            terms = engine.terms[-1]
+            assert terms is not None
+            assert terms.fingerprint == former.fingerprint
         else:
             failed = await until(gateway, id, "failed")
             assert failed["error"]["code"] == "server_error"

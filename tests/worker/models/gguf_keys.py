@@ -207,8 +207,8 @@ def deepseek(writer: Writer, config: Any) -> None:
 
 
 def mistral4(writer: Writer, config: Any) -> None:
-    """As the converter writes it of Mistral's own files; of transformers' it leaves out by how much
-    queries grow."""
+    """Keys that the converter writes of Mistral's own files; of transformers' it leaves out by how
+    much queries grow."""
     deepseek(writer, config)
     rope = config.rope_parameters
     writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])

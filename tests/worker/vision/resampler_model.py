@@ -22,7 +22,7 @@ QUERIES = 6
 HEAD = 128
 """Numbers of a head of the queries' attention."""
 VERSIONS = {"qwen2": 2.6, "llama": "4.0", "qwen3": 4.5}
-"""By the decoder's model_type; one of them as a text, as some files have it."""
+"""MiniCPM-V's version by its decoder's model_type; one is a text, as some files have it."""
 
 
 class MiniCPMV(nn.Module):
@@ -42,7 +42,7 @@ class MiniCPMV(nn.Module):
 
     @property
     def model(self) -> MiniCPMV:
-        """As of transformers' classes, which have what sees and speaks inside."""
+        """What sees and speaks: of transformers' classes it is a part."""
         return self
 
     @property
