@@ -158,6 +158,7 @@ async def partly_seen(gateway: Storing) -> tuple[asyncio.Task[httpx.Response], d
     streaming = asyncio.create_task(
         gateway.http.post(URL, json={"input": "Hi", "background": True, "stream": True})
     )
+    # Rows of a database tell nobody that they have changed: here and below they are read again.
     while gateway.store.background is None or not await open_ones(gateway):
         await asyncio.sleep(0.01)
     (id,) = await open_ones(gateway)
@@ -224,7 +225,7 @@ async def test_what_was_seen_is_gone_on_with_by_what_computed_it_or_by_nobody(
     engine.undecided = int(comes_back)
     async with running(gateway):
         if comes_back:
-            while not await postponed(gateway):
+            while not await postponed(gateway):  # a row, too
                 await asyncio.sleep(0.01)
             assert (await seen(gateway, id))["status"] == "in_progress"
             engine.status, engine.undecided = former, 0
