@@ -43,7 +43,7 @@ _ALONE = (
 )
 """Tensors and modules of towers and projectors of which a file has no other with the same in
 front."""
-_MOST = 8
+_MOST = 10
 """Names that an error gives."""
 
 
