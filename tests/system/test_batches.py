@@ -210,7 +210,7 @@ def ended_already(client: OpenAI, batch_id: str) -> bool:
 
 
 def test_good_and_bad_lines(server: Server, client: OpenAI) -> None:
-    content = lines_of(server, 3).replace(b'"max_tokens": 13', b'"max_tokens": -1')
+    content = lines_of(server, 3).replace(b'"max_tokens": 13', b'"max_tokens": -2')
     batch = ended(client, begin(client, content))
     assert batch.status == "completed"
     counts = batch.request_counts
