@@ -7,19 +7,13 @@ answer's id and its time. With these any gateway has the answer computed again, 
 engine core that has gone on with it, and sends what lies behind the event. What the server adds to
 the request (the prompt's token ids, defaults of sampling, contents of media that were named by
 address) may be another by then, so ids also hold a digest of all of it; and engine cores may
-compute differently, so they name what computed the answer. Ids are not secret, and not signed by a
-key: nobody can put more into one than into a request of their own. A checksum tells those that were
-damaged.
+compute differently, so they name what computed the answer.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
-import re
 import secrets
-import struct
 import time
 from array import array
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -31,10 +25,13 @@ from penstock.client.deltas import KnownTokens
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import Claim
 from penstock_gateway.generate.chunked_reply import Pace, parts_of
-from penstock_gateway.generate.computing import (
-    LAST_EVENT_ID,
-    fingerprint_of_key,
-    fingerprint_of_stream,
+from penstock_gateway.generate.computing import fingerprint_of_key, fingerprint_of_stream
+from penstock_gateway.generate.event_ids import (
+    Origin,
+    OriginWriter,
+    read_id,
+    written_place,
+    wrong_id,
 )
 from penstock_gateway.request.fields import RequestFields
 from penstock_gateway.request.tokenising import off_the_loop
@@ -59,54 +56,7 @@ MAX_CHOICES = 32
 LONGEST_KEY = 255
 """Characters of an Idempotency-Key."""
 
-_ORIGIN = struct.Struct(">BIQ16s12s6s6s")
-_VERSION = 2
-_CHECK_BYTES = 6
-_TOKEN = 4 * -(-(_ORIGIN.size + _CHECK_BYTES) // 3)
-_ID = re.compile(rf"([A-Za-z0-9_=-]{{{_TOKEN}}})\.(\d{{1,9}}e?(?:-\d{{1,9}}e?)*)(?:~(\d{{1,9}}))?")
-
 Fields = TypeVar("Fields", bound=RequestFields)
-
-
-class Origin(NamedTuple):
-    """What the answer to a request was left to chance, and what it is an answer of.
-
-    created: Unix time, seconds.  name: of the reply's id.  body: digest of body and tenant.  asked:
-    digest of what the model was asked.  computed: what `fingerprint_name` has of what it was
-    computed with.
-    """
-
-    created: int
-    seed: int
-    name: bytes
-    body: bytes
-    asked: bytes
-    computed: bytes = b""
-
-    @property
-    def fingerprint(self) -> str:
-        """The name of what it was computed with, as replies have it."""
-        return f"fp_{self.computed.hex()}"
-
-    def written(self) -> str:
-        """The form that it has in ids of events."""
-        packed = _ORIGIN.pack(_VERSION, *self)
-        return base64.urlsafe_b64encode(packed + _check(packed)).decode()
-
-    @classmethod
-    def read(cls, written: str) -> Origin:
-        """Raises InvalidRequest."""
-        try:
-            whole = base64.b64decode(written, b"-_", validate=True)
-        except binascii.Error as error:
-            raise _wrong("no event of this server has it") from error
-        if len(whole) != _ORIGIN.size + _CHECK_BYTES:
-            raise _wrong("no event of this server has it")
-        packed = whole[: _ORIGIN.size]
-        version, *fields = _ORIGIN.unpack(packed)
-        if whole[_ORIGIN.size :] != _check(packed) or version != _VERSION:
-            raise _wrong("it was damaged, or another version of the server wrote it")
-        return cls(*fields)
 
 
 class AnswerBasis(NamedTuple):
@@ -196,7 +146,7 @@ class ReplayedRequest:
         tokens = sum(map(len, asked.prompt_token_ids))
         digest = (await off_the_loop(asked.digest, 4 * tokens))[:6]
         if self._origin is not None and self._origin.asked != digest:
-            raise _wrong(
+            raise wrong_id(
                 "the model, its chat template, the server's settings or what the prompt is made of"
                 " have changed since",
                 code="model_changed",
@@ -220,7 +170,7 @@ class ReplayedRequest:
                 param="stream_options.resumable",
             )
         if self.known and len(self.known) != choices:
-            raise _wrong(f"it is of {len(self.known)} choices, and the body asks for {choices}")
+            raise wrong_id(f"it is of {len(self.known)} choices, and the body asks for {choices}")
 
     def _begun(self) -> Origin:
         if self._settled is None:
@@ -243,7 +193,7 @@ async def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) ->
     resumable = request.stream_options is not None and bool(request.stream_options.resumable)
     last, key = headers.last_event_id, headers.idempotency_key
     if last is not None and not resumable:
-        raise _wrong("the body must ask for it: stream_options.resumable must be true")
+        raise wrong_id("the body must ask for it: stream_options.resumable must be true")
     if key is not None and not (1 <= len(key) <= LONGEST_KEY and key.isprintable()):
         raise InvalidRequest(
             f"Idempotency-Key must be 1 to {LONGEST_KEY} printable characters",
@@ -255,9 +205,9 @@ async def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) ->
     known: tuple[KnownTokens, ...] = ()
     number = 0
     if last is not None:
-        origin, known, number = _read(last)
+        origin, known, number = read_id(last)
         if origin.body != digest:
-            raise _wrong("it is of another body, or of another tenant's")
+            raise wrong_id("it is of another body, or of another tenant's")
     return ReplayedRequest(
         digest,
         key=None if key is None else hashlib.sha256(key.encode()).digest(),
@@ -266,32 +216,6 @@ async def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) ->
         number=number,
         resumable=resumable,
     )
-
-
-def _read(last: str) -> tuple[Origin, tuple[KnownTokens, ...], int]:
-    """The origin, what the client has, and the number of the event after it."""
-    found = _ID.fullmatch(last)
-    if found is None:
-        raise _wrong("no event of this server has it")
-    counts = found[2].split("-")
-    known = tuple(KnownTokens(int(each.rstrip("e")), each.endswith("e")) for each in counts)
-    return Origin.read(found[1]), known, int(found[3] or 0)
-
-
-class OriginWriter:
-    """Writes a stream's origin, once it is known what computes the answer. head: of the reply."""
-
-    def __init__(self, origin: Origin, head: ReplyHead) -> None:
-        self._origin = origin
-        self._head = head
-        self._written = b""
-
-    def written(self) -> bytes:
-        """The form that it has in ids of events; empty: not known yet."""
-        if not self._written and (name := self._head.system_fingerprint) is not None:
-            computed = bytes.fromhex(name.removeprefix("fp_"))
-            self._written = self._origin._replace(computed=computed).written().encode()
-        return self._written
 
 
 class ResumableReply:
@@ -347,11 +271,9 @@ class ResumableReply:
         at = 0 if before < 0 else before + 2
         origin = self._origin.written()
         if origin and len(out) > at and not out.startswith(b"id: ", at):
-            counts = zip(self._counts, self._ended, strict=True)
-            told = "-".join(f"{count}e" if ended else str(count) for count, ended in counts)
-            number = self._reply.numbered
-            told += f"~{number}" if number else ""
-            out[at:at] = b"id: %b.%b\n" % (origin, told.encode())
+            known = map(KnownTokens, self._counts, self._ended)
+            told = written_place(known, self._reply.numbered)
+            out[at:at] = b"id: %b.%b\n" % (origin, told)
 
     @property
     def numbered(self) -> int:
@@ -381,9 +303,9 @@ class ResumableReply:
     async def _tell(self, choice: int, replayed: SequenceDelta) -> None:
         known, found = self._known[choice], len(replayed.token_ids)
         if replayed.finish_reason is not None and not known.ended:
-            raise _wrong(f"the answer has no more than {found} tokens")
+            raise wrong_id(f"the answer has no more than {found} tokens")
         if known.ended and known.tokens != found:  # Usage would be what the client says.
-            raise _wrong(f"the answer ends after {found} tokens, not after {known.tokens}")
+            raise wrong_id(f"the answer ends after {found} tokens, not after {known.tokens}")
         pace = Pace()
         for part in parts_of(replayed):
             self._reply.delta(bytearray(), choice, part, UNSET)
@@ -398,12 +320,3 @@ def _digest_of_body(kind: str, tenant: str, said: bytes) -> bytes:
 
 def _digest(answer: bytes) -> bytes:
     return hashlib.blake2b(answer, digest_size=16).digest()
-
-
-def _check(packed: bytes) -> bytes:
-    return hashlib.blake2b(packed, digest_size=_CHECK_BYTES).digest()
-
-
-def _wrong(why: str, *, code: str = "invalid_value") -> InvalidRequest:
-    message = f"the stream can't go on from this {LAST_EVENT_ID}: {why}"
-    return InvalidRequest(message, param=LAST_EVENT_ID, code=code)

@@ -17,7 +17,8 @@ from penstock.media.items import PromptMedia
 from penstock.model.config import GenerationDefaults
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.request.sampling_params import SamplingParams
-from penstock_gateway.generate.replay import AnswerBasis, Origin, OriginWriter, replay_of
+from penstock_gateway.generate.event_ids import Origin, OriginWriter
+from penstock_gateway.generate.replay import AnswerBasis, replay_of
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.request.fields import RequestFields, StreamOptions, TermsHeaders
 from tests.gateway.fake_engine import FakeEngineClient

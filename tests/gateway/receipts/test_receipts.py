@@ -20,7 +20,7 @@ from penstock.receipts.signing import SigningKey
 from penstock.receipts.statement import Statement, ids_digest, read_receipts, read_statement
 from penstock.receipts.verify import SignedReceipt
 from penstock_gateway.batches.in_process import OwnAnswer, result_line
-from penstock_gateway.generate.replay import Origin
+from penstock_gateway.generate.event_ids import Origin
 from penstock_gateway.receipts.batch import BatchSigner
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.live_gateway import LiveGateway
