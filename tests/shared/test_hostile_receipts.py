@@ -174,6 +174,15 @@ def test_a_pinned_key_that_is_none_is_refused(text: str, tmp_path: Path) -> None
     assert main(["verify", str(file), "--key", text]) == 2
 
 
+def test_a_model_that_is_not_there_is_no_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "reply.json"
+    file.write_text(json.dumps(receipt()))
+    assert main(["verify", str(file), "--model", str(tmp_path / "none.gguf")]) == 3
+    assert "none.gguf" in capsys.readouterr().err
+
+
 def test_a_signature_stands_for_one_kind_of_statement() -> None:
     """What is signed of a batch is no receipt, and a receipt's statement says nothing of one."""
     whole = in_batch(3, 1)

@@ -9,6 +9,7 @@ import json
 import os
 import stat
 import struct
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +20,17 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from penstock.client import SequenceDelta
 from penstock.client.client_view import ClientView
-from penstock.errors import InvalidRequest, StartupError
+from penstock.errors import InvalidRequest, RequestFailed, StartupError
+from penstock.protocol.common import ErrorCode, FinishReason
 from penstock.receipts import statement as reading
+from penstock.receipts.replay import Claimed, Place, Replay
 from penstock.receipts.signing import SigningKey
 from penstock.receipts.statement import ids_digest, read_receipts, read_statement, told_params
 from penstock.receipts.verify import ModelHere, SignedReceipt, pinned_key
 from penstock.request.sampling_params import SamplingParams
+from penstock.request.structured_outputs import StructuredOutputs
 from penstock.request.terms import Terms
 
 STATEMENT: dict[str, Any] = {
@@ -259,6 +264,53 @@ def test_bits_are_compared_once_it_is_known_how_the_engine_computes(key):
     checks = asyncio.run(ModelHere(llm, {}, Terms()).checks(SignedReceipt(one), None))
     (arithmetic,) = (check for check in checks if check.what == "arithmetic")
     assert arithmetic.standing == "equal"
+
+
+class Failing:
+    """An engine's client, and a request to it, all of which end in the same way."""
+
+    def __init__(self, code: ErrorCode | None = None, reason: FinishReason = "error") -> None:
+        self._delta = SequenceDelta(index=0, finish_reason=reason, error="why", error_code=code)
+
+    async def status_when(self, *_: Any) -> Any:
+        return SimpleNamespace(arithmetic=("cpu",), fingerprint="f")
+
+    async def submit(self, *_: Any, **__: Any) -> Failing:
+        return self
+
+    async def __aiter__(self) -> AsyncIterator[list[SequenceDelta]]:
+        yield [self._delta]
+
+    def abort(self) -> None:
+        """It has ended."""
+
+
+@pytest.mark.parametrize("code", ["grammar_mismatch", "complex_grammar", "unavailable", None])
+def test_no_error_but_a_refusal_by_the_grammar_makes_a_token_a_forged_one(code):
+    """A worker's death while it verifies says nothing of the receipt."""
+    params = SamplingParams(max_tokens=3, structured_outputs=StructuredOutputs(json_object=True))
+    claimed = Claimed(
+        prompt=[1, 2], params=params, sequence=0, output=[3, 4, 5], finish_reason="length"
+    )
+    client: Any = Failing(code)
+    found = Replay(client, Terms()).positions(claimed, 3)
+    if code == "grammar_mismatch":
+        assert asyncio.run(found) == [Place(at, at + 3, None, broken="why") for at in range(3)]
+        return
+    with pytest.raises(RequestFailed, match="why"):
+        asyncio.run(found)
+
+
+@pytest.mark.parametrize("sample", [None, 1])
+@pytest.mark.parametrize("reason", ["error", "abort", "timeout"])
+def test_what_was_not_computed_here_is_no_difference(key, reason, sample):
+    (one,) = read_receipts(json.dumps(receipt(key)).encode())
+    words = {"tokenizer_sha256": "t", "template_sha256": "", "digest": "d"}
+    welcome = SimpleNamespace(**words, limits=SimpleNamespace(vocab_size=9))
+    llm: Any = SimpleNamespace(welcome=welcome, client=Failing(reason=reason))
+    checks = asyncio.run(ModelHere(llm, {}, Terms()).checks(SignedReceipt(one), sample))
+    (output,) = (check for check in checks if check.what == "output 0")
+    assert (output.standing, "not computed again: why" in output.detail) == ("untold", True)
 
 
 def test_a_key_is_made_once_and_for_its_owner_alone(tmp_path):

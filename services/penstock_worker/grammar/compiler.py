@@ -18,7 +18,7 @@ from penstock.process import logs
 from penstock.process.memory import resident_bytes
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar.interface import Matcher
-from penstock_worker.grammar_text.errors import GrammarError
+from penstock_worker.grammar_text.errors import GrammarError, TokenRefused
 from penstock_worker.grammar_text.fork_server import NICENESS
 from penstock_worker.grammar_text.structural_tag import holds_only_json
 from penstock_worker.grammar_text.trial import Trial, TrialProcesses
@@ -198,7 +198,7 @@ class _Matcher:
         # One by one: the lock is given up between them.
         for token in tokens:
             if not self._matcher.consume_token(int(token)):
-                raise _complaint(self._matcher)
+                raise _refusal(self._matcher)
             if self._digits is not None:
                 self._row.push(self._digits.pieces[token])
 
@@ -227,6 +227,18 @@ class _Matcher:
             allowed[self._first_letter(text)] = True
 
 
+REFUSALS = ("satisfy the grammar", "parser stopped")
+"""Words of the library about a token that isn't allowed: it has no code for that. About limits it
+says something else, and about its panics."""
+
+
+def _refusal(matcher: Any) -> GrammarError:
+    """The error of a matcher that has not taken a token."""
+    complaint = _complaint(matcher)
+    refused = any(words in str(complaint) for words in REFUSALS)
+    return TokenRefused(str(complaint)) if refused else complaint
+
+
 def _complaint(matcher: Any) -> GrammarError:
     from penstock_worker.grammar_text.compile import complaint
 
@@ -245,7 +257,7 @@ class _DifferingMatcher:
         self._matcher.advance(tokens)
         for token in tokens:
             if not self._follower.push(self._different.pieces[token]):
-                raise GrammarError("two items of an array are the same (uniqueItems)")
+                raise TokenRefused("two items of an array are the same (uniqueItems)")
 
     def forced(self) -> list[int]:
         return self._matcher.forced()

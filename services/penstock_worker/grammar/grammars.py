@@ -26,7 +26,7 @@ from penstock.protocol.worker_resources import MAX_COMPILING, CompileGrammar, Dr
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.grammar.interface import Compile, Compiled, Matcher
 from penstock_worker.grammar.mask import Mask
-from penstock_worker.grammar_text.errors import GrammarError, GrammarUnavailable
+from penstock_worker.grammar_text.errors import GrammarError, GrammarUnavailable, TokenRefused
 from penstock_worker.machine.priority import step_back
 from penstock_worker.steps.feature import StepFeature
 
@@ -255,7 +255,9 @@ class SlotGrammars(StepFeature):
             return Mask()
         error = held.mask.exception()
         if error is not None:
-            return Mask(error=f"the output can't continue to follow its grammar: {error}")
+            words = f"the output can't continue to follow its grammar: {error}"
+            refused = isinstance(error, TokenRefused)
+            return Mask(None, words, "grammar_mismatch" if refused else "complex_grammar")
         return Mask(held.mask.result())
 
     def _begin(self, held: _Held, tokens: Sequence[int]) -> None:

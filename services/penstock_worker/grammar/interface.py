@@ -14,7 +14,8 @@ class Matcher(Protocol):
     """Follows one sequence. Used by one thread at a time."""
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """The sequence has gained these tokens. Raises GrammarError if they don't fit."""
+        """The sequence has gained these tokens. Raises TokenRefused if they don't fit, and
+        GrammarError where a limit is met."""
 
     def forced(self) -> list[int]:
         """Ids of the text that the grammar leaves no choice about, written as the tokenizer would

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.protocol.common import ErrorCode
 from penstock_worker.sampler.interface import SampledToken
 
 NO_TOKEN = "the model gave no finite logit to any token that the grammar allows"
@@ -18,11 +19,13 @@ class Mask:
 
     allowed: np.ndarray | None = None
     error: str | None = None
+    error_code: ErrorCode = "complex_grammar"
+    """Of the error."""
 
     def judge(self, choice: SampledToken) -> SampledToken:
         """Returns what becomes of the sampler's choice for the row."""
         if self.error is not None:
-            return SampledToken(error=self.error, error_code="complex_grammar")
+            return SampledToken(error=self.error, error_code=self.error_code)
         if self.allowed is None:
             return SampledToken(deferred=True)
         if choice.token is not None and not self.allowed[choice.token]:

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.cli.parser import Parser, examples
 from penstock.cli.sampling_arguments import add_engine, engine_settings
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, PenstockError
 
 if TYPE_CHECKING:
     from penstock.receipts.statement import PublicKey
@@ -33,7 +33,7 @@ def add(parser: Parser) -> None:
         "Computes an answer again from its receipt, and says whether it is equal, or at which token"
         " it differs. RECEIPT is a file with a reply to a request with the header"
         " `x-penstock-receipt`, or with the receipt alone; a dash reads stdin. Returns 0 if all is"
-        " equal, 1 if something differs, 3 if bits may differ on this machine. Every engine setting"
+        " equal, 1 if something differs, 3 if it can't be told here. Every engine setting"
         " of `penstock serve` is a flag here too; those that change bits are the receipt's."
     )
     parser.epilog = examples(
@@ -62,8 +62,7 @@ def add(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verifies the receipts that were named, and returns the exit code. Raises InvalidRequest and
-    PenstockError."""
+    """Verifies the receipts that were named, and returns the exit code. Raises InvalidRequest."""
     from penstock.receipts.statement import MAX_BYTES, read_receipts
     from penstock.receipts.verify import SignedReceipt
 
@@ -76,6 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
         return asyncio.run(_verify(arguments, receipts))
     except InvalidRequest as error:
         raise InvalidRequest(shown(str(error))) from error
+    except PenstockError as error:
+        print(f"penstock: error: {error}", file=sys.stderr)
+        return UNTOLD  # Not 1, which says that something differs.
 
 
 async def _verify(arguments: argparse.Namespace, receipts: list[SignedReceipt]) -> int:

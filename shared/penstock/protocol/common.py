@@ -24,16 +24,18 @@ FinishReason = Literal["stop", "length", "repetition", "abort", "timeout", "erro
 ErrorCode = Literal[
     "invalid_grammar",
     "complex_grammar",
+    "grammar_mismatch",
     "no_token_left",
     "invalid_media",
     "invalid_adapter",
     "unavailable",
 ]
 """Errors that the request itself causes: a grammar that can't be compiled; a grammar that takes too
-long to compile, whose masks take too long, or that exceeds the matcher's limits; allowed_token_ids
-and bad_words that leave no token to sample; a picture, sound or video that can't be encoded; an
-adapter that can't be loaded, or doesn't fit the model. The last one is no fault of the request:
-what it needs can't be had now."""
+long to compile, whose masks take too long, or that exceeds the matcher's limits; emitted tokens, as
+of a forged receipt, that their grammar doesn't allow; allowed_token_ids and bad_words that leave no
+token to sample; a picture, sound or video that can't be encoded; an adapter that can't be loaded,
+or doesn't fit the model. The last one is no fault of the request: what it needs can't be had
+now."""
 
 CallCode = Literal["", "invalid", "failed", "timed_out", "unavailable"]
 """What became of a call of a worker extension: it was done; there is no such method, or its

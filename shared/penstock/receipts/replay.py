@@ -85,6 +85,13 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
+def _check_computed(delta: SequenceDelta) -> None:
+    """Raises RequestFailed where the engine has given the computation up, which says nothing of the
+    output."""
+    if delta.finish_reason in ("error", "abort", "timeout"):
+        raise RequestFailed(delta.error or f"the engine has ended it ({delta.finish_reason})")
+
+
 class Replay:
     """client: of an engine that computes as the receipt's did.  terms: with the adapter."""
 
@@ -114,8 +121,7 @@ class Replay:
         try:
             async for deltas in generation:
                 for delta in deltas:
-                    if delta.finish_reason == "error":
-                        raise RequestFailed(delta.error or "the engine has failed")
+                    _check_computed(delta)
                     place = claimed.difference(found, delta)
                     found += len(delta.token_ids)
                     reason = delta.finish_reason
@@ -129,7 +135,8 @@ class Replay:
 
     async def positions(self, claimed: Claimed, count: int) -> list[Place]:
         """Where the output differs among so many positions that are drawn anew each time, in order:
-        each is sampled after the output's own tokens before it. Raises as `whole` does."""
+        each is sampled after the output's own tokens before it. Raises as `whole` does, but not
+        where those tokens can't stand in the request's grammar."""
         drawn = random.SystemRandom().sample(
             range(len(claimed.output)), min(count, len(claimed.output))
         )
@@ -161,11 +168,9 @@ class Replay:
         try:
             async for deltas in generation:
                 for delta in deltas:
-                    if delta.finish_reason == "error":
-                        error = delta.error or "the engine has failed"
-                        if claimed.params.structured_outputs is not None:
-                            return Place(at, said, None, broken=error)
-                        raise RequestFailed(error)
+                    if delta.error_code == "grammar_mismatch":
+                        return Place(at, said, None, broken=delta.error or "no reason was told")
+                    _check_computed(delta)
                     if delta.token_ids:
                         return claimed.difference(at, delta)
         finally:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UnsetType
 
 from penstock.config.settings import BIT_SETTINGS
-from penstock.errors import InvalidRequest
+from penstock.errors import EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.llm.asynchronous import AsyncLLM
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.to_frontend import Status
@@ -40,6 +41,9 @@ BOUND = 1.0
 rounding was seen to change at most, on any token (docs/guides/receipts.md)."""
 LOOKED_AT = 32
 """Further positions that are sampled once an output has been found to differ."""
+
+GIVEN_UP = (RequestFailed, EngineUnavailable)
+"""Errors of the engine that computes, which say nothing of a receipt."""
 
 REPORTED_IN = 30.0
 """Seconds that an engine has to say how it computes."""
@@ -212,10 +216,14 @@ class ModelHere:
             unknown = self._unknown(claimed)
             if unknown:
                 found.append(Check(f"output {index}", "differs", unknown))
-            elif here.standing == "equal":
-                found.append(await self._same_class(f"output {index}", claimed, sample))
-            else:
-                found.append(await self._other_class(f"output {index}", claimed))
+                continue
+            try:
+                if here.standing == "equal":
+                    found.append(await self._same_class(f"output {index}", claimed, sample))
+                else:
+                    found.append(await self._other_class(f"output {index}", claimed))
+            except GIVEN_UP as error:
+                found.append(Check(f"output {index}", "untold", f"not computed again: {error}"))
         return found
 
     def _unknown(self, claimed: Claimed) -> str:
@@ -280,18 +288,23 @@ class ModelHere:
             if not places:
                 told = f"{count} of {len(claimed.output)} tokens sampled{_compared(claimed)}"
                 return Check(what, "equal", told)
-            found = await self._told(places[0], claimed)
+            found = self._told(places[0], claimed)
+            with suppress(*GIVEN_UP):
+                found += await self._likelihood(places[0], claimed)
             return Check(what, "differs", f"{found}; {len(places)} of {count} sampled differ")
         place = await self._replay.whole(claimed)
         if place is None:
             told = f"all {len(claimed.output)} tokens computed again{_compared(claimed)}"
             return Check(what, "equal", told)
-        others = await self._replay.positions(claimed, LOOKED_AT)
-        count = min(LOOKED_AT, len(claimed.output))
-        found = await self._told(place, claimed)
-        return Check(what, "differs", f"{found}; {len(others)} of {count} sampled tokens differ")
+        found = self._told(place, claimed)
+        with suppress(*GIVEN_UP):
+            found += await self._likelihood(place, claimed)
+            others = await self._replay.positions(claimed, LOOKED_AT)
+            count = min(LOOKED_AT, len(claimed.output))
+            found += f"; {len(others)} of {count} sampled tokens differ"
+        return Check(what, "differs", found)
 
-    async def _told(self, place: Place, claimed: Claimed) -> str:
+    def _told(self, place: Place, claimed: Claimed) -> str:
         """A difference in words."""
         if place.reason is not None:
             return f"it ends for {place.reason}, and the receipt says {claimed.finish_reason}"
@@ -304,12 +317,16 @@ class ModelHere:
                 f" computed is {place.logprob!r}"
             )
         said, computed = self._named(place.said), self._named(place.computed)
-        words = f"token {place.at} differs: the receipt has {said}, computed is {computed}"
-        if place.said is None or place.at >= len(claimed.output):
-            return words
+        return f"token {place.at} differs: the receipt has {said}, computed is {computed}"
+
+    async def _likelihood(self, place: Place, claimed: Claimed) -> str:
+        """How likely a token is that differs, in words; empty where it isn't a token that does."""
+        by_token = place.reason is None and place.logprob is None and not place.broken
+        if not by_token or place.said is None:
+            return ""
         upto = msgspec.structs.replace(claimed, output=claimed.output[: place.at + 1])
         last = (await self._replay.logprobs(upto))[-1]
-        return f"{words} (the receipt's has the log-probability {last.logprob:.2f})"
+        return f" (the receipt's has the log-probability {last.logprob:.2f})"
 
     def _named(self, token: int | None) -> str:
         if token is None:

@@ -12,6 +12,7 @@ from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady
 from penstock.protocol.worker_resources import CompileGrammar
 from penstock_worker.grammar import GrammarError, SlotGrammars
+from penstock_worker.grammar_text.errors import TokenRefused
 from penstock_worker.steps.feature import StepFeatures
 
 EVEN = Grammar("lark", "even")
@@ -60,7 +61,7 @@ class _Matcher:
     def advance(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             if token % 2 != self._count % 2:
-                raise GrammarError(f"token {token} doesn't fit at {self._count}")
+                raise TokenRefused(f"token {token} doesn't fit at {self._count}")
             self._count += 1
 
     def forced(self) -> list[int]:

@@ -189,7 +189,7 @@ def test_emitted_tokens_that_do_not_fit_are_an_error(model: DecoderModel) -> Non
     new = NewSequence(0, [5, 6, 7, 1], 3, 0, GREEDY, [0], 1)
     result = runner.execute(Plan(1, 0, [], [new], [SlotWork(0, 0, 4)]))
     assert "doesn't fit" in result.slots[0].error
-    assert result.slots[0].error_code == "complex_grammar"
+    assert result.slots[0].error_code == "grammar_mismatch"
 
 
 def test_what_ends_a_sequence_is_held_back_unless_nothing_else_is_allowed(

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar.compiler import Compiler, DifferentItems
-from penstock_worker.grammar_text.errors import GrammarError
+from penstock_worker.grammar_text.errors import GrammarError, TokenRefused
 from penstock_worker.grammar_text.unique_arrays import UniqueArrays
 from tests.worker.grammar.byte_matcher import Served, source
 
@@ -188,3 +188,15 @@ def test_the_opposite_is_not_all_that_has_equal_items() -> None:
     served = Served(schema)
     assert served.admits(["a", *range(12)])
     assert not served.admits(["a"])
+
+
+@pytest.mark.parametrize("text", ['["a","a"]', '["a" x', "zz", '["a"] and more'])
+def test_tokens_that_do_not_fit_are_told_from_limits(
+    compiler: Compiler, default_folder: Path, text: str
+) -> None:
+    """By a grammar of the library and by what is followed beside it."""
+    schema = {"type": "array", "uniqueItems": True, "items": {"type": "string"}}
+    tokenizer = Tokenizer.from_file(str(default_folder / "tokenizer.json"))
+    matcher = compiler(Grammar("json_schema", json.dumps(schema))).matcher()
+    with pytest.raises(TokenRefused):
+        matcher.advance(tokenizer.encode(text, add_special_tokens=False).ids)
