@@ -140,6 +140,7 @@ EACH = (
     "tests/system/test_descriptors.py",
     "tests/system/test_docs.py",
     "tests/system/test_drain.py",
+    "tests/system/test_family_deaths.py",
     "tests/system/test_frame_videos.py",
     "tests/system/test_garbage.py",
     "tests/system/test_grpc.py",

@@ -1,5 +1,4 @@
-"""A system in one process with media, with a front end that has their bytes, and with deaths of
-either process."""
+"""A system in one process whose front end has the bytes of media, with deaths of either process."""
 
 from __future__ import annotations
 
@@ -24,13 +23,14 @@ from tests.system.in_process import FRONT, Heard, Numerics, System, Way, recode
 
 @dataclass(frozen=True)
 class Asked:
-    """A request. items: files of the prompt's items, in the order of its media's."""
+    """A request. media: None for text alone; items: files of the prompt's items, in the order of
+    its media's."""
 
     prompt: list[int]
     wanted: int
     sampling: TokenSampling
-    media: Media
-    items: tuple[Path, ...]
+    media: Media | None = None
+    items: tuple[Path, ...] = ()
     pooling: Pooling | None = None
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -22,7 +23,8 @@ from tests.system.eager_drafts import eager
 from tests.system.in_process import Numerics, System, Way
 from tests.system.test_matrix import BLOCK, OURS, Results, prompt, results, submit_crowd
 from tests.worker.checkpoints import TINY
-from tests.worker.models.recurrent_folders import write_manifest
+from tests.worker.models.manifests import write_manifest
+from tests.worker.models.test_recurrent_models import read
 from tests.worker.random_weights import RandomWeights
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -94,7 +96,8 @@ def folder_of(
 
     def make(case: str) -> Path:
         path = tmp_path_factory.mktemp(case)
-        write_manifest(case, path, vocab=TINY.vocab_size)
+        config = msgspec.structs.replace(read(case), vocab_size=TINY.vocab_size)
+        write_manifest(config, path, case)
         return path
 
     return make

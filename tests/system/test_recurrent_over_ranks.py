@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import blocks_needed, state_of
-from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import FromWorker, Ready
 from penstock.protocol.to_worker import Plan, Setup, ToWorker
@@ -27,6 +26,7 @@ from penstock_worker.worker import report
 from tests.system.eager_drafts import eager
 from tests.system.in_process import WORKER, Heard, Numerics, System, Way, recode
 from tests.worker.checkpoints import TINY
+from tests.worker.models.manifests import write_manifest
 from tests.worker.models.test_recurrent_models import read
 from tests.worker.parallel.together import Formed
 from tests.worker.random_weights import RandomWeights
@@ -110,17 +110,7 @@ def folder_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mode
     monkeypatch.setattr(loading, "check_tensors", lambda prepared: None)  # There are no files.
 
     def make(config: ModelConfig) -> Path:
-        manifest = PreparedModel(
-            format_version=FORMAT_VERSION,
-            name="recurrent",
-            source="recurrent",
-            config=config,
-            generation=GenerationDefaults(),
-            weights=WeightFiles(format="safetensors", files=(), dtype="float32"),
-            digest="0",
-            has_chat_template=False,
-        )
-        (tmp_path / MANIFEST).write_bytes(msgspec.json.encode(manifest))
+        write_manifest(config, tmp_path, "recurrent")
         return tmp_path
 
     return make
@@ -181,6 +171,7 @@ TENSOR = [
     pytest.param("nemotron-h", marks=pytest.mark.long),
     pytest.param("nemotron-h-moe", marks=pytest.mark.long),
     pytest.param("mamba2", marks=pytest.mark.long),
+    pytest.param("bamba-biases", marks=pytest.mark.long),
 ]
 
 

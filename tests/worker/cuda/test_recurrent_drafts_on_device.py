@@ -16,7 +16,8 @@ from tests.interpreted_triton import DEVICE
 from tests.worker.cuda.test_heads_on_device import loaded_with
 from tests.worker.device.plans import Ahead
 from tests.worker.driver import GREEDY, Job
-from tests.worker.models.recurrent_folders import write_manifest
+from tests.worker.models.manifests import write_manifest
+from tests.worker.models.test_recurrent_models import read
 from tests.worker.random_weights import RandomWeights
 from tests.worker.speculation.drafted_jobs import PENALTIES, SEEDED
 from tests.worker.speculation.head_folders import written
@@ -68,7 +69,7 @@ def folder_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     monkeypatch.setattr(load, "check_tensors", lambda prepared: None)  # There are no files.
 
     def make(case: str) -> Path:
-        write_manifest(case, tmp_path)
+        write_manifest(read(case), tmp_path, case)
         return tmp_path
 
     return make

@@ -28,7 +28,8 @@ from tests.worker.random_weights import RandomWeights
 
 pytestmark = pytest.mark.timeout(120)
 CUT = [case for case in CASES if case not in ("qwen2-1-1-tied", *ON_ONE_RANK)]
-"""One head can't be shared, nor can Gemma 3n's and 4's layers."""
+"""One head can't be shared, nor can Gemma 3n's and 4's layers; Trinity's gates are by the reference
+alone."""
 NO_FILES = WeightFiles(format="safetensors", files=(), dtype="float32")
 
 
@@ -71,7 +72,7 @@ def wide(config: ModelConfig) -> ModelConfig:
     return msgspec.structs.replace(config, layers=tuple(layers))
 
 
-@pytest.mark.parametrize("case", CUT)
+@pytest.mark.parametrize("case", [*CUT, "trinity"])
 def test_ranks_of_the_reference(case: str, two: Formed) -> None:
     """Their sums are in another order than one worker's, and the same for any company."""
     mine = model(case, backend="reference")
