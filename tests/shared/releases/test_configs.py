@@ -137,7 +137,7 @@ def test_windows_and_experts_are_transformers(name: str) -> None:
         "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
         "active": ("num_experts_per_tok", "top_k_experts"),
         "inner": ("moe_intermediate_size", "intermediate_size"),
-        "scale": ("routed_scaling_factor", "moe_router_scaling_factor"),
+        "scale": ("routed_scaling_factor", "moe_router_scaling_factor", "route_scale"),
     }
     stated = {
         what: next((value for key in keys if (value := getattr(text, key, None))), None)
