@@ -203,8 +203,9 @@ def _hearing() -> str:
     text = (
         "\n## Models that hear\n\n"
         "Sounds replace placeholders like pictures, and are tested in the same way. Qwen3-ASR "
-        "and Granite Speech also [transcribe](../guides/transcription.md); Qwen3-ASR's GGUF files "
-        "are not read.\n\n"
+        "and Granite Speech also [transcribe](../guides/transcription.md). GGUF models of all of "
+        "these hear with [an mmproj file](../guides/media.md#gguf-files), but for "
+        "Phi-4-multimodal, of whose sounds and pictures llama.cpp writes none.\n\n"
     )
     cases = [case.stands_for or f"{case.family}{TOWER_CLASS}" for case in HEARD.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in AUDIO_FAMILIES.values())

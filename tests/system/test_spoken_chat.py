@@ -50,10 +50,11 @@ SECONDS = 4
 """Of a window."""
 
 
-def tokenizer() -> Tokenizer:
-    """Bytes and the release's special tokens; the mark is none."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(alphabet)}, merges=[]))
+def tokenizer(*pairs: str) -> Tokenizer:
+    """Bytes, pairs of letters, and the release's special tokens; the mark is none."""
+    texts = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *pairs]
+    known = {text: number for number, text in enumerate(texts)}
+    made = Tokenizer(models.BPE(vocab=known, merges=[(each[0], each[1]) for each in pairs]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])
@@ -61,8 +62,9 @@ def tokenizer() -> Tokenizer:
     return made
 
 
-def write_model(folder: Path) -> Path:
-    """A tiny Qwen3-ASR with random weights, in the form in which transformers saves it."""
+def write_model(folder: Path, *pairs: str, seen: int = 200) -> Path:
+    """A tiny Qwen3-ASR with random weights, in the form in which transformers saves it. pairs: of
+    its tokenizer.  seen: windows whose vectors attend to one another."""
     import torch
     from transformers import (
         PreTrainedTokenizerFast,
@@ -72,7 +74,7 @@ def write_model(folder: Path) -> Path:
         Qwen3ASRProcessor,
     )
 
-    tokens = tokenizer()
+    tokens = tokenizer(*pairs)
     ids = tokens.get_vocab(with_added_tokens=True)
     config = Qwen3ASRConfig(
         text_config={
@@ -93,7 +95,7 @@ def write_model(folder: Path) -> Path:
             "encoder_attention_heads": 4,
             "encoder_ffn_dim": 64,
             "d_model": 48,
-            "n_window_infer": 200,
+            "n_window_infer": seen,
             "downsample_hidden_size": 8,
             "output_dim": 64,
             "initializer_range": 0.3,
@@ -322,3 +324,58 @@ def test_the_makers_own_folder_is_the_same_model(folder: Path, tmp_path: Path) -
         (segment,) = reply["segments"]
         assert segment["tokens"][:100] == ids[: len(segment["tokens"])][:100]
         assert len(segment["tokens"]) > 3
+
+
+def write_pair(folder: Path, to: Path) -> list[str]:
+    """The same as llama.cpp's two files, with the template that its converter writes. Returns what
+    the server is given."""
+    import gguf
+
+    from tests.worker.audio.test_mmproj_sounds import write_asr
+    from tests.worker.models.gguf_writing import Conversion
+    from tests.worker.vision.mmproj_writer import qwen3_asr_text, write_text_half, write_vocabulary
+
+    def says(writer: gguf.GGUFWriter, config: Any) -> None:
+        qwen3_asr_text(writer, config)
+        write_vocabulary(writer, tokenizer("qz"), "<|im_end|>", "<|im_end|>")
+        writer.add_chat_template(CONVERTED)
+
+    text, mmproj = to / "text.gguf", to / "mmproj.gguf"
+    model, _ = theirs(folder)
+    write_text_half(text, model, how=Conversion(gguf.MODEL_ARCH.QWEN3VL, says))
+    write_asr(mmproj, model)
+    return [str(text), "--mmproj", str(mmproj)]
+
+
+CONVERTED = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
+    "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def test_two_gguf_files_hear_the_same(tmp_path: Path) -> None:
+    """Transcripts and answers are transformers', in company, and after the worker died."""
+    (tmp_path / "hub").mkdir()
+    folder = write_model(tmp_path / "hub", "qz", seen=800)
+    given = write_pair(folder, tmp_path)
+    with Server(*given, "--num-kv-blocks", "256", "--dtype", "float32") as server:
+        _, ids = said_by_transformers(folder, heard(SHORT), 400, language="de")
+        asked = {"language": "de", "response_format": "verbose_json"}
+        alone = post(server.url, SHORT, **asked).json()
+        (segment,) = alone["segments"]
+        least = min(len(ids), len(segment["tokens"]))
+        assert segment["tokens"][:least] == ids[:least]
+        assert least > 3
+        told = "Names: Ada, Zuse."
+        prompt_token_ids, ids = said_by_transformers(folder, heard(SHORT), COUNT, prompt=told)
+        reply = answered(server.url, SHORT, told)
+        assert reply["prompt_token_ids"] == prompt_token_ids
+        # The file names one of the two tokens that end an answer.
+        assert reply["choices"][0]["token_ids"][: len(ids)] == ids
+        with ThreadPoolExecutor(4) as pool:
+            work = [pool.submit(post, server.url, SHORT, **asked) for _ in range(3)]
+            chat = pool.submit(answered, server.url, SHORT, told)
+            os.kill(server.child("worker 0"), signal.SIGKILL)
+            assert [each.result().json() for each in work] == [alone] * 3
+            assert chat.result()["choices"] == reply["choices"]

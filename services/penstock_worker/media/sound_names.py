@@ -74,17 +74,21 @@ def _known(name: str, modules: dict[str, str]) -> str:
     return name if match is None else modules.get(match[1], match[1]) + match[2]
 
 
+HEARS = ("a.", "mm.a.")
+"""Begin the names of what a model hears with."""
 _LAYER = re.compile(r"a\.blk\.(\d+)\.(\w+)\.(weight|bias)")
 _MODULES = {
     "a.conv1d.1": "conv1",
     "a.conv1d.2": "conv2",
+    **{f"a.conv2d.{number}": f"conv2d{number}" for number in (1, 2, 3)},
+    "a.conv_out": "conv_out",
     "a.position_embd": "position_embedding",
     "a.post_ln": "last_norm",
     "mm.a.fc": "projector",
     "mm.a.mlp.1": "projector.1",
     "mm.a.mlp.2": "projector.2",
 }
-_FLAT = frozenset({"conv1.bias", "conv2.bias"})
+_FLAT = frozenset(f"conv{which}.bias" for which in ("1", "2", "2d1", "2d2", "2d3"))
 
 
 _CONFORMER_LAYER = re.compile(r"a\.blk\.(\d+)\.(\w+)\.(weight|bias|(?:in|out)put_(?:min|max))")
@@ -125,32 +129,70 @@ _CONFORMER_MODULES = {
 
 def of_conformer(name: str) -> str | None:
     """Returns our name for a tensor of Gemma 4's file; None for what the model sees with."""
+    return _of_conformer(name, _IN_CONFORMER, _CONFORMER_MODULES)
+
+
+def _of_conformer(name: str, in_layer: dict[str, str], modules: dict[str, str]) -> str | None:
     layer = _CONFORMER_LAYER.fullmatch(name)
-    if layer is not None and layer[2] in _IN_CONFORMER:
-        return f"layers.{layer[1]}.{_IN_CONFORMER[layer[2]]}.{layer[3]}"
+    if layer is not None and layer[2] in in_layer:
+        return f"layers.{layer[1]}.{in_layer[layer[2]]}.{layer[3]}"
     module, _, kind = name.rpartition(".")
-    if module in _CONFORMER_MODULES:
-        return f"{_CONFORMER_MODULES[module]}.{kind}"
-    return name if name.startswith(("a.", "mm.a.")) else None
+    if module in modules:
+        return f"{modules[module]}.{kind}"
+    return name if name.startswith(HEARS) else None
+
+
+_IN_GEMMA3N = _IN_CONFORMER | {
+    "ln1": "norm_pre_attn",
+    "ln2": "norm_post_attn",
+    "layer_pre_norm": "norm_out",
+    "linear_pos": "self_attn.relative_k_proj",
+}
+_GEMMA3N_MODULES = _CONFORMER_MODULES | {
+    "a.pre_encode.out": "subsample_conv_projection.input_proj_linear",
+    "mm.a.embedding": "projector.embedding",
+    "mm.a.hard_emb_norm": "projector.own_norm",
+    "mm.a.soft_emb_norm": "projector.norm",
+}
+_GROWTH = re.compile(r"a\.blk\.(\d+)\.per_dim_scale")
+
+
+def of_gemma3n(name: str) -> str | None:
+    """Returns our name for a tensor of Gemma 3n's file, which has queries' factors as the hub has
+    them; None for what the model sees with."""
+    growth = _GROWTH.fullmatch(name)
+    if growth is not None:
+        return f"layers.{growth[1]}.self_attn.per_dim_scale"
+    return _of_conformer(name, _IN_GEMMA3N, _GEMMA3N_MODULES)
 
 
 def from_mmproj(name: str) -> str | None:
-    """Returns our name for a tensor. An unknown name stays."""
+    """Returns our name for a tensor; None for what the model sees with. An unknown name stays."""
     layer = _LAYER.fullmatch(name)
     if layer is not None and layer[2] in IN_LAYER:
         return f"layers.{layer[1]}.{IN_LAYER[layer[2]]}.{layer[3]}"
     module, _, kind = name.rpartition(".")
-    return f"{_MODULES[module]}.{kind}" if module in _MODULES else name
+    if module in _MODULES:
+        return f"{_MODULES[module]}.{kind}"
+    return name if name.startswith(HEARS) else None
+
+
+_NAMES = {
+    "gemma3na": of_gemma3n,
+    "gemma4a": of_conformer,
+    "gemma4ua": of_conformer,
+    "granite_speech": of_block_conformer,
+}
+"""By the projector; the others' are Whisper's."""
 
 
 def mmproj_sounds(path: str) -> dict[str, StoredTensor]:
     """Returns a file's tensors by our names. Raises UnsupportedModel for a broken file,
     ModelNotFound for a missing one."""
     file = GGUFFile(path, vocabulary=False)
-    if file.metadata.get("clip.audio.projector_type") in ("gemma4a", "gemma4ua"):
-        return read_tensors(file, of_conformer, _FLAT)
-    granite = file.metadata.get("clip.projector_type") == "granite_speech"
-    return read_tensors(file, of_block_conformer if granite else from_mmproj, _FLAT)
+    kinds = (file.metadata.get(f"clip.{part}projector_type") for part in ("audio.", ""))
+    names = next((_NAMES[kind] for kind in kinds if kind in _NAMES), from_mmproj)
+    return read_tensors(file, names, _FLAT)
 
 
 HUB_MODULES = frozenset().union(_HUB_IN_LAYER, _OF_TOWER, _OF_PROJECTOR)

@@ -7,6 +7,8 @@ Source: Gemma team, "Gemma 3n", 2025; keys: transformers' Gemma3nAudioConfig.
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.family import TextHalf
@@ -37,6 +39,12 @@ DEFAULTS: dict[str, object] = {
     "vocab_size": 128,
     "vocab_offset": TEXT_ROWS + 128,  # behind that of sight
 }
+VECTORS = 188
+"""To how many those of a sound are filled up in all releases."""
+FORM: dict[str, Any] = {"outputs": 0, "clipped": False, "grown_keys": False, "ahead": True}
+"""What the tower has otherwise than Gemma 4's."""
+CUMULATIVE_EPS = 1e-3
+"""Of the convolutions' norms, where nothing else is said."""
 
 
 def _read(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec | None:
@@ -71,12 +79,9 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec | Non
         score_cap=cap,
         bound=section.number("gradient_clipping", 1e10),
         eps=eps,
-        outputs=0,
-        clipped=False,
-        grown_keys=False,
-        ahead=True,
-        cumulative_eps=section.number("sscp_conv_group_norm_eps", 1e-3),
+        cumulative_eps=section.number("sscp_conv_group_norm_eps", CUMULATIVE_EPS),
         every=bounded(section, "conf_reduction_factor", MAX_FACTOR),
+        **FORM,
     )
     return AudioSpec(tower=tower, projector=_embedder(fields, section, text, eps))
 
@@ -91,7 +96,7 @@ def _embedder(fields: Fields, section: Fields, text: ModelConfig, eps: float) ->
         raise section.wrong(
             "vocab_offset", f"less than vocab_size of the decoder, by up to {vocab},"
         )
-    vectors = bounded(fields, "audio_soft_tokens_per_image", MAX_VECTORS, 188)
+    vectors = bounded(fields, "audio_soft_tokens_per_image", MAX_VECTORS, VECTORS)
     return EmbedderProjector(eps=eps, vocab=vocab, filler=filler, end=end, vectors=vectors)
 
 

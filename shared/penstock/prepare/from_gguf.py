@@ -61,11 +61,11 @@ def read_gguf(path: Path, mmproj: Path | None = None) -> Checkpoint:
         _generation(fields, tokenizer), suppress_tokens=suppressed(fields, SUPPRESSED, config)
     )
     check_token_ids(generation, config, tokenizer.highest_id, str(path))
-    media = None
+    template, media = template_of_gguf(fields), None
     if mmproj is not None:
         if isinstance(config, EncoderConfig) or pooling is not None:
             raise UnsupportedModel(f"{mmproj}: a pooling model takes no pictures")
-        config, media = read_mmproj(mmproj, config, tokenizer.json)
+        config, media = read_mmproj(mmproj, config, tokenizer.json, template)
     return Checkpoint(
         config=config,
         generation=generation,
@@ -79,7 +79,7 @@ def read_gguf(path: Path, mmproj: Path | None = None) -> Checkpoint:
             mixture=_mixture(file),
         ),
         tokenizer_json=tokenizer.json,
-        chat_template=template_of_gguf(fields),
+        chat_template=template,
         add_bos=tokenizer.add_bos and generation.bos_token_id is not None,
         pooling=pooling,
         media=media,

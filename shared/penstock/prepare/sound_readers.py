@@ -138,9 +138,14 @@ MULTIPLE = 128
 def gemma3n_sounds(
     values: dict[str, Any], where: str, audio: AudioSpec, tokens: MediaTokens
 ) -> KindFacts:
-    """values: of the feature extractor, in releases with the settings of pictures among them. The
-    token that ends a sound is the last of its rows (see EmbedderProjector). Raises
-    UnsupportedModel."""
+    """values: of the feature extractor, in releases with the settings of pictures among them.
+    Raises UnsupportedModel."""
+    mel = gemma3n_mel(values, where, audio)
+    return between_lines(mel, tokens.named("audio_token_id"), tokens.named("boa_token_id")[0])
+
+
+def gemma3n_mel(values: dict[str, Any], where: str, audio: AudioSpec) -> EmphasisedMel:
+    """Returns how sounds are prepared. values: as of gemma3n_sounds. Raises UnsupportedModel."""
     settings = Fields({**_OF_GEMMA3N, **_stated(values)}, where)
     tower, projector = audio.tower, audio.projector
     if not isinstance(projector, EmbedderProjector) or not isinstance(tower, ConformerSpec):
@@ -162,8 +167,13 @@ def gemma3n_sounds(
             f"one by which {mel.seconds} s become {projector.vectors} vectors at most,",
         )
     check_known(settings, (*_HARMLESS, *_FOLLOWING, *of_pictures(values)))
-    token, token_id = tokens.named("audio_token_id")
-    before, _ = tokens.named("boa_token_id")
+    return mel
+
+
+def between_lines(mel: EmphasisedMel, sound: tuple[str, int], before: str) -> KindFacts:
+    """Sounds of Gemma 3n; the token that ends one is the last of its rows (see EmbedderProjector).
+    sound: token and id of its rows.  before: the token in front of them."""
+    token, token_id = sound
     return KindFacts(
         preparation=mel,
         placeholder=token,

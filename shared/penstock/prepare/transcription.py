@@ -10,7 +10,7 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.model.media_facts import MediaFacts
+from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.model.sound_facts import BlockMel, LogMel, PairedMel
 from penstock.model.transcription_facts import Alignment, SpokenChat, TranscriptionFacts
 from penstock.prepare.inputs import GENERATION_CONFIG, MAX_JSON_BYTES
@@ -80,18 +80,11 @@ def read_transcription(
         return None
     names, mel = config.listed("architectures", str), sound.preparation
     tokenizer = Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None)
-    if CHAT_CLASS in names and isinstance(mel, BlockMel):
-        return _spoken_chat(config, tokenizer, mel)
-    if ASKED_CLASS in names and isinstance(mel, PairedMel):
-        rate = mel.sampling_rate // mel.hop
-        return SpokenChat(
-            asking=ASKING,
-            translating=TRANSLATING,
-            languages={code: NAMES[code] for code in ASKED_LANGUAGES},
-            max_tokens=MAX_ANSWER,
-            window_frames=mel.seconds * rate // 2 * 2,
-            frames_per_second=rate,
-        )
+    if CHAT_CLASS in names:
+        known = config.listed("support_languages", str) if "support_languages" in config else None
+        return spoken_chat(tokenizer, sound, known)
+    if ASKED_CLASS in names:
+        return asked_chat(sound)
     if CLASS not in names or not isinstance(mel, LogMel):
         return None
     vocab = config.integer("vocab_size")
@@ -126,22 +119,41 @@ def read_transcription(
     )
 
 
-def _spoken_chat(config: Fields, tokenizer: Tokenizer, mel: BlockMel) -> SpokenChat | None:
-    """The prompt is what Qwen3-ASR's chat template makes of a sound, with a text for the system."""
-    by_text = {each.content: token for token, each in tokenizer.added_tokens.items()}
-    if MARK not in by_text:
+def asked_chat(sound: KindFacts) -> SpokenChat | None:
+    """Granite Speech, which is asked for a transcript; None where it hears otherwise."""
+    mel = sound.preparation
+    if not isinstance(mel, PairedMel):
         return None
-    known = NAMES
-    if "support_languages" in config:
-        told = config.listed("support_languages", str)
-        known = {code: name for code, name in NAMES.items() if name in told}
+    rate = mel.sampling_rate // mel.hop
+    return SpokenChat(
+        asking=ASKING,
+        translating=TRANSLATING,
+        languages={code: NAMES[code] for code in ASKED_LANGUAGES},
+        max_tokens=MAX_ANSWER,
+        window_frames=mel.seconds * rate // 2 * 2,
+        frames_per_second=rate,
+    )
+
+
+def spoken_chat(
+    tokenizer: Tokenizer, sound: KindFacts, known: list[str] | None = None
+) -> SpokenChat | None:
+    """The prompt is what Qwen3-ASR's chat template makes of a sound, with a text for the system.
+
+    known: names of the languages; None: all that releases have.  Returns None for a vocabulary
+    without the mark, or a model that hears otherwise."""
+    mel = sound.preparation
+    by_text = {each.content: token for token, each in tokenizer.added_tokens.items()}
+    if MARK not in by_text or not isinstance(mel, BlockMel):
+        return None
+    begin, end = ("", "") if sound.before else ("<|audio_start|>", "<|audio_end|>")
     return SpokenChat(
         begin="<|im_start|>system\n",
-        before="<|im_end|>\n<|im_start|>user\n<|audio_start|>",
-        behind="<|audio_end|><|im_end|>\n<|im_start|>assistant\n",
+        before=f"<|im_end|>\n<|im_start|>user\n{begin}",
+        behind=f"{end}<|im_end|>\n<|im_start|>assistant\n",
         naming="language {}",
         mark=by_text[MARK],
-        languages=known,
+        languages={code: name for code, name in NAMES.items() if known is None or name in known},
         max_tokens=MAX_ANSWER,
         window_frames=mel.seconds * mel.sampling_rate // mel.hop,
         frames_per_second=mel.sampling_rate // mel.hop,

@@ -75,6 +75,11 @@ STEP = (
 """Tokens around Step 3.7's pictures, likewise."""
 JANUS = ("<begin_of_image>", "<end_of_image>")
 """Tokens around Janus's pictures, likewise."""
+HEARD = (
+    *("<|audio_start|>", "<|audio_end|>", "<|audio_pad|>"),
+    *("<start_of_audio>", "<end_of_audio>", "<audio_soft_token>"),
+)
+"""Tokens of Qwen3's and Gemma 3n's sounds, likewise."""
 MERGES = ("\n\n", "\n\n\n", "ab", "abc")
 """Texts beyond single bytes that the tokenizer has a token for: line breaks join."""
 

@@ -12,7 +12,9 @@ import torch
 
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import WeightFiles
-from penstock.model.sound_facts import PairedMel
+from penstock.model.media_facts import KindFacts
+from penstock.model.sound_facts import BlockMel, PairedMel
+from penstock.model.transcription_facts import SpokenChat
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
 from penstock_worker.media.hearing import AudioModel
@@ -29,18 +31,29 @@ from tests.worker.audio.hearing_models import (
     heard,
     job_of,
     runner_of,
+    theirs_of,
     words,
 )
-from tests.worker.driver import Driver
-from tests.worker.vision.mmproj_writer import finish, write_text_half
+from tests.worker.driver import Driver, Job, LogitsOf
+from tests.worker.models.gguf_writing import Conversion
+from tests.worker.models.parity import compare_answer, run_recorded
+from tests.worker.vision.mmproj_tensors import of_blocks
+from tests.worker.vision.mmproj_writer import finish, in_blocks, qwen3_asr_text, write_text_half
 from tests.worker.vision.picture_runners import load
+from tests.worker.vision.pictures import text_of
 from tests.worker.vision.vision_cases import POSITIONS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 ARCH = gguf.MODEL_ARCH.MMPROJ
-TOKENS = {"qwen2-audio": "<|AUDIO|>", "voxtral": "[AUDIO]", "granite-speech": "<|audio|>"}
-"""By case. Qwen3-ASR's files are not read."""
+TOKENS = {
+    "qwen2-audio": "<|AUDIO|>",
+    "voxtral": "[AUDIO]",
+    "qwen3-asr": "<|audio_pad|>",
+    "granite-speech": "<|audio|>",
+}
+"""By case."""
+AROUND = ("<|audio_start|>", "<|audio_end|>")
 
 
 def write_mmproj(path: Path, theirs: Any) -> None:
@@ -69,6 +82,24 @@ def write_mmproj(path: Path, theirs: Any) -> None:
         if ".conv" in name and name.endswith("bias"):
             tensor = tensor[:, None]
         writer.add_tensor(found, tensor.contiguous().float().numpy())
+    finish(writer)
+
+
+def write_asr(path: Path, theirs: Any) -> None:
+    """The makers' own names have the projector in the encoder."""
+    writer = gguf.GGUFWriter(str(path), gguf.MODEL_ARCH_NAMES[ARCH])
+    writer.add_clip_has_audio_encoder(True)
+    writer.add_clip_audio_projector_type("qwen3a")
+    in_blocks(writer, theirs.config)
+    names = gguf.get_tensor_name_map(ARCH, 8)
+    for name, tensor in theirs.state_dict().items():
+        if "language_model" in name or name.startswith("lm_head"):
+            continue
+        inner = name.removeprefix("model.")
+        inner = inner.replace("multi_modal_projector.linear_", "audio_tower.proj")
+        found = names.get_name(inner, try_suffixes=(".weight", ".bias"))
+        assert found is not None, name
+        writer.add_tensor(found, of_blocks(inner, tensor).contiguous().float().numpy())
     finish(writer)
 
 
@@ -126,20 +157,18 @@ def of_granite(
     return [(name, tensor[..., 0] if "_conv." in name and tensor.dim() == 3 else tensor)]
 
 
-@pytest.mark.parametrize("case", TOKENS)
-def test_two_files_answer_as_the_checkpoint(case: str, tmp_path: Path) -> None:
-    theirs, hub = both(case)
-    text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
-    write_text_half(text, theirs)
-    (write_granite if case == "granite-speech" else write_mmproj)(mmproj, theirs)
-    words_of = tokenizer().to_str().replace("<|AUDIO|>", TOKENS[case]).encode()
+WRITERS = {"granite-speech": write_granite, "qwen3-asr": write_asr}
+
+
+def pair(case: str, folder: Path) -> tuple[HearingModel, KindFacts]:
+    """The model of two files that transformers' became."""
+    theirs, _ = both(case)
+    text, mmproj = folder / "text.gguf", folder / "mmproj.gguf"
+    how = Conversion(gguf.MODEL_ARCH.QWEN3VL, qwen3_asr_text) if case == "qwen3-asr" else None
+    write_text_half(text, theirs, how=how)
+    WRITERS.get(case, write_mmproj)(mmproj, theirs)
+    words_of = tokenizer(*AROUND).to_str().replace("<|AUDIO|>", TOKENS[case]).encode()
     config, media = read_mmproj(mmproj, read_config(GGUFFile(text)), words_of)
-    facts = media.kinds["audio"]
-    prepared = CASES[case].mel
-    if isinstance(prepared, PairedMel):
-        prepared = msgspec.structs.replace(prepared, seconds=30)
-    assert (facts.preparation, facts.placeholder) == (prepared, TOKENS[case])
-    assert config.audio == hub.config.audio
     files = WeightFiles(format="gguf", files=(str(text),), dtype="F32", mmproj=str(mmproj))
     ours = HearingModel(
         config,
@@ -147,10 +176,80 @@ def test_two_files_answer_as_the_checkpoint(case: str, tmp_path: Path) -> None:
         AudioModel(config, open_audio_tower(files, torch.float32)),
         files,
     )
+    return ours, media.kinds["audio"]
+
+
+@pytest.mark.parametrize("case", TOKENS)
+def test_two_files_answer_as_the_checkpoint(case: str, tmp_path: Path) -> None:
+    _, hub = both(case)
+    ours, facts = pair(case, tmp_path)
+    prepared, told = CASES[case].mel, hub.config.audio
+    if isinstance(prepared, PairedMel):
+        prepared = msgspec.structs.replace(prepared, seconds=30)
+    if isinstance(prepared, BlockMel):
+        prepared = msgspec.structs.replace(prepared, least=8000, seconds=30)
+        told = msgspec.structs.replace(told, tower=msgspec.structs.replace(told.tower, seen=8))
+    assert (facts.preparation, facts.placeholder) == (prepared, TOKENS[case])
+    assert ours.config.audio == told
+    assert not any(rope.sections for rope in ours.config.ropes)
     one = heard(case, 0.7, 1)
     with torch.inference_mode():
         assert torch.equal(*(each.tower.encode({MEL: one.mel}) for each in (ours, hub)))
     assert answer(case, ours, tmp_path) == answer(case, hub, tmp_path)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("case", TOKENS)
+def test_prompts_of_two_files_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
+    """Log-probabilities and greedy tokens, of several prompts in one batch, and the same bits of
+    each alone. Sounds are shorter than what sees itself by the files' numbers."""
+    theirs, _ = both(case)
+    ours, _ = pair(case, tmp_path)
+    least = 1.1 if case == "voxtral" else 0.3
+    one, other = heard(case, least, 1), heard(case, least + 0.4, 2)
+    prompts: list[list[Part]] = [
+        [words(5, 1), one, words(9, 2)],
+        [other, words(30, 3), one, words(2, 4)],
+        [words(20, 5)],
+    ]
+
+    def run(some: list[list[Part]], budget: int) -> list[tuple[Job, torch.Tensor]]:
+        seen = LogitsOf()
+        runner = runner_of(ours, backend, observer=seen)
+        load(runner, tmp_path, one, other)
+        driver = Driver(runner, num_blocks=128, slots=8, budget=budget)
+        driver.encode = [one.item.name, other.item.name]
+        return run_recorded(driver, [job_of(parts, 6) for parts in some], seen)
+
+    compared, together = 0, run(prompts, 37)
+    for (job, found), parts in zip(together, prompts, strict=True):
+        tokens = text_of(job.tokens)
+        true = theirs_of(case, theirs, parts, tokens)[: len(found)]
+        compared += compare_answer(found, true, len(job.prompt), tokens)
+        ((alone, again),) = run([parts], 512)
+        assert alone.tokens == job.tokens
+        assert torch.equal(again, found)
+    assert compared >= 9
+
+
+def test_what_stands_around_a_sound_is_written_once(tmp_path: Path) -> None:
+    """The converter's own template writes nothing; the makers' writes it."""
+    theirs, _ = both("qwen3-asr")
+    text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    write_text_half(text, theirs, how=Conversion(gguf.MODEL_ARCH.QWEN3VL, qwen3_asr_text))
+    write_asr(mmproj, theirs)
+    words_of = tokenizer(*AROUND, "<|audio_pad|>", "<asr_text>").to_str().encode()
+    decoder = read_config(GGUFFile(text))
+    for template, around in (("{{ content }}", AROUND), ("<|audio_start|>", ("", ""))):
+        _, media = read_mmproj(mmproj, decoder, words_of, template)
+        facts, chat = media.kinds["audio"], media.transcription
+        assert (facts.before, facts.behind) == around
+        assert isinstance(chat, SpokenChat)
+        whole = chat.before + facts.before + "<|audio_pad|>" + facts.behind + chat.behind
+        assert whole == (
+            "<|im_end|>\n<|im_start|>user\n<|audio_start|><|audio_pad|><|audio_end|><|im_end|>\n"
+            "<|im_start|>assistant\n"
+        )
 
 
 def answer(case: str, ours: HearingModel, folder: Path) -> list[int]:

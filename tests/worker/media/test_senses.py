@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -23,8 +24,9 @@ from penstock_worker.media.loading import BothSenses
 from penstock_worker.media.planning import stand_in_of
 from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.vision.sight import Sight
-from tests.shared.media.media_tokenizer import tokenizer
+from tests.shared.media.media_tokenizer import HEARD, tokenizer
 from tests.worker.audio.gemma3n_hearing import one_by_one
+from tests.worker.audio.hearing_cases import CASES as HEARING
 from tests.worker.audio.hearing_cases import MAGNITUDES
 from tests.worker.audio.hearing_models import heard, their_features
 from tests.worker.driver import Driver, Job, LogitsOf
@@ -100,6 +102,35 @@ def test_a_prompt_with_a_picture_and_sounds(case: str, tmp_path: Path) -> None:
     found = seen.of(slot)
     allowed = RELATIVE_TOLERANCE * true.abs().amax(-1)
     assert bool(((found - true[: len(found)]).abs().amax(-1) <= allowed[: len(found)]).all())
+
+
+def test_qwen3_omni_sees_and_hears_by_one_mmproj_file(tmp_path: Path) -> None:
+    """It encodes what the hub's folder does. Eight blocks see one another, as the releases' do: the
+    file doesn't say."""
+    theirs = make_theirs("qwen3-omni")
+    with TemporaryDirectory() as folder:
+        config, files = saved(theirs, Path(folder))
+        assert config.audio is not None
+        tower = msgspec.structs.replace(config.audio.tower, seen=8)
+        config = msgspec.structs.replace(
+            config, audio=msgspec.structs.replace(config.audio, tower=tower)
+        )
+        hub = AudioModel(config, open_audio_tower(files, torch.float32))
+    text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    write_text_half(text, theirs)
+    write_mmproj(mmproj, theirs)
+    vocabulary = tokenizer(*HEARD).to_str().encode()
+    found, media = read_mmproj(mmproj, read_config(GGUFFile(text)), vocabulary, "<|audio_start|>")
+    assert found.audio == config.audio
+    mel = msgspec.structs.replace(HEARING["qwen3-omni"].mel, seconds=30)
+    assert (media.kinds["audio"].preparation, media.kinds["audio"].before) == (mel, "")
+    assert set(media.kinds) == {"image", "audio"}
+    pair = WeightFiles(format="gguf", files=(str(text),), dtype="F32", mmproj=str(mmproj))
+    ours = AudioModel(found, open_audio_tower(pair, torch.float32))
+    for seconds in (0.4, 2.3, 9.0):
+        given = {MEL: heard("qwen3-omni", seconds, 1).mel}
+        with torch.inference_mode():
+            assert torch.equal(*(each.encode(given) for each in (ours, hub)))
 
 
 def test_both_of_one_mmproj_file(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from torch.nn import functional
 from tests.worker.models.gguf_writing import adjacent
 
 SUFFIXES = (".weight", ".bias", ".input_max", ".input_min", ".output_max", ".output_min")
-QWEN3 = ("qwen3_vl", "qwen3_5")
+OMNI = "qwen3_omni_moe_thinker"
+QWEN3 = ("qwen3_vl", "qwen3_5", OMNI)
 DEEPSEEK = ("deepseek_ocr", "deepseek_ocr2")
 GLM = ("glm4v", "glm4v_moe", "glm_ocr")
 
@@ -55,6 +56,8 @@ def tensors_of(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Te
     elif ".attn.qkv." in name and kind not in QWEN3 + GLM + DEEPSEEK:
         for part, rows in zip("qkv", tensor.chunk(3), strict=True):
             yield name.replace("qkv", part), rows
+    elif name.startswith("audio_tower.") and kind == OMNI:
+        yield name, of_blocks(name, tensor)
     elif kind in QWEN3 and "merger" in name:
         levels = getattr(config.vision_config, "deepstack_visual_indexes", [])
         yield _of_merger(name, levels), tensor
@@ -76,7 +79,20 @@ def tensors_of(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Te
         yield name, tensor
 
 
+def of_blocks(name: str, tensor: Tensor) -> Tensor:
+    """A tensor of Qwen3-ASR's or Qwen3-Omni's encoder."""
+    wide = "conv2d" in name and name.endswith(".bias")
+    return tensor[:, None, None] if wide else tensor
+
+
 def _of_merger(name: str, levels: list[int]) -> str:
+    for theirs, ours in (
+        ("visual.merger_list", "visual.deepstack_merger_list"),
+        (".ln_q.", ".norm."),
+        (".mlp.0.", ".linear_fc1."),
+        (".mlp.2.", ".linear_fc2."),
+    ):
+        name = name.replace(theirs, ours)
     module, tail = name.removeprefix("visual.").split(".", 1)
     if module == "merger":
         inner = {"norm": "v.post_ln", "linear_fc1": "mm.0", "linear_fc2": "mm.2"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import gguf
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from tests.worker.models import gguf_keys as keys
@@ -19,6 +21,7 @@ from tests.worker.models import test_recurrent_gguf as recurrent
 from tests.worker.models.gguf_writing import Conversion, Made, write
 from tests.worker.models.test_gguf_families import CONVERSIONS
 from tests.worker.vision.mmproj_tensors import (
+    OMNI,
     SUFFIXES,
     as_released,
     as_written,
@@ -42,6 +45,19 @@ def qwen3_vl_text(writer: Writer, config: Any) -> None:
     writer.add_num_deepstack_layers(2)
 
 
+def qwen3_omni_text(writer: Writer, config: Any) -> None:
+    sections(writer, config)
+    writer.add_num_deepstack_layers(0)  # whatever the tower has
+    keys.some_experts(writer, config)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+
+
+def qwen3_asr_text(writer: Writer, config: Any) -> None:
+    """Positions of a sound are the same number thrice."""
+    writer.add_rope_dimension_sections([4, 2, config.head_dim // 2 - 6, 0])
+    writer.add_num_deepstack_layers(0)
+
+
 def glm4v_moe_text(writer: Writer, config: Any) -> None:
     sections(writer, config)
     keys.glm45(writer, config)
@@ -59,6 +75,7 @@ TEXT_HALVES = {
     "qwen2_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
     "qwen2_5_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
     "qwen3_vl_text": Conversion(gguf.MODEL_ARCH.QWEN3VL, qwen3_vl_text),
+    "qwen3_omni_moe_text": Conversion(gguf.MODEL_ARCH.QWEN3VLMOE, qwen3_omni_text),
 }
 
 
@@ -142,6 +159,28 @@ def qwen3_vl(writer: Writer, config: Any) -> None:
     writer.add_vision_is_deepstack_layers([layer in levels for layer in range(vision.depth)])
 
 
+def qwen3_omni(writer: Writer, config: Any) -> None:
+    """What the model hears with is in the same file."""
+    qwen3_vl(writer, config)
+    writer.add_clip_has_audio_encoder(True)
+    writer.add_clip_audio_projector_type("qwen3a")
+    in_blocks(writer, config)
+
+
+def in_blocks(writer: Writer, config: Any) -> None:
+    """Says how Qwen3-ASR and Qwen3-Omni hear, but for how many windows are a block and how many
+    blocks see one another; and writes a table of positions, which follows from the sizes."""
+    audio = config.audio_config
+    writer.add_audio_projection_dim(config.text_config.hidden_size)
+    writer.add_audio_embedding_length(audio.d_model)
+    writer.add_audio_feed_forward_length(audio.encoder_ffn_dim)
+    writer.add_audio_block_count(audio.encoder_layers)
+    writer.add_audio_head_count(audio.encoder_attention_heads)
+    writer.add_audio_num_mel_bins(audio.num_mel_bins)
+    writer.add_audio_attention_layernorm_eps(1e-5)
+    writer.add_tensor("a.position_embd.weight", torch.zeros(1500, audio.d_model).numpy())
+
+
 def glm4v(writer: Writer, config: Any) -> None:
     writer.add_vision_use_silu(True)
 
@@ -217,6 +256,7 @@ KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
     "qwen2_vl": ("qwen2vl_merger", lambda writer, config: None),
     "qwen2_5_vl": ("qwen2.5vl_merger", qwen2_5_vl),
     "qwen3_vl": ("qwen3vl_merger", qwen3_vl),
+    "qwen3_omni_moe_thinker": ("qwen3vl_merger", qwen3_omni),
     "qwen3_5": ("qwen3vl_merger", qwen3_vl),
     "glm4v": ("glm4v", glm4v),
     "glm4v_moe": ("glm4v", glm4v),
@@ -238,7 +278,7 @@ def write_keys(writer: Writer, config: Any) -> None:
     seen = getattr(config.vision_config, "sam_config", vision)
     kind, own = KINDS[kind_of(config)]
     writer.add_clip_has_vision_encoder(True)
-    if kind == "gemma4v":
+    if kind == "gemma4v" or own is qwen3_omni:
         writer.add_clip_vision_projector_type(kind)
     else:
         writer.add_clip_projector_type(kind)
@@ -276,9 +316,12 @@ def write_mmproj(path: Path, theirs: Any, made: Made = Writer) -> None:
     config = getattr(theirs, "seen_config", theirs.config)
     writer = made(str(path), gguf.MODEL_ARCH_NAMES[ARCH])
     write_keys(writer, config)
+    own_names = kind_of(config) == OMNI
     names = gguf.get_tensor_name_map(ARCH, 128)
     for name, whole in _state_of(theirs):
         if "language_model" in name or "text_model" in name or name.startswith("lm_head"):
+            continue
+        if own_names and not name.startswith(("visual.", "audio_tower.")):
             continue
         if ".head." in name or any(each in name for each in DRAWS):
             continue  # pools, or draws, and isn't written
@@ -308,13 +351,16 @@ class TextHalf:
         return self.weights
 
 
-def write_text_half(path: Path, theirs: Any, made: Made = Writer) -> None:
-    """The decoder's file."""
+def write_text_half(
+    path: Path, theirs: Any, made: Made = Writer, how: Conversion | None = None
+) -> None:
+    """The decoder's file. how: None: as of all models with such a decoder."""
     config = theirs.config.text_config
     if config.model_type == "llama4_text":  # its decoder is a whole model
         write(path, theirs.language_model, TEXT_HALVES[config.model_type], made)
         return
-    inner = getattr(theirs.model, "text_model", None) or theirs.model.language_model
+    inner = getattr(theirs.model, "text_model", None)
+    inner = inner or getattr(theirs.model, "language_model", theirs.model)
     weights = {f"model.{name}": tensor for name, tensor in inner.state_dict().items()}
     if config.model_type in RECURRENT_HALVES:
         folder = path.parent / "text half"
@@ -329,7 +375,24 @@ def write_text_half(path: Path, theirs: Any, made: Made = Writer) -> None:
     if config.model_type == "minimax_m3_vl_text":
         minimax_m3.write(path, half)
         return
-    write(path, half, TEXT_HALVES[config.model_type], made)
+    write(path, half, how or TEXT_HALVES[config.model_type], made)
+
+
+def write_vocabulary(writer: Writer, made: Tokenizer, bos: str, eos: str) -> int:
+    """Writes a tokenizer of bytes. Returns how many tokens it has."""
+    by_id = {number: text for text, number in made.get_vocab(with_added_tokens=True).items()}
+    texts = [by_id[number] for number in sorted(by_id)]
+    added = made.get_added_tokens_decoder()
+    kinds = [(3 if added[at].special else 4) if at in added else 1 for at in sorted(by_id)]
+    merges = json.loads(made.to_str())["model"]["merges"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(texts)
+    writer.add_token_types(kinds)
+    writer.add_token_merges([" ".join(merge) for merge in merges])
+    writer.add_bos_token_id(texts.index(bos))
+    writer.add_eos_token_id(texts.index(eos))
+    return len(texts)
 
 
 def finish(writer: Writer) -> None:

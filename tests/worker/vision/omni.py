@@ -23,7 +23,6 @@ OMNI_TEXT: dict[str, Any] = TEXT | {
     "num_experts": 5,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 40,
-    "mlp_only_layers": [1],
 }
 OMNI_TOWER: dict[str, Any] = QWEN3_TOWER | {"out_hidden_size": 96}
 OMNI_HEARS: dict[str, Any] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,12 +44,18 @@ from penstock.model.video_facts import (
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
-from tests.shared.media.media_tokenizer import JANUS, OF_VIDEOS, tokenizer
+from tests.shared.media.media_tokenizer import HEARD, JANUS, OF_VIDEOS, tokenizer
 from tests.shared.tiny_models import write_gguf, write_hub_folder
 from tests.worker.driver import Driver
 from tests.worker.vision.case import all_read
 from tests.worker.vision.minicpm_cases import SLICED
-from tests.worker.vision.mmproj_writer import MEAN, STD, write_mmproj, write_text_half
+from tests.worker.vision.mmproj_writer import (
+    MEAN,
+    STD,
+    write_mmproj,
+    write_text_half,
+    write_vocabulary,
+)
 from tests.worker.vision.picture_runners import load, runner_of
 from tests.worker.vision.pictures import Prepared, job_of, picture, prompts
 from tests.worker.vision.vision_cases import CASES, both, opened
@@ -94,6 +99,7 @@ PREPARED: dict[str, ImagePreparation] = {
     "qwen2.5-vl": QWEN,
     "qwen3-vl": msgspec.structs.replace(QWEN, min_pixels=65_536, max_pixels=16_777_216),
     "qwen3.5": msgspec.structs.replace(QWEN, min_pixels=65_536, max_pixels=16_777_216),
+    "qwen3-omni": QWEN,
     "glm4v": msgspec.structs.replace(QWEN, **GLM),
     "glm4v-moe": msgspec.structs.replace(QWEN, **GLM),
     "glm-ocr": msgspec.structs.replace(QWEN, **GLM),
@@ -127,7 +133,7 @@ PREPARED: dict[str, ImagePreparation] = {
 
 
 def vocabulary() -> bytes:
-    return tokenizer(*JANUS, "<unk>").to_str().encode()
+    return tokenizer(*JANUS, *HEARD, "<unk>").to_str().encode()
 
 
 def alike(spec: VisionSpec) -> VisionSpec:
@@ -187,22 +193,10 @@ def pair(folder: Path, **changes: Any) -> tuple[Path, Path]:
     """A decoder of llama's family, 24 numbers wide, whose vocabulary has SmolVLM's tokens; and a
     mmproj file without tensors. changes: of the latter's metadata."""
 
-    def words(writer: gguf.GGUFWriter) -> int:
-        made = tokenizer()
-        by_id = {number: text for text, number in made.get_vocab(with_added_tokens=True).items()}
-        texts = [by_id[number] for number in sorted(by_id)]
-        added = {token.content for token in made.get_added_tokens_decoder().values()}
-        merges = json.loads(made.to_str())["model"]["merges"]
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("gpt-2")
-        writer.add_token_list(texts)
-        writer.add_token_types([3 if text in added else 1 for text in texts])
-        writer.add_token_merges([" ".join(merge) for merge in merges])
-        writer.add_bos_token_id(texts.index("<s>"))
-        writer.add_eos_token_id(texts.index("</s>"))
-        return len(texts)
-
-    text = write_gguf(folder / "text.gguf", vocabulary=words)
+    text = write_gguf(
+        folder / "text.gguf",
+        vocabulary=lambda writer: write_vocabulary(writer, tokenizer(), "<s>", "</s>"),
+    )
     values = {
         "clip.has_vision_encoder": True,
         "clip.projector_type": "idefics3",
@@ -259,6 +253,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another architecture": ({"architecture": "llama"}, "is no mmproj file"),
     "takes no images": ({"clip.has_vision_encoder": False}, "nothing to see or hear with"),
     "both towers": ({"clip.has_audio_encoder": True}, "holds both a tower that sees"),
+    "another's ears": (
+        {
+            "clip.projector_type": "gemma4v",
+            "clip.has_audio_encoder": True,
+            "clip.audio.projector_type": "gemma4ua",
+        },
+        "one that hears \\('gemma4ua'\\), which is not served",
+    ),
     "ears in the place of eyes": ({"clip.projector_type": "voxtral"}, "'voxtral' is not served"),
     "a factor of InternVL's": (
         {"clip.projector_type": "internvl", "clip.vision.projector.scale_factor": 4},

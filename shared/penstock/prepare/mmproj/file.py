@@ -112,9 +112,10 @@ def as_written(number: float) -> float:
 
 
 class MmprojTokens:
-    """Added tokens of the model's vocabulary, by their text."""
+    """Added tokens of the model's vocabulary, by their text; and its chat template."""
 
-    def __init__(self, tokenizer_json: bytes, where: str) -> None:
+    def __init__(self, tokenizer_json: bytes, where: str, template: str = "") -> None:
+        self.template = template
         self.tokenizer = Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None)
         self._ids = {token.content: number for number, token in self.tokenizer.added_tokens.items()}
         self._where = where

@@ -1,25 +1,21 @@
-"""mmproj files of Gemma 3, 3n and 4, and the tower that Gemma 3 shares with others: SigLIP's."""
+"""What mmproj files of Gemma 3, 3n and 4 see with, and the tower that Gemma 3 shares with others:
+SigLIP's."""
 
 from __future__ import annotations
 
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families.hearing import MAX_BINS
 from penstock.families.vision.gemma3n import IMAGE, SIDE, gemma3n_vision, mobilenet
 from penstock.families.vision.gemma4 import FORM, MAX_POOL, MAX_TABLE, gemma4_vision, positions
 from penstock.families.vision.gemma4_unified import unified_vision
-from penstock.families.vision.reading import MAX_PATCH, MAX_PIXELS, MAX_WIDTH, bounded, heads
-from penstock.model.audio_spec import AudioSpec, ConformerSpec, NormedProjector, WaveformSpec
+from penstock.families.vision.reading import MAX_PATCH, MAX_PIXELS, MAX_WIDTH, bounded
 from penstock.model.image_facts import SOFT_TOKENS, FixedImages, PooledImages, ScannedImages
-from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import NormedTwiceProjector, PoolProjector
-from penstock.model.sound_facts import FrameMel, Waveform
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 from penstock.prepare.image_processor import HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.videos import with_videos
-from penstock.prepare.sound_readers import SECONDS
 
 SPARE_TOKENS = tuple(f"<unused{number}>" for number in range(99))
 """Unused tokens of Gemma's vocabulary: where a file lacks the token that stands for a picture's
@@ -149,75 +145,5 @@ def gemma4_unified(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec,
     return vision, _gemma4_pictures(found, tokens, patch, factor)
 
 
-def gemma4_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
-    """The file says sizes alone; the rest, and how sounds are prepared, is what all releases
-    have."""
-    first, *_ = found.shape("a.conv1d.0.weight", 4)
-    second, *_ = found.shape("a.conv1d.1.weight", 4)
-    outputs, _ = found.shape("a.pre_encode.out.weight", 2)
-    _, reach = found.shape("a.blk.0.conv_dw.weight", 2)
-    for size in (first, second, outputs, reach):
-        if not 1 <= size <= MAX_WIDTH:
-            raise UnsupportedModel(f"{found.file.path}: sizes up to {MAX_WIDTH} are allowed")
-    hidden = found.hidden_size()
-    tower = ConformerSpec(
-        hidden_size=hidden,
-        num_layers=found.num_layers(),
-        num_heads=heads(found.keys, "attention.head_count", hidden),
-        mel_bins=bounded(found.keys, "num_mel_bins", MAX_BINS),
-        channels=(first, second),
-        window=WINDOW,
-        reach=reach,
-        outputs=outputs,
-        clipped=found.has("a.blk.0.attn_q.input_max"),
-    )
-    mel = FrameMel(
-        sampling_rate=RATE,
-        bins=tower.mel_bins,
-        lowest=0.0,
-        highest=8000.0,
-        frame=320,
-        hop=160,
-        n_fft=512,
-        floor=1e-3,
-        seconds=SECONDS,
-    )
-    spec = AudioSpec(tower=tower, projector=NormedProjector(eps=tower.eps))
-    return spec, _gemma4_heard(mel, tokens)
-
-
-def gemma4_unified_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
-    """Reads Gemma 4 12B's: how many samples a row is made of, its tensor alone tells."""
-    _, frame = found.shape("mm.a.input_projection.weight", 2)
-    if not 1 <= frame <= MAX_WIDTH:
-        raise UnsupportedModel(
-            f"{found.file.path}: mm.a.input_projection.weight takes {frame} samples; 1 to "
-            f"{MAX_WIDTH} are allowed"
-        )
-    spec = AudioSpec(
-        tower=WaveformSpec(frame=frame), projector=NormedProjector(eps=found.norm_eps())
-    )
-    return spec, _gemma4_heard(Waveform(sampling_rate=RATE, frame=frame), tokens)
-
-
-def _gemma4_heard(preparation: FrameMel | Waveform, tokens: MmprojTokens) -> Kinds:
-    token, token_id = tokens.id_of("<|audio|>")
-    before, _ = tokens.id_of("<|audio>")
-    behind, _ = tokens.id_of("<audio|>")
-    facts = KindFacts(
-        preparation=preparation,
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-        before=before,
-        behind=behind,
-    )
-    return {"audio": facts}
-
-
-RATE = 16_000
-"""Hz, of all sounds."""
-WINDOW = 12
-"""Vectors that one attends to, which isn't in the file."""
 PLAIN = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 """Mean and deviation of pixels that stay as they are."""

@@ -1,4 +1,4 @@
-"""mmproj files of Qwen2-VL, Qwen2.5-VL and Qwen3-VL."""
+"""What mmproj files of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3-Omni see with."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ QWEN3 = Release(
     "Qwen3VLForConditionalGeneration", (65_536, 16_777_216), (4096, 25_165_824), HALF, HALF
 )
 
+OMNI = msgspec.structs.replace(
+    QWEN2, hub_class="Qwen3OmniMoeForConditionalGeneration", mean=HALF, std=HALF
+)
+
 
 def qwen2_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
     """The file's feed_forward_length is the decoder's hidden size, or 0."""
@@ -82,7 +86,8 @@ def qwen3_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds
         patch_bias=True,
         positions=RotaryPositions(table=side),
     )
-    vision, kinds = _seen(found, tokens, tower, QWEN3)
+    hears = found.file.metadata.get("clip.has_audio_encoder") is True
+    vision, kinds = _seen(found, tokens, tower, OMNI if hears else QWEN3)
     return msgspec.structs.replace(
         vision, deepstack_layers=_deepstack_layers(found, tower.num_layers)
     ), kinds
@@ -151,7 +156,7 @@ def _seen(
     )
     token, token_id = tokens.id_of(PICTURE)
     kinds = of_pictures(preparation, token, token, token_id)
-    if tokens.has(VIDEO, BEGIN, END):
+    if release is not OMNI and tokens.has(VIDEO, BEGIN, END):
         kinds |= _videos(found, tokens, preparation, release)
     return vision, kinds
 

@@ -26,9 +26,10 @@ from penstock.model.image_facts import (
     TiledImages,
 )
 from penstock.model.layer_spec import NormSpec
-from penstock.model.media_facts import MediaFacts
+from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.model.projector_spec import MLPProjector, ShuffleProjector, SquareMLPProjector
 from penstock.model.tower_spec import LearnedPositions, RotaryPositions, VisionSpec
+from penstock.model.transcription_facts import SpokenChat
 from penstock.prepare.checkpoint import check_towers, odd_values_refused
 from penstock.prepare.deepseek_readers import BEGIN as JANUS_BEGIN
 from penstock.prepare.deepseek_readers import END as JANUS_END
@@ -41,10 +42,13 @@ from penstock.prepare.mmproj.gemma import (
     gemma3,
     gemma3n,
     gemma4,
-    gemma4_sounds,
     gemma4_unified,
-    gemma4_unified_sounds,
     siglip_tower,
+)
+from penstock.prepare.mmproj.gemma_sounds import (
+    gemma3n_sounds,
+    gemma4_sounds,
+    gemma4_unified_sounds,
 )
 from penstock.prepare.mmproj.glm4v import glm4v
 from penstock.prepare.mmproj.kimi import kimi_k25, kimi_vl
@@ -54,10 +58,17 @@ from penstock.prepare.mmproj.minicpmv import minicpmv, minicpmv4_6
 from penstock.prepare.mmproj.minimax_m3 import minimax_m3
 from penstock.prepare.mmproj.paddleocr_vl import paddleocr_vl
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
-from penstock.prepare.mmproj.sounds import granite_speech, qwen2_audio, voxtral
+from penstock.prepare.mmproj.sounds import (
+    granite_speech,
+    qwen2_audio,
+    qwen3_asr,
+    qwen3_omni_sounds,
+    voxtral,
+)
 from penstock.prepare.mmproj.step3vl import step3vl
 from penstock.prepare.mmproj.videos import with_videos
 from penstock.prepare.picture_readers import BEGIN, END, MAX_TILES, NAFLEX_BEGIN, NAFLEX_END
+from penstock.prepare.transcription import asked_chat, spoken_chat
 
 # mmproj files of Idefics 3 and SmolVLM.
 
@@ -245,9 +256,9 @@ class MmprojKind(NamedTuple):
     """known_as: its models.  decoders: the families of theirs; empty: any.  read: makes of the file
     what the model sees or hears with, and how media are prepared.  hears: whether sounds are
     meant.  sized: whether projection_dim is the size of its rows.  counted: whether positions are
-    one number, whatever the decoder's file says of sections.  ears: makes of the file what the
-    model hears with besides, if the file holds that; None: no such file does, or, with
-    hears_unread, it isn't read."""
+    one number, whatever the decoder's file says of sections.  ears: the projector of what the model
+    hears with besides, if the file holds that; "": no such file does.  transcribes: says how the
+    model is asked for transcripts; None: it isn't."""
 
     known_as: str
     decoders: tuple[str, ...]
@@ -255,16 +266,16 @@ class MmprojKind(NamedTuple):
     hears: bool = False
     sized: bool = True
     counted: bool = False
-    ears: Callable[[MmprojFile, MmprojTokens], tuple[AudioSpec, Kinds]] | None = None
-    hears_unread: bool = False
+    ears: str = ""
+    transcribes: Callable[[KindFacts, MmprojTokens], SpokenChat | None] | None = None
 
 
 KINDS: dict[str, MmprojKind] = {
     "mlp": MmprojKind("LLaVA or LLaVA-NeXT", (), llava, sized=False),
     "gemma3": MmprojKind("Gemma 3", ("gemma3",), gemma3),
-    "gemma3nv": MmprojKind("Gemma 3n", ("gemma3n",), gemma3n, hears_unread=True),
-    "gemma4v": MmprojKind("Gemma 4", ("gemma4",), gemma4, ears=gemma4_sounds),
-    "gemma4uv": MmprojKind("Gemma 4 12B", ("gemma4",), gemma4_unified, ears=gemma4_unified_sounds),
+    "gemma3nv": MmprojKind("Gemma 3n", ("gemma3n",), gemma3n, ears="gemma3na"),
+    "gemma4v": MmprojKind("Gemma 4", ("gemma4",), gemma4, ears="gemma4a"),
+    "gemma4uv": MmprojKind("Gemma 4 12B", ("gemma4",), gemma4_unified, ears="gemma4ua"),
     "janus_pro": MmprojKind("Janus-Pro", ("llama",), janus_pro),
     "idefics3": MmprojKind("Idefics 3 or SmolVLM", ("llama",), idefics3),
     "pixtral": MmprojKind("Pixtral or Mistral Small 3", ("llama", "mistral"), pixtral),
@@ -279,7 +290,10 @@ KINDS: dict[str, MmprojKind] = {
     "qwen2vl_merger": MmprojKind("Qwen2-VL", ("qwen2",), qwen2_vl),
     "qwen2.5vl_merger": MmprojKind("Qwen2.5-VL", ("qwen2",), qwen2_5_vl),
     "qwen3vl_merger": MmprojKind(
-        "Qwen3-VL or Qwen3.5", ("qwen3", "qwen3_moe", "qwen3_5", "qwen3_5_moe"), qwen3_vl
+        "Qwen3-VL, Qwen3.5 or Qwen3-Omni",
+        ("qwen3", "qwen3_moe", "qwen3_5", "qwen3_5_moe"),
+        qwen3_vl,
+        ears="qwen3a",
     ),
     "glm4v": MmprojKind("GLM-4.1V, 4.5V, 4.6V or GLM-OCR", ("glm4", "glm4_moe"), glm4v),
     "llama4": MmprojKind("Llama 4", ("llama4",), llama4),
@@ -291,17 +305,38 @@ KINDS: dict[str, MmprojKind] = {
     "internvl": MmprojKind("InternVL 3", ("qwen2", "qwen3", "qwen3_moe", "llama"), internvl),
     "qwen2a": MmprojKind("Qwen2-Audio", ("qwen2",), qwen2_audio, hears=True),
     "voxtral": MmprojKind("Voxtral", ("llama",), voxtral, hears=True),
-    "granite_speech": MmprojKind("Granite Speech", ("granite",), granite_speech, hears=True),
+    "qwen3a": MmprojKind(
+        "Qwen3-ASR",
+        ("qwen3",),
+        qwen3_asr,
+        hears=True,
+        counted=True,
+        transcribes=lambda sound, tokens: spoken_chat(tokens.tokenizer, sound),
+    ),
+    "granite_speech": MmprojKind(
+        "Granite Speech",
+        ("granite",),
+        granite_speech,
+        hears=True,
+        transcribes=lambda sound, _tokens: asked_chat(sound),
+    ),
 }
 """Kinds of mmproj files by clip.projector_type."""
+EARS: dict[str, Callable[[MmprojFile, MmprojTokens], tuple[AudioSpec, Kinds]]] = {
+    "gemma3na": gemma3n_sounds,
+    "gemma4a": gemma4_sounds,
+    "gemma4ua": gemma4_unified_sounds,
+    "qwen3a": qwen3_omni_sounds,
+}
+"""By clip.audio.projector_type, beside what the model sees with."""
 
 
 def read_mmproj(
-    path: Path, text: ModelConfig, tokenizer_json: bytes
+    path: Path, text: ModelConfig, tokenizer_json: bytes, template: str = ""
 ) -> tuple[ModelConfig, MediaFacts]:
     """The decoder with what it sees or hears with, and how media are prepared for it. path: of the
-    file beside the decoder `text`. Raises ModelNotFound, and UnsupportedModel for a file that is
-    broken, of a kind that isn't served, or another model's."""
+    file beside the decoder `text`.  template: for chats.  Raises ModelNotFound, and
+    UnsupportedModel for a file that is broken, of a kind that isn't served, or another model's."""
     file, where = GGUFFile(path), str(path)
     stated = Fields(file.metadata, where)
     if stated.text("general.architecture", "") != "clip":
@@ -319,17 +354,19 @@ def read_mmproj(
             f"{where} makes rows of {keys.integer('projection_dim')} numbers; its model's hidden "
             f"size is {text.hidden_size}"
         )
+    tokens = MmprojTokens(tokenizer_json, where, template)
     with odd_values_refused(where):
-        found, kinds = kind.read(MmprojFile(file, keys, text), MmprojTokens(tokenizer_json, where))
+        found, kinds = kind.read(MmprojFile(file, keys, text), tokens)
         audio = None
-        if kind.ears is not None and stated.flag("clip.has_audio_encoder", False):
+        if kind.ears and stated.flag("clip.has_audio_encoder", False):
             own = MmprojFile(file, _keys(file, "clip.audio"), text)
-            audio, heard = kind.ears(own, MmprojTokens(tokenizer_json, where))
+            audio, heard = EARS[kind.ears](own, tokens)
             kinds |= heard
     parts = {"audio": found} if kind.hears else {"vision": found, "audio": audio}
     config = msgspec.structs.replace(text, **parts)
     check_towers(config, where)
-    return config, MediaFacts(kinds=kinds)
+    chat = None if kind.transcribes is None else kind.transcribes(kinds["audio"], tokens)
+    return config, MediaFacts(kinds=kinds, transcription=chat)
 
 
 def _kind(stated: Fields, where: str) -> MmprojKind:
@@ -343,11 +380,13 @@ def _kind(stated: Fields, where: str) -> MmprojKind:
     name = stated.text("clip.projector_type", stated.text(own, "mlp"))
     found = KINDS.get(name)
     both = sees and hears
-    if both and found is not None and (found.ears is not None or found.hears_unread):
+    heard = stated.text("clip.audio.projector_type", "")
+    if both and found is not None and found.ears and heard == found.ears:
         return found
     if both:
         raise UnsupportedModel(
-            f"{where} holds both a tower that sees and one that hears, which is not served"
+            f"{where} holds both a tower that sees ({name[:80]!r}) and one that hears "
+            f"({heard[:80]!r}), which is not served"
         )
     if found is None or found.hears != hears:
         raise UnsupportedModel(

@@ -1,5 +1,5 @@
-"""mmproj files of models that hear: Qwen2-Audio and Voxtral, which have Whisper's encoder, and
-Granite Speech."""
+"""mmproj files of models that hear: Qwen2-Audio and Voxtral, which have Whisper's encoder,
+Qwen3-ASR, what Qwen3-Omni hears with, and Granite Speech."""
 
 from __future__ import annotations
 
@@ -12,19 +12,27 @@ from penstock.model.audio_spec import (
     AudioSpec,
     AudioTowerSpec,
     BlockConformerSpec,
+    BlockTowerSpec,
     LinearProjector,
+    NarrowProjector,
     QueryProjector,
     StackProjector,
 )
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts
-from penstock.model.sound_facts import LogMel, PairedMel
+from penstock.model.sound_facts import BlockMel, LogMel, PairedMel
 from penstock.prepare.mmproj.file import MAX_LAYERS, Kinds, MmprojFile, MmprojTokens, as_written
 from penstock.prepare.sound_readers import WINDOW_SECONDS
 
 RATE, N_FFT, HOP = 16_000, 400, 160
 """Settings of Whisper's feature extractor, which aren't in the file: Hz, and samples."""
 MAX_FACTOR = 64
+BLOCK, SEEN = 100, 8
+"""Windows of a block, and blocks that see one another, which are in no file: those of all releases
+of Qwen3-ASR and Qwen3-Omni."""
+ASR_LEAST = 8000
+"""Samples to which Qwen3-ASR's extractor fills up a shorter sound."""
+SOUND, SOUND_BEGIN, SOUND_END = "<|audio_pad|>", "<|audio_start|>", "<|audio_end|>"
 
 
 def qwen2_audio(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
@@ -58,13 +66,14 @@ def _tower(found: MmprojFile, *, pooled: bool) -> AudioTowerSpec:
         num_heads=heads(keys, "attention.head_count", hidden),
         mel_bins=bounded(keys, "num_mel_bins", MAX_BINS),
         positions=positions,
-        norm=NormSpec(
-            kind="layer",
-            eps=as_written(keys.number("attention.layer_norm_epsilon", 1e-5)),
-            bias=True,
-        ),
+        norm=_norm(found),
         pooled=pooled,
     )
+
+
+def _norm(found: MmprojFile) -> NormSpec:
+    eps = as_written(found.keys.number("attention.layer_norm_epsilon", 1e-5))
+    return NormSpec(kind="layer", eps=eps, bias=True)
 
 
 def _kinds(
@@ -87,6 +96,64 @@ def _kinds(
         cut=spec.cut,
     )
     return {"audio": KindFacts(preparation=mel, placeholder=token, token=token, token_id=token_id)}
+
+
+def qwen3_asr(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
+    """Reads Qwen3-ASR's."""
+    return _in_blocks(found, tokens, short_alone=False, least=ASR_LEAST)
+
+
+def qwen3_omni_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
+    """Reads Qwen3-Omni's, whose extractor doesn't fill up short sounds: a window must lie in
+    one."""
+    return _in_blocks(found, tokens, short_alone=True, least=N_FFT)
+
+
+def _in_blocks(
+    found: MmprojFile, tokens: MmprojTokens, *, short_alone: bool, least: int
+) -> tuple[AudioSpec, Kinds]:
+    """What stands around a sound is written by the makers' chat template; the one that the
+    converter puts into Qwen3-ASR's files writes nothing."""
+    keys, hidden = found.keys, found.hidden_size()
+    channels, *_ = found.shape("a.conv2d.1.weight", 4)
+    if not 1 <= channels <= MAX_WIDTH:
+        raise UnsupportedModel(f"{found.file.path}: sizes up to {MAX_WIDTH} are allowed")
+    if hidden % 2:
+        raise keys.wrong("embedding_length", "an even number")
+    tower = BlockTowerSpec(
+        hidden_size=hidden,
+        intermediate_size=bounded(keys, "feed_forward_length", MAX_WIDTH),
+        num_layers=found.num_layers(),
+        num_heads=heads(keys, "attention.head_count", hidden),
+        mel_bins=bounded(keys, "num_mel_bins", MAX_BINS),
+        channels=channels,
+        block=BLOCK,
+        short_alone=short_alone,
+        seen=SEEN,
+        norm=_norm(found),
+    )
+    mel = BlockMel(
+        sampling_rate=RATE,
+        bins=tower.mel_bins,
+        n_fft=N_FFT,
+        hop=HOP,
+        block=BLOCK,
+        least=least,
+        seconds=WINDOW_SECONDS,
+    )
+    token, token_id = tokens.id_of(SOUND)
+    around = ("", "")
+    if SOUND_BEGIN not in tokens.template:
+        around = tokens.id_of(SOUND_BEGIN)[0], tokens.id_of(SOUND_END)[0]
+    facts = KindFacts(
+        preparation=mel,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        before=around[0],
+        behind=around[1],
+    )
+    return AudioSpec(tower=tower, projector=NarrowProjector()), {"audio": facts}
 
 
 def granite_speech(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
