@@ -250,11 +250,13 @@ async def token_ids_of(prompt: Prompt, request: CompletionRequest, engine: Engin
         return prompt
     tokenizer, limit = engine.text.tokenizer, engine.welcome.limits.max_model_len
     cut = request.truncate_prompt_tokens is not None
+    begins = request.truncation_side == "right"
     return await encode(
         lambda most: tokenizer.encode(
             prompt,
             most=None if cut else most,
-            last=limit if cut else None,
+            first=limit if cut and begins else None,
+            last=limit if cut and not begins else None,
             parse_special=request.parse_special is not False,
             add_special=request.add_special_tokens is not False,
         ),

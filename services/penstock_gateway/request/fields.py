@@ -13,7 +13,7 @@ can make it another tenant.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 from starlette.types import Scope
@@ -269,6 +269,8 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     """Exponent of the length in the score of a beam; for beam search only."""
     truncate_prompt_tokens: Whole = None
     """Keeps the prompt's last tokens only; -1: as many as the context has room for."""
+    truncation_side: Literal["left", "right"] | None = None
+    """Where truncate_prompt_tokens cuts; right: it keeps the first tokens."""
     return_tokens_as_token_ids: Flag = None
     """In logprobs a token is written as token_id:5."""
     return_token_ids: Flag = None
@@ -316,7 +318,6 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     # --- only at their neutral value
     logits_processors: Any = None
     logprob_token_ids: list[int] | None = None
-    truncation_side: Text = None
     watermarking: Flag = None
     thinking_token_budget: Whole = None
 
@@ -359,7 +360,6 @@ class UnsupportedField(NamedTuple):
 COMMON = (
     UnsupportedField("logits_processors", ([],)),
     UnsupportedField("logprob_token_ids"),
-    UnsupportedField("truncation_side"),
     UnsupportedField("watermarking", (False,)),
     UnsupportedField("thinking_token_budget", (-1,)),
     UnsupportedField("stream_interval", (1,)),

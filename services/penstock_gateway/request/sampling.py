@@ -232,7 +232,8 @@ def sampling_params(
 def truncated(
     prompt_token_ids: list[int], request: GenerateFields, wanted: int | None, limit: int
 ) -> list[int]:
-    """The prompt's end, as long as truncate_prompt_tokens says; all of it where it is silent.
+    """The prompt's end, or its beginning where truncation_side is right, as long as
+    truncate_prompt_tokens says; all of it where it is silent.
 
     wanted: max_tokens, for which -1 leaves room.  limit: the context, in tokens.
     """
@@ -246,6 +247,8 @@ def truncated(
         )
     if keep == -1:
         keep = max(1, limit - max(1, wanted or 0))
+    if request.truncation_side == "right":
+        return prompt_token_ids[:keep]
     return prompt_token_ids[-keep:]
 
 

@@ -51,6 +51,7 @@ WITHOUT_EFFECT = {
     "keep_alive": "5m",
 }
 NEUTRAL = {
+    "truncation_side": "left",
     "presence_penalty": 0,
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
@@ -71,7 +72,6 @@ NEUTRAL = {
 }
 UNSUPPORTED = {
     "logits_processors": ["x"],
-    "truncation_side": "left",
     "logprob_token_ids": [1],
     "thinking_token_budget": 5,
     "vllm_xargs": {"a": 1},

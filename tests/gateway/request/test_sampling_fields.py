@@ -84,6 +84,37 @@ async def test_a_truncated_prompt_keeps_its_end(
     assert reply["usage"]["prompt_tokens"] == len(left)
 
 
+@pytest.mark.parametrize("prompt", [list(b"abcdef"), "abcdef", "abcdef" + "x" * 30_000])
+@pytest.mark.parametrize(("side", "left"), [("right", b"abcd"), ("left", None)])
+async def test_the_side_of_a_prompt_that_is_truncated(
+    http: httpx.AsyncClient,
+    engine: FakeEngineClient,
+    prompt: str | list[int],
+    side: str,
+    left: bytes | None,
+) -> None:
+    body = {"prompt": prompt, "truncate_prompt_tokens": 4, "truncation_side": side}
+    assert (await http.post(TEXT, json=body)).status_code == 200
+    whole = prompt.encode() if isinstance(prompt, str) else bytes(prompt)
+    assert bytes(engine.submitted[0][0]) == (left or whole[-4:])
+
+
+async def test_a_chat_that_is_truncated_on_the_right_keeps_its_beginning(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    await http.post(CHAT, json=BODIES[CHAT])
+    cut = {"truncate_prompt_tokens": 4, "truncation_side": "right"}
+    assert (await http.post(CHAT, json=BODIES[CHAT] | cut)).status_code == 200
+    assert engine.submitted[1][0] == engine.submitted[0][0][:4]
+
+
+@pytest.mark.parametrize("url", [CHAT, TEXT])
+async def test_a_prompt_has_two_sides(http: httpx.AsyncClient, url: str) -> None:
+    error = await refusal(http, url, {"truncate_prompt_tokens": 4, "truncation_side": "middle"})
+    assert error["param"] == "truncation_side"
+    assert "left, right" in error["message"]
+
+
 async def test_a_prompt_is_truncated_to_the_room_that_max_tokens_leaves(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:
