@@ -225,11 +225,20 @@ _SAME = (
     "repetition_penalty",
     "logit_bias",
     "repetition_detection",
+    "stop_token_ids",
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "structured_outputs",
+    "mm_processor_kwargs",
     "top_logprobs",
     "chat_template_kwargs",
     "parallel_tool_calls",
 )
-_REWORDED = (("response_format or structured_outputs", "text.format"),)
+_REWORDED = (
+    ("response_format or structured_outputs", "text.format or structured_outputs"),
+    ("response_format and structured_outputs", "text.format and structured_outputs"),
+)
 _RENAMED = (
     ("max_completion_tokens", "max_output_tokens"),
     ("max_tokens", "max_output_tokens"),

@@ -20,6 +20,7 @@ from penstock_gateway.request.fields import (
     check_unsupported,
     check_verbosity,
 )
+from penstock_gateway.request.structure import StructuredFields
 from penstock_gateway.responses.input_items import InputItem
 from penstock_gateway.responses.tools import FunctionChoice, Tools
 
@@ -97,6 +98,12 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     repetition_penalty: Number = None
     logit_bias: dict[str, float] | None = None
     repetition_detection: RepetitionDetection | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: Flag = None
+    include_stop_str_in_output: Flag = None
+    skip_special_tokens: Flag = None
+    structured_outputs: StructuredFields | None = None
+    mm_processor_kwargs: Object = None
     chat_template_kwargs: Object = None
     tools: Tools | None = None
     tool_choice: str | FunctionChoice | None = None
@@ -105,6 +112,7 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     penstock_receipt: Text = None
 
     # --- without effect on the output
+    spaces_between_special_tokens: Flag = None
     client_metadata: Any = None
     """Codex's: which session and turn it is, for its makers."""
     max_tool_calls: Whole = None
@@ -123,12 +131,20 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     # --- only at their neutral value
     context_management: Any = None
     prompt: Any = None
+    previous_input_messages: list[Any] | None = None
+    previous_response: Any = None
+    enable_response_messages: Flag = None
+    vllm_xargs: Object = None
 
 
 RULES = (
     UnsupportedField("moderation"),
     UnsupportedField("context_management", ([],)),
     UnsupportedField("prompt"),
+    UnsupportedField("previous_input_messages", ([],)),
+    UnsupportedField("previous_response"),
+    UnsupportedField("enable_response_messages", (False,)),
+    UnsupportedField("vllm_xargs", ({},)),
 )
 
 

@@ -183,6 +183,46 @@ async def test_text_format(http: httpx.AsyncClient, engine: FakeEngineClient, ki
     assert error["param"] == "text.format"
 
 
+async def test_the_fields_of_vllm_reach_the_engine(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    fields = {
+        "stop_token_ids": [5],
+        "include_stop_str_in_output": True,
+        "skip_special_tokens": False,
+        "structured_outputs": {"choice": ["yes", "no"]},
+    }
+    ends = {"ignore_eos": True}
+    neutral = {
+        "spaces_between_special_tokens": False,
+        "previous_input_messages": [],
+        "enable_response_messages": False,
+        "vllm_xargs": {},
+    }
+    response = await http.post(URL, json={"input": "Hi", "mm_processor_kwargs": {}, **fields})
+    assert response.status_code == 200, response.text
+    for more in (ends, neutral, {}):
+        response = await http.post(URL, json={"input": "Hi", **more})
+        assert response.status_code == 200, response.text
+    given, endless, accepted, plain = (params for _, params, _ in engine.submitted)
+    assert (endless.ignore_eos, plain.ignore_eos) == (True, False)
+    assert given.structured_outputs is not None
+    assert given.structured_outputs.choice == ["yes", "no"]
+    for name in fields.keys() - {"structured_outputs"}:
+        assert getattr(given, name) == fields[name]
+        assert getattr(plain, name) != fields[name]
+    assert accepted == plain
+
+
+async def test_structured_outputs_beside_a_text_format_are_refused(
+    http: httpx.AsyncClient,
+) -> None:
+    wanted = {"structured_outputs": {"choice": ["yes"]}}
+    error = await refusal(http, text={"format": {"type": "json_object"}}, **wanted)
+    assert error["param"] == "structured_outputs"
+    assert error["message"].startswith("text.format and structured_outputs both")
+
+
 async def test_logprobs(http: httpx.AsyncClient) -> None:
     body = {"input": "Hi", "include": ["message.output_text.logprobs"], "top_logprobs": 2}
     reply = (await http.post(URL, json=body)).json()
@@ -230,6 +270,10 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
         ),
         ({"text": {"verbosity": "loud"}}, "text.verbosity", "low, medium, high"),
         ({"max_tokens": 5}, "max_tokens", "did you mean"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs", "choice"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids", "-1"),
+        ({"enable_response_messages": True}, "enable_response_messages", "not supported"),
+        ({"previous_response": {"id": "x"}}, "previous_response", "not supported"),
     ],
 )
 async def test_refusals(
