@@ -16,9 +16,11 @@ from penstock_gateway.control import collective_rpc, sleep, weights
 from penstock_gateway.conversations import endpoint as conversations
 from penstock_gateway.files import endpoint as files
 from penstock_gateway.fim import endpoint as fim
-from penstock_gateway.fim import infill
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.live import endpoint as live
+from penstock_gateway.llamacpp import completion as llama_completion
+from penstock_gateway.llamacpp import infill
+from penstock_gateway.llamacpp import props as llama_props
 from penstock_gateway.message_batches import endpoint as message_batches
 from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.ollama import embed as ollama_embed
@@ -40,6 +42,8 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     completions.routes,
     fim.routes,
     infill.routes,
+    llama_completion.routes,
+    llama_props.routes,
     responses.routes,
     response_inputs.routes,
     compact.routes,

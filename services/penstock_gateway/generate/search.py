@@ -56,6 +56,8 @@ NOT_IN_BEAMS = (
     "guided_regex",
     "guided_choice",
     "guided_grammar",
+    "grammar",
+    "json_schema",
 )
 _NEUTRAL: tuple[object, ...] = (None, [], {}, 0)
 

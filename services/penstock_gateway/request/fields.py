@@ -281,6 +281,9 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     guided_regex: Text = None
     guided_choice: list[str] | None = None
     guided_grammar: Text = None
+    grammar: Text = None
+    """llama.cpp's, with json_schema."""
+    json_schema: Object = None
 
     prediction: Prediction | None = None
     penstock_receipt: Text = None

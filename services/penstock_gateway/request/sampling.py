@@ -35,8 +35,10 @@ GUIDED = {
     "guided_choice": "choice",
     "guided_grammar": "grammar",
     "structural_tag": "structural_tag",
+    "grammar": "grammar",
+    "json_schema": "json",
 }
-"""vLLM's older fields, and what they are called in structured_outputs."""
+"""vLLM's older fields and llama.cpp's, and what they are called in structured_outputs."""
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
@@ -96,7 +98,8 @@ def _structures(request: GenerateFields) -> Iterator[tuple[str, dict[str, Any]]]
         yield PARAM, _from_fields(request.structured_outputs)
     for field, name in GUIDED.items():
         value = getattr(request, field)
-        if value is not None and value != []:
+        # llama.cpp's clients send an empty grammar for none.
+        if value is not None and value != [] and (field, value) != ("grammar", ""):
             yield field, {name: value}
 
 

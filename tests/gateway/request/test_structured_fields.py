@@ -45,6 +45,8 @@ ACCEPTED: list[tuple[dict[str, Any], tuple[str, Any]]] = [
     ({"guided_regex": "a+"}, ("regex", "a+")),
     ({"guided_choice": ["a", "b"]}, ("choice", ["a", "b"])),
     ({"guided_grammar": 'root ::= "a"'}, ("gbnf", 'root ::= "a"')),
+    ({"grammar": 'root ::= "a"'}, ("gbnf", 'root ::= "a"')),
+    ({"json_schema": SCHEMA, "grammar": ""}, ("json_schema", SCHEMA)),
     # As guidance says it to older and newer versions of vLLM at once.
     (
         {"guided_grammar": 'start: "a"', "structured_outputs": {"grammar": 'start: "a"'}},

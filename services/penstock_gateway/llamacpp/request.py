@@ -1,0 +1,161 @@
+"""What bodies of /completion and /infill share, in llama.cpp's words, and the same in the words of
+the other endpoints."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock.request.sampling_params import SamplingParams
+from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.request.fields import (
+    Flag,
+    GenerateFields,
+    Number,
+    RequestFields,
+    UnsupportedField,
+    Whole,
+)
+from penstock_gateway.request.sampling import room_for_output, sampling_params
+
+RANDOM_SEED = -1
+"""The seed that stands for none."""
+
+
+class LlamaFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """n_predict: tokens of an answer; below 0, or absent: as many as there is room for; 0: the
+    prompt is only computed, so that the next one is answered sooner.  n_cmpl: answers; more than
+    one make the reply a list.  n_indent: an answer ends before a line that has fewer spaces or tabs
+    in front.  seed: -1 is none.  return_tokens: the reply has the answer's token ids, as the pieces
+    of a stream always do.  response_fields: what alone the reply has; `a/b` is the field b of a."""
+
+    # --- these work
+    n_predict: Whole = None
+    n_cmpl: Whole = None
+    n_indent: Whole = None
+    temperature: Number = None
+    top_k: Whole = None
+    top_p: Number = None
+    min_p: Number = None
+    seed: Whole = None
+    stop: str | list[str] | None = None
+    repeat_penalty: Number = None
+    presence_penalty: Number = None
+    frequency_penalty: Number = None
+    ignore_eos: Flag = None
+    return_tokens: Flag = None
+    response_fields: list[str] | None = None
+
+    # --- without effect: an answer depends neither on time nor on what was kept
+    t_max_prompt_ms: Number = None
+    t_max_predict_ms: Number = None
+    samplers: list[str] | str | None = None
+    cache_prompt: Flag = None
+    id_slot: Whole = None
+    n_keep: Whole = None
+    n_discard: Whole = None
+    repeat_last_n: Whole = None
+    min_keep: Whole = None
+    timings_per_token: Flag = None
+    return_progress: Flag = None
+
+    # --- only at their neutral value
+    typical_p: Number = None
+    top_n_sigma: Number = None
+    dynatemp_range: Number = None
+    dynatemp_exponent: Number = None
+    xtc_probability: Number = None
+    xtc_threshold: Number = None
+    dry_multiplier: Number = None
+    dry_base: Number = None
+    dry_allowed_length: Whole = None
+    dry_penalty_last_n: Whole = None
+    dry_sequence_breakers: list[str] | None = None
+    mirostat: Whole = None
+    mirostat_tau: Number = None
+    mirostat_eta: Number = None
+    lora: list[Any] | None = None
+
+
+NEUTRAL = (
+    UnsupportedField("typical_p", (1.0,)),
+    UnsupportedField("top_n_sigma", (-1.0, 0.0)),
+    UnsupportedField("dynatemp_range", (0.0,)),
+    UnsupportedField("xtc_probability", (0.0,)),
+    UnsupportedField("dry_multiplier", (0.0,)),
+    UnsupportedField("mirostat", (0,)),
+    UnsupportedField("lora", ([],)),
+)
+"""What samplers that aren't there are set to where they do nothing; their further fields then have
+no effect."""
+
+Asked = TypeVar("Asked", bound=GenerateFields)
+
+
+def given(request: LlamaFields) -> dict[str, Any]:
+    """What all bodies share, by the names that other endpoints have for it."""
+    return {
+        "n": request.n_cmpl,
+        "temperature": None if request.temperature is None else max(0.0, request.temperature),
+        "top_k": None if request.top_k is None else max(0, request.top_k),
+        "top_p": request.top_p,
+        "min_p": request.min_p,
+        "seed": None if request.seed == RANDOM_SEED else request.seed,
+        "stop": request.stop,
+        "repetition_penalty": request.repeat_penalty,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
+        "ignore_eos": request.ignore_eos,
+    }
+
+
+def parameters(
+    request: LlamaFields,
+    asked: GenerateFields,
+    engine: EngineInfo,
+    prompt_tokens: int,
+    *,
+    source: str,
+    logprobs: int | None = None,
+) -> SamplingParams:
+    """Sampling parameters of a prompt. asked: the request in other endpoints' words.  source: the
+    field of the prompt.  logprobs: as in SamplingParams.  Raises InvalidRequest, in llama.cpp's
+    words."""
+    welcome, wanted = engine.welcome, request.n_predict
+    try:
+        most = room_for_output(
+            prompt_tokens,
+            None if wanted is None or wanted < 0 else max(1, wanted),
+            welcome.generation.max_new_tokens,
+            welcome.limits,
+            field="n_predict",
+            source=source,
+            sequences=asked.n or 1,
+            many="n_cmpl",
+            oversized="reduce",
+        )
+        params = sampling_params(asked, welcome, max_tokens=most, logprobs=logprobs)
+        return msgspec.structs.replace(params, min_indentation=max(0, request.n_indent or 0))
+    except InvalidRequest as error:
+        raise in_own_words(error) from None
+
+
+_RENAMED = {
+    "repetition_penalty": "repeat_penalty",
+    "n": "n_cmpl",
+    "max_tokens": "n_predict",
+    "min_indentation": "n_indent",
+    "logprobs": "n_probs",
+}
+
+
+def in_own_words(error: InvalidRequest) -> InvalidRequest:
+    """The error, in llama.cpp's names."""
+    own = _RENAMED.get(error.param or "")
+    if own is None or error.param is None:
+        return error
+    message = re.sub(rf"\b{error.param}\b", own, error.message, count=1)
+    return type(error)(message, param=own, code=error.code)
