@@ -288,8 +288,8 @@ class LlamaFormat(WrittenAtOnce):
         return LikelyToken(token, token_text(raw), list(raw), max(logprob, LOWEST))
 
     def _shown(self, reply: LlamaAnswer) -> Any:
-        """The fields that the client wants to see; the reply itself if it didn't say which."""
-        if self.wishes.fields is None:
+        """The fields that the client wants to see; the reply itself if it named none."""
+        if not self.wishes.fields:
             return reply
         known, shown = msgspec.to_builtins(reply), {}
         for name in self.wishes.fields:

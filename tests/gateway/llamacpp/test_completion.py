@@ -24,7 +24,7 @@ async def _asked(http: httpx.AsyncClient, **fields: Any) -> Any:
 
 
 async def test_a_prompt_is_continued(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
-    shown = await _asked(http, prompt="a", n_predict=8)
+    shown = await _asked(http, prompt="a", n_predict=8, response_fields=[])
     prompt, params, _ = engine.submitted[0]
     assert (prompt, params.max_tokens) == ([*b"a"], 8)
     assert (shown["content"], shown["stop"], shown["prompt"]) == (f"{HELLO}0", True, "a")
