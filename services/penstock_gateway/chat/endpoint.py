@@ -253,8 +253,10 @@ def _last_words(request: ChatRequest) -> str:
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """The one route."""
-    return [OPERATION.route(ChatCompletions(service))]
+    """The route, also without /v1, as llama-server's clients have it."""
+    endpoint = ChatCompletions(service)
+    short = replace(OPERATION, path=OPERATION.path.removeprefix("/v1"))
+    return [OPERATION.route(endpoint), short.route(endpoint)]
 
 
 def tools_of(

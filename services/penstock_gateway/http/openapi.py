@@ -195,6 +195,11 @@ def _request_id() -> dict[str, Any]:
 _DOCUMENTS = ["A young cat naps.", "The market fell."]
 _SCORE = {"text_1": "A kitten sleeps.", "text_2": _DOCUMENTS}
 _RERANK = {"query": "cats", "documents": _DOCUMENTS, "top_n": 1}
+_CHAT = {
+    "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    "max_tokens": 32,
+}
+_LLAMA = {"prompt": "The capital of France is", "n_predict": 8}
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/batches": {"input_file_id": "file-ID", "endpoint": "/v1/completions"},
@@ -213,10 +218,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/unload_lora_adapter": {"lora_name": "sql"},
     "/collective_rpc": {"method": "memory"},
     "/update_weights_from_disk": {"model_path": "checkpoint"},
-    "/v1/chat/completions": {
-        "messages": [{"role": "user", "content": "What is the capital of France?"}],
-        "max_tokens": 32,
-    },
+    "/v1/chat/completions": _CHAT,
+    "/chat/completions": _CHAT,
     "/v1/completions": {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0},
     "/v1/fim/completions": {"prompt": "The capital of France is", "max_tokens": 8},
     "/infill": {"input_prefix": "The capital of France is", "n_predict": 8},
@@ -249,6 +252,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "/api/pull": {},
     "/tokenize": {"prompt": "The capital of France is"},
     "/detokenize": {"tokens": [1, 2, 3]},
+    "/completion": _LLAMA,
+    "/completions": _LLAMA,
     "/apply-template": {"messages": [{"role": "user", "content": "Name a river in Europe."}]},
     "/v1/embeddings": {"input": ["A kitten sleeps.", "A young cat naps."]},
     "/pooling": {"input": "A kitten sleeps."},

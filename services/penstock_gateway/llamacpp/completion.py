@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -18,7 +19,13 @@ from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
-from penstock_gateway.llamacpp.reply import Answer, LlamaAnswer, LlamaFormat, Prompted, Wishes
+from penstock_gateway.llamacpp.reply import (
+    LlamaAnswer,
+    LlamaChoice,
+    LlamaFormat,
+    PromptFacts,
+    Shown,
+)
 from penstock_gateway.llamacpp.request import (
     NEUTRAL,
     LlamaFields,
@@ -127,14 +134,14 @@ class LlamaCompletion(GenerateEndpoint[LlamaCompletionRequest]):
         tokenizer = engine.text.tokenizer
         answers = []
         for prompt, each, wanted in zip(prompts, ids, params, strict=True):
-            prompted = Prompted(
+            prompted = PromptFacts(
                 tokens=len(each),
                 settings=_settings(request, wanted),
                 prompt=await _text_of(prompt, each, tokenizer),
             )
             shown = request.n_predict != 0
-            answers += [Answer(prompted=prompted, shown=shown) for _ in range(wanted.n)]
-        wishes = Wishes(
+            answers += [LlamaChoice(prompted=prompted, shown=shown) for _ in range(wanted.n)]
+        wishes = Shown(
             fields=request.response_fields,
             tokens=bool(request.return_tokens),
             probabilities=logprobs is not None,
@@ -302,5 +309,8 @@ def _blamed(error: InvalidRequest, field: str | None) -> InvalidRequest:
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """The one route."""
-    return [OPERATION.route(LlamaCompletion(service))]
+    """The route, by both of its names."""
+    endpoint = LlamaCompletion(service)
+    return [
+        replace(OPERATION, path=path).route(endpoint) for path in (OPERATION.path, "/completions")
+    ]

@@ -11,7 +11,13 @@ from penstock_gateway.fim.prompt import OtherFile, fim_prompt, with_files
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
-from penstock_gateway.llamacpp.reply import Answer, LlamaAnswer, LlamaFormat, Prompted, Wishes
+from penstock_gateway.llamacpp.reply import (
+    LlamaAnswer,
+    LlamaChoice,
+    LlamaFormat,
+    PromptFacts,
+    Shown,
+)
 from penstock_gateway.llamacpp.request import (
     NEUTRAL,
     LlamaFields,
@@ -81,9 +87,9 @@ class Infill(GenerateEndpoint[InfillRequest]):
                 param="input_prefix",
             )
         params = parameters(request, asked, engine, len(ids), source="input_prefix")
-        prompted = Prompted(tokens=len(ids))
-        answers = [Answer(prompted=prompted, shown=not only_computes) for _ in range(params.n)]
-        wishes = Wishes(
+        prompted = PromptFacts(tokens=len(ids))
+        answers = [LlamaChoice(prompted=prompted, shown=not only_computes) for _ in range(params.n)]
+        wishes = Shown(
             fields=request.response_fields,
             tokens=bool(request.return_tokens),
             truncated=kept < len(files),

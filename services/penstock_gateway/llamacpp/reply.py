@@ -66,7 +66,7 @@ class TokenProbabilities(LikelyToken):
 Probabilities = list[TokenProbabilities] | UnsetType
 
 
-class AnswerPiece(msgspec.Struct, kw_only=True):
+class LlamaPiece(msgspec.Struct, kw_only=True):
     """A piece of an answer, in a stream. tokens: its ids; they may be ahead of the text.
     tokens_predicted, tokens_evaluated: of the answer so far, and of the prompt.
     completion_probabilities: with n_probs."""
@@ -81,7 +81,7 @@ class AnswerPiece(msgspec.Struct, kw_only=True):
     completion_probabilities: Probabilities = UNSET
 
 
-class LlamaAnswer(AnswerPiece, kw_only=True):
+class LlamaAnswer(LlamaPiece, kw_only=True):
     """An answer, or the end of one in a stream. tokens: with return_tokens.  stop_type: `eos`,
     `word` or `limit`.  stopping_word: the stop string.  truncated: whether some of input_extra was
     left out.  tokens_cached: of the prompt, found in the KV cache.  generation_settings, prompt:
@@ -102,7 +102,7 @@ class LlamaAnswer(AnswerPiece, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompted:
+class PromptFacts:
     """What an answer repeats of its request. tokens: of its prompt.  settings, prompt: as
     LlamaAnswer has them."""
 
@@ -112,11 +112,11 @@ class Prompted:
 
 
 @dataclass(slots=True, kw_only=True)
-class Answer:
+class LlamaChoice:
     """One answer as far as it has come. shown: else nobody asked for it, and its only token is
     none."""
 
-    prompted: Prompted
+    prompted: PromptFacts
     shown: bool
     tokens: int = 0
     has_new_line: bool = False
@@ -140,7 +140,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class Shown:
     """What replies show. fields: response_fields.  tokens: return_tokens.  probabilities: whether
     n_probs is there.  truncated: as LlamaAnswer has it.  is_list: whether the reply is a list even
     of one answer."""
@@ -158,8 +158,8 @@ class LlamaFormat(WrittenAtOnce):
 
     head: ReplyHead
     tokenizer: Tokenizer
-    answers: list[Answer]
-    wishes: Wishes
+    answers: list[LlamaChoice]
+    wishes: Shown
     shows_aborts = True
     _begun: int = field(default_factory=time.perf_counter_ns)
     _first: int | None = None
@@ -180,7 +180,7 @@ class LlamaFormat(WrittenAtOnce):
             answer.finish(delta.finish_reason, delta.stop_reason)
         if not answer.shown or not (text or delta.token_ids):
             return
-        piece = AnswerPiece(
+        piece = LlamaPiece(
             index=choice,
             content=text,
             tokens=delta.token_ids,

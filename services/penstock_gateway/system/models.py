@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -101,7 +102,7 @@ ONE = Operation(
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """The two routes of models; 503 while there is no engine core, unless one is started on
+    """The routes of models; 503 while there is no engine core, unless one is started on
     demand."""
 
     async def models(request: Request) -> Response:
@@ -127,7 +128,8 @@ def routes(service: Service) -> list[OperationRoute]:
         adapter = None if asked.adapter is None else backend.client.adapters.find(name)
         return _card(service, asked.engine.welcome, backend, name, adapter)
 
-    return [LIST.route(models), ONE.route(model)]
+    short = replace(LIST, path=LIST.path.removeprefix("/v1"))  # As llama-server has it.
+    return [LIST.route(models), short.route(models), ONE.route(model)]
 
 
 def _is_away(service: Service, backend: ModelBackend) -> bool:

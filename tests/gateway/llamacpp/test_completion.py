@@ -207,3 +207,19 @@ async def test_props_tell_what_is_served(http: httpx.AsyncClient, engine: FakeEn
     assert shown["chat_template"] == engine.text.template.source
     assert (await http.get("/props", params={"model": "nobody"})).status_code == 404
     assert msgspec.json.decode(reply.content)["build_info"].startswith("penstock ")
+
+
+async def test_paths_that_llama_server_has_besides(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    sent = {"prompt": "a", "n_predict": 4, "response_fields": ["content", "prompt"]}
+    replies = [(await http.post(path, json=sent)).json() for path in (COMPLETION, "/completions")]
+    assert replies[0] == replies[1]
+    chat = {"messages": [{"role": "user", "content": "a"}]}
+    replies = [
+        (await http.post(path, json=chat)).json()["choices"]
+        for path in ("/v1/chat/completions", "/chat/completions")
+    ]
+    assert replies[0] == replies[1]
+    lists = [(await http.get(path)).json() for path in ("/v1/models", "/models")]
+    assert lists[0] == lists[1]
