@@ -26,7 +26,7 @@ from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.ollama import embed as ollama_embed
 from penstock_gateway.ollama import endpoint as ollama
 from penstock_gateway.ollama import models as ollama_models
-from penstock_gateway.pooling import classify, cohere, embeddings, pooling, score, sparse
+from penstock_gateway.pooling import classify, cohere, embeddings, pooling, score, sparse, tei
 from penstock_gateway.realtime import endpoint as realtime
 from penstock_gateway.receipts import endpoint as receipts
 from penstock_gateway.responses import compact
@@ -62,6 +62,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     score.routes,
     classify.routes,
     sparse.routes,
+    tei.routes,
     files.routes,
     batches.routes,
     message_batches.routes,

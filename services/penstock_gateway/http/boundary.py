@@ -65,6 +65,11 @@ class Boundary:
         self._shapes_below = tuple(
             (f"{each.path}/", each.errors_as) for each in others if not each.parameters
         )
+        self._with_slash = frozenset(
+            each.path if each.path.endswith("/") else f"{each.path}/"
+            for each in operations
+            if each.path.endswith("/") or each.media_type == "text/html"
+        )
         self._shapes_by_header = {
             each.errors_as.asked_by: each.errors_as for each in others if each.errors_as.asked_by
         }
@@ -73,6 +78,7 @@ class Boundary:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        self._drop_slash(scope)
         request_id = request_id_of(scope)
         scope[REQUEST_ID] = request_id
         if scope["type"] == "websocket":
@@ -125,6 +131,13 @@ class Boundary:
                 await send_error(send_with_id, answer, shape.encode(answer, request_id))
             elif not finished:
                 raise  # The server cuts the connection: the client must see that it is not whole.
+
+    def _drop_slash(self, scope: Scope) -> None:
+        """Takes a path with a slash at its end for the one without, as other servers redirect it,
+        before anything looks at it; but for pages, which name their files from where they are."""
+        path = scope["path"]
+        if path.endswith("/") and not path.endswith("//") and path not in self._with_slash:
+            scope["path"] = path[:-1]
 
     def _shape(self, scope: Scope) -> ErrorShape:
         """How errors look for this client at this path: also below a path, where nothing is."""

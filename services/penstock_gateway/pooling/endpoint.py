@@ -93,6 +93,12 @@ class Call:
         self.splices = Splices()
         """What of its reply is written in pieces."""
 
+    def may_cut(self) -> None:
+        """Lets texts that are too long lose their end, of a model whose prompt can be cut, unless
+        the request says itself how long they may be."""
+        if self.limit is None and pooling_model(self.engine.welcome).template is None:
+            self.limit = self.engine.welcome.limits.max_model_len
+
     async def read_message(
         self, given: str | MediaSource, *, add_special: bool = True
     ) -> list[PoolInput]:

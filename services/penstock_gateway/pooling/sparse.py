@@ -14,7 +14,8 @@ from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint
-from penstock_gateway.pooling.fields import Flag, PoolFields, texts_of
+from penstock_gateway.pooling.fields import texts_of
+from penstock_gateway.pooling.tei import TextsRequest, read_options
 from penstock_gateway.service import Service
 
 WEIGHTS = 512
@@ -64,12 +65,8 @@ async def weight_list(
     return found
 
 
-class SparseRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """inputs: a text, or a list of texts.  truncate: texts that are too long are cut; else they
-    are refused."""
-
-    inputs: str | list[str]
-    truncate: Flag = None
+class SparseRequest(TextsRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields as in /embed."""
 
 
 class EmbedSparse(PoolEndpoint[SparseRequest]):
@@ -78,8 +75,7 @@ class EmbedSparse(PoolEndpoint[SparseRequest]):
 
     async def answer(self, request: SparseRequest, call: Call) -> object:
         check_task("embed_sparse", call.engine.welcome)
-        if request.truncate:
-            call.limit = call.engine.welcome.limits.max_model_len
+        read_options(call, request)
         inputs = await call.read([*texts_of("inputs", request.inputs)])
         results = await call.pool(inputs, Pooling("embed_sparse"))
         whole = JsonList()
@@ -100,7 +96,7 @@ async def named_weights(results: Sequence[PoolResult], call: Call, shown: type) 
 
 OPERATION = posting(
     "/embed_sparse",
-    "Embed texts sparsely",
+    "Embed texts sparsely (TEI)",
     SparseRequest,
     list[list[TokenWeight]],
     tag="pooling",

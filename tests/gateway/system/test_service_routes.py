@@ -211,7 +211,8 @@ async def test_refused_by_the_engine(
     [
         ("GET", "/nothing", 404, "not_found"),
         ("GET", "/v1/nothing", 404, "not_found"),
-        ("POST", "/v1/chat/completions/", 404, "not_found"),
+        ("POST", "/v1/chat/completions//", 404, "not_found"),
+        ("GET", "/docs/", 404, "not_found"),
         ("POST", "/docs", 405, "method_not_allowed"),
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
@@ -229,12 +230,24 @@ async def test_routing_errors(
         assert response.headers["allow"]
 
 
+async def test_a_slash_at_the_end_of_a_path_changes_nothing(http: httpx.AsyncClient) -> None:
+    for path in ("/v1/models", f"/v1/models/{MODEL}", "/version", "/api/tags"):
+        plain, other = await http.get(path), await http.get(f"{path}/")
+        assert (other.status_code, other.content) == (200, plain.content)
+    answered = await http.post("/v1/chat/completions/", json=QUESTION)
+    assert answered.json()["choices"][0]["finish_reason"]
+    wrong = await http.post("/api/chat/", json={"messages": 1})
+    assert wrong.status_code == 400
+    assert isinstance(wrong.json()["error"], str)  # Ollama's form.
+    assert (await http.get("/")).headers["content-type"].startswith("text/html")
+
+
 @pytest.mark.parametrize(
     ("path", "meant"),
     [
         ("/chat/completions", "/v1/chat/completions"),
         ("//v1/chat/completions", "/v1/chat/completions"),
-        ("/v1/chat/completions/", "/v1/chat/completions"),
+        ("/v1/chat/completions//", "/v1/chat/completions"),
         ("/v1/v1/models", "/v1/models"),
         ("/openai/v1/embeddings", "/v1/embeddings"),
         ("/v1/health", "/health"),

@@ -1,0 +1,346 @@
+"""POST /embed, /embed_all, /predict, /similarity and GET /info, as Text Embeddings Inference has
+them. Its /rerank is in `score`, its /embed_sparse in `sparse`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.client.pool_request import check_task, pooling_model
+from penstock.client.pooling_inputs import cosine
+from penstock.errors import InvalidRequest
+from penstock.model.pooling_config import PoolingConfig
+from penstock.protocol.common import Pooling
+from penstock.protocol.to_frontend import Welcome
+from penstock.version import __version__
+from penstock_gateway.generate.chunked_reply import paced
+from penstock_gateway.http.errors import clip
+from penstock_gateway.http.operations import Operation, OperationRoute, posting
+from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN, checked_dimensions, vector_list
+from penstock_gateway.pooling.endpoint import Call, PoolEndpoint
+from penstock_gateway.pooling.fields import (
+    MAX_INPUTS,
+    Flag,
+    PoolFields,
+    Text,
+    Whole,
+    check_count,
+    check_numbers,
+    texts_of,
+)
+from penstock_gateway.service import Service
+
+Direction = Literal["left", "right", "Left", "Right"]
+
+
+class TextFields(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """truncate: texts that are too long lose their end; absent, or false: they are refused.
+    truncation_direction: right, the end, is all that is served.  prompt_name: is refused: a prompt
+    that the model's files name is part of the text."""
+
+    truncate: Flag = None
+    truncation_direction: Direction | None = None
+    prompt_name: Text = None
+
+
+class TextsRequest(TextFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """inputs: a text, or a list of texts."""
+
+    inputs: str | list[str]
+
+
+class TEIEmbedRequest(TextsRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """dimensions: numbers kept of each vector.  normalize: to length 1, after that; absent: it
+    is."""
+
+    dimensions: Whole = None
+    normalize: Flag = None
+
+
+class PredictRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """inputs: a text; a list of two texts, which are a pair; or a list of lists, each of a text or
+    a pair.  raw_scores: true gives the head's own numbers.  truncate, truncation_direction: as in
+    /embed."""
+
+    inputs: str | list[str | list[str]]
+    raw_scores: Flag = None
+    truncate: Flag = None
+    truncation_direction: Direction | None = None
+
+
+class SimilarityInputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A text, and those that it is compared with."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields as in /embed."""
+
+    truncate: Flag = None
+    truncation_direction: Direction | None = None
+    prompt_name: Text = None
+
+
+class SimilarityRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """inputs: what is compared.  parameters: how texts are read."""
+
+    inputs: SimilarityInputs
+    parameters: SimilarityParameters | None = None
+
+
+def read_options(
+    call: Call,
+    fields: TextFields | PredictRequest | SimilarityParameters | None,
+) -> None:
+    """Lets the call cut texts where that is asked for. Raises InvalidRequest for a side that texts
+    aren't cut at, and for a prompt's name."""
+    name = getattr(fields, "prompt_name", None)
+    if name is not None:
+        raise InvalidRequest(
+            f"prompt_name is {clip(name)}; prompts of the model's files aren't added here: write "
+            "the prompt in front of each text",
+            param="prompt_name",
+            code="unsupported_value",
+        )
+    if fields is None:
+        return
+    direction = fields.truncation_direction
+    if fields.truncate and direction is not None and direction.lower() == "left":
+        raise InvalidRequest(
+            f"truncation_direction is {direction}; allowed: right, which cuts a text's end",
+            param="truncation_direction",
+            code="unsupported_value",
+        )
+    if fields.truncate:
+        call.may_cut()
+
+
+class TEIEmbed(PoolEndpoint[TEIEmbedRequest]):
+    request_type = TEIEmbedRequest
+    id_prefix = "embd"
+
+    async def answer(self, request: TEIEmbedRequest, call: Call) -> Any:
+        check_task("embed", call.engine.welcome)
+        read_options(call, request)
+        inputs = await call.read([*texts_of("inputs", request.inputs)])
+        normalize = True if request.normalize is None else request.normalize
+        asked = Pooling("embed", dimensions=checked_dimensions(request, call), normalize=normalize)
+        results = await call.pool(inputs, asked)
+        return await vector_list(results, call.splices, lambda index, vector: vector)
+
+
+class EmbedAll(PoolEndpoint[TextsRequest]):
+    request_type = TextsRequest
+    id_prefix = "embd"
+
+    async def answer(self, request: TextsRequest, call: Call) -> Any:
+        check_task("token_embed", call.engine.welcome)
+        read_options(call, request)
+        inputs = await call.read([*texts_of("inputs", request.inputs)])
+        size = pooling_model(call.engine.welcome).row_size("token_embed")
+        check_numbers(sum(len(each.prompt_token_ids) for each in inputs), size)
+        results = await call.pool(inputs, Pooling("token_embed", normalize=False))
+        return await vector_list(results, call.splices, lambda index, rows: rows)
+
+
+class ScoredLabel(msgspec.Struct, frozen=True):
+    """score: the label's probability, or with raw_scores its logit."""
+
+    score: float
+    label: str
+
+
+class Predict(PoolEndpoint[PredictRequest]):
+    request_type = PredictRequest
+    id_prefix = "classify"
+
+    async def answer(
+        self, request: PredictRequest, call: Call
+    ) -> list[ScoredLabel] | list[list[ScoredLabel]]:
+        check_task("classify", call.engine.welcome)
+        read_options(call, request)
+        given, alone = _sequences(request.inputs)
+        pairs = [(each[0], each[1]) for each in given if len(each) == 2]
+        of_pairs = iter(await call.read_pairs(pairs, None))
+        of_texts = iter(await call.read([each[0] for each in given if len(each) == 1]))
+        inputs = [next(of_pairs if len(each) == 2 else of_texts) for each in given]
+        asked = Pooling("classify", activate=False if request.raw_scores else None)
+        results = await call.pool(inputs, asked)
+        labels = pooling_model(call.engine.welcome).labels
+        found = []
+        async with paced(sum(result.size for result in results) // NUMBERS_PER_TOKEN) as pace:
+            for result in results:
+                scored = zip(result.values(), labels, strict=True)
+                made = [ScoredLabel(score, label) for score, label in scored]
+                found.append(sorted(made, key=lambda each: -each.score))
+                await pace.rest()
+        return found[0] if alone else found
+
+
+def _sequences(inputs: str | list[str | list[str]]) -> tuple[list[list[str]], bool]:
+    """Texts and pairs in order, and whether it is one that isn't in a list of its own. Raises
+    InvalidRequest."""
+    texts = [inputs] if isinstance(inputs, str) else inputs
+    whole = [each for each in texts if isinstance(each, str)]
+    alone = len(whole) == len(texts) and len(whole) > 0
+    if whole and not alone:
+        raise InvalidRequest(
+            "inputs mixes texts and lists; allowed: a text, a list of two texts, or a list of "
+            "lists, each of a text or two",
+            param="inputs",
+            code="invalid_type",
+        )
+    given = [whole] if alone else [each for each in texts if isinstance(each, list)]
+    check_count("inputs", len(given))
+    for place, each in enumerate(given):
+        where = "inputs" if alone else f"inputs[{place}]"
+        if len(each) not in (1, 2):
+            raise InvalidRequest(
+                f"{where} has {len(each)} texts; allowed: one, or two, which are a pair; several "
+                "inputs are a list of lists",
+                param=where,
+            )
+        if not all(each):
+            raise InvalidRequest(f"{where} has an empty text", param=where)
+    return given, alone
+
+
+class Similarity(PoolEndpoint[SimilarityRequest]):
+    request_type = SimilarityRequest
+    id_prefix = "score"
+
+    async def answer(self, request: SimilarityRequest, call: Call) -> list[float]:
+        check_task("embed", call.engine.welcome)
+        read_options(call, request.parameters)
+        source, sentences = request.inputs.source_sentence, request.inputs.sentences
+        texts = [*texts_of("inputs.source_sentence", source)]
+        texts += texts_of("inputs.sentences", sentences)
+        results = await call.pool(await call.read([*texts]), Pooling("embed"))
+        found, first = [], results[0].values()
+        async with paced(sum(result.size for result in results) // NUMBERS_PER_TOKEN) as pace:
+            for result in results[1:]:
+                found.append(cosine(first, result.values()))
+                await pace.rest()
+        return found
+
+
+class Classifier(msgspec.Struct, frozen=True):
+    """The labels by their number as text, and the other way round."""
+
+    id2label: dict[str, str]
+    label2id: dict[str, int]
+
+
+class EmbeddingKind(msgspec.Struct, frozen=True):
+    """pooling: mean, max, cls, last_token or splade."""
+
+    pooling: str
+
+
+class ModelType(msgspec.Struct, frozen=True, kw_only=True):
+    """One of them. reranker: a classifier with one label."""
+
+    embedding: EmbeddingKind | UnsetType = UNSET
+    classifier: Classifier | UnsetType = UNSET
+    reranker: Classifier | UnsetType = UNSET
+
+
+class Info(msgspec.Struct, frozen=True, kw_only=True):
+    """model_dtype: of most weights; null: not known.  model_type: absent of a model that generates
+    text.  max_input_length: tokens.  max_client_batch_size: inputs in a request.
+    max_concurrent_requests: that may wait.  auto_truncate: false: a request says whether it is cut.
+    version: Penstock's."""
+
+    model_id: str
+    model_dtype: str | None
+    model_type: ModelType | UnsetType = UNSET
+    max_concurrent_requests: int
+    max_input_length: int
+    max_client_batch_size: int = MAX_INPUTS
+    auto_truncate: bool = False
+    version: str = __version__
+
+
+def info_of(welcome: Welcome) -> Info:
+    """What TEI's clients ask of a model before they use it."""
+    return Info(
+        model_id=welcome.hub_id or welcome.model,
+        model_dtype=welcome.weights.dtype or None,
+        model_type=UNSET if welcome.pooling is None else _type_of(welcome.pooling),
+        max_concurrent_requests=welcome.limits.max_waiting_requests,
+        max_input_length=welcome.limits.max_model_len,
+    )
+
+
+def _type_of(pooling: PoolingConfig) -> ModelType:
+    if pooling.labels:
+        labels = pooling.labels
+        known = Classifier(
+            {str(place): label for place, label in enumerate(labels)},
+            {label: place for place, label in enumerate(labels)},
+        )
+        return ModelType(reranker=known) if len(labels) == 1 else ModelType(classifier=known)
+    sparse = pooling.sparse is not None and pooling.sparse.tokens is None
+    kind = "splade" if sparse else "last_token" if pooling.mode == "last" else pooling.mode
+    return ModelType(embedding=EmbeddingKind(kind))
+
+
+INFO = Operation(
+    method="GET",
+    path="/info",
+    summary="Describe the model (TEI)",
+    tag="models",
+    reply=Info,
+    statuses=(404,),
+)
+
+
+def _posting(path: str, summary: str, body: type, reply: Any, traced_as: str | None) -> Operation:
+    return posting(
+        path,
+        f"{summary} (TEI)",
+        body,
+        reply,
+        tag="pooling",
+        headers=("x-deadline-ms",),
+        traced_as=traced_as,
+    )
+
+
+EMBED = _posting("/embed", "Embed texts", TEIEmbedRequest, list[list[float]], "embeddings")
+EMBED_ALL = _posting(
+    "/embed_all", "Embed each token of texts", TextsRequest, list[list[list[float]]], "embeddings"
+)
+PREDICT = _posting(
+    "/predict",
+    "Classify texts, or pairs of them",
+    PredictRequest,
+    list[ScoredLabel | list[ScoredLabel]],
+    None,
+)
+SIMILARITY = _posting(
+    "/similarity", "Compare a text with others", SimilarityRequest, list[float], None
+)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """The five routes; 503 while there is no engine core, unless one is started on demand."""
+
+    async def info(request: Request) -> Response:
+        asked = service.models.ask(None)
+        told = msgspec.json.encode(info_of(asked.engine.welcome))
+        return Response(told, media_type="application/json")
+
+    return [
+        EMBED.route(TEIEmbed(service)),
+        EMBED_ALL.route(EmbedAll(service)),
+        PREDICT.route(Predict(service)),
+        SIMILARITY.route(Similarity(service)),
+        INFO.route(info),
+    ]
