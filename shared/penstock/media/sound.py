@@ -44,13 +44,24 @@ def open_sound(data: bytes, rate: int, max_seconds: float) -> np.ndarray:
     if is_wav:
         data = with_length(data)
     try:
-        with soundfile.SoundFile(io.BytesIO(data)) as file:
+        with soundfile.SoundFile(_Bytes(data)) as file:
             _check(file, max_seconds)
             return at_rate(_blocks(file, max_seconds), file.samplerate, rate)
     except (BadSound, MemoryError):
         raise
     except Exception:  # libsndfile's decoders say whatever their damaged input leads them to.
         raise BadSound("is damaged: it can't be decoded") from None
+
+
+class _Bytes(io.BytesIO):
+    """What libsndfile reads from. It goes to wherever a file's head sends it, and an error here
+    would be a traceback in the log."""
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        try:
+            return super().seek(offset, whence)
+        except (ValueError, OverflowError):
+            return super().seek(0, io.SEEK_END)
 
 
 def raw_sound(data: bytes, given: int, rate: int, max_seconds: float) -> np.ndarray:
@@ -187,7 +198,7 @@ def is_chained(data: bytes) -> bool:
     return False
 
 
-# What a file of chunks (WAV, AIFF), or an AU, says of its own length, which may be a lie.
+# What a file of chunks (WAV, RF64, W64, AIFF), or an AU, says of its own length: it may be a lie.
 
 _FILE_HEAD = 12
 """Bytes before the first chunk of a WAV or AIFF file."""
@@ -198,6 +209,18 @@ _AU_HEAD = struct.Struct(">4sII")
 """An AU file's beginning: its mark, where the samples begin, and how many bytes they have."""
 _UNKNOWN = {b"RIFF": 0x7FFF_0000, b"FORM": 0x7EFF_0000, b".snd": 0xFFFF_FFFF}
 """The lengths from which on one stands for "until the end": programs that stream write such."""
+_LONG = struct.Struct("<Q")
+_RF64_SIZE = 28
+"""Place of the samples' length in an RF64 file, whose first chunk is always ds64 (EBU Tech 3306):
+behind the file's head, the chunk's, and the file's own length."""
+_RF64_SAYS = 0xFFFF_FFFF
+"""The length of a chunk whose own stands in ds64."""
+_W64_CHUNK = struct.Struct("<16sQ")
+"""The head of a W64 chunk: its GUID, and its length with the head; chunks begin at multiples of
+8."""
+_W64_HEAD = 40
+_ENDLESS = 1 << 62
+"""Lengths of 8 bytes from which on one stands for "until the end"."""
 MAX_CHUNKS = 1024
 """Most chunks that are looked through for the samples'."""
 
@@ -237,19 +260,22 @@ def _are_chunks(data: bytes, at: int) -> bool:
 def missing_bytes(data: bytes) -> int:
     """How many bytes of samples the file announces and lacks; 0 for one that doesn't say."""
     at, size = _samples(data)
-    unknown = _UNKNOWN.get(data[:4], 0)
+    unknown = _UNKNOWN.get(data[:4], _ENDLESS)
     return 0 if size >= unknown else max(0, at + size - len(data))
 
 
 def _samples(data: bytes) -> tuple[int, int]:
-    """Where a WAV, AIFF or AU file's samples begin, and how many bytes its head says that they
-    have; zeros for another file, and for one that has none."""
+    """Where a WAV, RF64, W64, AIFF or AU file's samples begin, and how many bytes its head says
+    that they have; zeros for another file, and for one that has none."""
     if data[:4] == b".snd" and len(data) >= _AU_HEAD.size:
         _, at, size = _AU_HEAD.unpack_from(data)
         return at, size
-    if data[:4] not in _SAMPLES:
+    if data[:4] == b"riff":
+        return _w64_samples(data)
+    long = data[:4] == b"RF64"
+    if data[:4] not in _SAMPLES and not long:
         return 0, 0
-    chunk, wanted = _SAMPLES[data[:4]]
+    chunk, wanted = _SAMPLES[b"RIFF" if long else data[:4]]
     at = _FILE_HEAD
     for _ in range(MAX_CHUNKS):
         if at + chunk.size > len(data):
@@ -257,6 +283,22 @@ def _samples(data: bytes) -> tuple[int, int]:
         name, size = chunk.unpack_from(data, at)
         at += chunk.size
         if name == wanted:
+            if long and size == _RF64_SAYS and len(data) >= _RF64_SIZE + _LONG.size:
+                size = _LONG.unpack_from(data, _RF64_SIZE)[0]
             return at, size
         at += size + size % 2
+    return 0, 0
+
+
+def _w64_samples(data: bytes) -> tuple[int, int]:
+    at = _W64_HEAD
+    for _ in range(MAX_CHUNKS):
+        if at + _W64_CHUNK.size > len(data):
+            break
+        name, size = _W64_CHUNK.unpack_from(data, at)
+        if size < _W64_CHUNK.size:
+            break
+        if name[:4] == b"data":
+            return at + _W64_CHUNK.size, size - _W64_CHUNK.size
+        at += size + -size % 8
     return 0, 0

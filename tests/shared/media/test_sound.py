@@ -3,6 +3,7 @@ refused in our words where something is wrong."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
 import struct
@@ -242,6 +243,10 @@ BAD: dict[str, tuple[bytes, str]] = {
     "a WAV that is cut off": (head(4000, data=400_000), "announces 396000 bytes more"),
     "an AIFF that is cut off": (saved_sound(sound(1), "AIFF")[:-900], "announces 900 bytes more"),
     "an AU that is cut off": (saved_sound(sound(1), "AU")[:-900], "announces 900 bytes more"),
+    "an RF64 that is cut off": (saved_sound(sound(1), "RF64")[:-900], "announces 900 bytes more"),
+    "a W64 that is cut off": (saved_sound(sound(1), "W64")[:-900], "announces 900 bytes more"),
+    "an RF64 whose head is cut off": (saved_sound(sound(1), "RF64")[:30], "is damaged"),
+    "a W64 whose head is cut off": (saved_sound(sound(1), "W64")[:50], "is damaged"),
     "a FLAC that is cut off": (saved_sound(sound(1), "FLAC")[:300], "is damaged|has no samples"),
     "far too long": (head(64_000, rate=1000), r"lasts 32 s; at most 10 are accepted"),
     "a strange rate": (head(4000, rate=1), "1000 to 384000"),
@@ -261,6 +266,18 @@ def test_what_is_wrong_is_said(case: str) -> None:
     data, words = BAD[case]
     with pytest.raises(BadSound, match=words):
         open_sound(data, RATE, 10)
+
+
+@pytest.mark.parametrize("size", [1 << 31, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+def test_lengths_of_eight_bytes_are_no_tracebacks(
+    size: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for kind, at in (("RF64", 28), ("RF64", 20), ("RF64", 36), ("W64", 16), ("W64", 96)):
+        data = bytearray(saved_sound(sound(1), kind))
+        struct.pack_into("<Q", data, at, size)
+        with contextlib.suppress(BadSound):
+            assert len(open_sound(bytes(data), RATE, 10)) == RATE
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
