@@ -208,7 +208,12 @@ def test_commands_of_a_page(page: str, server: Server, tmp_path: Path) -> None:
 def test_commands_of_the_embeddings_page(
     minilm: Server, classifier: Server, picturing: Server, sparse: Server, tmp_path: Path
 ) -> None:
-    others = {"/classify": classifier, "data:image": picturing, "/embed_sparse": sparse}
+    others = {
+        "/classify": classifier,
+        "/predict": classifier,
+        "data:image": picturing,
+        "/embed_sparse": sparse,
+    }
 
     def server_of(line: str) -> Server:
         return next((others[each] for each in others if each in line), minilm)

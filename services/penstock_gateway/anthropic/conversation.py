@@ -21,13 +21,8 @@ from penstock_gateway.anthropic.request import (
 )
 from penstock_gateway.chat.endpoint import ChatRequest
 from penstock_gateway.chat.messages import Message
-from penstock_gateway.chat.tools import (
-    ChoiceObject,
-    FunctionDefinition,
-    NamedFunction,
-    Tool,
-    ToolChoice,
-)
+from penstock_gateway.chat.tool_choice import ChoiceObject, NamedFunction, ToolChoice
+from penstock_gateway.chat.tools import FunctionDefinition, Tool
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.structure import JsonSchemaFormat, ResponseFormat
 

@@ -14,6 +14,7 @@ from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.request.structured_outputs import PARAM
+from penstock_gateway.chat.custom_tools import CUSTOM
 from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.output_parsing import read_as, reading_of
 from penstock_gateway.chat.prompt import (
@@ -30,14 +31,8 @@ from penstock_gateway.chat.prompt import (
     thinking_variables,
 )
 from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
-from penstock_gateway.chat.tools import (
-    OPENAI_TOOLS,
-    Tool,
-    ToolChoice,
-    ToolLimits,
-    ToolUse,
-    tool_use,
-)
+from penstock_gateway.chat.tool_choice import ToolChoice
+from penstock_gateway.chat.tools import OPENAI_TOOLS, Tool, ToolLimits, ToolUse, tool_use
 from penstock_gateway.generate.endpoint import Blame, GenerateEndpoint, Job
 from penstock_gateway.generate.reply import EchoOptions, ReplyHead, check_prompt_logprobs
 from penstock_gateway.generate.search import check_search, search_of
@@ -332,10 +327,12 @@ def blame_tool(
         in_tools = use.mode == "free" and re.search(_TAG, error.message) is not None
         return blame(error, "tools" if in_tools else field)
     index = next(at for at, tool in enumerate(given) if tool.function.name == name)
-    where = f"tools[{index}].function.parameters"
+    custom = given[index].type == CUSTOM
+    where = f"tools[{index}].{'custom.format' if custom else 'function.parameters'}"
     message = error.message.removeprefix(f"{PARAM}: ")
     message = _PLACE.sub("", message).replace("at : ", "")
-    return InvalidRequest(f"{where}, the schema of {name}: {message}", param=where, code=error.code)
+    what = "grammar" if custom else "schema"
+    return InvalidRequest(f"{where}, the {what} of {name}: {message}", param=where, code=error.code)
 
 
 def _name(message: str, use: ToolUse) -> str | None:

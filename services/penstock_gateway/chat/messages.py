@@ -17,6 +17,7 @@ from penstock.media.sources import MediaSource
 from penstock.model.media_facts import MediaKind
 from penstock.text.call_arguments import written_arguments
 from penstock.text.template_shape import media_part
+from penstock_gateway.chat.custom_tools import history_arguments
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.body import TextsAmount
 from penstock_gateway.request.media_parts import OTHER_MEDIA, kind_of, media_source, refuse_other
@@ -60,12 +61,23 @@ class MessageFunction(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str | dict[str, Any] | None = None
 
 
-class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that the model made, as the client got it."""
+class MessageCustom(msgspec.Struct, frozen=True, kw_only=True):
+    """input: any text."""
 
-    function: MessageFunction
+    name: str
+    input: str
+
+
+NO_CALL = MessageFunction(name="")
+
+
+class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that the model made, as the client got it: of a function, or of a custom tool."""
+
+    function: MessageFunction = NO_CALL
     id: str | None = None
     type: str = "function"
+    custom: MessageCustom | None = None
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,16 +200,33 @@ def _tool_calls(message: Message, where: str, amount: TextsAmount) -> list[dict[
         )
     calls = []
     for index, call in enumerate(message.tool_calls or ()):
-        text = call.function.arguments
-        if isinstance(text, dict):
-            text = msgspec.json.encode(text).decode()
-        amount.add(text, f"{where}.tool_calls[{index}].function.arguments")
-        function = {"name": call.function.name, "arguments": written_arguments(text)}
+        place = f"{where}.tool_calls[{index}]"
+        name, text, field = _called(call, place)
+        amount.add(text, f"{place}.{field}")
+        function = {"name": name, "arguments": written_arguments(text)}
         plain: dict[str, Any] = {"type": "function", "function": function}
         if call.id is not None:
             plain["id"] = call.id
         calls.append(plain)
     return calls
+
+
+def _called(call: MessageToolCall, where: str) -> tuple[str, str | None, str]:
+    """The name of the function that was called, its arguments as JSON, and the field that they are
+    from. Raises InvalidRequest."""
+    if call.custom is not None:
+        return call.custom.name, history_arguments(call.custom.input), "custom.input"
+    if call.function is NO_CALL:
+        field = "custom" if call.type == "custom" else "function"
+        raise InvalidRequest(
+            f"{where}.{field} is missing",
+            param=f"{where}.{field}",
+            code="missing_required_parameter",
+        )
+    text = call.function.arguments
+    if isinstance(text, dict):
+        text = msgspec.json.encode(text).decode()
+    return call.function.name, text, "function.arguments"
 
 
 def _only_tally(message: Message) -> bool:

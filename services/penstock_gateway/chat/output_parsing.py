@@ -106,6 +106,7 @@ def read_as(
         include_reasoning,
         closing_token(thoughts, tokenizer),
         calls_finish=use.mode != "named",
+        custom=use.custom,
         marking=None if marks is None else Marking(marks, tokenizer, params.skip_special_tokens),
     )
     return params, parsing

@@ -11,9 +11,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.client import SequenceDelta
-from penstock.parsing import CallArguments, CallBegin, Content, Event, OutputParser, Reasoning
+from penstock.parsing import CallBegin, Content, Event, OutputParser, Reasoning
 from penstock.text.detokenizer import make_detokenizer
 from penstock.text.tokenizer import Tokenizer
+from penstock_gateway.chat.custom_tools import InputText
 from penstock_gateway.chat.token_marks import MarkedText, ReasoningTokens, TokenMarks
 from penstock_gateway.generate.chunked_reply import Pace, parts_of
 
@@ -27,10 +28,20 @@ class CalledFunction(msgspec.Struct):
     arguments: str
 
 
+class CalledCustom(msgspec.Struct):
+    """input: cut short where the answer was."""
+
+    name: str
+    input: str
+
+
 class ToolCall(msgspec.Struct):
+    """function, custom: what was called; which of them, the type says."""
+
     id: str
-    function: CalledFunction
+    function: CalledFunction | UnsetType = UNSET
     type: str = "function"
+    custom: CalledCustom | UnsetType = UNSET
 
 
 class FunctionDelta(msgspec.Struct, omit_defaults=True):
@@ -38,13 +49,40 @@ class FunctionDelta(msgspec.Struct, omit_defaults=True):
     arguments: str | None = None
 
 
+class CustomDelta(msgspec.Struct, omit_defaults=True):
+    name: str | None = None
+    input: str | None = None
+
+
 class ToolCallDelta(msgspec.Struct, omit_defaults=True):
-    """id, type and name come once, with the first delta of a call; then pieces of arguments."""
+    """id, type and name come once, with the first delta of a call; then pieces of arguments, or of
+    a custom tool's input."""
 
     index: int
     id: str | None = None
     type: str | None = None
     function: FunctionDelta | None = None
+    custom: CustomDelta | None = None
+
+    def append(self, text: str) -> None:
+        """Adds a piece."""
+        if self.custom is not None:
+            self.custom.input = (self.custom.input or "") + text
+        elif self.function is not None:
+            self.function.arguments = (self.function.arguments or "") + text
+
+    @property
+    def text(self) -> str:
+        """The pieces in it."""
+        if self.custom is not None:
+            return self.custom.input or ""
+        return "" if self.function is None else self.function.arguments or ""
+
+    @property
+    def name(self) -> str | None:
+        """The name in it."""
+        called = self.custom or self.function
+        return None if called is None else called.name
 
 
 class AssistantMessage(msgspec.Struct):
@@ -96,6 +134,8 @@ class Parsing:
     it."""
     whole_calls: bool = False
     """Whether a stream shows a call only once all of it is there."""
+    custom: frozenset[str] = frozenset()
+    """Names of custom tools, whose calls hold a text."""
     marking: Marking | None = None
     """How marks of the format are told from text that looks like them; None if all are text."""
 
@@ -129,16 +169,18 @@ class HeldCall:
             if piece.id is not None:
                 found += self._whole()
                 self._call = piece
-            if piece.function is not None:
-                self._arguments.append(piece.function.arguments or "")
+            self._arguments.append(piece.text)
         return found + self._whole() if last else found
 
     def _whole(self) -> list[ToolCallDelta]:
         call, self._call = self._call, None
         if call is None:
             return []
-        name = None if call.function is None else call.function.name
-        call.function = FunctionDelta(name, "".join(self._arguments))
+        text = "".join(self._arguments)
+        if call.custom is not None:
+            call.custom = CustomDelta(call.name, text)
+        else:
+            call.function = FunctionDelta(call.name, text)
         self._arguments.clear()
         return [call]
 
@@ -153,6 +195,8 @@ class ParsedChoice:
         self._parser = parsing.make()
         self._marked = None if parsing.marking is None else parsing.marking.text()
         self._calls = 0
+        self._input: InputText | None = None
+        """Reads the open call, if it is of a custom tool."""
         self._held = HeldCall() if parsing.whole_calls else None
         self._reasoning = ReasoningTokens(parsing.closing)
 
@@ -189,6 +233,7 @@ class ParsedChoice:
 
     def _finish(self, delta: ChatDelta) -> None:
         self._add(delta, self._parser.finish())
+        self._end_input(delta)
 
     def finish_reason(self, reason: str | None) -> str | None:
         """An answer that ended by itself in calls ended for them."""
@@ -208,29 +253,44 @@ class ParsedChoice:
             if self._parsing.show_reasoning:
                 delta.reasoning_content = (delta.reasoning_content or "") + event.text
         elif isinstance(event, CallBegin):
+            self._end_input(delta)
             self._calls += 1
             if self._shown():
                 self._call(delta).append(self._begun(event))
         elif self._shown():
-            self._append_arguments(delta, event)
+            added = event.text if self._input is None else self._input.feed(event.text)
+            self._append(delta, added)
 
     def _shown(self) -> bool:
         most = self._parsing.most
         return most is None or self._calls <= most
 
     def _begun(self, event: CallBegin) -> ToolCallDelta:
-        function = FunctionDelta(event.name, "")
         draw = self._draw and b"%b %d" % (self._draw, self._calls)
-        id = self._parsing.call_id(event, draw)
-        return ToolCallDelta(self._calls - 1, id, "function", function)
+        id, index = self._parsing.call_id(event, draw), self._calls - 1
+        if event.name not in self._parsing.custom:
+            return ToolCallDelta(index, id, "function", FunctionDelta(event.name, ""))
+        self._input = InputText()
+        return ToolCallDelta(index, id, "custom", custom=CustomDelta(event.name, ""))
 
-    def _append_arguments(self, delta: ChatDelta, event: CallArguments) -> None:
+    def _end_input(self, delta: ChatDelta) -> None:
+        """Adds what is left of a custom tool's input, now that its call has ended."""
+        if self._input is not None:
+            self._append(delta, self._input.rest())
+            self._input = None
+
+    def _append(self, delta: ChatDelta, text: str) -> None:
+        if not text and self._input is not None:
+            return
         calls, index = self._call(delta), self._calls - 1
         if not calls or calls[-1].index != index:
-            calls.append(ToolCallDelta(index, function=FunctionDelta()))
-        function = calls[-1].function
-        if function is not None:
-            function.arguments = (function.arguments or "") + event.text
+            of_custom = self._input is not None
+            calls.append(
+                ToolCallDelta(index, custom=CustomDelta())
+                if of_custom
+                else ToolCallDelta(index, function=FunctionDelta())
+            )
+        calls[-1].append(text)
 
     @staticmethod
     def _call(delta: ChatDelta) -> list[ToolCallDelta]:
@@ -261,5 +321,7 @@ async def whole_message(
 
 
 def _whole_call(call: ToolCallDelta) -> ToolCall:
-    function = call.function or FunctionDelta()
-    return ToolCall(call.id or "", CalledFunction(function.name or "", function.arguments or ""))
+    if call.custom is not None:
+        custom = CalledCustom(call.name or "", call.text)
+        return ToolCall(call.id or "", type="custom", custom=custom)
+    return ToolCall(call.id or "", CalledFunction(call.name or "", call.text))

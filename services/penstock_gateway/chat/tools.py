@@ -13,6 +13,24 @@ from penstock.errors import InvalidRequest
 from penstock.parsing.forced_grammar import forced_tag
 from penstock.parsing.format import CallFormat
 from penstock.request.structured_outputs import StructuredOutputs
+from penstock_gateway.chat.custom_tools import (
+    CUSTOM,
+    KINDS,
+    CustomDefinition,
+    check_format,
+    described,
+    is_held,
+    parameters,
+)
+from penstock_gateway.chat.tool_choice import (
+    CHOICES,
+    ChoiceObject,
+    ToolChoice,
+    allowed_tools,
+    missing,
+    named_tool,
+    no_such_choice,
+)
 from penstock_gateway.http.errors import clip
 
 MAX_TOOLS_BYTES = 262_144
@@ -46,23 +64,27 @@ class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_FUNCTION = FunctionDefinition(name="")
-"""The function of a tool of another type, which is refused for its type."""
+"""The function of a tool that has none, which is refused."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Only functions can be tools. Fields that are unknown here are skipped.
+    """A function, or a custom tool, for which a function stands. Fields that are unknown here are
+    skipped.
 
     name, and the next three: the function's, of clients that write tools as for Responses.
     """
 
     function: FunctionDefinition = NO_FUNCTION
     type: str = "function"
+    custom: CustomDefinition | None = None
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
     def __post_init__(self) -> None:
+        if self.type == CUSTOM and self.custom is not None:
+            msgspec.structs.force_setattr(self, "function", _function_of(self.custom))
         if self.name is None or self.function is not NO_FUNCTION or self.type != "function":
             return
         function = FunctionDefinition(
@@ -87,6 +109,17 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return {"type": "function", "function": function}
 
 
+def _function_of(tool: CustomDefinition) -> FunctionDefinition:
+    """What stands for a custom tool."""
+    grammar = None if tool.format is None else tool.format.grammar
+    return FunctionDefinition(
+        name=tool.name,
+        description=described(tool.description, grammar),
+        parameters=parameters(grammar),
+        strict=is_held(grammar) or None,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """Which tools an answer may call, and whether it must."""
@@ -102,6 +135,11 @@ class ToolUse:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(tool.function.name for tool in self.tools)
+
+    @property
+    def custom(self) -> frozenset[str]:
+        """Names of custom tools."""
+        return frozenset(tool.function.name for tool in self.tools if tool.type == CUSTOM)
 
     @property
     def schemas(self) -> dict[str, Any]:
@@ -177,29 +215,29 @@ def check_tools(tools: list[Tool], limits: ToolLimits) -> None:
     seen: set[str] = set()
     for index, tool in enumerate(tools):
         name, where = tool.function.name, f"tools[{index}]"
-        if tool.type != "function":
+        if tool.type not in KINDS:
             raise InvalidRequest(
-                f"{where}.type is {clip(tool.type)}; allowed: function", param=f"{where}.type"
+                f"{where}.type is {clip(tool.type)}; allowed: {', '.join(KINDS)}",
+                param=f"{where}.type",
             )
-        if tool.function is NO_FUNCTION:
-            raise InvalidRequest(
-                f"{where}.function is missing",
-                param=f"{where}.function",
-                code="missing_required_parameter",
-            )
+        where = f"{where}.{tool.type}"
+        if tool.function is NO_FUNCTION or (tool.type == CUSTOM and tool.custom is None):
+            raise missing(where)
+        if tool.custom is not None and tool.type == CUSTOM:
+            check_format(tool.custom.format, f"{where}.format")
         if len(name) > limits.name or _NAME.fullmatch(name) is None:
             raise InvalidRequest(
-                f"{where}.function.name is {clip(name)}; it must have 1 to {limits.name} letters, "
+                f"{where}.name is {clip(name)}; it must have 1 to {limits.name} letters, "
                 "digits, underscores and dashes",
-                param=f"{where}.function.name",
+                param=f"{where}.name",
             )
         if name in seen:
             raise InvalidRequest(
-                f"{where}.function.name is {clip(name)}, which another tool already uses",
-                param=f"{where}.function.name",
+                f"{where}.name is {clip(name)}, which another tool already uses",
+                param=f"{where}.name",
             )
         seen.add(name)
-        _check_parameters(tool.function, f"{where}.function.parameters")
+        _check_parameters(tool.function, f"{where}.parameters")
     size = len(_encoded(tools))
     if size > MAX_TOOLS_BYTES:
         raise InvalidRequest(
@@ -269,45 +307,6 @@ def _moved(schema: Any, place: str) -> Any:
     return schema
 
 
-CHOICES = ("auto", "required", "none")
-MODES = ("auto", "required")
-"""Modes of allowed_tools."""
-
-
-class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    name: str
-
-
-class AllowedTool(msgspec.Struct, frozen=True, kw_only=True):
-    """One of allowed_tools. function: missing from those of other types, which are refused."""
-
-    function: NamedFunction = NamedFunction(name="")
-    type: str = "function"
-
-
-class AllowedTools(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """mode: auto or required, of these tools; the others are as if they had not been sent."""
-
-    tools: list[AllowedTool]
-    mode: str = "auto"
-
-
-class ChoiceObject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """tool_choice of type function: this function, and no other; of type allowed_tools: some of
-    the tools; of the type of one of the words, that word, as some clients write it. name: the
-    function's, of clients that write it as for Responses."""
-
-    type: str = "function"
-    function: NamedFunction | None = None
-    name: str | None = None
-    allowed_tools: AllowedTools | None = None
-    custom: Any = None
-    """The tool of type custom, which is refused."""
-
-
-ToolChoice = str | ChoiceObject | None
-
-
 def tool_use(
     tools: list[Tool] | None,
     choice: ToolChoice,
@@ -322,7 +321,7 @@ def tool_use(
         choice = choice.type if choice.type in (*CHOICES, "any") else choice
     choice = "required" if choice == "any" else choice
     if isinstance(choice, str) and choice not in CHOICES:
-        raise _no_such_choice(choice)
+        raise no_such_choice(choice)
     tools = tools or []
     check_tools(tools, limits)
     if not tools:
@@ -331,9 +330,11 @@ def tool_use(
         raise InvalidRequest("tool_choice needs tools, and tools is empty", param="tool_choice")
     most = 1 if parallel is False else None
     if isinstance(choice, ChoiceObject):
+        names = [tool.function.name for tool in tools]
         if choice.type != "allowed_tools":
-            return ToolUse(tuple(tools), "named", _named(choice, tools), most)
-        tools, choice = _allowed(choice, tools)
+            return ToolUse(tuple(tools), "named", named_tool(choice, names), most)
+        allowed, choice = allowed_tools(choice, names)
+        tools = [tool for tool in tools if tool.function.name in allowed]
     if choice == "none":
         return NO_TOOLS
     if choice == "required":
@@ -345,60 +346,3 @@ def tool_use(
             param="tool_choice",
         )
     return ToolUse(tuple(tools), "free", most=most)
-
-
-def _named(choice: ChoiceObject, tools: list[Tool]) -> str:
-    if choice.type != "function":
-        raise _no_such_choice(f"an object with type {choice.type}")
-    name = choice.name if choice.function is None else choice.function.name
-    if name is None:
-        raise _missing("tool_choice.function")
-    return _known(name, tools, "tool_choice")
-
-
-def _allowed(choice: ChoiceObject, tools: list[Tool]) -> tuple[list[Tool], str]:
-    """The tools that are allowed, in the order of `tools`, and the mode: auto or required."""
-    allowed = choice.allowed_tools
-    if allowed is None:
-        raise _missing("tool_choice.allowed_tools")
-    if allowed.mode not in MODES:
-        raise InvalidRequest(
-            f"tool_choice.allowed_tools.mode is {clip(allowed.mode)}; allowed: {', '.join(MODES)}",
-            param="tool_choice.allowed_tools.mode",
-            code="invalid_value",
-        )
-    where = "tool_choice.allowed_tools.tools"
-    if not allowed.tools:
-        raise InvalidRequest(f"{where} is empty; it must have at least one entry", param=where)
-    names = set()
-    for index, tool in enumerate(allowed.tools):
-        if tool.type != "function":
-            raise InvalidRequest(
-                f"{where}[{index}].type is {clip(tool.type)}; allowed: function",
-                param=f"{where}[{index}].type",
-            )
-        names.add(_known(tool.function.name, tools, f"{where}[{index}]"))
-    return [tool for tool in tools if tool.function.name in names], allowed.mode
-
-
-def _known(name: str, tools: list[Tool], where: str) -> str:
-    names = [tool.function.name for tool in tools]
-    if name not in names:
-        raise InvalidRequest(
-            f"{where} names {clip(name)}, which is not in tools; allowed: {clip(names)}",
-            param=where,
-        )
-    return name
-
-
-def _missing(where: str) -> InvalidRequest:
-    return InvalidRequest(f"{where} is missing", param=where, code="missing_required_parameter")
-
-
-def _no_such_choice(given: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"tool_choice is {clip(given)}; allowed: {', '.join(CHOICES)}, "
-        '{"type": "function", "function": {"name": …}}, or {"type": "allowed_tools", …}',
-        param="tool_choice",
-        code="invalid_value",
-    )

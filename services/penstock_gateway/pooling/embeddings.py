@@ -112,7 +112,9 @@ class Embeddings(PoolEndpoint[EmbeddingRequest]):
     async def answer(self, request: EmbeddingRequest, call: Call) -> EmbeddingReply:
         inputs = await vector_inputs(request.input, request.messages, call, request)
         asked = Pooling(
-            "embed", dimensions=checked_dimensions(request, call), normalize=request.normalize
+            "embed",
+            dimensions=checked_dimensions(request.dimensions, call),
+            normalize=request.normalize,
         )
         results = await call.pool(inputs, asked)
         base64 = request.encoding_format == "base64"
@@ -120,12 +122,12 @@ class Embeddings(PoolEndpoint[EmbeddingRequest]):
         return EmbeddingReply(call.id, call.created, call.model, data, usage_of(results))
 
 
-def checked_dimensions(request: VectorFields, call: Call) -> int | None:
+def checked_dimensions(asked: int | None, call: Call) -> int | None:
     """Raises InvalidRequest for a length that the model's vectors can't be cut to."""
     pooling = call.engine.welcome.pooling
     if pooling is not None:
-        check_dimensions(request.dimensions, pooling)
-    return request.dimensions
+        check_dimensions(asked, pooling)
+    return asked
 
 
 OPERATION = posting(

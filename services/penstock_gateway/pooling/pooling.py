@@ -63,7 +63,7 @@ class PoolingEndpoint(PoolEndpoint[PoolingRequest]):
         )
         asked = Pooling(
             request.task or default_task(call.engine.welcome.pooling_tasks),
-            dimensions=checked_dimensions(request, call),
+            dimensions=checked_dimensions(request.dimensions, call),
             normalize=request.normalize,
             activate=request.use_activation,
         )

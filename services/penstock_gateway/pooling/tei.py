@@ -3,7 +3,7 @@ them. Its /rerank is in `score`, its /embed_sparse in `sparse`."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -94,10 +94,17 @@ class SimilarityRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fi
     parameters: SimilarityParameters | None = None
 
 
-def read_options(
-    call: Call,
-    fields: TextFields | PredictRequest | SimilarityParameters | None,
-) -> None:
+class CutFields(Protocol):
+    """Fields that say how texts are cut."""
+
+    @property
+    def truncate(self) -> bool | None: ...
+
+    @property
+    def truncation_direction(self) -> Direction | None: ...
+
+
+def read_options(call: Call, fields: CutFields | None) -> None:
     """Lets the call cut texts where that is asked for. Raises InvalidRequest for a side that texts
     aren't cut at, and for a prompt's name."""
     name = getattr(fields, "prompt_name", None)
@@ -130,7 +137,9 @@ class TEIEmbed(PoolEndpoint[TEIEmbedRequest]):
         read_options(call, request)
         inputs = await call.read([*texts_of("inputs", request.inputs)])
         normalize = True if request.normalize is None else request.normalize
-        asked = Pooling("embed", dimensions=checked_dimensions(request, call), normalize=normalize)
+        asked = Pooling(
+            "embed", dimensions=checked_dimensions(request.dimensions, call), normalize=normalize
+        )
         results = await call.pool(inputs, asked)
         return await vector_list(results, call.splices, lambda index, vector: vector)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
 from penstock_gateway.chat.answer_parts import AnswerParts
+from penstock_gateway.chat.custom_tools import InputText
 from penstock_gateway.chat.parsed_choice import Parsing
 from penstock_gateway.generate.logprobs import ChatLogprob
 from penstock_gateway.responses.items import (
@@ -33,7 +33,6 @@ from penstock_gateway.responses.tool_kinds import (
     BY_CALL,
     CUSTOM,
     FUNCTION,
-    INPUT,
     ActionKind,
     NamedTool,
     as_json,
@@ -250,69 +249,3 @@ def text_of(item: OutputItem) -> str:
         case ApplyPatchCallItem():
             return as_json(item.operation)
     return "".join(part.text for part in item.content)
-
-
-_OPENING = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
-_OPENING_LENGTH = 64
-"""Characters after which it is seen that arguments don't begin so."""
-_WHOLE = re.compile(
-    r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}'
-    r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*"
-)
-"""What can be read of a JSON string: no escape is cut in two."""
-
-
-class InputText:
-    """The text of a custom tool's input, out of the arguments {"input": "…"} as they come. A model
-    that writes other arguments has them as its input: their only text, or all of them."""
-
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
-        self._unread = ""
-        self._inside: bool | None = None
-        """Whether the string has begun; None: that isn't known."""
-        self._told = 0
-        self._ended = False
-
-    def feed(self, text: str) -> str:
-        """The next piece of the arguments; returns what it adds to the input."""
-        self._pieces.append(text)
-        if self._inside is False or self._ended:
-            return ""
-        self._unread += text
-        if self._inside is None:
-            opening = _OPENING.match(self._unread)
-            if opening is None:
-                if len(self._unread) > _OPENING_LENGTH:
-                    self._inside, self._unread = False, ""
-                return ""
-            self._inside, self._unread = True, self._unread[opening.end() :]
-        return self._read()
-
-    def rest(self) -> str:
-        """Returns what is left of the input at the end of the arguments."""
-        if self._ended:
-            return ""
-        whole = "".join(self._pieces)
-        try:
-            given: Any = json.loads(whole, strict=False)
-        except (ValueError, RecursionError):
-            return "" if self._inside else _sound(whole)
-        if isinstance(given, dict):
-            value = given.get(INPUT, next(iter(given.values()), None) if len(given) == 1 else None)
-            given = whole if value is None else value
-        return _sound(given if isinstance(given, str) else whole)[self._told :]
-
-    def _read(self) -> str:
-        found = _WHOLE.match(self._unread)
-        piece = found[0] if found is not None else ""
-        self._unread = self._unread[len(piece) :]
-        self._ended = self._unread.startswith('"')
-        text = _sound(json.loads(f'"{piece}"', strict=False)) if piece else ""
-        self._told += len(text)
-        return text
-
-
-def _sound(text: str) -> str:
-    """The text without halves of surrogate pairs, which have no UTF-8 form."""
-    return text.encode("utf-8", "replace").decode()

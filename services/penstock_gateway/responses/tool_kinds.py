@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock_gateway.chat.custom_tools import (
+    ToolGrammar,
+    described,
+    history_arguments,
+    is_held,
+    parameters,
+)
 from penstock_gateway.chat.tools import FunctionDefinition
 
 if TYPE_CHECKING:
     from penstock_gateway.responses.input_items import InputItem
-
-INPUT = "input"
-"""The one parameter of the function that stands for a custom tool."""
 
 
 class ToolKind(ABC):
@@ -59,28 +63,24 @@ class FunctionKind(ToolKind):
 
 
 class CustomKind(ToolKind):
-    """Its input is any text: here a function with one string. The grammar that the text should
-    match is told in the description."""
+    """Its input is any text: here a function with one string."""
 
     tool, call, output = "custom", "custom_tool_call", "custom_tool_call_output"
 
     def definition(self, name: str, tool: dict[str, Any]) -> FunctionDefinition:
-        told = [tool.get("description") or ""]
-        shape = tool.get("format") or {}
+        shape, grammar = tool.get("format") or {}, None
         if shape.get("type") == "grammar":
-            syntax, grammar = shape.get("syntax"), shape.get("definition")
-            told.append(f"{INPUT} must match this {syntax} grammar:\n{grammar}")
-        parameters = {
-            "type": "object",
-            "properties": {INPUT: {"type": "string"}},
-            "required": [INPUT],
-            "additionalProperties": False,
-        }
-        description = "\n\n".join(text for text in told if text)
-        return FunctionDefinition(name=name, description=description or None, parameters=parameters)
+            syntax, definition = shape.get("syntax") or "", shape.get("definition") or ""
+            grammar = ToolGrammar(syntax=syntax, definition=definition)
+        return FunctionDefinition(
+            name=name,
+            description=described(tool.get("description"), grammar),
+            parameters=parameters(grammar),
+            strict=is_held(grammar) or None,
+        )
 
     def arguments(self, item: InputItem, where: str) -> str:
-        return as_json({INPUT: needed(item.input, f"{where}.input")})
+        return history_arguments(needed(item.input, f"{where}.input"))
 
 
 @dataclass(frozen=True)

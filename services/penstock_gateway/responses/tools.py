@@ -9,18 +9,15 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.process import logs
-from penstock_gateway.chat.tools import (
-    ANY_TOOLS,
+from penstock_gateway.chat.tool_choice import (
     CHOICES,
-    OPENAI_TOOLS,
     AllowedTool,
     AllowedTools,
     ChoiceObject,
     NamedFunction,
-    Tool,
     ToolChoice,
-    ToolLimits,
 )
+from penstock_gateway.chat.tools import ANY_TOOLS, OPENAI_TOOLS, Tool, ToolLimits
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.endpoint import convert
 from penstock_gateway.responses.tool_kinds import BY_TOOL, FUNCTION, NamedTool, ToolKind

@@ -20,7 +20,8 @@ from penstock_gateway.chat.prompt import (
     check_variables,
     refuse_template,
 )
-from penstock_gateway.chat.tools import Tool, ToolChoice, tool_use
+from penstock_gateway.chat.tool_choice import ToolChoice
+from penstock_gateway.chat.tools import Tool, tool_use
 from penstock_gateway.http.events import while_connected
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.http.replies import send_json

@@ -19,7 +19,7 @@ from openai.types.responses import Response
 
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
-from penstock_gateway.responses.output_kinds import InputText
+from penstock_gateway.chat.custom_tools import InputText
 from penstock_gateway.responses.replay import AnswerSoFar
 from tests.gateway.agents import codex
 from tests.gateway.batches.storing import storing

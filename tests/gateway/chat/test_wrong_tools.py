@@ -61,25 +61,25 @@ async def test_refused(
     ("fields", "param", "says"),
     [
         (
-            {"tools": [{"type": "custom", "custom": {"name": "f"}}]},
+            {"tools": [{"type": "retrieval", "retrieval": {"name": "f"}}]},
             "tools[0].type",
-            'tools[0].type is "custom"; allowed: function',
+            'tools[0].type is "retrieval"; allowed: function, custom',
         ),
         ({"tools": [{"type": "function"}]}, "tools[0].function", "function is missing"),
         (
-            {"tool_choice": {"type": "custom", "custom": {"name": "f"}}},
+            {"tool_choice": {"type": "retrieval"}},
             "tool_choice",
-            "an object with type custom",
+            "an object with type retrieval",
         ),
         (
             {
                 "tool_choice": {
                     "type": "allowed_tools",
-                    "allowed_tools": {"tools": [{"type": "custom", "custom": {"name": "f"}}]},
+                    "allowed_tools": {"tools": [{"type": "retrieval"}]},
                 }
             },
             "tool_choice.allowed_tools.tools[0].type",
-            'is "custom"; allowed: function',
+            'is "retrieval"; allowed: function, custom',
         ),
     ],
 )
