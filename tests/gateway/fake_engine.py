@@ -65,9 +65,11 @@ class FakeGeneration:
         self._open = set(range(n))
         self._observed = observed
         self.aborted = asyncio.Event()
+        self.withdrawn = False
         observed.found_cached(cached)
 
-    def abort(self) -> None:
+    def abort(self, *, withdrawn: bool = False) -> None:
+        self.withdrawn = withdrawn
         self._observed.leave(self.release)
         self.release()
 

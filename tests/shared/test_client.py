@@ -11,8 +11,9 @@ from penstock import RepetitionDetectionParams, SamplingParams
 from penstock.client.session import AT_ONCE
 from penstock.client.session_turns import ENDS_AT_ONCE
 from penstock.errors import EngineUnavailable, InvalidRequest, Limited, Overloaded
-from penstock.protocol.common import Repetition
+from penstock.protocol.common import Claim, Repetition
 from penstock.protocol.to_frontend import Outputs, Rejected, SequenceOutput
+from penstock.request.terms import Terms
 from tests.shared.client_requests import collect, until
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
@@ -103,6 +104,15 @@ async def test_abort_reaches_the_engine_and_ends_the_iteration(engine, client):
     assert (await collect(generation))[0][2] == "abort"
     await until(lambda: engine.aborts)
     assert [abort.request for abort in engine.aborts] == [engine.submits[0].request]
+
+
+@pytest.mark.parametrize("withdrawn", [False, True])
+async def test_an_answer_that_nobody_wants_any_more_is_not_kept(engine, client, withdrawn):
+    terms = Terms(claim=Claim(b"digest"))
+    generation = await client.submit([5], SamplingParams(max_tokens=9), name="one", terms=terms)
+    generation.abort(withdrawn=withdrawn)
+    await until(lambda: engine.aborts)
+    assert [abort.kept for abort in engine.aborts] == [not withdrawn]
 
 
 async def test_a_caller_that_is_cancelled_while_it_waits_aborts(engine, client):

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from penstock.process import logs
 from penstock_gateway.batches.in_process import OwnAnswer, ask
+from penstock_gateway.generate.replay import Withdrawal
 from penstock_gateway.keys.ring import Caller
 from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.memory import (
@@ -104,8 +105,9 @@ class BackgroundRunner:
         return True
 
     async def _work(self, work: BackgroundWork) -> None:
-        answering = asyncio.create_task(self._answer(work))
-        holding = asyncio.create_task(self._hold(work))
+        withdrawal = Withdrawal()
+        answering = asyncio.create_task(self._answer(work, withdrawal))
+        holding = asyncio.create_task(self._hold(work, withdrawal))
         try:
             await asyncio.wait((answering, holding), return_when=asyncio.FIRST_COMPLETED)
             for task in (answering, holding):
@@ -119,12 +121,13 @@ class BackgroundRunner:
                 task.cancel()
             await asyncio.gather(answering, holding, return_exceptions=True)
 
-    async def _hold(self, work: BackgroundWork) -> None:
-        """Returns when it was cancelled, or another one has it."""
-        while await self._records.hold(self._name, work):
+    async def _hold(self, work: BackgroundWork, withdrawal: Withdrawal) -> None:
+        """Returns when it was cancelled, or another one has it, who may go on with it."""
+        while (held := await self._records.hold(self._name, work)) == "held":
             await asyncio.sleep(HOLD_EVERY)
+        withdrawal.asked = held == "gone"
 
-    async def _answer(self, work: BackgroundWork) -> None:
+    async def _answer(self, work: BackgroundWork, withdrawal: Withdrawal) -> None:
         caller = self._caller(work.owner, work.key_digest)
         if caller is None:
             gone = failed_response(work.response, 401, b"", "the API key is no longer valid")
@@ -133,7 +136,7 @@ class BackgroundRunner:
         begun = moved_response(work.response, "in_progress")
         if not await self._records.show(self._name, work, begun):
             return
-        answer, whole = await self._asked(work, caller)
+        answer, whole = await self._asked(work, caller, withdrawal)
         if _later(answer):
             # It gives its place up meanwhile: others may be for a model that has room.
             pause = min(LONGEST_PAUSE, answer.retry_after or PAUSE)
@@ -145,7 +148,9 @@ class BackgroundRunner:
             ended = failed_response(work.response, answer.status, whole)
         await self._records.end(self._name, work, ended)
 
-    async def _asked(self, work: BackgroundWork, caller: Caller) -> tuple[OwnAnswer, bytes]:
+    async def _asked(
+        self, work: BackgroundWork, caller: Caller, withdrawal: Withdrawal
+    ) -> tuple[OwnAnswer, bytes]:
         """The answer, and its body. What is streamed is shown as it comes."""
         body = work.body.encode()
         if not msgspec.json.decode(body, type=_Streams).stream:
@@ -155,7 +160,15 @@ class BackgroundRunner:
         showing = asyncio.create_task(self._show(work, told))
         last = f"{work.origin}.0" if work.origin else None
         try:
-            answer = await ask(self._app, URL, body, caller, told.take, last_event_id=last)
+            answer = await ask(
+                self._app,
+                URL,
+                body,
+                caller,
+                told.take,
+                last_event_id=last,
+                withdrawal=withdrawal,
+            )
         finally:
             showing.cancel()
             await asyncio.gather(showing, return_exceptions=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 from starlette.types import ASGIApp, Message, Scope
 
+from penstock_gateway.generate.replay import Withdrawal
 from penstock_gateway.keys.ring import CALLER, Caller
 
 
@@ -32,11 +33,13 @@ async def ask(
     hears: Callable[[bytes], None] | None = None,
     *,
     last_event_id: str | None = None,
+    withdrawal: Withdrawal | None = None,
 ) -> OwnAnswer:
     """The answer to a POST by `caller`. Cancelling it disconnects, which aborts the request.
 
     hears: is given what comes of an answer with the status 200, which isn't kept then.
-    last_event_id: from which the stream goes on; None: it begins."""
+    last_event_id: from which the stream goes on; None: it begins.  withdrawal: is asked for before
+    cancelling it where nobody will go on with it."""
     answer = OwnAnswer()
     unread = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -55,7 +58,10 @@ async def ask(
         else:
             answer.body += message.get("body", b"")
 
-    await app(_scope(path, body, caller, last_event_id), receive, send)
+    scope = _scope(path, body, caller, last_event_id)
+    if withdrawal is not None:
+        scope[Withdrawal.SCOPE] = withdrawal
+    await app(scope, receive, send)
     return answer
 
 

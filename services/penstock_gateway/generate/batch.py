@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.protocol.common import Claim, ErrorCode, FinishReason, TokenLogprobs
     from penstock.request.sampling_params import SamplingParams
     from penstock.request.terms import Terms
+    from penstock_gateway.generate.replay import Withdrawal
     from penstock_gateway.generate.reply import ReplyFormat
 
 Arrivals = list[tuple[int, "SequenceDelta"]]
@@ -38,9 +39,16 @@ class GenerationBatch:
     """Use it as an async context manager: whatever happens inside, nothing goes on after it."""
 
     def __init__(
-        self, generations: list[Generation], n: int, client: EngineClient, *, background: bool
+        self,
+        generations: list[Generation],
+        n: int,
+        client: EngineClient,
+        *,
+        background: bool,
+        withdrawal: Withdrawal | None = None,
     ) -> None:
         """background: nobody waits for the answer, and what fails is made anew."""
+        self._withdrawal = withdrawal
         self._generations = generations
         self._n = n
         self._client = client
@@ -61,15 +69,17 @@ class GenerationBatch:
         read_at_end: bool = False,
         known: Sequence[KnownTokens] = (),
         claims: Sequence[Claim] = (),
+        withdrawal: Withdrawal | None = None,
     ) -> GenerationBatch:
         """Returns once the engine has accepted all of them; when it refuses one, none runs.
 
         media: of the prompt, if there is one only. prediction: of each. read_at_end: the reply
         shows nothing before its end. known: what the client has of each choice; empty: nothing.
-        claims: of each prompt's answer; empty: they have none.  Several prompts need a fingerprint
-        in their terms: all are computed alike.
+        claims: of each prompt's answer; empty: they have none.  withdrawal: of these.  Several
+        prompts need a fingerprint in their terms: all are computed alike.
         """
         n = params[0].n
+        make = partial(cls, n=n, client=client, withdrawal=withdrawal, background=terms.background)
         if len(prompt_token_ids) == 1:
             generation = await client.submit(
                 prompt_token_ids[0],
@@ -82,7 +92,7 @@ class GenerationBatch:
                 read_at_end=read_at_end,
                 known=known,
             )
-            return cls([generation], n, client, background=terms.background)
+            return make([generation])
         submit = partial(client.submit, timed=timed, prediction=prediction, read_at_end=read_at_end)
         attempts = [
             asyncio.create_task(
@@ -97,8 +107,7 @@ class GenerationBatch:
             for i, (ids, each) in enumerate(zip(prompt_token_ids, params, strict=True))
         ]
         try:
-            generations = list(await asyncio.gather(*attempts))
-            return cls(generations, n, client, background=terms.background)
+            return make(list(await asyncio.gather(*attempts)))
         except BaseException:
             for attempt in attempts:
                 attempt.cancel()
@@ -173,8 +182,9 @@ class GenerationBatch:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        withdrawn = self._withdrawal is not None and self._withdrawal.asked
         for generation in self._generations:
-            generation.abort()
+            generation.abort(withdrawn=withdrawn)
 
     def feed(self, sink: Sink) -> None:
         """Offers deltas to `sink` first, see Generation.feed; several generations have none, as

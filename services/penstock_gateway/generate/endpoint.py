@@ -28,7 +28,12 @@ from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
 from penstock_gateway.generate.batch import GenerationBatch
-from penstock_gateway.generate.replay import AnswerBasis, ReplayedRequest, replay_of
+from penstock_gateway.generate.replay import (
+    AnswerBasis,
+    ReplayedRequest,
+    Withdrawal,
+    replay_of,
+)
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
 from penstock_gateway.generate.search import Search, search_all
 from penstock_gateway.generate.timeline import TimelineRecorder
@@ -165,7 +170,8 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 code="unsupported_value",
             )
         if replays and (headers.repeats or _resumable(request)):
-            _replay.set(await replay_of(headers, request, self.id_prefix))
+            withdrawal = scope.get(Withdrawal.SCOPE)
+            _replay.set(await replay_of(headers, request, self.id_prefix, withdrawal))
         with service.answering:
             if request.stream:
                 events = EventStream(
@@ -336,6 +342,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             read_at_end=read_at_end,
             known=() if replay is None else replay.known,
             claims=() if replay is None else replay.claims(len(job.prompt_token_ids)),
+            withdrawal=None if replay is None else replay.withdrawal,
         )
         job.head.computed = batch.computing
         return batch

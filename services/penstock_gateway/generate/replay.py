@@ -80,6 +80,16 @@ class AnswerBasis(NamedTuple):
         return found.digest()
 
 
+class Withdrawal:
+    """Whether nobody wants an answer any more that could be had again. asked: then its computation
+    ends with the request, and no engine core goes on with it for a while."""
+
+    SCOPE = "penstock.withdrawal"
+    """The key of a request's ASGI scope under which whoever asks in this process leaves one."""
+
+    asked = False
+
+
 class ReplayedRequest:
     """How a request's answer is made to be the same whenever it is computed."""
 
@@ -92,6 +102,7 @@ class ReplayedRequest:
         known: tuple[KnownTokens, ...],
         number: int,
         resumable: bool,
+        withdrawal: Withdrawal | None = None,
     ) -> None:
         """body: digest.  key: digest of the Idempotency-Key.  origin, known: of a stream that goes
         on, and what the client has of each choice.  number: of the event that comes next; 0 where
@@ -106,6 +117,7 @@ class ReplayedRequest:
         self._settled: Origin | None = None
         self._number = number
         self.resumable = resumable
+        self.withdrawal = withdrawal
         self.known = known
 
     @property
@@ -188,7 +200,12 @@ class ReplayedRequest:
         return ResumableReply(reply, batch, OriginWriter(self._begun(), head), known, number)
 
 
-async def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) -> ReplayedRequest:
+async def replay_of(
+    headers: TermsHeaders,
+    request: RequestFields,
+    kind: str,
+    withdrawal: Withdrawal | None = None,
+) -> ReplayedRequest:
     """kind: of the endpoint. Raises InvalidRequest."""
     resumable = request.stream_options is not None and bool(request.stream_options.resumable)
     last, key = headers.last_event_id, headers.idempotency_key
@@ -215,6 +232,7 @@ async def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) ->
         known=known,
         number=number,
         resumable=resumable,
+        withdrawal=withdrawal,
     )
 
 

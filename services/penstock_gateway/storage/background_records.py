@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from typing import Literal
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
@@ -106,12 +107,16 @@ class BackgroundRecords:
 
         return await self._database.run(work)
 
-    async def hold(self, runner: str, work: BackgroundWork) -> bool:
-        """Holds it for some seconds more. False: it is another's now, or was cancelled."""
+    async def hold(self, runner: str, work: BackgroundWork) -> Literal["held", "another's", "gone"]:
+        """Holds it for some seconds more, unless it is another's now, or has ended, was cancelled
+        or deleted."""
 
-        def holding(connection: Connection) -> bool:
+        def holding(connection: Connection) -> Literal["held", "another's", "gone"]:
             held = update(background).where(*_holds(runner, work)).values(_held(runner))
-            return connection.execute(held).rowcount > 0
+            if connection.execute(held).rowcount:
+                return "held"
+            there = select(background.c.id).where(*_one(work.owner, work.id))
+            return "gone" if connection.scalar(there) is None else "another's"
 
         return await self._database.run(holding)
 

@@ -84,10 +84,8 @@ class Generation:
         self.terms = request.terms
         self.media = request.media
         self.prediction = request.prediction
-        self.drafted = 0
-        """Number of tokens that were drafted for all sequences."""
-        self.kept = 0
-        """Number of `drafted` tokens that became a part of the output."""
+        self.drafted = self.kept = 0
+        """Tokens that were drafted for all sequences, and those that are a part of the output."""
         self.blame = Blame()
         self.cached_tokens: int | None = None
         self.prompt_logprobs: list[TokenLogprobs | None] | None = (
@@ -107,8 +105,7 @@ class Generation:
         self._turns = delivery.turns
         self._observed = delivery.observed
         self._sink: Sink | None = None
-        self._waited_for = False
-        self._due = False
+        self._waited_for = self._due = False
         self._pending = Pending()
         self._wake = asyncio.Event()
         self._failure: PenstockError | None = None
@@ -204,12 +201,12 @@ class Generation:
     def take_pooled(self, message: Pooled) -> None:
         """Does nothing: only a pooling request gets vectors."""
 
-    def abort(self) -> None:
-        """Ends the request here and in the engine core, unless it has ended already.
-
-        If the request's observer wants the engine core's timeline, the client keeps the request
-        until that has come.
-        """
+    def abort(self, *, withdrawn: bool = False) -> None:
+        """Ends the request here and in the engine core, unless it has ended already. withdrawn:
+        nobody goes on with its answer, whatever claim it has.  If the request's observer wants the
+        engine core's timeline, the client keeps the request until that has come."""
+        if withdrawn:
+            self.terms = self.terms.unclaimed()
         wanted = self._observed.leave(self.release)
         # Of one that goes on for another front end, the timeline goes there.
         self._leave(linger=wanted and self.terms.claim is None)

@@ -54,6 +54,10 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         """What is left of the deadline, in whole milliseconds, at least 0."""
         return None if self.deadline is None else max(0, round(1000 * (self.deadline - now)))
 
+    def unclaimed(self) -> Terms:
+        """The terms of a request whose answer isn't found again."""
+        return self if self.claim is None else msgspec.structs.replace(self, claim=None)
+
     @classmethod
     def checked(
         cls,

@@ -152,15 +152,42 @@ async def test_in_the_background_and_streamed(gateway: Storing) -> None:
     assert again == events[8:]
 
 
-async def partly_seen(gateway: Storing) -> tuple[asyncio.Task[httpx.Response], dict[str, Any]]:
-    """A streamed background response, and as what it is stored, when its runner has died after a
-    part of it."""
+@pytest.mark.parametrize("how", ["cancelled", "deleted", "left"])
+async def test_no_engine_goes_on_with_one_that_is_withdrawn(gateway: Storing, how: str) -> None:
+    """It does with one whose runner leaves, as another may take it up."""
+    gateway.engine.script = lambda prompt, params: iter([1000.0])
+    streaming = await queued(gateway)
+    (id,) = await open_ones(gateway)
+    async with asyncio.timeout(20), running(gateway):
+        while not gateway.engine.generations:
+            await asyncio.sleep(0.01)
+        if how == "cancelled":
+            await gateway.http.post(f"{URL}/{id}/cancel")
+        elif how == "deleted":
+            await gateway.http.delete(f"{URL}/{id}")
+        if how != "left":
+            await gateway.engine.generations[0].aborted.wait()
+    assert gateway.engine.generations[0].aborted.is_set()
+    assert gateway.engine.generations[0].withdrawn == (how != "left")
+    streaming.cancel()
+    await asyncio.gather(streaming, return_exceptions=True)
+
+
+async def queued(gateway: Storing) -> asyncio.Task[httpx.Response]:
+    """A streamed response that waits for a runner."""
     streaming = asyncio.create_task(
         gateway.http.post(URL, json={"input": "Hi", "background": True, "stream": True})
     )
     # Rows of a database tell nobody that they have changed: here and below they are read again.
     while gateway.store.background is None or not await open_ones(gateway):
         await asyncio.sleep(0.01)
+    return streaming
+
+
+async def partly_seen(gateway: Storing) -> tuple[asyncio.Task[httpx.Response], dict[str, Any]]:
+    """A streamed background response, and as what it is stored, when its runner has died after a
+    part of it."""
+    streaming = await queued(gateway)
     (id,) = await open_ones(gateway)
     async with running(gateway):
         while not (found := await seen(gateway, id))["output"]:
