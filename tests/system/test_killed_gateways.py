@@ -3,6 +3,7 @@ is read to its end is the undisturbed one, and nothing is kept of those that are
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,19 @@ import httpx
 import pytest
 import yaml
 
+from penstock.cli.main import main
 from testing.serving import PATIENCE, Server, wait_until
 from tests.metrics_page import PORTS
 from tests.shared.tiny_models import write_gguf
-from tests.system.test_resumed_streams import COMPLETIONS, Reader, engine_page, kill_all
+from tests.system.test_resumed_streams import (
+    ASKED,
+    CHAT,
+    COMPLETIONS,
+    Counting,
+    Reader,
+    engine_page,
+    kill_all,
+)
 
 pytestmark = [pytest.mark.timeout(400)]
 
@@ -67,6 +77,43 @@ def test_two_models_answers_outlive_all_gateways(
     for first, second in zip(texts[::2], texts[1::2], strict=True):
         assert first
         assert first != second  # Models do differ.
+
+
+def test_a_receipt_of_a_stream_that_outlives_its_gateways(
+    start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    """It is of all of the answer, signed by the server's key, and stands up to being verified."""
+    server = start_server("--receipt-key-file", str(tmp_path / "receipts.pem"), *TWO)
+    body = {
+        "messages": ASKED,
+        "temperature": 0.9,
+        "seed": 4,
+        "n": 2,
+        "max_tokens": 200,
+        "ignore_eos": True,
+        "penstock_receipt": "logprobs",
+    }
+
+    def receipt(*, killed: bool) -> dict[str, Any]:
+        reader = Reader(server)
+        events = []
+        for event in Counting(reader, server.url, None, PATIENCE).resumed_events(
+            CHAT, body, PATIENCE
+        ):
+            events.append(event)
+            if killed and len(events) == 20:
+                kill_all(server, GATEWAYS)
+        assert bool(reader.resumed) == killed
+        (found,) = [event["penstock_receipt"] for event in events if "penstock_receipt" in event]
+        return dict(found)
+
+    whole, broken = receipt(killed=False), receipt(killed=True)
+    assert broken["tokens"] == whole["tokens"]
+    assert [len(ids) for ids in broken["tokens"]["outputs"]] == [200, 200]
+    key, file = tmp_path / "key.json", tmp_path / "receipt.json"
+    key.write_text(json.dumps(server.get("/v1/receipts/key")[1]))
+    file.write_text(json.dumps(broken))
+    assert main(["verify", str(file), "--key", str(key), "--num-kv-blocks", "256"]) == 0
 
 
 class Quitter:

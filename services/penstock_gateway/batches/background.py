@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from penstock.process import logs
 from penstock_gateway.batches.in_process import OwnAnswer, ask
-from penstock_gateway.generate.replay import Withdrawal
+from penstock_gateway.generate.batch import Withdrawal
 from penstock_gateway.keys.ring import Caller
 from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.memory import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 from starlette.types import ASGIApp, Message, Scope
 
-from penstock_gateway.generate.replay import Withdrawal
+from penstock_gateway.generate.batch import Withdrawal
 from penstock_gateway.keys.ring import CALLER, Caller
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.protocol.common import Claim, ErrorCode, FinishReason, TokenLogprobs
     from penstock.request.sampling_params import SamplingParams
     from penstock.request.terms import Terms
-    from penstock_gateway.generate.replay import Withdrawal
     from penstock_gateway.generate.reply import ReplyFormat
 
 Arrivals = list[tuple[int, "SequenceDelta"]]
@@ -33,6 +32,16 @@ Arrivals = list[tuple[int, "SequenceDelta"]]
 
 _PARAMS: dict[ErrorCode, str] = {"invalid_media": "messages", "invalid_adapter": "model"}
 """The field that an error is about. Others are about what the output has to look like."""
+
+
+class Withdrawal:
+    """Whether nobody wants an answer any more that could be had again. asked: then its computation
+    ends with the request, and no engine core goes on with it for a while."""
+
+    SCOPE = "penstock.withdrawal"
+    """The key of a request's ASGI scope under which whoever asks in this process leaves one."""
+
+    asked = False
 
 
 class GenerationBatch:

@@ -27,13 +27,8 @@ from penstock.media.words import WORDS
 from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
-from penstock_gateway.generate.batch import GenerationBatch
-from penstock_gateway.generate.replay import (
-    AnswerBasis,
-    ReplayedRequest,
-    Withdrawal,
-    replay_of,
-)
+from penstock_gateway.generate.batch import GenerationBatch, Withdrawal
+from penstock_gateway.generate.replay import AnswerBasis, ReplayedRequest, replay_of
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
 from penstock_gateway.generate.search import Search, search_all
 from penstock_gateway.generate.timeline import TimelineRecorder

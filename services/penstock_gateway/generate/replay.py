@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.client import EngineClient, SequenceDelta
     from penstock.media.items import PromptMedia
     from penstock.request.sampling_params import SamplingParams
-    from penstock_gateway.generate.batch import GenerationBatch
+    from penstock_gateway.generate.batch import GenerationBatch, Withdrawal
     from penstock_gateway.generate.reply import (
         PlainChunk,
         ReplyFormat,
@@ -78,16 +78,6 @@ class AnswerBasis(NamedTuple):
             found.update(msgspec.json.encode(params))
         found.update(msgspec.json.encode(None if self.media is None else self.media.media))
         return found.digest()
-
-
-class Withdrawal:
-    """Whether nobody wants an answer any more that could be had again. asked: then its computation
-    ends with the request, and no engine core goes on with it for a while."""
-
-    SCOPE = "penstock.withdrawal"
-    """The key of a request's ASGI scope under which whoever asks in this process leaves one."""
-
-    asked = False
 
 
 class ReplayedRequest:
