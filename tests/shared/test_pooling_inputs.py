@@ -69,12 +69,14 @@ def both(request: Any, tmp_path_factory: Any, minilm_folder: Path) -> tuple[Ours
     st.text("abc déß.,! 日", max_size=40),
     st.none() | st.text("abc déß.,! 日", min_size=1, max_size=40),
     st.none() | st.integers(4, 20),
+    st.sampled_from(["left", "right"]),
 )
 def test_pairs_and_cuts_are_those_of_transformers(
-    both: tuple[Ours, Any], text: str, pair: str | None, limit: int | None
+    both: tuple[Ours, Any], text: str, pair: str | None, limit: int | None, side: str
 ) -> None:
     ours, theirs = both
-    ids, types = ours.encode_typed(text, pair, limit=limit)
+    theirs.truncation_side = side
+    ids, types = ours.encode_typed(text, pair, limit=limit, keeps_end=side == "left")
     more = {} if limit is None else {"truncation": True, "max_length": limit}
     expected = theirs(text, pair, return_token_type_ids=True, **more)
     assert ids == expected["input_ids"]
@@ -94,6 +96,8 @@ def test_a_text_too_long_is_refused_or_cut(both: tuple[Ours, Any]) -> None:
 
 def test_token_ids_lose_their_first_ones() -> None:
     assert ids_input(list(range(9)), WELCOME, limit=4).prompt_token_ids == [5, 6, 7, 8]
+    first = ids_input(list(range(9)), WELCOME, limit=4, side="right")
+    assert first.prompt_token_ids == [0, 1, 2, 3]
     for ids, reason in (([], "is empty"), ([40_000], "not in the vocabulary"), ([1] * 13, "12")):
         with pytest.raises(InvalidRequest, match=reason):
             ids_input(ids, WELCOME, limit=None)

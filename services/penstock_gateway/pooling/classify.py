@@ -111,6 +111,12 @@ class Classify(PoolEndpoint[ClassifyRequest]):
                 "head's own numbers",
                 param="use_activation",
             )
+        if call.side == "left":
+            raise InvalidRequest(
+                "truncation_side is left; the texts in which entities are found are cut right",
+                param="truncation_side",
+                code="unsupported_value",
+            )
         results = await call.pool(await call.read([*given]), Pooling("token_classify"))
         spans = await off_the_loop(
             lambda: [tokenizer.spans(text, limit=call.limit) for text in given],

@@ -18,7 +18,7 @@ from penstock.request.pooling_params import check_dimensions
 from penstock_gateway.generate.chunked_reply import paced
 from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import OperationRoute, posting
-from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN, vector_list
+from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN, Packing, vector_list
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
 from penstock_gateway.pooling.fields import PoolFields, Whole, texts_of
 from penstock_gateway.pooling.score import each_vector
@@ -36,7 +36,8 @@ class CohereEmbedRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_f
     embedding_types: of the reply, absent: float. base64 is that of little-endian float32; binary
     and ubinary pack the signs of eight numbers into one, from -128 to 127 or 0 to 255.
     output_dimension: numbers kept of each vector.  max_tokens: of each text, absent: as many as the
-    model takes.  truncate: NONE refuses longer texts; absent, or END: they lose their end.
+    model takes.  truncate: NONE refuses longer texts; absent, or END: they lose their end; START:
+    their beginning.
     input_type: without effect."""
 
     texts: list[str] | None = None
@@ -46,7 +47,7 @@ class CohereEmbedRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_f
     embedding_types: list[str] | None = None
     output_dimension: Whole = None
     max_tokens: Whole = None
-    truncate: Literal["NONE", "END"] | None = None
+    truncate: Literal["NONE", "START", "END"] | None = None
 
 
 class EmbeddingsByType(msgspec.Struct, frozen=True):
@@ -63,9 +64,11 @@ class APIVersion(msgspec.Struct, frozen=True):
 
 
 class BilledUnits(msgspec.Struct, frozen=True):
-    """input_tokens: of all inputs, as they were computed."""
+    """input_tokens: of all inputs, as they were computed, those of pictures included, so that
+    image_tokens are 0."""
 
     input_tokens: int
+    image_tokens: int = 0
 
 
 class CohereMeta(msgspec.Struct, frozen=True):
@@ -191,6 +194,7 @@ def _set_limit(call: Call, request: CohereEmbedRequest, given: Sequence[Scored])
         )
     if request.truncate != "NONE" and all(each.plain for each in given):
         call.limit = min(most or longest, longest)
+        call.side = "left" if request.truncate == "START" else "right"
 
 
 async def _by_type(
@@ -202,7 +206,10 @@ async def _by_type(
             made[each] = await _packed(results, each)
         else:
             made["floats" if each == "float" else each] = await vector_list(
-                results, call.splices, lambda index, vector: vector, base64=each == "base64"
+                results,
+                call.splices,
+                lambda index, vector: vector,
+                base64=Packing() if each == "base64" else None,
             )
     return EmbeddingsByType(**made)
 

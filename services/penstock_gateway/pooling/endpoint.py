@@ -8,7 +8,7 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -18,6 +18,7 @@ from penstock.client.late_interaction import Role
 from penstock.client.pool_request import check_input, pooling_model
 from penstock.client.pooling_inputs import (
     PoolInput,
+    Side,
     check_pictures,
     ids_input,
     limit_of,
@@ -32,11 +33,16 @@ from penstock.model.media_facts import MediaFacts
 from penstock.protocol.common import Pooling
 from penstock.request.terms import Terms
 from penstock_gateway.chat.messages import Message
-from penstock_gateway.chat.prompt import ChatMedia, chat_prompt
+from penstock_gateway.chat.prompt import (
+    ChatMedia,
+    chat_prompt,
+    check_variables,
+    refuse_template,
+)
 from penstock_gateway.generate.chunked_reply import Splices
 from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.events import while_connected
-from penstock_gateway.http.replies import send_json
+from penstock_gateway.http.replies import send_json, send_whole
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.models.backend import AskedModel
 from penstock_gateway.pooling.fields import (
@@ -73,16 +79,19 @@ class Call:
         id: str,
         truncate: int | None,
         *,
+        side: Side | None = None,
         lease: MediaLease,
         changes: dict[str, Any] | None = None,
     ) -> None:
-        """desk: prepares its media.  lease: holds them.  changes: its own mm_processor_kwargs."""
+        """desk: prepares its media, which lease holds.  changes: its own mm_processor_kwargs.
+        side: where its inputs are cut."""
         engine = asked.engine
         self.engine = engine
         self.id = id
         self.model = asked.name
         self.created = int(time.time())
         self.limit = limit_of(truncate, engine.welcome)
+        self.side = side
         self._desk = desk
         self._client = asked.client
         self._terms = terms
@@ -113,18 +122,22 @@ class Call:
         messages: list[PoolMessage],
         *,
         add_generation_prompt: bool | None,
+        continue_final_message: bool | None = None,
         add_special: bool | None = None,
+        variables: dict[str, Any] | None = None,
         lease: MediaLease | None = None,
     ) -> PoolInput:
-        """A conversation in the model's own format, with its media. lease: holds them, in place of
-        the request's. Raises InvalidRequest, and what preparing media raises."""
+        """A conversation in the model's own format, with its media. variables: more for the
+        template.  lease: holds the media, in place of the request's.  Raises InvalidRequest, and
+        what preparing media raises."""
         refuse_cut(self.limit)
         made = await chat_prompt(
             self.engine,
             msgspec.convert(msgspec.to_builtins(messages), list[Message]),
             add_generation_prompt=bool(add_generation_prompt),
+            continue_final_message=continue_final_message,
             add_special_tokens=add_special,
-            variables={},
+            variables=variables or {},
             with_media=ChatMedia(self._desk, lease or self._lease, self._changes),
         )
         check_input(made.prompt_token_ids, self.engine.welcome, cut=False)
@@ -154,13 +167,14 @@ class Call:
 
         def one(each: Given) -> PoolInput:
             if not isinstance(each, str):
-                return ids_input(each, welcome, limit=self.limit)
+                return ids_input(each, welcome, limit=self.limit, side=self.side)
             return text_input(
                 each,
                 None,
                 tokenizer,
                 welcome,
                 limit=self.limit,
+                side=self.side,
                 add_special=add_special,
                 role=role,
             )
@@ -177,7 +191,13 @@ class Call:
         def all_of_them() -> list[PoolInput]:
             return [
                 text_input(
-                    first, second, tokenizer, welcome, limit=self.limit, instruction=instruction
+                    first,
+                    second,
+                    tokenizer,
+                    welcome,
+                    limit=self.limit,
+                    side=self.side,
+                    instruction=instruction,
                 )
                 for first, second in pairs
             ]
@@ -248,7 +268,7 @@ def _first(failures: BaseExceptionGroup[Any]) -> BaseException:
     return error
 
 
-def usage_of(results: list[PoolResult]) -> PoolUsage:
+def usage_of(results: Sequence[PoolResult]) -> PoolUsage:
     tokens = sum(result.prompt_tokens for result in results)
     return PoolUsage(tokens, tokens)
 
@@ -266,14 +286,37 @@ async def vector_inputs(
         return await call.read(inputs_of(input), add_special=add_special, role=role)
     if input is not None:
         raise InvalidRequest("give either input or messages", param="input")
-    if media is None or media.alone:
+    if call.engine.text.template is None and (media is None or not media.alone):
+        raise InvalidRequest(
+            "messages need a chat template, which this model lacks; use input, or start the server "
+            "with --chat-template",
+            param="messages",
+            code="no_chat_template",
+        )
+    refuse_template(fields.chat_template)
+    check_variables(fields.chat_template_kwargs)
+    if fields.continue_final_message and fields.add_generation_prompt:
+        raise InvalidRequest(
+            "continue_final_message and add_generation_prompt are both true; allowed: one",
+            param="continue_final_message",
+        )
+    if media is not None and media.alone:
         return await call.read_message(input_of(messages), add_special=add_special)
     one = await call.read_chat(
         messages,
         add_generation_prompt=fields.add_generation_prompt,
+        continue_final_message=fields.continue_final_message,
         add_special=fields.add_special_tokens,
+        variables=fields.chat_template_kwargs,
     )
     return [one]
+
+
+class BytesReply(NamedTuple):
+    """A reply that isn't JSON. headers: beside its type and length."""
+
+    pieces: list[bytes]
+    headers: list[tuple[str, str]]
 
 
 class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
@@ -284,7 +327,8 @@ class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
 
     @abstractmethod
     async def answer(self, request: Fields, call: Call) -> object:
-        """The reply, for msgspec. Raises InvalidRequest, and what a request fails with."""
+        """The reply, for msgspec, or bytes. Raises InvalidRequest, and what a request fails
+        with."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrived = time.monotonic()
@@ -295,15 +339,18 @@ class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         with self._service.answering:
             work = self._answer(request, terms, scope[REQUEST_ID])
             reply = await while_connected(work, receive)
-            await send_json(send, 200, reply)
+            if isinstance(reply, BytesReply):
+                await send_whole(send, 200, reply.pieces, "application/octet-stream", reply.headers)
+            else:
+                await send_json(send, 200, reply)
 
-    async def _answer(self, request: Fields, terms: Terms, name: str) -> list[bytes]:
+    async def _answer(self, request: Fields, terms: Terms, name: str) -> list[bytes] | BytesReply:
         async with self._service.models.using(request.model, terms.deadline) as asked:
             return await self._answer_by(asked, request, terms, name)
 
     async def _answer_by(
         self, asked: AskedModel, request: Fields, terms: Terms, name: str
-    ) -> list[bytes]:
+    ) -> list[bytes] | BytesReply:
         pooling_model(asked.engine.welcome)
         terms = msgspec.structs.replace(terms, adapter=asked.adapter)
         id = f"{self.id_prefix}-{request.request_id or uuid.uuid4().hex}"
@@ -314,7 +361,17 @@ class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         with self._service.media.lease(terms.tenant, terms.deadline) as lease:
             changes = request.mm_processor_kwargs
             call = Call(
-                self._service.media, asked, terms, name, id, cut, lease=lease, changes=changes
+                self._service.media,
+                asked,
+                terms,
+                name,
+                id,
+                cut,
+                side=request.truncation_side,
+                lease=lease,
+                changes=changes,
             )
             reply = await self.answer(request, call)
+            if isinstance(reply, BytesReply):
+                return reply
             return call.splices.spliced(encoder.encode(reply))

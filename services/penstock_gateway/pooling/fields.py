@@ -7,6 +7,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from penstock.client.pooling_inputs import Side
 from penstock.errors import InvalidRequest
 from penstock_gateway.pooling.messages import PoolMessage
 
@@ -14,6 +15,7 @@ Number = float | None
 Whole = int | None
 Flag = bool | None
 Text = str | None
+EmbedDtype = Literal["float32", "float16", "bfloat16"]
 
 MAX_INPUTS = 2048
 """Texts, or pairs of them, in one request."""
@@ -24,11 +26,13 @@ token by token."""
 
 class PoolFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """truncate_prompt_tokens: longer inputs are cut to so many tokens; -1: to as many as the model
-    takes; absent: they are refused.  priority, deadline_ms, cache_salt: as in completions.
+    takes; absent: they are refused.  truncation_side: where they are cut; absent: texts right,
+    token ids left.  priority, deadline_ms, cache_salt: as in completions.
     mm_processor_kwargs: how the request's pictures are prepared."""
 
     model: Text = None
     truncate_prompt_tokens: Whole = None
+    truncation_side: Side | None = None
     request_id: Text = None
     priority: Whole = None
     deadline_ms: Whole = None
@@ -45,17 +49,36 @@ class VectorFields(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=
     """messages: an input as chats have it, in place of `input`: a text, or one picture, of a model
     that makes vectors of both; a conversation with pictures, of a decoder that sees.
     add_generation_prompt: whether the template opens an answer behind that.
-    encoding_format: base64 is that of little-endian float32.  dimensions: numbers kept of each
-    vector.  normalize: to length 1, after that; absent: as the model has it."""
+    continue_final_message: the last message stays open.  chat_template_kwargs: more for the
+    template.  encoding_format: bytes is the vectors alone, one after the other, and where each is
+    in the header `metadata`; bytes_only lacks that.  embed_dtype, endianness: of base64 and bytes.
+    dimensions: numbers kept of each vector.  normalize, use_activation: to length 1, after that, or
+    of a classification head its activation; absent: as the model has it."""
 
     messages: list[PoolMessage] | None = None
     add_generation_prompt: Flag = None
-    encoding_format: Literal["float", "base64"] | None = None
+    continue_final_message: Flag = None
+    chat_template: Text = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    encoding_format: Literal["float", "base64", "bytes", "bytes_only"] | None = None
     dimensions: Whole = None
     normalize: Flag = None
+    use_activation: Flag = None
     add_special_tokens: Flag = None
-    embed_dtype: Literal["float32"] | None = None
-    endianness: Literal["native", "little"] | None = None
+    embed_dtype: EmbedDtype | None = None
+    endianness: Literal["native", "little", "big"] | None = None
+
+    @property
+    def activates(self) -> bool | None:
+        """What normalize and use_activation say. Raises InvalidRequest where they differ."""
+        if None not in (self.normalize, self.use_activation) and (
+            self.normalize != self.use_activation
+        ):
+            raise InvalidRequest(
+                "normalize and use_activation mean the same here, and differ: set only one of them",
+                param="normalize",
+            )
+        return self.use_activation if self.normalize is None else self.normalize
 
 
 class PoolUsage(msgspec.Struct, frozen=True):

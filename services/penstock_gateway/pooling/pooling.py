@@ -11,10 +11,20 @@ from penstock.errors import InvalidRequest
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.request.pooling_params import check_input_type
 from penstock_gateway.http.operations import OperationRoute, posting
-from penstock_gateway.pooling.embeddings import checked_dimensions, vector_list
-from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of, vector_inputs
+from penstock_gateway.pooling.embeddings import (
+    base64_of,
+    checked_dimensions,
+    vector_bytes,
+    vector_list,
+)
+from penstock_gateway.pooling.endpoint import (
+    BytesReply,
+    Call,
+    PoolEndpoint,
+    usage_of,
+    vector_inputs,
+)
 from penstock_gateway.pooling.fields import (
-    Flag,
     InputField,
     PoolUsage,
     VectorFields,
@@ -27,17 +37,16 @@ from penstock_gateway.service import Service
 class PoolingRequest(VectorFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """task: embed, token_embed (each token's vector), classify, token_classify (each token's
     classes) or embed_sparse (weights of the vocabulary's tokens); absent: token_embed of a model
-    for embeddings that can, else what it is for.  use_activation: of a classification head.
-    input_type: of a model for late interaction, absent: document."""
+    for embeddings that can, else what it is for.  input_type: of a model for late interaction,
+    absent: document."""
 
     input: InputField = None
     task: PoolingTask | None = None
-    use_activation: Flag = None
     input_type: Literal["query", "document"] | None = None
 
 
 class PooledData(msgspec.Struct, frozen=True, tag_field="object", tag="pooling"):
-    """data: numbers, rows of numbers, weights of tokens, or the base64 of little-endian float32."""
+    """data: numbers, rows of numbers, weights of tokens, or base64 of what the request says."""
 
     index: int
     data: list[float | list[float] | NamedWeight] | str
@@ -55,21 +64,24 @@ class PoolingEndpoint(PoolEndpoint[PoolingRequest]):
     request_type = PoolingRequest
     id_prefix = "pool"
 
-    async def answer(self, request: PoolingRequest, call: Call) -> PoolingReply:
+    async def answer(self, request: PoolingRequest, call: Call) -> PoolingReply | BytesReply:
         role = request.input_type
         check_input_type(role, pooling_model(call.engine.welcome))
         inputs = await vector_inputs(
             request.input, request.messages, call, request, role or "document"
         )
+        task = request.task or default_task(call.engine.welcome.pooling_tasks)
+        embeds = task in ("embed", "token_embed")
         asked = Pooling(
-            request.task or default_task(call.engine.welcome.pooling_tasks),
+            task,
             dimensions=checked_dimensions(request.dimensions, call),
-            normalize=request.normalize,
-            activate=request.use_activation,
+            normalize=request.activates if embeds else request.normalize,
+            activate=None if embeds else request.use_activation,
         )
-        if asked.task == "embed_sparse" and request.encoding_format == "base64":
+        if asked.task == "embed_sparse" and request.encoding_format not in (None, "float"):
             raise InvalidRequest(
-                "encoding_format is base64; sparse vectors are written as float",
+                f"encoding_format is {request.encoding_format}; sparse vectors are written as "
+                "float",
                 param="encoding_format",
                 code="unsupported_value",
             )
@@ -80,8 +92,9 @@ class PoolingEndpoint(PoolEndpoint[PoolingRequest]):
         if asked.task == "embed_sparse":
             weights: Any = await named_weights(results, call, PooledData)
             return PoolingReply(call.id, call.created, call.model, weights, usage_of(results))
-        base64 = request.encoding_format == "base64"
-        data = await vector_list(results, call.splices, PooledData, base64=base64)
+        if (raw := await vector_bytes(results, call, request)) is not None:
+            return raw
+        data = await vector_list(results, call.splices, PooledData, base64=base64_of(request))
         return PoolingReply(call.id, call.created, call.model, data, usage_of(results))
 
 

@@ -4,6 +4,7 @@ is made of vectors outside of the worker."""
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import msgspec
 
@@ -17,6 +18,9 @@ from penstock.model.pooling_config import PairTemplate
 from penstock.protocol.common import Pooling
 from penstock.protocol.to_frontend import Welcome
 from penstock.text.tokenizer import Tokenizer
+
+Side = Literal["left", "right"]
+"""Where too long an input is cut."""
 
 MAX_CHARACTERS_PER_TOKEN = 64
 """A longer text than this many for each token of the context isn't tokenised, unless it is cut."""
@@ -76,13 +80,14 @@ def text_input(
     welcome: Welcome,
     *,
     limit: int | None,
+    side: Side | None = None,
     add_special: bool = True,
     role: Role = "document",
     instruction: str | None = None,
 ) -> PoolInput:
     """A text, or two that belong together, as the model's own tokenizer or its template puts them.
-    role: of a text for late interaction.  instruction: for the template, in place of its own.
-    Raises InvalidRequest."""
+    side: where they are cut; None: right.  role: of a text for late interaction.  instruction: for
+    the template, in place of its own.  Raises InvalidRequest."""
     size = len(text) + len(pair or "")
     most = welcome.limits.max_model_len * MAX_CHARACTERS_PER_TOKEN
     most = most if limit is None else max(most, MAX_CUT_CHARACTERS)
@@ -107,6 +112,7 @@ def text_input(
             pair,
             add_special=add_special,
             limit=limit if late is None else room_for_text(late, role, limit),
+            keeps_end=side == "left",
             most=None if limit is not None else MOST_TIMES * welcome.limits.max_model_len,
         )
     except InvalidRequest as error:
@@ -159,9 +165,14 @@ def check_pictures(welcome: Welcome) -> MediaFacts:
     return welcome.media
 
 
-def ids_input(prompt_token_ids: list[int], welcome: Welcome, *, limit: int | None) -> PoolInput:
-    """Token ids as they are; of too many, the last ones (as vLLM has it). Raises InvalidRequest."""
-    if limit is not None:
+def ids_input(
+    prompt_token_ids: list[int], welcome: Welcome, *, limit: int | None, side: Side | None = None
+) -> PoolInput:
+    """Token ids as they are; of too many, the last ones (as vLLM has it), or with side right the
+    first. Raises InvalidRequest."""
+    if limit is not None and side == "right":
+        prompt_token_ids = prompt_token_ids[:limit]
+    elif limit is not None:
         prompt_token_ids = prompt_token_ids[-limit:]
     check_input(prompt_token_ids, welcome)
     return PoolInput(prompt_token_ids)

@@ -91,6 +91,7 @@ class Tokenizer:
         *,
         add_special: bool = True,
         limit: int | None = None,
+        keeps_end: bool = False,
         most: int | None = None,
     ) -> tuple[list[int], bytes]:
         """Token ids of a text, or of two that belong together, and which of them each is of.
@@ -98,8 +99,8 @@ class Tokenizer:
         limit: ids at most, special ones included: texts are cut at their ends, of two the longer
         one first (as transformers' `longest_first`).  Of a text with more than twice as many only
         the beginning is encoded; of two such texts, the one whose beginning has fewer tokens counts
-        as the shorter.  most: as `encode` has it, of each.  Raises InvalidRequest for that, and for
-        a text that has no UTF-8 form.
+        as the shorter.  keeps_end: they are cut at their beginnings instead.  most: as `encode` has
+        it, of each.  Raises InvalidRequest for that, and for a text that has no UTF-8 form.
         """
         backend = self._backend
         with _library_errors():
@@ -107,17 +108,18 @@ class Tokenizer:
                 if most is not None and _may_have_more(each, most):
                     _check_count(backend, each, most)
             if limit is not None:
-                text = _part(backend, text, limit)
-                pair = pair and _part(backend, pair, limit)
+                text = _part(backend, text, limit, from_end=keeps_end)
+                pair = pair and _part(backend, pair, limit, from_end=keeps_end)
             first = _encoded(backend, text, False)
             second = None if pair is None else _encoded(backend, pair, False)
         if limit is not None:
             own = backend.num_special_tokens_to_add(pair is not None) if add_special else 0
             lengths = (len(first.ids), 0 if second is None else len(second.ids))
             kept = _longest_first(*lengths, max(0, limit - own))
-            first.truncate(kept[0])
+            side = "left" if keeps_end else "right"
+            first.truncate(kept[0], direction=side)
             if second is not None:
-                second.truncate(kept[1])
+                second.truncate(kept[1], direction=side)
         with _library_errors():
             whole = backend.post_process(first, second, add_special)
         return whole.ids, bytes(min(kind, 255) for kind in whole.type_ids)

@@ -37,7 +37,7 @@ async def test_vectors_are_those_of_openais_api(folder: Path, tmp_path: Path) ->
         assert plain["embeddings"] == {"float": vectors}
         assert plain["texts"] == TEXTS
         tokens = wanted["usage"]["prompt_tokens"]
-        assert plain["meta"]["billed_units"] == {"input_tokens": tokens}
+        assert plain["meta"]["billed_units"] == {"input_tokens": tokens, "image_tokens": 0}
         typed = (await client.post("/v2/embed", json={**body, "embedding_types": types})).json()
         found = typed["embeddings"]
         assert sorted(found) == sorted(set(types))
@@ -66,6 +66,8 @@ async def test_vectors_and_texts_are_cut(folder: Path, tmp_path: Path) -> None:
         await both({"texts": TEXTS, "output_dimension": 16}, {"input": TEXTS, "dimensions": 16})
         for cut in ({}, {"truncate": "END"}):
             await both({"texts": [LONG], **cut}, {"input": LONG, "truncate_prompt_tokens": -1})
+        last = {"input": f"w60 {LONG}w70", "truncate_prompt_tokens": -1, "truncation_side": "left"}
+        await both({"texts": [last["input"]], "truncate": "START"}, last)
         cut_to_nine = {"input": LONG, "truncate_prompt_tokens": 9}
         await both({"texts": [LONG], "max_tokens": 9}, cut_to_nine)
         await both({"texts": [LONG], "truncate_prompt_tokens": 9}, cut_to_nine)
@@ -83,7 +85,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"texts": ["w50"], "output_dimension": 12, "embedding_types": ["binary"]},
      "need a multiple of 8", "output_dimension"),
     ({"texts": [LONG], "truncate": "NONE"}, "at most 80 (truncate END cuts", "texts"),
-    ({"texts": ["w50"], "truncate": "START"}, "'START'; allowed: END, NONE", "truncate"),
+    ({"texts": ["w50"], "truncate": "BOTH"}, "'BOTH'; allowed: END, NONE, START", "truncate"),
     ({"texts": ["w50"], "truncate": "NONE", "max_tokens": 5}, "cuts nothing", "max_tokens"),
     ({"texts": ["w50"], "max_tokens": 0}, "max_tokens is 0", "max_tokens"),
     ({"texts": ["w50"], "max_tokens": 9, "truncate_prompt_tokens": 9}, "allowed: one",
