@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
+from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.prompt import (
     ChatMedia,
@@ -39,7 +40,8 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     add_special_tokens: BOS goes in front; default: true for a prompt, false for messages and
     content.  return_token_strs: the vocabulary's own text of each token too.
     content, add_special: llama.cpp's words for prompt and add_special_tokens.  parse_special:
-    whether texts of special tokens are parsed; default: true.
+    whether texts of special tokens are parsed; default: true.  with_pieces: llama.cpp's form, in
+    which a token is an object with its id and its text.
     """
 
     model: Text = None
@@ -47,6 +49,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     content: Text = None
     add_special: Flag = None
     parse_special: Flag = None
+    with_pieces: Flag = None
     messages: list[Message] | None = None
     add_special_tokens: Flag = None
     return_token_strs: Flag = None
@@ -58,12 +61,19 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     tools: list[Tool] | None = None
 
 
+class TokenPiece(msgspec.Struct, frozen=True):
+    """piece: its text, or its bytes where they are no whole characters."""
+
+    id: int
+    piece: str | list[int]
+
+
 class TokenizeReply(msgspec.Struct):
     """count: of the tokens.  max_model_len: the context, prompt and output."""
 
     count: int
     max_model_len: int
-    tokens: list[int]
+    tokens: list[int] | list[TokenPiece]
     token_strs: list[str] | None = None
 
 
@@ -73,9 +83,10 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class DetokenizeReply(msgspec.Struct):
-    """prompt: the text, special tokens included."""
+    """prompt: the text, special tokens included.  content: the same, as llama.cpp calls it."""
 
     prompt: str
+    content: str
 
 
 class NamesModel(Protocol):
@@ -146,7 +157,13 @@ class Tokenize(TextEndpoint[TokenizeRequest]):
         if request.return_token_strs:
             names = engine.text.tokenizer.token_names(prompt_token_ids)
         limit = engine.welcome.limits.max_model_len
-        return TokenizeReply(len(prompt_token_ids), limit, prompt_token_ids, names)
+        reply = TokenizeReply(len(prompt_token_ids), limit, prompt_token_ids, names)
+        if request.with_pieces:
+            tokenizer = engine.text.tokenizer
+            reply.tokens = await off_the_loop(
+                lambda: _pieces(prompt_token_ids, tokenizer), len(prompt_token_ids)
+            )
+        return reply
 
 
 class TemplateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -195,7 +212,19 @@ class Detokenize(TextEndpoint[DetokenizeRequest]):
             check_ids("tokens", request.tokens, engine.welcome.limits.vocab_size)
         decode_all = partial(engine.text.tokenizer.decode, skip_special_tokens=False)
         tokens = request.tokens
-        return DetokenizeReply(await off_the_loop(lambda: decode_all(tokens), len(tokens)))
+        text = await off_the_loop(lambda: decode_all(tokens), len(tokens))
+        return DetokenizeReply(text, text)
+
+
+def _pieces(ids: list[int], tokenizer: Tokenizer) -> list[TokenPiece]:
+    found = []
+    for token in ids:
+        raw = tokenizer.token_bytes(token)
+        try:
+            found.append(TokenPiece(token, raw.decode()))
+        except UnicodeDecodeError:
+            found.append(TokenPiece(token, list(raw)))
+    return found
 
 
 def _with_prompt(request: TokenizeRequest) -> TokenizeRequest:

@@ -324,7 +324,7 @@ async def test_tokenize_and_back(http: httpx.AsyncClient, engine: FakeEngineClie
     assert reply["token_strs"] is None
     assert engine.template.calls[0][1]["tools"][0] == WEATHER
     back = await http.post("/detokenize", json={"tokens": reply["tokens"]})
-    assert back.json() == {"prompt": "user: Hi\nassistant:"}
+    assert back.json()["prompt"] == "user: Hi\nassistant:"
 
 
 @pytest.mark.parametrize(

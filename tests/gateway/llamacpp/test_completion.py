@@ -223,3 +223,16 @@ async def test_paths_that_llama_server_has_besides(
     assert replies[0] == replies[1]
     lists = [(await http.get(path)).json() for path in ("/v1/models", "/models")]
     assert lists[0] == lists[1]
+
+
+async def test_tokens_with_their_pieces_and_back(http: httpx.AsyncClient) -> None:
+    sent = {"content": "aé", "with_pieces": True}
+    shown = (await http.post("/tokenize", json=sent)).json()["tokens"]
+    first, second = "é".encode()
+    assert shown == [
+        {"id": 97, "piece": "a"},
+        {"id": first, "piece": [first]},
+        {"id": second, "piece": [second]},
+    ]
+    ids = {"tokens": [each["id"] for each in shown]}
+    assert (await http.post("/detokenize", json=ids)).json() == {"prompt": "aé", "content": "aé"}
