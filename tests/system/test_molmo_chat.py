@@ -1,16 +1,26 @@
-"""Chats with pictures and Molmo 2, from a folder with its makers' files to the answer: prompt and
+"""Pictures and videos for Molmo 2, from a folder with its makers' files to the answer: prompt and
 answer are those of slow models."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock import LLM, SamplingParams
 from tests.shared.media.media_tokenizer import tokenizer
-from tests.shared.media.molmo_pictures import MARK, MOLMO, MolmoPictures, MolmoProcessor
+from tests.shared.media.molmo_pictures import (
+    MARK,
+    MOLMO,
+    VIDEO_SETTINGS,
+    MolmoPictures,
+    MolmoProcessor,
+    frames_text,
+    resized,
+)
 from tests.shared.media.pictures import picture
 from tests.system.hub_folders import write_folder
 
@@ -67,6 +77,8 @@ def write_molmo(folder: Path) -> Any:
         "image_end_token_id": ids["<im_end>"] - first,
         "image_col_id": ids["<im_col>"] - first,
         "low_res_image_start_token_id": ids["<low_res_im_start>"] - first,
+        "frame_start_token_id": ids["<frame_start>"] - first,
+        "frame_end_token_id": ids["<frame_end>"] - first,
     }
     torch.manual_seed(7)
     model = Molmo2(config).eval()
@@ -101,6 +113,53 @@ def test_chats_with_pictures(tmp_path: Path) -> None:
         assert found.prompt_token_ids == prompt
         assert found.outputs[0].token_ids == answer_of(model, prompt, theirs)
     assert ours[2].outputs[0].token_ids == ours[0].outputs[0].token_ids
+
+
+def test_a_video_between_texts(tmp_path: Path) -> None:
+    """Four frames of another form, which stand after their times."""
+    from transformers import PreTrainedTokenizerFast
+
+    folder = tmp_path / "molmo"
+    model = write_molmo(folder)
+    (folder / "video_preprocessor_config.json").write_text(json.dumps(VIDEO_SETTINGS))
+    frames = np.random.default_rng(3).integers(0, 256, (4, 30, 44, 3), np.uint8)
+    given = {"prompt": "ab<|video|>what?", "multi_modal_data": {"video": (frames, {"fps": 2.5})}}
+    sampling = SamplingParams(max_tokens=WANTED, temperature=0.0, ignore_eos=True)
+    settings: dict[str, Any] = {"max_model_len": 256, "num_kv_blocks": 64, "dtype": "float32"}
+    with LLM(str(folder), cache_dir=str(tmp_path / "cache"), **settings) as llm:
+        found, again = llm.generate([given, given], sampling)
+    fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    text = frames_text([0.0, 0.4, 0.8, 1.2], 2, 2)
+    prompt = fast.encode(f"<s>ab{text}what?", add_special_tokens=False)
+    assert found.prompt_token_ids == again.prompt_token_ids == prompt
+    true = answer_about(model, prompt, frames)
+    assert found.outputs[0].token_ids == again.outputs[0].token_ids == true
+
+
+def answer_about(model: Any, prompt: list[int], frames: np.ndarray) -> list[int]:
+    """The slow model's likeliest tokens, of a prompt with one video."""
+    import torch
+
+    first, patch = model.config.text_config.vocab_size, model.config.image_token_index
+    pictures = MolmoPictures(20, 4, pool=(3, 3))
+    squares, pixels = [], []
+    for number, frame in enumerate(frames):
+        seen = resized(frame, (20, 20)).astype(np.float32) / 255
+        pixels.append(((seen - np.float32(0.5)) / np.float32(0.5)).transpose(2, 0, 1))
+        places = {(at // 5, at % 5): 25 * number + at for at in range(25)}
+        squares += [each for line in pictures.squares(places, (5, 5)) for each in line]
+    own = [token for token in prompt if token >= first]
+    rows = [squares.pop(0) if token == patch else [] for token in own]
+    made: dict[str, Any] = {
+        "pixel_values": [torch.from_numpy(np.stack(pixels))],
+        "pooled": [torch.tensor([row + [-1] * (9 - len(row)) for row in rows])],
+        "marks": [torch.tensor([-1 if token == patch else token - first for token in own])],
+    }
+    given = [patch if token >= first else token for token in prompt]
+    for _ in range(WANTED):
+        with torch.inference_mode():
+            given.append(int(model(torch.tensor([given]), **made).logits[0, -1].argmax()))
+    return given[len(prompt) :]
 
 
 def answer_of(model: Any, prompt: list[int], processed: Any) -> list[int]:

@@ -99,11 +99,13 @@ class Crops:
         pooled, marks = (each.to(vectors.device) for each in (picture.pooled, picture.marks))
         made = marks == NO_MARK
         rows = self._tokens[torch.where(made, self._spec.patch_token, marks)]
-        patches = pooled[made]
-        shown = vectors[patches.clamp(min=0)] * (patches != NO_PATCH)[..., None]
-        found = yield from threads.mapped(
-            self._of_squares, shown, patches != NO_PATCH, each=self.row_work
-        )
+
+        def of_squares(patches: Tensor) -> Tensor:
+            there = patches != NO_PATCH
+            return self._of_squares(vectors[patches.clamp(min=0)] * there[..., None], there)
+
+        # Some squares' vectors at a time: those of all would take much memory for a video.
+        found = yield from threads.mapped(of_squares, pooled[made], each=self.row_work)
         rows[made] = rows[made] + found
         return rows
 

@@ -30,6 +30,7 @@ from penstock.model.media_facts import MediaFacts, MediaKind, Preparation
 from penstock.model.video_facts import (
     FixedFrames,
     FrameSampling,
+    MarkedFrames,
     PooledFrames,
     SlicedFrames,
     VideoFrames,
@@ -48,6 +49,7 @@ _CHANGES: dict[type, dict[str, str]] = {
     FixedFrames: _OF_SAMPLING,
     PooledFrames: _OF_SAMPLING,
     SlicedFrames: _OF_SAMPLING,
+    MarkedFrames: _OF_SAMPLING,
     TiledImages: {"do_image_splitting": "split", "longest_edge": "longest_edge"},
     CanvasImages: {"crop_to_patches": "split", "max_patches": "most"},
     FittedImages: {"max_patches": "most"},

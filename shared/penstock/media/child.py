@@ -35,6 +35,7 @@ from penstock.model.sound_facts import (
 )
 from penstock.model.video_facts import (
     FixedFrames,
+    MarkedFrames,
     PooledFrames,
     SlicedFrames,
     VideoFrames,
@@ -137,6 +138,8 @@ def prepare_item(task: Prepare) -> PreparedArrays:
             case Spectrogram():
                 return _sound(task, task.preparation.mel, whole=True)
             case VideoFrames() | FixedFrames() | PooledFrames() | SlicedFrames():
+                return _video(task, task.preparation)
+            case MarkedFrames():
                 return _video(task, task.preparation)
             case DocumentText():
                 return _document(task, task.preparation)

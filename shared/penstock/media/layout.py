@@ -51,6 +51,7 @@ from penstock.model.sound_facts import (
 from penstock.model.video_facts import (
     FixedFrames,
     GroupTexts,
+    MarkedFrames,
     PooledFrames,
     SlicedFrames,
     VideoFrames,
@@ -117,6 +118,8 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
             return _of_fixed(preparation, VideoShape.of(shape))
         case PooledFrames():
             return _of_pooled(preparation, VideoShape.of(shape))
+        case MarkedFrames():
+            return _of_marked(preparation, VideoShape.of(shape))
         case SlicedFrames():
             return _of_sliced(preparation, VideoShape.of(shape))
         case FixedImages() | TwofoldImages():
@@ -216,6 +219,13 @@ def _of_groups(video: VideoPreparation, texts: GroupTexts, shape: VideoShape, ro
         runs.append(ItemRun(end + before, rows))
         end = behind
     return _Runs(tuple(runs), end)
+
+
+def _of_marked(video: MarkedFrames, shape: VideoShape) -> _Runs:
+    from penstock.media import overlaps  # as for pictures
+
+    runs = _of_groups(video, video.texts, shape, overlaps.frame_embeddings(video.image))
+    return runs._replace(marked=overlaps.marked_frames(video.image, shape.shown))
 
 
 def _of_sliced(video: SlicedFrames, shape: VideoShape) -> _Runs:

@@ -106,8 +106,33 @@ def embeddings(image: OverlappingImages, crops: tuple[int, int]) -> int:
 
 def marked(image: OverlappingImages, crops: tuple[int, int]) -> tuple[tuple[int, int], ...]:
     """Which embeddings are tokens': their places among all, and the tokens."""
-    _, marks = pooled(image, crops)
+    return _tokens(image, pooled(image, crops)[1])
+
+
+def _tokens(image: OverlappingImages, marks: np.ndarray) -> tuple[tuple[int, int], ...]:
     return tuple((int(at), image.first_token + int(marks[at])) for at in np.flatnonzero(marks >= 0))
+
+
+def frame_embeddings(image: OverlappingImages) -> int:
+    """Embeddings of a video's frame, with the tokens among them."""
+    rows, columns = _pooled_form(image, _whole_form(image))
+    return 2 + rows * (columns + image.lines)
+
+
+def marked_frames(image: OverlappingImages, count: int) -> tuple[tuple[int, int], ...]:
+    """What `marked` gives, of a video of so many frames."""
+    return _tokens(image, pooled_frames(image, count)[1])
+
+
+def pooled_frames(image: OverlappingImages, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """What `pooled` gives, of a video of so many frames, whose patches are counted through all of
+    them."""
+    rows, columns = _whole_form(image)
+    each = np.arange(rows * columns).reshape(rows, columns)
+    one, marks = _marked(image, each, image.begin, ended=image.lines)
+    firsts = np.arange(count)[:, None, None] * each.size
+    patches = np.where(one == NO_PATCH, NO_PATCH, one + firsts).reshape(-1, one.shape[1])
+    return patches.astype(np.int32), np.tile(marks, count).astype(np.int32)
 
 
 def _whole_form(image: OverlappingImages) -> tuple[int, int]:

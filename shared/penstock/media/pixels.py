@@ -26,7 +26,7 @@ from penstock.model.image_facts import (
 )
 from penstock.model.media_facts import Preparation
 from penstock.model.sound_facts import SoundPreparation
-from penstock.model.video_facts import SlicedFrames, VideoFrames, VideoPreparation
+from penstock.model.video_facts import MarkedFrames, SlicedFrames, VideoFrames, VideoPreparation
 
 PIXELS = "pixels"
 """Name of a prepared picture's array: uint8 [tiles, height, width, 3]."""
@@ -106,13 +106,20 @@ def video_inputs(
     """What transformers' video processor gives for the frames: pixel_values float32 [patches, 3 *
     group * patch * patch] and grid_thw int32 [3], (groups, height, width) in patches; of frames
     that are pictures pixel_values float32 [frames, 3, height, width], or with slices as for
-    `inputs`. Arrays and errors as for it."""
+    `inputs`; for a MarkedFrames with pooled and marks, see `overlaps.pooled_frames`. Arrays and
+    errors as for it."""
     frames = _bytes(arrays.get(FRAMES), "a prepared video has frames", "frames")
     if isinstance(video, VideoFrames):
         return _patched(frames, video.pixels, (video.patch, video.merge, video.group))
     if isinstance(video, SlicedFrames):
         return _of_parts(video.image, frames, arrays.get(SHAPES))
-    return {"pixel_values": np.stack([_numbers(frame, video.pixels) for frame in frames])}
+    made = {"pixel_values": np.stack([_numbers(frame, video.pixels) for frame in frames])}
+    if isinstance(video, MarkedFrames):
+        if frames.shape[1:3] != (video.image.side, video.image.side):
+            raise ValueError(f"a prepared video's frames are squares of {video.image.side}")
+        pooled, marks = overlaps.pooled_frames(video.image, len(frames))
+        return made | {"pooled": pooled, "marks": marks}
+    return made
 
 
 def _of_parts(

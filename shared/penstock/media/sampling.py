@@ -13,6 +13,8 @@ import numpy as np
 
 from penstock.model.video_facts import FrameSampling
 
+REPEATING = ("minicpmv", "molmo2")
+"""Rules that show a frame of a slow video several times."""
 HARDLY = 1e-4
 """Seconds by which a frame may be too early for MiniMax M3's rule."""
 
@@ -66,11 +68,13 @@ def _by_rule(total: int, rate: float, sampling: FrameSampling, group: int) -> tu
         found = _glm4v(total, rate, seconds, sampling)
     elif sampling.rule == "glm46v":
         found = _glm46v(total, rate, seconds, group)
+    elif sampling.rule == "molmo2":
+        found = _molmo2(total, rate, sampling.fps, most)
     elif sampling.rule == "apart":
         found = list(_apart(total, rate, sampling.fps))
     else:
         found = _minicpmv(total, rate, seconds, most)
-    if sampling.rule != "minicpmv":
+    if sampling.rule not in REPEATING:
         found = list(dict.fromkeys(found)) or [0]
         found += found[-1:] * (-len(found) % group)
     if len(found) > most:
@@ -132,6 +136,16 @@ def _apart(total: int, rate: float, fps: float) -> Iterator[int]:
         due = number / rate + 1 / fps - HARDLY
         number = max(math.ceil(due * rate), number + 1)
     yield total - 1
+
+
+def _molmo2(total: int, rate: float, fps: float, most: int) -> list[int]:
+    """The frames nearest to each multiple of 1 / fps seconds, and the last; of a video that is
+    longer than so many last, `most` from the first to the last."""
+    last = total - 1
+    if total <= 2 or total / rate > (most - 1) / fps:
+        return np.linspace(0, last, min(most, total)).astype(int).tolist()
+    places = np.arange(0.0, last, rate / fps).round().astype(int).tolist()
+    return places if places[-1] == last else [*places, last]
 
 
 def _minicpmv(total: int, rate: float, seconds: float, most: int) -> list[int]:

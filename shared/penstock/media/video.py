@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 from PIL import Image
 
+from penstock.media import overlaps
 from penstock.media.clip import Clip, can_decode
 from penstock.media.geometry import Size
 from penstock.media.picture import BadPicture, open_picture, raw_picture
@@ -16,7 +17,7 @@ from penstock.media.resize import prepare
 from penstock.media.sampling import sampled
 from penstock.media.video_layout import VideoShape, frame_pixels, frame_size
 from penstock.media.wire import ItemBounds
-from penstock.model.video_facts import SlicedFrames, VideoPreparation
+from penstock.model.video_facts import MarkedFrames, SlicedFrames, VideoPreparation
 
 FRAMES_RATE = Fraction(2)
 """Frames per second, of frames that come without times: what Qwen's own tools take."""
@@ -132,7 +133,10 @@ def _resized(
     for row in out:
         if frame is None:
             raise BadPicture("has fewer frames than it says")
-        row[:] = np.asarray(frame.resize((width, height), resample=resample))
+        if isinstance(video, MarkedFrames):
+            row[:] = overlaps.resized(np.asarray(frame), (height, width))
+        else:
+            row[:] = np.asarray(frame.resize((width, height), resample=resample))
         frame = next(frames, None)
     return {FRAMES: out}, size
 

@@ -17,6 +17,7 @@ from penstock.media.geometry import (
 from penstock.model.video_facts import (
     FixedFrames,
     GroupTexts,
+    MarkedFrames,
     PooledFrames,
     SlicedFrames,
     VideoFrames,
@@ -64,6 +65,8 @@ def frame_size(video: VideoPreparation, size: Size, shown: int) -> Size:
         return video.height, video.width
     if isinstance(video, PooledFrames):
         return whole_squares(size, video.square, video.most)
+    if isinstance(video, MarkedFrames):
+        return video.image.side, video.image.side
     if isinstance(video, SlicedFrames):
         return slices.whole_size(video.image, size)
     most, factor = video.max_pixels, video.patch * video.merge
@@ -137,6 +140,8 @@ def group_texts(
                 behind += f"{time:.1f} seconds"
             case "clock":
                 before = f"{int(time // 60):02d}:{int(time % 60):02d} {before}"
+            case "plain":
+                before = f"{time:.1f} {before}"
             case "frame":
                 before = f"Frame{number + 1}: {before}"
         yield (texts.between if number else "") + before, behind

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.model.image_facts import Pixels, SlicedImages
+from penstock.model.image_facts import OverlappingImages, Pixels, SlicedImages
 
 
 class FrameSampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,11 +23,12 @@ class FrameSampling(msgspec.Struct, frozen=True, kw_only=True):
     spread: Literal["even", "middles", "ends"] = "even"
     """even: one at the beginning of each of so many equal parts.  middles: in the middle of each.
     ends: from the first to the last."""
-    rule: Literal["", "glm4v", "glm46v", "minicpmv", "apart"] = ""
+    rule: Literal["", "glm4v", "glm46v", "minicpmv", "apart", "molmo2"] = ""
     """A family's own rule, which says by a video's length which frames are shown; of more than are
     allowed some are left out, evenly. apart: the first frame, those of which each is the next one
-    that is 1 / fps seconds behind it, and the last (MiniMax M3). Empty: fps and num_frames say
-    it."""
+    that is 1 / fps seconds behind it, and the last (MiniMax M3). molmo2: those nearest to each
+    multiple of 1 / fps seconds, and the last; of a video that has more, some from the first to the
+    last. Empty: fps and num_frames say it."""
     longest: float = 300.0
     """Seconds from which on a video has no more frames by GLM-4.1V's rule, but sparser ones."""
 
@@ -41,11 +42,11 @@ class GroupTexts(msgspec.Struct, frozen=True, kw_only=True):
     begin: str = ""
     end: str = ""
     between: str = ""
-    stamp: Literal["", "tagged", "bracketed", "whole", "tenths", "clock", "frame"] = ""
+    stamp: Literal["", "tagged", "bracketed", "whole", "tenths", "clock", "frame", "plain"] = ""
     """tagged: "<1.5 seconds>" before `begin`, the middle of the group.  The others are of its first
     frame.  bracketed: "]<]1.5 seconds[>[" before it.  whole: "1" behind `end`, seconds.  tenths:
     "1.5 seconds" behind it.  clock: "00:01 " before `begin`.  frame: "Frame2: " before it, counted
-    from 1."""
+    from 1.  plain: "1.5 " before it, seconds."""
 
 
 class VideoFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="frames"):
@@ -143,4 +144,25 @@ class SlicedFrames(
         return 1
 
 
-VideoPreparation = VideoFrames | FixedFrames | PooledFrames | SlicedFrames
+class MarkedFrames(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="marked_frames"
+):
+    """Molmo 2's videos: each frame is one square without proportions, whose embeddings stand
+    between `begin` and `end` of `image`, which says the rest, too, but how many crops there are."""
+
+    image: OverlappingImages
+    texts: GroupTexts
+    sampling: FrameSampling = FrameSampling()
+
+    @property
+    def pixels(self) -> Pixels:
+        """How pixels become numbers."""
+        return self.image.pixels
+
+    @property
+    def group(self) -> int:
+        """Frames that are encoded together."""
+        return 1
+
+
+VideoPreparation = VideoFrames | FixedFrames | PooledFrames | SlicedFrames | MarkedFrames

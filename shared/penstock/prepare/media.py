@@ -46,7 +46,8 @@ from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR, VID
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.minicpm_readers import minicpmv, minicpmv4_6, of_minicpm
 from penstock.prepare.molmo_readers import CLASS as OF_MOLMO
-from penstock.prepare.molmo_readers import molmo2, of_molmo
+from penstock.prepare.molmo_readers import OF_FRAMES, molmo2, of_molmo
+from penstock.prepare.molmo_readers import VIDEO_CLASS as OF_MOLMO_VIDEOS
 from penstock.prepare.patch_readers import (
     gemma4,
     kimi_k25,
@@ -184,6 +185,8 @@ def _video_section(path: Path) -> tuple[dict[str, Any], str]:
     if isinstance(inner, dict):
         return inner, f"{path / PROCESSOR}, video_processor"
     values = _values(path / VIDEO_PREPROCESSOR)
+    if values.get("video_processor_type") == OF_MOLMO_VIDEOS:
+        values = of_molmo(values, _values(path / PROCESSOR), OF_FRAMES)
     if values:
         return values, str(path / VIDEO_PREPROCESSOR)
     values, where = _values(path / PREPROCESSOR), str(path / PREPROCESSOR)

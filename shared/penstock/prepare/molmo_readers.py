@@ -1,5 +1,6 @@
-"""How Molmo 2's pictures are prepared: by the makers' settings of its image processor, and of the
-processor around it, which says what tokens stand among embeddings."""
+"""How Molmo 2's pictures and videos' frames are prepared: by the makers' settings of its image and
+video processors, and of the processor around them, which says what tokens stand among
+embeddings."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.picture_readers import MAX_TILES
 
 CLASS = "Molmo2ImageProcessor"
+VIDEO_CLASS = "Molmo2VideoProcessor"
 PLACEHOLDER = "<|image|>"
 """What the chat template writes for a picture."""
 BILINEAR = 2
@@ -24,24 +26,20 @@ OF_PROCESSOR = (
     "use_single_crop_start_token",
 )
 """Settings of the processor that are about pictures."""
+OF_FRAMES = ("use_frame_special_tokens", "video_use_col_tokens")
+"""Those about videos."""
 
 
-def of_molmo(values: dict[str, Any], processor: dict[str, Any]) -> dict[str, Any]:
-    """Settings of the image processor, with those of the processor."""
-    return values | {key: processor[key] for key in OF_PROCESSOR if key in processor}
+def of_molmo(
+    values: dict[str, Any], processor: dict[str, Any], keys: tuple[str, ...] = OF_PROCESSOR
+) -> dict[str, Any]:
+    """Settings of the processor of images or videos, with those of the whole one's by `keys`."""
+    return values | {key: processor[key] for key in keys if key in processor}
 
 
 def molmo2(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     """Raises UnsupportedModel."""
-    tower = config.section("vit_config")
-    patch, (side, wide) = settings.integer("patch_size"), settings.side("size")
-    if patch != tower.integer("image_patch_size", 14) or not 1 <= patch <= 1024:
-        raise settings.wrong("patch_size", "what the vision tower has")
-    stated = tower.values.get("image_default_input_size", [378, 378])
-    if side != wide or [side, wide] != stated or side % patch or side > MAX_SIDE:
-        raise settings.wrong("size", f"a square of whole patches, as the tower has it ({stated})")
-    if settings.integer("resample") != BILINEAR:
-        raise settings.wrong("resample", f"{BILINEAR}, bilinear,")
+    side, patch = _square(settings, config)
     before, behind = _two(settings, "overlap_margins", 0, side // patch - 1)
     if before + behind >= side // patch:
         raise settings.wrong("overlap_margins", f"less than {side // patch} patches together")
@@ -78,6 +76,42 @@ def molmo2(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Kind
         token_id=token_id,
         joined=True,
     )
+
+
+def molmo2_frame(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> OverlappingImages:
+    """A frame of a video, as MarkedFrames has it. Raises UnsupportedModel."""
+    side, patch = _square(settings, config)
+    around = "frame" if settings.flag("use_frame_special_tokens", True) else "image"
+    keys = f"{around}_start_token_id", f"{around}_end_token_id", "image_col_id"
+    begin, end, line_end = (_mark(config, tokens, key) for key in keys)
+    return OverlappingImages(
+        pixels=pixels_of(settings),
+        side=side,
+        patch=patch,
+        pool=_two(settings, "pooling_size", 1, side // patch),
+        margins=(0, 0),
+        most=1,
+        first_token=config.section("text_config").integer("vocab_size", 152_064),
+        whole_begin=begin,
+        begin=begin,
+        end=end,
+        line_end=line_end,
+        lines=settings.flag("video_use_col_tokens", False),
+    )
+
+
+def _square(settings: ImageSettings, config: Fields) -> tuple[int, int]:
+    """Sides of a crop or a frame, and of a patch, pixels."""
+    tower = config.section("vit_config")
+    patch, (side, wide) = settings.integer("patch_size"), settings.side("size")
+    if patch != tower.integer("image_patch_size", 14) or not 1 <= patch <= 1024:
+        raise settings.wrong("patch_size", "what the vision tower has")
+    stated = tower.values.get("image_default_input_size", [378, 378])
+    if side != wide or [side, wide] != stated or side % patch or side > MAX_SIDE:
+        raise settings.wrong("size", f"a square of whole patches, as the tower has it ({stated})")
+    if settings.integer("resample") != BILINEAR:
+        raise settings.wrong("resample", f"{BILINEAR}, bilinear,")
+    return side, patch
 
 
 def _two(settings: ImageSettings, key: str, least: int, most: int) -> tuple[int, int]:

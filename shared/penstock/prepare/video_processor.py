@@ -63,6 +63,18 @@ CLASSES: dict[str, dict[str, Any]] = {
         "min_pixels": 4 * 28 * 28,
         "max_pixels": 768 * 28 * 28,
     },
+    "Molmo2VideoProcessor": {
+        "resample": 2,
+        "image_mean": HALF,
+        "image_std": HALF,
+        "size": {"height": 378, "width": 378},
+        "patch_size": 14,
+        "pooling_size": [3, 3],
+        "do_sample_frames": True,
+        "num_frames": 64,
+        "max_fps": 2,
+        "frame_sample_mode": "uniform_last_frame",
+    },
     "Glm4vVideoProcessor": {**_GLM, "fps": 2, "max_duration": 300},
     "Glm46VVideoProcessor": _GLM,
     "InternVLVideoProcessor": {
@@ -83,6 +95,7 @@ CLASSES: dict[str, dict[str, Any]] = {
 """Class -> its defaults."""
 _HARMLESS = (
     "_valid_processor_keys",
+    "auto_map",
     "crop_size",
     "crop_to_patches",  # of pictures, as the two after the next
     "data_format",

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from penstock.errors import UnsupportedModel
+from penstock.families import hub_reading as hub
 from penstock.formats.fields import Fields
 from penstock.model.image_facts import CanvasImages, PooledImages, SlicedImages
 from penstock.model.media_facts import KindFacts
@@ -15,12 +16,13 @@ from penstock.model.video_facts import (
     FixedFrames,
     FrameSampling,
     GroupTexts,
+    MarkedFrames,
     PooledFrames,
     SlicedFrames,
     VideoFrames,
     VideoPreparation,
 )
-from penstock.prepare import minicpm_readers, patch_readers, picture_readers
+from penstock.prepare import minicpm_readers, molmo_readers, patch_readers, picture_readers
 from penstock.prepare.image_processor import pixels_of
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.video_processor import (
@@ -34,7 +36,8 @@ from penstock.prepare.video_processor import (
 KEYS = ("video_token_id", "video_token_index")
 """What config.json calls the token that stands for a video."""
 INTERNVL_TOKEN = "<video>"
-"""config.json doesn't name it."""
+MOLMO2_TOKEN = "<|video|>"
+"""config.json names neither."""
 MOST_FRAMES = 128
 """Most frames of MiniCPM-V's videos, where a file doesn't say."""
 MAX_SECONDS = 1_000_000
@@ -50,6 +53,8 @@ def read_video(
     family = next((FAMILIES[name] for name in names if name in FAMILIES), None)
     if family is None or not _has_token(family, tokens):
         return None
+    if family.read is molmo2 and "video_processor_type" not in values:
+        return None  # the file is about pictures
     settings = VideoSettings(values, where, family.processor)
     found = family.read(settings, config, tokens)
     check_all_read(settings)
@@ -57,8 +62,8 @@ def read_video(
 
 
 def _has_token(family: VideoFamily, tokens: MediaTokens) -> bool:
-    if family.read is internvl:
-        return tokens.knows(INTERNVL_TOKEN)
+    if family.read in OWN_TOKENS:
+        return tokens.knows(OWN_TOKENS[family.read])
     return any(map(tokens.has, KEYS))
 
 
@@ -261,6 +266,32 @@ def onevision(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> K
     return _facts(video, tokens)
 
 
+def molmo2(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Molmo 2's: each frame is a square, which stands after its time; its rows have pictures'
+    token."""
+    image = molmo_readers.molmo2_frame(settings, config, tokens)
+    most, fps = settings.integer("num_frames"), settings.number("max_fps")
+    hub.only(settings, frame_sample_mode="uniform_last_frame")
+    settings.ignore("sampling_fps")  # of another mode
+    if not (1 <= most <= MAX_FRAMES and 0 < fps <= 1000):
+        raise settings.wrong("num_frames", f"1 to {MAX_FRAMES}, with max_fps above 0, to 1000")
+    sampling = FrameSampling(num_frames=most, fps=fps, max_frames=most, rule="molmo2")
+    if not settings.flag("do_sample_frames", True):
+        sampling = FrameSampling(num_frames=USUAL_FRAMES)
+    video = MarkedFrames(
+        image=image, texts=GroupTexts(between=" ", stamp="plain"), sampling=sampling
+    )
+    token, token_id = tokens.called(MOLMO2_TOKEN)
+    return KindFacts(
+        preparation=video,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        joined=True,
+        shown_id=tokens.named("image_patch_id")[1],
+    )
+
+
 def _in_patches(settings: VideoSettings, config: Fields, *, of_all: bool) -> VideoFrames:
     """of_all: as VideoFrames has it."""
     vision, size = config.section("vision_config"), settings.section("size")
@@ -320,6 +351,8 @@ class VideoFamily(NamedTuple):
     read: Reader
 
 
+OWN_TOKENS: dict[Reader, str] = {internvl: INTERNVL_TOKEN, molmo2: MOLMO2_TOKEN}
+"""Of families whose config.json doesn't name the token that stands for a video."""
 QWEN3 = VideoFamily("Qwen3VLVideoProcessor", qwen3_vl)
 GLM = VideoFamily("Glm4vVideoProcessor", glm4v)
 MINIMAX = VideoFamily("MiniMaxM3VLVideoProcessor", minimax_m3)
@@ -333,6 +366,7 @@ FAMILIES: dict[str, VideoFamily] = {
     "LlavaOnevisionForConditionalGeneration": VideoFamily(
         "LlavaOnevisionVideoProcessor", onevision
     ),
+    "Molmo2ForConditionalGeneration": VideoFamily("Molmo2VideoProcessor", molmo2),
     "MiniCPMV4_6ForConditionalGeneration": VideoFamily("MiniCPMV4_6VideoProcessor", minicpmv4_6),
     "MiniMaxM3SparseForConditionalGeneration": MINIMAX,
     "MiniMaxM3VLForConditionalGeneration": MINIMAX,

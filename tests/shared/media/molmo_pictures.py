@@ -156,6 +156,54 @@ class MolmoPictures:
         (folder / "processor_config.json").write_text(json.dumps(around))
 
 
+def frames_shown(total: int, rate: float, fps: float, most: int) -> list[int]:
+    """Which frames of a video the makers' processor shows: in a short one those nearest to every
+    1 / fps seconds, and the last; else `most`, of which the first and the last are two."""
+    if total > 2 and total / rate <= (most - 1) / fps:
+        found, number = [], 0
+        while number * (rate / fps) < total - 1:
+            found.append(round(number * (rate / fps)))
+            number += 1
+        return found if found[-1] == total - 1 else [*found, total - 1]
+    count = min(most, total)
+    step = (total - 1) / max(count - 1, 1)
+    return [
+        total - 1 if number and number == count - 1 else int(number * step)
+        for number in range(count)
+    ]
+
+
+def frames_text(times: list[float], rows: int, columns: int, *, lines: bool = False) -> str:
+    """What stands for a video whose frames have so many rows and columns of embeddings."""
+    line = "<im_patch>" * columns + "<im_col>" * lines
+    frame = f"<frame_start>{line * rows}<frame_end>"
+    return " ".join(f"{time:.1f} {frame}" for time in times)
+
+
+VIDEO_SETTINGS = {
+    "auto_map": {"AutoVideoProcessor": "video_processing_molmo2.Molmo2VideoProcessor"},
+    "do_convert_rgb": True,
+    "do_normalize": True,
+    "do_rescale": True,
+    "do_resize": True,
+    "do_sample_frames": True,
+    "frame_sample_mode": "uniform_last_frame",
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+    "max_fps": 2,
+    "num_frames": 384,
+    "patch_size": 4,
+    "pooling_size": [3, 3],
+    "resample": 2,
+    "rescale_factor": 0.00392156862745098,
+    "return_metadata": False,
+    "sampling_fps": 2,
+    "size": {"height": 20, "width": 20},
+    "video_processor_type": "Molmo2VideoProcessor",
+}
+"""The makers' video_preprocessor_config.json, written from memory, with the tiny models' sizes."""
+
+
 def by_count(form: tuple[int, int]) -> tuple[int, int]:
     return form[0] * form[1], form[0]
 

@@ -439,6 +439,8 @@ FAMILIES: dict[str, Family] = {
             "image_end_token_id": ids["<im_end>"],
             "image_col_id": ids["<im_col>"],
             "low_res_image_start_token_id": ids["<low_res_im_start>"],
+            "frame_start_token_id": ids["<frame_start>"],
+            "frame_end_token_id": ids["<frame_end>"],
             "text_config": {"vocab_size": ids["<im_start>"], "additional_vocab_size": len(MOLMO)},
             "vit_config": {"image_patch_size": 4, "image_default_input_size": [20, 20]},
         },

@@ -1,7 +1,7 @@
 """Molmo 2: a SigLIP 2 tower whose outputs of two layers are taken, queries that each see a square
 of patches, a gated feed-forward without norms, and Qwen 3's or OLMo 3's decoder. The tokens around
 and among pictures' embeddings have embeddings of their own. All of these see one another, also
-those of several pictures, but not the text between them. Videos aren't served yet.
+those of several pictures or of a video's frames, but not the text between them.
 
 Sources: Clark et al., "Molmo2", 2026; Tschannen et al., "SigLIP 2", 2025; the makers' code, whose
 configuration classes have the keys.
