@@ -61,6 +61,7 @@ CONFIG_CLASSES = {
 } | {"WhisperForConditionalGeneration": "WhisperConfig"}
 """Where transformers' class of configurations isn't called like the model's."""
 FROM_MEMORY = {
+    "apertus",
     "bamba",
     "flex_olmo",
     "laguna",

@@ -32,6 +32,7 @@ from penstock.prepare.hub_config import (
 NEEDED = {"num_experts_per_tok": 2, "n_routed_experts": 64, "head_dim": 128}
 """What some classes of configurations have no usable default for."""
 UNLIKELY = {
+    "ApertusForCausalLM": ("rope_parameters",),
     "CwmForCausalLM": ("rope_parameters",),
     "GptOssForCausalLM": ("rope_parameters",),
     "Ministral3ForCausalLM": ("rope_parameters",),

@@ -100,6 +100,8 @@ def test_as_many_numbers_rotate_as_a_config_counts(head: int, rotating: int) -> 
         ("whisper-tiny.en", {"d_model": 385}, "6 attention heads don't divide d_model, 385"),
         ("whisper-tiny.en", {"max_source_positions": 1 << 20}, "1 to 65536 are allowed"),
         ("whisper-tiny.en", {"num_mel_bins": 0}, "num_mel_bins is 0"),
+        ("apertus-8b", {"hidden_act": "silu"}, "hidden_act 'silu' is not served; xielu is"),
+        ("apertus-8b", {"post_norm": True}, "post_norm is True; False is needed"),
         ("deepseek-v2-lite", {"topk_method": "noaux_tc"}, "topk_method is 'noaux_tc'"),
         ("deepseek-v2-lite", {"norm_topk_prob": True}, "norm_topk_prob true"),
         ("deepseek-v3", {"rope_interleave": False}, "rope_interleave is False"),

@@ -5,6 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 TEXT_FAMILIES: dict[str, dict[str, Any]] = {
+    "apertus-8b": {
+        "architectures": ["ApertusForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "hidden_act": "xielu",
+        "hidden_dropout": 0.0,
+        "hidden_size": 4096,
+        "intermediate_size": 21504,
+        "max_position_embeddings": 65536,
+        "mlp_bias": False,
+        "model_type": "apertus",
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "post_norm": False,
+        "qk_norm": True,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "factor": 8.0,
+            "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192,
+            "rope_type": "llama3",
+            "type": "llama3",
+        },
+        "rope_theta": 12000000,
+        "tie_word_embeddings": False,
+        "vocab_size": 131072,
+    },
     "trinity-mini": {
         "architectures": ["AfmoeForCausalLM"],
         "attention_dropout": 0.0,
@@ -92,4 +121,5 @@ TEXT_FAMILIES: dict[str, dict[str, Any]] = {
         "vocab_size": 262144,
     },
 }
-"""North Mini Code has more settings: these could be had."""
+"""Apertus' and Hunyuan-MT's are written from memory. North Mini Code has more settings: these could
+be had."""

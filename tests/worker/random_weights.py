@@ -31,7 +31,7 @@ class RandomWeights(Weights):
         values = random.standard_normal(shape, dtype=np.float32)
         if name == ROPE_FACTORS or (len(shape) == 1 and name.endswith(".weight")):
             values = 1.0 + 0.3 * values
-        elif len(shape) == 1:
+        elif len(shape) < 2:
             values *= 0.3
         else:
             values *= shape[-1] ** -0.5

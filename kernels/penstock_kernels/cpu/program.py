@@ -98,6 +98,7 @@ ACTIVATIONS = {
     "relu2": 3,
     "clamped_swiglu": 4,
     "quick_gelu": 5,
+    "xielu": 6,
 }
 """Numbers of the activations (PkActivation), by name."""
 
@@ -155,6 +156,8 @@ class Phase:
     """What the activation of GATE_UP and EXPERTS_UP gives at most; up lies within it, too."""
     gate_limit: float | None = None
     """What the gate is at most before its activation; up lies within it, too."""
+    xielu: tuple[float, float, float, float] | None = None
+    """The coefficients of GATE_UP's activation, if that is xielu (see reference.xielu)."""
     norm: NormWeights | None = None
     other_norm: NormWeights | None = None
     third_norm: NormWeights | None = None
@@ -228,6 +231,7 @@ class Phase:
         struct.soft_cap = self.soft_cap or 0.0
         struct.limit = self.limit or 0.0
         struct.gate_limit = self.gate_limit or 0.0
+        struct.xielu[:] = self.xielu or (0.0, 0.0, 0.0, 0.0)
         for name in ("norm", "other_norm", "third_norm"):
             norm: NormWeights | None = getattr(self, name)
             setattr(struct, name, PkNorm() if norm is None else norm.struct())

@@ -217,6 +217,7 @@ class PkPhase(ctypes.Structure):
         ("soft_cap", c_float),
         ("limit", c_float),
         ("gate_limit", c_float),
+        ("xielu", c_float * 4),
         ("norm", PkNorm),
         ("other_norm", PkNorm),
         ("third_norm", PkNorm),

@@ -22,6 +22,7 @@ from penstock_kernels.reference.activations import (
     silu_mul,
     soft_cap,
     sparse_gate,
+    xielu,
 )
 from penstock_kernels.reference.attention import AttentionPlan, paged_attention, plan_attention
 from penstock_kernels.reference.choosing import choose_blocks, choose_tokens
@@ -113,5 +114,6 @@ __all__ = [
     "uniform",
     "write_kv",
     "write_rows",
+    "xielu",
     "yarn_scaled",
 ]

@@ -95,6 +95,34 @@ def _activated(x: Tensor, kind: str) -> Tensor:
     raise ValueError(f"the activation {kind!r} is not known")
 
 
+SERIES_FROM = -0.5
+"""From where on exp(x) - 1 - x is computed as a series: nearer to 0 the difference has few digits
+left."""
+SERIES = tuple(1.0 / math.factorial(power) for power in range(9, 1, -1))
+
+
+def xielu(x: Tensor, coefficients: tuple[float, float, float, float]) -> Tensor:
+    """An activation with learned coefficients (Huang and Schlag, "Deriving activation functions
+    using integration", 2024). `x` is [rows, size]. Computed in float32 and rounded once.
+
+    coefficients: what the square of x is multiplied by above 0; what exp(x) - 1 - x is multiplied
+    by below it; the factor of x, which is added to either; and the largest number that an
+    exponential is taken of.
+    """
+    above, below, slope, most = coefficients
+    wide = x.float()
+    least = wide.clamp(max=most)
+    near = least.clamp(min=SERIES_FROM)
+    series = torch.full_like(near, SERIES[0])
+    for coefficient in SERIES[1:]:
+        series = series * near + coefficient
+    curve = torch.where(
+        least > SERIES_FROM, near * near * series, (torch.exp(least) - 1.0) - least
+    ) + (least - wide)
+    bent = torch.where(wide > 0, wide * wide * above, curve * below)
+    return (bent + wide * slope).to(x.dtype)
+
+
 def soft_cap(x: Tensor, cap: float) -> Tensor:
     """cap * tanh(x / cap) (Gemma 2, 2024). `x` is float32, of any shape.
 

@@ -84,5 +84,6 @@ ON_CPUS = COMMON | {
     mechanism.SPARSE_MIXER,
     mechanism.SQRT_SOFTPLUS,
     mechanism.UNNORMED_MAMBA2,
+    mechanism.XIELU,
 }
 """What the CPU kernels and the reference have."""

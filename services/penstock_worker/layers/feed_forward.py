@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 
 import torch
@@ -9,8 +10,8 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec
-from penstock_kernels.reference import softplus
+from penstock.model.layer_spec import XIELU, ExpertsSpec, FeedForwardSpec
+from penstock_kernels.reference import softplus, xielu
 from penstock_worker.adapters.rows import RowAdapters
 from penstock_worker.layers.parts import LayerExperts, Ops, Parts
 from penstock_worker.parallel.ranks import ALONE, Ranks
@@ -19,13 +20,26 @@ from penstock_worker.weights.names import TOKEN_EXPERTS
 from penstock_worker.weights.placing import NOWHERE
 from penstock_worker.weights.weights import Weights
 
+Coefficients = tuple[float, float, float, float]
+"""Of reference.xielu."""
+ACTIVATION = "act_fn"
+
 
 class FeedForward:
     """Maps [rows, hidden] to [rows, hidden]."""
 
-    def __init__(self, ops: Ops, spec: FeedForwardSpec, up: Product, down: Product) -> None:
-        """`up` gives [rows, 2 * inner], the gate first, or without a gate [rows, inner]."""
+    def __init__(
+        self,
+        ops: Ops,
+        spec: FeedForwardSpec,
+        up: Product,
+        down: Product,
+        coefficients: Coefficients | None = None,
+    ) -> None:
+        """`up` gives [rows, 2 * inner], the gate first, or without a gate [rows, inner].
+        coefficients: of the activation xielu."""
         self._ops = ops
+        self._coefficients = coefficients
         self._spec = spec
         self.up = up
         self.down = down
@@ -36,6 +50,8 @@ class FeedForward:
             inner = self._ops.sparse_gate(inner, spec.sparsity)
         if spec.gate_limit is not None:
             inner = limited(inner, spec.gate_limit)
+        if self._coefficients is not None:
+            return self.down(xielu(inner, self._coefficients))
         activated = self._ops.activate(inner, spec.activation, gated=spec.gated, limit=spec.limit)
         return self.down(activated)
 
@@ -57,13 +73,38 @@ class FeedForward:
         up = parts.product([(f"{prefix}.{name}", inner) for name in names], hidden, bias=spec.bias)
         product = parts.summed if summed else parts.summand
         down = product(f"{prefix}.down_proj", hidden, inner, bias=spec.bias)
-        return FeedForward(parts.ops, spec, up, down)
+        return FeedForward(parts.ops, spec, up, down, coefficients(spec, parts.weights, prefix))
 
     @staticmethod
     def load(parts: Parts, layer: int) -> FeedForward:
         config = parts.config
         spec, prefix = config.layer(layer).feed_forward, f"layers.{layer}.mlp"
         return FeedForward.sized(parts, spec, prefix, config.inner(layer))
+
+
+def coefficients(
+    spec: FeedForwardSpec, weights: Weights | None, prefix: str
+) -> Coefficients | None:
+    """Returns the coefficients of a feed-forward whose tensors' names begin with `prefix`; None:
+    its activation has none. weights: None where the spec has them. Raises UnsupportedModel for one
+    that isn't finite."""
+    if spec.activation != "xielu":
+        return None
+    said = spec.xielu
+    if said is None and weights is not None:
+        names = (f"{prefix}.{ACTIVATION}.{each}" for each in XIELU.__struct_fields__)
+        said = XIELU(*map(weights.number, names))
+    if said is None:
+        raise UnsupportedModel(f"{prefix}.{ACTIVATION} has no coefficients")
+    found = (
+        math.log1p(math.exp(-abs(said.alpha_p))) + max(said.alpha_p, 0.0),
+        math.log1p(math.exp(-abs(said.alpha_n))) + max(said.alpha_n, 0.0) + said.beta,
+        said.beta,
+        said.eps,
+    )
+    if not all(map(math.isfinite, found)):
+        raise UnsupportedModel(f"{prefix}.{ACTIVATION} has coefficients that aren't finite: {said}")
+    return found
 
 
 def limited(gate_up: Tensor, limit: float) -> Tensor:

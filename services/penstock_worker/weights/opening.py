@@ -69,8 +69,8 @@ class DummyWeights(Weights):
         return DummyTensor(name)
 
     def number(self, name: str) -> float:
-        """Models read single numbers as bounds: these keep nothing back."""
-        return -inf if name.endswith("_min") else inf
+        """Of bounds, one that keeps nothing back; 1 of anything else."""
+        return -inf if name.endswith("_min") else inf if name.endswith("_max") else 1.0
 
     def take_table(self, name: str, shape: Sequence[int]) -> Tensor:
         """Rows count from 0: where a token's id chooses experts, all have the first ones."""

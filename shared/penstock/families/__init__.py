@@ -1,6 +1,7 @@
 """The families of models that are served. A new one needs its line here."""
 
 from penstock.families.afmoe import AFMOE
+from penstock.families.apertus import APERTUS
 from penstock.families.baichuan import BAICHUAN, BAICHUAN2
 from penstock.families.bailing import BAILING_MOE, BAILING_MOE_V2
 from penstock.families.bamba import BAMBA
@@ -151,6 +152,7 @@ FAMILIES: dict[str, Family] = {
         MINICPM3,
         ARCEE,
         AFMOE,
+        APERTUS,
         MELLUM,
         JAIS2,
         NANOCHAT,

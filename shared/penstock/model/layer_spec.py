@@ -281,15 +281,32 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.latent or hidden
 
 
+class XIELU(msgspec.Struct, frozen=True):
+    """Coefficients of the activation xielu, as files have them."""
+
+    alpha_p: float
+    """Its softplus is the factor of the square of x above 0."""
+    alpha_n: float
+    """Its softplus, with beta added, is the factor of exp(x) - 1 - x below 0."""
+    beta: float
+    """The factor of x itself."""
+    eps: float
+    """The largest number that an exponential is taken of."""
+
+
 class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):
     """activation(gate) * up, projected down; without a gate, activation(up)."""
 
-    activation: Literal["silu", "gelu", "gelu_tanh", "relu2", "clamped_swiglu", "quick_gelu"] = (
-        "silu"
-    )
+    activation: Literal[
+        "silu", "gelu", "gelu_tanh", "relu2", "clamped_swiglu", "quick_gelu", "xielu"
+    ] = "silu"
     """gelu_tanh: its approximation by tanh.  quick_gelu: x * sigmoid(1.702 x), of a feed-forward
     without a gate.  relu2: the square of relu.  clamped_swiglu: with the gate at most 7 and up
-    between -7 and 7, gate * sigmoid(1.702 gate) * (up + 1) (gpt-oss)."""
+    between -7 and 7, gate * sigmoid(1.702 gate) * (up + 1) (gpt-oss).  xielu: of a feed-forward
+    without a gate, with learned coefficients: a parabola above 0, an exponential below it (Huang
+    and Schlag, "Deriving activation functions using integration", 2024)."""
+    xielu: XIELU | None = None
+    """Its coefficients, where a file's metadata has them; None: they are tensors."""
     gated: bool = True
     bias: bool = False
     limit: float | None = None

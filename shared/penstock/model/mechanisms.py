@@ -41,6 +41,7 @@ PARALLEL = "attention and feed-forward in parallel"
 GELU = "gelu"
 GELU_TANH = "gelu by tanh"
 QUICK_GELU = "gelu by a sigmoid"
+XIELU = "an activation with learned coefficients (xIELU)"
 RELU2 = "squared relu"
 CLAMPED_SWIGLU = "a clamped swiglu"
 LIMITED_INNER = "bounds of a feed-forward's gate and of what it weighs"
@@ -99,6 +100,7 @@ _ACTIVATIONS = {
     "quick_gelu": QUICK_GELU,
     "relu2": RELU2,
     "clamped_swiglu": CLAMPED_SWIGLU,
+    "xielu": XIELU,
 }
 _RECURRENT: dict[type[RecurrentSpec], str] = {
     ShortConvSpec: SHORT_CONV,

@@ -183,6 +183,10 @@ def _mixture(file: GGUFFile) -> str:
 # Source of the keys: the GGUF specification in the ggml project (docs/gguf.md).
 
 
+UNNAMED = "xielu."
+"""Begins keys of architectures that don't have the architecture's name in front."""
+
+
 def read_config(file: GGUFFile) -> ModelConfig:
     """Raises UnsupportedModel for another architecture, or for a variant of one of ours that can't
     be computed."""
@@ -194,7 +198,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
         {
             key.removeprefix(begin): value
             for key, value in file.metadata.items()
-            if key.startswith(begin)
+            if key.startswith((begin, UNNAMED))
         },
         f"{where}, {name}",
     )

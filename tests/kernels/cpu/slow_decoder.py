@@ -11,12 +11,13 @@ from functools import cached_property, partial
 import numpy as np
 
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec
+from penstock.model.layer_spec import XIELU, AttentionSpec, LayerSpec, NormSpec, RopeSpec
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.matrix import SOURCES, MatrixKind, PackedMatrix
 from penstock_kernels.cpu.operands import NormWeights, RotationTable
 from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.weights import ExpertWeights, LayerWeights, ModelWeights
+from penstock_worker.layers.feed_forward import coefficients
 from tests.kernels.cpu import slow
 from tests.kernels.cpu.sources import Source, random_source
 
@@ -376,6 +377,7 @@ class SlowDecoder:
                     **layer.norms,
                     sinks=layer.sinks,
                     experts=layer.expert_weights(),
+                    coefficients=coefficients(layer.spec.feed_forward, None, ""),
                 )
                 for layer in self.layers
             ],
@@ -404,6 +406,13 @@ ACTIVATIONS = {
 }
 
 
+def xielu(x: np.ndarray, said: XIELU) -> np.ndarray:
+    slope = said.beta * x
+    above = np.log1p(np.exp(said.alpha_p)) * x * x + slope
+    factor = said.beta + np.log1p(np.exp(said.alpha_n))
+    return np.where(x > 0, above, (np.expm1(np.minimum(x, said.eps)) - x) * factor + slope)
+
+
 def _inner(
     spec: LayerSpec, matrices: dict[str, SlowMatrix], x: np.ndarray, limit: float | None = None
 ) -> np.ndarray:
@@ -411,6 +420,8 @@ def _inner(
     if spec.feed_forward.activation == "clamped_swiglu":
         gate = np.minimum(matrices["gate"](x), 7)
         return matrices["down"](gate / (1 + np.exp(-1.702 * gate)) * (np.clip(up, -7, 7) + 1))
+    if spec.feed_forward.xielu is not None:
+        return matrices["down"](xielu(up, spec.feed_forward.xielu))
     activate = ACTIVATIONS[spec.feed_forward.activation]
     if spec.feed_forward.gated:
         gate, least = matrices["gate"](x), spec.feed_forward.gate_limit

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from penstock.model.layer_spec import (
+    XIELU,
     AttentionSpec,
     ExpertsSpec,
     FeedForwardSpec,
@@ -62,6 +63,9 @@ MODELS = {
     "gelu by tanh": sizes(feed_forward(activation="gelu_tanh")),
     "gelu by a sigmoid": sizes(feed_forward(activation="quick_gelu", gated=False, bias=True)),
     "squared relu": sizes(feed_forward(activation="relu2")),
+    "learned coefficients": sizes(
+        feed_forward(activation="xielu", xielu=XIELU(0.7, -0.4, 0.5, -1e-6), gated=False)
+    ),
     "clamped swiglu": sizes(feed_forward(activation="clamped_swiglu", bias=True)),
     "experts with a clamped swiglu": sizes(
         feed_forward(activation="clamped_swiglu", bias=True, experts=experts(5, 2))

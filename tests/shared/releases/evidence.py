@@ -40,7 +40,7 @@ TOKENIZERS = {
 }
 """Folders with a tokenizer.json."""
 TEMPLATES = {
-    "Apertus-8B-Instruct": "",
+    "Apertus-8B-Instruct": "apertus",
     "Apriel-1.6-15b-Thinker-fixed": "",
     "Bielik-11B-v3.0-Instruct": "",
     "ByteDance-Seed-OSS": "seed_oss",

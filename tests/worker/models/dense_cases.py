@@ -239,6 +239,11 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "seed-oss": ("SeedOss", GROUPED | {"attention_bias": True, "attention_out_bias": True}),
     "arcee": ("Arcee", WHOLE | {"mlp_bias": True}),
+    "apertus": ("Apertus", WHOLE),
+    "apertus-stretched": (
+        "Apertus",
+        WHOLE | {"attention_bias": True, "rope_parameters": LLAMA3_ROPE},
+    ),
     "granite-swa": (
         "GraniteSWA",
         WHOLE

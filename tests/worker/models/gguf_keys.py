@@ -7,6 +7,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+from torch import Tensor
 
 Writer = gguf.GGUFWriter
 
@@ -318,6 +319,14 @@ def exaone_moe(writer: Writer, config: Any) -> None:
 
 def olmo1(writer: Writer, config: Any) -> None:
     writer.add_layer_norm_eps(1e-5)
+
+
+def apertus(writer: Writer, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Each coefficient of all layers is a list."""
+    for name in ("alpha_p", "alpha_n", "beta", "eps"):
+        values = [each.item() for key, each in state.items() if key.endswith(f"act_fn.{name}")]
+        getattr(writer, f"add_xielu_{name}")(values)
+    return {name: each for name, each in state.items() if "act_fn" not in name}
 
 
 def afmoe(writer: Writer, config: Any) -> None:

@@ -25,6 +25,8 @@ class Conversion:
     architecture: gguf.MODEL_ARCH
     says: Callable[[Writer, Any], object] = lambda writer, config: None
     """Writes the family's own keys."""
+    reads: Callable[[Writer, dict[str, Tensor]], dict[str, Tensor]] = lambda writer, state: state
+    """Writes keys that are made of tensors, and returns the other tensors."""
     plus_one: bool = False
     """Whether norms become 1 + weight."""
     permuted: bool = False
@@ -178,7 +180,7 @@ def write(path: Path, theirs: Any, how: Conversion, made: Made = Writer) -> None
     how.says(writer, config)
     names = gguf.get_tensor_name_map(how.architecture, config.num_hidden_layers)
     tied = getattr(config, "tie_word_embeddings", False)
-    for theirs_name, whole in theirs.state_dict().items():
+    for theirs_name, whole in how.reads(writer, theirs.state_dict()).items():
         if tied and theirs_name == "lm_head.weight":
             continue
         parts = (unstacked if how.alternating else separated)(theirs_name, whole)

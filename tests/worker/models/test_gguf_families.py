@@ -57,6 +57,7 @@ CONVERSIONS = {
     "qwen3-vl-moe-text": Conversion(ARCH.QWEN3VLMOE, keys.behind_a_tower),
     "nemotron": Conversion(ARCH.NEMOTRON, keys.nemotron, plus_one=True),
     "arcee-plain": Conversion(ARCH.ARCEE, permuted=True),
+    "apertus-plain": Conversion(ARCH.APERTUS, reads=keys.apertus),
     "olmoe": Conversion(ARCH.OLMOE, keys.some_experts),
     "exaone4-windows": Conversion(ARCH.EXAONE4, keys.exaone4),
     "ernie45-plain": Conversion(ARCH.ERNIE4_5),
@@ -114,6 +115,10 @@ OWN: dict[str, tuple[str, dict[str, Any]]] = {
 OWN["qwen3-vl-moe-text"] = OWN["qwen3-moe-all"]
 OWN |= {
     "arcee-plain": ("Arcee", {**CASES["arcee"][1], "mlp_bias": False}),
+    "apertus-plain": (
+        "Apertus",
+        CASES["apertus"][1] | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    ),
     "ernie45-plain": ("Ernie4_5", {**CASES["ernie45"][1], "use_bias": False}),
     "llama-plain": ("Llama", GROUPED),
     "qwen2-plain": ("Qwen2", WHOLE),

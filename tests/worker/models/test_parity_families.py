@@ -37,11 +37,15 @@ def make_theirs(family: str, settings: dict[str, Any]) -> Any:
                 parameter.normal_(0, 0.3)
             elif "norm" in name or name.endswith("scale"):
                 parameter.normal_(1, 0.3)
+            elif ".act_fn." in name:  # Apertus' coefficients
+                parameter.normal_()
             elif not parameter.any():  # else a router's scores are all equal
                 parameter.normal_(0, SIZES["initializer_range"])
         for name, buffer in model.named_buffers():
             if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.normal_(0, 0.1)
+            elif name.endswith("act_fn.beta"):
+                buffer.uniform_(0.3, 0.7)
             elif name.endswith("layer_scalar"):
                 buffer.uniform_(0.8, 1.2)
             elif name.endswith("tid2eid"):

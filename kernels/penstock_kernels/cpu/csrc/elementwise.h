@@ -113,6 +113,25 @@ inline V relu2(V x) {
 __attribute__((always_inline)) inline V at_most(V x, V bound) { return sub(zero(), max(bound, sub(zero(), x))); }
 __attribute__((always_inline)) inline V within_bounds(V x, V bound) { return at_most(max(bound, x), bound); }
 
+// x^2 times c[0] above 0, and below it e^x - 1 - x times c[1]; of either with x times c[2].  No exponential is taken of more
+// than c[3] (Huang and Schlag, 2024).
+inline V xielu(V x, const float* c) {
+  const V below = at_most(x, set1(-c[3])), near = max(set1(-0.5f), below);
+  // Near 0, where e^x - 1 - x has few digits left, its series.
+  V p = set1(1.0f / 362880.0f);
+  p = fma(p, near, set1(1.0f / 40320.0f));
+  p = fma(p, near, set1(1.0f / 5040.0f));
+  p = fma(p, near, set1(1.0f / 720.0f));
+  p = fma(p, near, set1(1.0f / 120.0f));
+  p = fma(p, near, set1(1.0f / 24.0f));
+  p = fma(p, near, set1(1.0f / 6.0f));
+  p = fma(p, near, set1(0.5f));
+  const V series = mul(mul(near, near), p), far = sub(sub(exponential(below), set1(1.0f)), below);
+  const V curve = add(where_greater(below, set1(-0.5f), series, far), sub(below, x));
+  const V bent = where_greater(x, zero(), mul(mul(x, x), set1(c[0])), mul(curve, set1(c[1])));
+  return fma(x, set1(c[2]), bent);
+}
+
 // gate * sigmoid(1.702 gate) * (up + 1), with the gate at most 7 and up between -7 and 7 (gpt-oss).
 inline V clamped_swiglu(V gate, V up) {
   const V bound = set1(-7.0f);

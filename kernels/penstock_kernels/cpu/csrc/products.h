@@ -55,7 +55,7 @@ inline void inner_unit(const Thread& t, const PkPhase& p, const PkMatrix* gate, 
   add_raised(t, raised, 1, 2 * unit, tiles, row, rows, out[2]);
   const auto value = [&](V g, V u) __attribute__((always_inline)) {
     if (p.activation == PK_CLAMPED_SWIGLU) return clamped_swiglu(g, u);
-    if (!gate) return activate(p.activation, u);
+    if (!gate) return p.activation == PK_XIELU ? xielu(u, p.xielu) : activate(p.activation, u);
     if (p.gate_limit > 0.0f) {
       const V bound = set1(-p.gate_limit);
       g = at_most(g, bound);

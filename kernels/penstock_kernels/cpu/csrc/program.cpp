@@ -16,6 +16,7 @@ bool is(const PkMatrix& matrix, int outputs, int inputs) {
 bool activates(const PkPhase& p, bool gated) {
   if (p.limit != 0.0f && (!gated || !(p.limit > 0.0f) || p.activation == PK_CLAMPED_SWIGLU)) return false;
   if (p.gate_limit != 0.0f && (!gated || !(p.gate_limit > 0.0f) || p.activation == PK_CLAMPED_SWIGLU)) return false;
+  if (p.activation == PK_XIELU) return !gated && p.kind == PK_GATE_UP;
   return p.activation == PK_CLAMPED_SWIGLU ? gated : p.activation >= PK_SILU && p.activation <= PK_QUICK_GELU;
 }
 

@@ -40,7 +40,7 @@ struct PkNorm {
   const float *weight, *bias;
 };
 
-enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_RELU2 = 3, PK_CLAMPED_SWIGLU = 4, PK_QUICK_GELU = 5 };
+enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_RELU2 = 3, PK_CLAMPED_SWIGLU = 4, PK_QUICK_GELU = 5, PK_XIELU = 6 };
 
 // Attention of a layer, and its cache (see cache.h).
 // value_dim: numbers of a head's value; head_dim, but where values are latents.
@@ -291,7 +291,7 @@ enum PkPhaseKind : int32_t {
 struct PkPhase {
   int32_t kind, source, target, width, forms, waits, ends_layer, whole, adds, activation, weighed;
   int32_t part, first, first_key, key_width, beside, gates, low_rank, only_wanted, soft_gates;
-  float scale, soft_cap, limit, gate_limit;
+  float scale, soft_cap, limit, gate_limit, xielu[4];
   PkNorm norm, other_norm, third_norm;
   const PkAttention* attention;
   const PkExperts* experts;

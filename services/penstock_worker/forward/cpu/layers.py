@@ -174,6 +174,7 @@ class LayerPhases:
             activation=self.spec.feed_forward.activation,
             limit=self.spec.feed_forward.limit,
             gate_limit=self.spec.feed_forward.gate_limit,
+            xielu=weights.coefficients,
             forms=forms_of(weights.down),
         )
 

@@ -40,7 +40,7 @@ from penstock_worker.forward.cpu.weights import (
     rotation_table,
 )
 from penstock_worker.layers.attention import GATES, HEAD_GATES, QUERIES_AND_GATES
-from penstock_worker.layers.feed_forward import load_by_token
+from penstock_worker.layers.feed_forward import coefficients, load_by_token
 from penstock_worker.layers.latent_attention import per_head
 from penstock_worker.layers.recurrent.mixer_parts import NAME as RECURRENT
 from penstock_worker.layers.rotary import Rotary
@@ -173,7 +173,8 @@ class CPUWeights:
         if spec.halves != "mixer":
             feed_forward = self._feed_forward(spec.feed_forward, f"{at}.mlp")
             experts = self._experts(spec.feed_forward, f"{at}.mlp")
-            found = replace(found, **feed_forward, experts=experts)
+            bends = coefficients(spec.feed_forward, self.weights, f"{at}.mlp")
+            found = replace(found, **feed_forward, experts=experts, coefficients=bends)
         if spec.attends:
             found = replace(found, **self._norms.of_heads(spec.attention, own, at))
         return replace(

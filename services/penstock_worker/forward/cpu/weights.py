@@ -12,6 +12,7 @@ from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.operands import CPUEntries, NormWeights, RotationTable
 from penstock_kernels.cpu.recurrent import Recurrent
 from penstock_kernels.cpu.streams import CPUMixing, CPUStreams
+from penstock_worker.layers.feed_forward import Coefficients
 from penstock_worker.layers.rotary import Rotary
 
 
@@ -233,6 +234,8 @@ class LayerWeights:
     `gate`."""
     down: PackedMatrix | None = None
     gate: PackedMatrix | None = None
+    coefficients: Coefficients | None = None
+    """Those of the feed-forward's activation, if it has some."""
     experts: ExpertWeights | None = None
     attention_norm: NormWeights | None = None
     feed_forward_norm: NormWeights | None = None
