@@ -53,7 +53,7 @@ from penstock_gateway.pooling.fields import (
     VectorFields,
     inputs_of,
 )
-from penstock_gateway.pooling.messages import PoolMessage, input_of
+from penstock_gateway.pooling.messages import PoolMessage, input_of, read_parts
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import check_request_id, request_terms, terms_headers
 from penstock_gateway.request.tokenising import off_the_loop
@@ -302,6 +302,9 @@ async def vector_inputs(
         )
     if media is not None and media.alone:
         return await call.read_message(input_of(messages), add_special=add_special)
+    if media is None:
+        for place, message in enumerate(messages):
+            read_parts(message.content, f"messages[{place}].content", [], [])
     one = await call.read_chat(
         messages,
         add_generation_prompt=fields.add_generation_prompt,
