@@ -17,7 +17,7 @@ DEPENDS_ON_OTHERS = {"cached_tokens", "sequence_number", "pid", "system_fingerpr
 computed it."""
 DRAWN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?=[A-Za-z]*[0-9])[0-9A-Za-z]{12,}")
 """The random part of an id."""
-JOINED = {"content", "reasoning_content", "text", "arguments", "delta"}
+JOINED = {"content", "reasoning", "reasoning_content", "text", "arguments", "delta"}
 """Fields of which each event of a stream brings a piece."""
 GROUPED_BY = ("choices", "type", "output_index", "content_index")
 

@@ -86,12 +86,15 @@ class ToolCallDelta(msgspec.Struct, omit_defaults=True):
 
 
 class AssistantMessage(msgspec.Struct):
-    """content: null where there is nothing but calls or reasoning."""
+    """content: null where there is nothing but calls or reasoning.  reasoning: the same as
+    reasoning_content: clients of vLLM and OpenRouter read the one, those of DeepSeek, SGLang and
+    llama.cpp the other."""
 
     content: str | None
     role: str = "assistant"
     refusal: None = None
     reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
@@ -99,6 +102,7 @@ class ChatDelta(msgspec.Struct, omit_defaults=True):
     role: str | None = None
     content: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
 
 
@@ -251,7 +255,8 @@ class ParsedChoice:
         elif isinstance(event, Reasoning):
             self._reasoning.thought = True
             if self._parsing.show_reasoning:
-                delta.reasoning_content = (delta.reasoning_content or "") + event.text
+                delta.reasoning = (delta.reasoning or "") + event.text
+                delta.reasoning_content = delta.reasoning
         elif isinstance(event, CallBegin):
             self._end_input(delta)
             self._calls += 1
@@ -314,7 +319,7 @@ async def whole_message(
         content = ""
     message = AssistantMessage(content)
     if delta.reasoning_content:
-        message.reasoning_content = delta.reasoning_content
+        message.reasoning_content = message.reasoning = delta.reasoning_content
     if delta.tool_calls:
         message.tool_calls = [_whole_call(call) for call in delta.tool_calls]
     return message

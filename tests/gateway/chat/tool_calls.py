@@ -54,7 +54,7 @@ async def streamed_choice(http: httpx.AsyncClient, **fields: Any) -> dict[str, A
         for choice in chunk["choices"]:
             delta = choice["delta"]
             reason = choice["finish_reason"] or reason
-            for field in ("content", "reasoning_content"):
+            for field in ("content", "reasoning", "reasoning_content"):
                 if delta.get(field):
                     message[field] = (message.get(field) or "") + delta[field]
             for call in delta.get("tool_calls", ()):
