@@ -39,8 +39,8 @@ Direction = Literal["left", "right", "Left", "Right"]
 
 class TextFields(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """truncate: texts that are too long lose their end; absent, or false: they are refused.
-    truncation_direction: right, the end, is all that is served.  prompt_name: is refused: a prompt
-    that the model's files name is part of the text."""
+    truncation_direction: left, they lose their beginning.  prompt_name: is refused: a prompt that
+    the model's files name is part of the text."""
 
     truncate: Flag = None
     truncation_direction: Direction | None = None
@@ -105,8 +105,8 @@ class CutFields(Protocol):
 
 
 def read_options(call: Call, fields: CutFields | None) -> None:
-    """Lets the call cut texts where that is asked for. Raises InvalidRequest for a side that texts
-    aren't cut at, and for a prompt's name."""
+    """Lets the call cut texts where that is asked for. Raises InvalidRequest for a prompt's
+    name."""
     name = getattr(fields, "prompt_name", None)
     if name is not None:
         raise InvalidRequest(
@@ -115,17 +115,10 @@ def read_options(call: Call, fields: CutFields | None) -> None:
             param="prompt_name",
             code="unsupported_value",
         )
-    if fields is None:
-        return
-    direction = fields.truncation_direction
-    if fields.truncate and direction is not None and direction.lower() == "left":
-        raise InvalidRequest(
-            f"truncation_direction is {direction}; allowed: right, which cuts a text's end",
-            param="truncation_direction",
-            code="unsupported_value",
-        )
-    if fields.truncate:
+    if fields is not None and fields.truncate:
         call.may_cut()
+        if fields.truncation_direction in ("left", "Left"):
+            call.side = "left"
 
 
 class TEIEmbed(PoolEndpoint[TEIEmbedRequest]):

@@ -80,6 +80,12 @@ async def test_texts_are_cut_where_that_is_asked_for(embedder: Path, tmp_path: P
         wanted = {"input": LONG, "truncate_prompt_tokens": -1, "normalize": True}
         wanted = (await client.post("/v1/embeddings", json=wanted)).json()
         assert cut.json() == [wanted["data"][0]["embedding"]]
+        ends = f"w60 {LONG} w70"
+        left = {"inputs": ends, "truncate": True, "truncation_direction": "Left"}
+        cut = await client.post("/embed", json=left)
+        wanted = {"input": ends, "truncate_prompt_tokens": -1, "truncation_side": "left"}
+        wanted = (await client.post("/v1/embeddings", json=wanted | {"normalize": True})).json()
+        assert cut.json() == [wanted["data"][0]["embedding"]]
         query = {"query": "w50", "texts": [LONG], "truncate": True}
         assert (await client.post("/rerank", json=query)).status_code == 200
 
@@ -144,11 +150,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("/embed", {"inputs": []}, "inputs has 0 entries"),
     ("/embed", {"inputs": ["w50", ""]}, "inputs[1] is empty"),
     ("/embed", {"inputs": "w50", "prompt_name": "query"}, 'prompt_name is "query"'),
-    (
-        "/embed",
-        {"inputs": "w50", "truncate": True, "truncation_direction": "Left"},
-        "truncation_direction is Left; allowed: right",
-    ),
+    ("/embed", {"inputs": "w50", "truncation_direction": "both"}, "allowed: Left, Right, left"),
     ("/embed", {"inputs": "w50", "dimensions": 0}, "dimensions"),
     ("/predict", {"inputs": "w50"}, "this model supports embed"),
     ("/rerank", {"query": "w50"}, "one of documents and texts must be given, not neither"),
