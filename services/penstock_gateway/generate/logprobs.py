@@ -93,7 +93,7 @@ def completion_logprobs(
     """Log-probabilities of some tokens, the first at `offset`; and the offset of what follows.
 
     None for a prompt's first token.  as_ids: write tokens as token_id:5.  The emitted token is
-    always among its `top_logprobs`, so they may be one more than asked for.
+    always the first of its `top_logprobs` (as in vLLM), so they may be one more than asked for.
     """
     out = CompletionLogprobs([], [], [], [])
     for token, at in zip(ids, logprobs or (), strict=False):
@@ -104,13 +104,10 @@ def completion_logprobs(
             out.token_logprobs.append(None)
             out.top_logprobs.append(None)
         else:
-            top = {
-                id_text(other) if as_ids else _legacy(tokenizer.token_bytes(other)): max(
-                    logprob, LOWEST
-                )
-                for other, logprob in zip(at.top_ids, at.top_logprobs, strict=False)
-            }
-            top.setdefault(text, max(at.logprob, LOWEST))
+            top = {text: max(at.logprob, LOWEST)}
+            for other, logprob in zip(at.top_ids, at.top_logprobs, strict=False):
+                name = id_text(other) if as_ids else _legacy(tokenizer.token_bytes(other))
+                top[name] = max(logprob, LOWEST)
             out.token_logprobs.append(max(at.logprob, LOWEST))
             out.top_logprobs.append(top)
         out.text_offset.append(offset)

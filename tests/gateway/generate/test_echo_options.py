@@ -67,6 +67,8 @@ async def test_what_lm_eval_sends(http: httpx.AsyncClient, engine: FakeEngineCli
     assert logprobs["tokens"] == [*"Once ", "bytes:\\xc3", "bytes:\\xa9"]
     assert logprobs["token_logprobs"] == [None, -2, -2, -2, -2, -2, -2]
     assert logprobs["top_logprobs"][:2] == [None, {"z": -1, "n": -2}]
+    # The token itself comes first, though others are likelier.
+    assert [next(iter(top)) for top in logprobs["top_logprobs"][1:]] == logprobs["tokens"][1:]
     assert logprobs["text_offset"] == [0, 1, 2, 3, 4, 5, 6]
     assert second["logprobs"]["tokens"] == [*"Once"]
     assert reply["usage"]["completion_tokens"] == 0
