@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,12 +15,13 @@ from penstock.client import ModelText, SequenceDelta
 from penstock.client.adapters import AdapterDirectory
 from penstock.client.beam_request import Follow, NextStep, Outcome
 from penstock.client.client_view import EngineState
+from penstock.client.delivery import Sink
 from penstock.client.deltas import KnownTokens
-from penstock.client.generation import Sink
 from penstock.client.live import LiveFeed
 from penstock.client.observer import UNOBSERVED, Observer, RequestTiming, Unobserved, observe
 from penstock.client.placement import Computing, Placement
 from penstock.client.routing import RoutingRequest
+from penstock.client.session_turns import TextSink
 from penstock.errors import PenstockError
 from penstock.media.items import PromptMedia
 from penstock.model.config import GenerationDefaults
@@ -62,6 +64,7 @@ class FakeGeneration:
         self._cached = cached
         self._feeds = feeds
         self._sink: Sink | None = None
+        self._text: TextSink | None = None
         self._open = set(range(n))
         self._observed = observed
         self.aborted = asyncio.Event()
@@ -84,6 +87,21 @@ class FakeGeneration:
     def feed(self, sink: Sink) -> None:
         self._sink = sink if self._feeds else None
 
+    def feed_text(self, sink: TextSink) -> None:
+        self._text = sink
+
+    def _taken(self, deltas: list[SequenceDelta]) -> bool:
+        """Whether a TextSink took them."""
+        text, first = self._text, deltas[0]
+        plain = len(deltas) == 1 and first.finish_reason is None and first.logprobs is None
+        if text is None or not plain:
+            return False
+        if not text.take(first.text, len(first.token_ids), time.perf_counter()):
+            return False
+        if first.text:
+            text.put()
+        return True
+
     def __aiter__(self) -> FakeGeneration:
         return self
 
@@ -102,6 +120,9 @@ class FakeGeneration:
             self._open -= {d.index for d in step if d.finish_reason is not None}
             # A delta belongs to whoever takes it.
             deltas = [msgspec.structs.replace(d, token_ids=list(d.token_ids)) for d in step]
+            if self._taken(deltas):
+                self._observed.give(deltas)
+                continue
             put = None if self._sink is None else self._sink(deltas)
             self._observed.give(deltas)
             if put is None:

@@ -11,7 +11,7 @@ import pytest
 from penstock import SamplingParams
 from penstock.client import EngineClient
 from penstock.client.beam_request import Outcome
-from penstock.client.generation import Put
+from penstock.client.delivery import Put
 from penstock.client.observer import ObservedRequest, Observers, RequestObserver
 from penstock.errors import InvalidRequest, Overloaded
 from penstock.model.pooling_config import PoolingConfig

@@ -22,8 +22,9 @@ from penstock_gateway.request.fields import StreamOptions
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
-    from penstock.client.generation import Put
+    from penstock.client.delivery import Put
     from penstock_gateway.generate.search import SearchResult
+    from penstock_gateway.http.prompt_write import TextWrite
 
 
 async def whole_answer(
@@ -80,6 +81,7 @@ class StreamedAnswer:
         "_prompt_tokens",
         "_recorder",
         "_reply",
+        "_text",
         "_unsent",
         "_written",
     )
@@ -117,6 +119,8 @@ class StreamedAnswer:
         """What `_plain` will be, where the beginning is written before the first token comes."""
         self._prepared_for: str | None = None
         """The fingerprint that is in the written beginning."""
+        self._text: TextWrite | None = None
+        """What the only choice gains, where it is text alone, goes there and not through here."""
         self._unsent = bytearray()
         """Events that go out with the next ones."""
         self._written: bytes | bytearray = b""
@@ -227,8 +231,15 @@ class StreamedAnswer:
             return
         try:
             events.write_now(written)
+            if self._plain is not None and self._text is None:
+                self._pass_text_on(self._plain, events)
         except Exception as error:
             self._error = error  # For `run` to raise with what comes next.
+
+    def _pass_text_on(self, plain: PlainChunk, events: EventStream) -> None:
+        self._text = events.text(*plain.around)
+        if self._text is not None and self._batch is not None:
+            self._batch.feed_text(self._text)
 
     async def _append(
         self, batch: GenerationBatch, events: EventStream, arrivals: Arrivals
@@ -273,7 +284,10 @@ class StreamedAnswer:
     def _total(self) -> UsageInfo:
         batch = self._batch
         cached = batch.cached_tokens if batch is not None else 0
-        usage = UsageInfo.of(self._prompt_tokens, self._completion_tokens, cached)
+        completion_tokens = self._completion_tokens
+        if self._text is not None:
+            completion_tokens += self._text.tokens
+        usage = UsageInfo.of(self._prompt_tokens, completion_tokens, cached)
         return usage if batch is None else usage.with_predicted(batch.predicted)
 
     def _usage_so_far(self) -> UsageField:

@@ -17,10 +17,11 @@ from penstock_gateway.http.errors import timed_out
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
+    from penstock.client.delivery import Sink
     from penstock.client.deltas import KnownTokens
-    from penstock.client.generation import Sink
     from penstock.client.observer import RequestTiming
     from penstock.client.placement import Computing
+    from penstock.client.session_turns import TextSink
     from penstock.media.items import PromptMedia
     from penstock.protocol.common import Claim, ErrorCode, FinishReason, TokenLogprobs
     from penstock.request.sampling_params import SamplingParams
@@ -200,6 +201,10 @@ class GenerationBatch:
         their order is kept by a queue."""
         if len(self._generations) == 1:
             self._generations[0].feed(sink)
+
+    def feed_text(self, sink: TextSink) -> None:
+        """Has `sink` take the only generation's text, see Generation.feed_text."""
+        self._generations[0].feed_text(sink)
 
     async def arrivals(self) -> AsyncIterator[Arrivals]:
         """Yields what came since the last step, until every sequence has finished."""

@@ -357,6 +357,10 @@ class FastChunk:
         append_event(event, chunk_of(_text_mark()))
         self._before, self._after = bytes(event).split(f'"{_text_mark()}"'.encode())
 
+    @property
+    def around(self) -> tuple[bytes, bytes]:
+        return self._before, self._after
+
     def event(self, text: str) -> bytes:
         return b"".join((self._before, encoder.encode(text), self._after))
 

@@ -262,6 +262,10 @@ class ReplyFormat(Protocol):
 class PlainChunk(Protocol):
     """Writes events that differ only in one text."""
 
+    @property
+    def around(self) -> tuple[bytes, bytes]:
+        """What stands before and after the text's JSON in each event."""
+
     def event(self, text: str) -> bytes:
         """The event that says `text`."""
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from starlette.types import Message, Receive, Scope, Send
 
 from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error
+from penstock_gateway.http.prompt_write import TextWrite
 
 Unwritten = bytes | bytearray | list[bytes] | Callable[[], list[bytes]]
 DONE = b"data: [DONE]\n\n"
@@ -63,13 +64,14 @@ class EventStream:
         "_lock",
         "_room",
         "_send",
+        "_text",
+        "_write_seconds",
         "_writing",
         "before_last",
         "breaks_off",
         "failure",
         "headers",
         "started",
-        "write_seconds",
     )
 
     def __init__(
@@ -88,7 +90,8 @@ class EventStream:
         self._writing = False
         self._keepalive = 0.0 if form.quiet else keepalive
         self._lock = asyncio.Lock()
-        self._last_write = time.monotonic()
+        self._last_write = time.perf_counter()
+        self._text: TextWrite | None = None
         self.started = False
         self.breaks_off = False
         """The client goes on elsewhere: where the server leaves, the connection just ends."""
@@ -97,8 +100,12 @@ class EventStream:
         self.before_last: Callable[[], Awaitable[None]] | None = None
         """Done once, before the last events go out: what a client may ask for when it has them. It
         may still change the last ones."""
-        self.write_seconds = 0.0
+        self._write_seconds = 0.0
+
+    @property
+    def write_seconds(self) -> float:
         """Spent in writes."""
+        return self._write_seconds + (0.0 if self._text is None else self._text.seconds)
 
     async def write(self, data: Unwritten, *, last: bool = False) -> None:
         """Sends whole events; of a list, piece by piece, and nothing else between them. A function
@@ -119,14 +126,14 @@ class EventStream:
                 await self._put(bytes(data), last=last)
             finally:
                 self._writing = False
-        self.write_seconds += time.perf_counter() - begun
+        self._write_seconds += time.perf_counter() - begun
 
     async def _put(self, data: bytes, *, last: bool) -> None:
         if not self.started:
             self.started = True
             await self._send(self._head())
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
-        self._last_write = time.monotonic()
+        self._last_write = time.perf_counter()
 
     def _head(self) -> Message:
         more = [(name.encode(), value.encode()) for name, value in self.headers]
@@ -141,13 +148,19 @@ class EventStream:
         """Sends whole events without waiting, where `can_write_now`: straight onto the connection,
         or where that can't be, and at the beginning, through the application's layers.
         """
-        begun = time.monotonic()
+        begun = time.perf_counter()
         if not self.started:
             self._room.together(lambda: self._put_now(data))
         elif not self._room.write(data):
             self._put_now(data)
-        self._last_write = now = time.monotonic()
-        self.write_seconds += now - begun
+        self._last_write = now = time.perf_counter()
+        self._write_seconds += now - begun
+
+    def text(self, before: bytes, after: bytes) -> TextWrite | None:
+        """What writes later events at once that are a JSON string between `before` and `after`,
+        past all that is here; None where that can't be yet, or ever."""
+        self._text = self._room.text(before, after)
+        return self._text
 
     def _put_now(self, data: Piece) -> None:
         if not self.started:
@@ -179,7 +192,8 @@ class EventStream:
         """Sends a keep-alive when one is due. Returns the seconds until the next look."""
         if not self._keepalive:
             return None
-        due = self._last_write + self._keepalive - time.monotonic()
+        last = self._last_write if self._text is None else max(self._last_write, self._text.last)
+        due = last + self._keepalive - time.perf_counter()
         if due > 0:
             return due
         await self.write(PING)
@@ -198,6 +212,10 @@ def nowhere(piece: Piece) -> bool:
     return False
 
 
+def no_text(before: bytes, after: bytes) -> None:
+    """A Room's `text` where nothing is written past the application."""
+
+
 def apart(put: Callable[[], None]) -> None:
     """A Room's `together` there."""
     put()
@@ -210,7 +228,7 @@ def unconnected() -> None:
 class Room:
     """What a response may know of its connection."""
 
-    __slots__ = ("close", "full", "together", "write")
+    __slots__ = ("close", "full", "text", "together", "write")
 
     def __init__(
         self,
@@ -225,10 +243,17 @@ class Room:
         self.write = write
         """Puts a piece of the body that is being sent straight onto the connection, past all layers
         of the application; False where it can't, and has written nothing."""
+        self.text: Callable[[bytes, bytes], TextWrite | None] = no_text
+        """Gives what does so with events between whose parts, as it is given them, stands a JSON
+        string; None where there is no such thing.  It is the body's that is being sent."""
         self.together = together
         """Calls what it is given, and puts all that this sends onto the connection at once."""
         self.close = close
         """Ends the connection once all that was sent is out."""
+
+    def leave(self) -> None:
+        """Refers to the connection no more."""
+        self.write, self.text, self.together, self.close = nowhere, no_text, apart, unconnected
 
 
 def room_of(scope: Scope) -> Room:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 Write = Callable[[bytes], None]
+
+_encode = msgspec.json.Encoder().encode
 
 
 class PromptWrite(Protocol):
@@ -17,6 +22,10 @@ class PromptWrite(Protocol):
 
     def write_chunk(self, piece: bytes | bytearray) -> bool:
         """Writes a piece of a body with chunked encoding (RFC 9112, 7.1); True."""
+
+    def text(self, before: bytes, after: bytes) -> TextWrite | None:
+        """What writes events with a JSON string between `before` and `after`, as pieces of such a
+        body; None where the transport writes."""
 
 
 def prompt_write(transport: asyncio.Transport) -> PromptWrite:
@@ -45,6 +54,9 @@ class TransportWrite:
         self.write(b"".join((b"%x\r\n" % len(piece), piece, b"\r\n")))
         return True
 
+    def text(self, before: bytes, after: bytes) -> None:
+        return None
+
 
 class _SocketWrite:
     """What the socket doesn't take, and all that comes after it, goes to the transport, whose
@@ -60,6 +72,9 @@ class _SocketWrite:
         self.write(b"".join((b"%x\r\n" % len(piece), piece, b"\r\n")))
         return True
 
+    def text(self, before: bytes, after: bytes) -> TextWrite:
+        return TextWrite(self._transport, self._descriptor, before, after)
+
     def write(self, data: bytes) -> None:
         transport = self._transport
         if transport.is_closing() or transport.get_write_buffer_size():
@@ -71,6 +86,67 @@ class _SocketWrite:
             sent = 0  # It is full; or broken, which the transport meets as well.
         if sent < len(data):
             transport.write(data[sent:])
+
+
+class TextWrite:
+    """Writes chunks of a body, each an event that differs from the others in one JSON string only:
+    a TextSink of a stream's plain text, in as few steps as there can be.
+
+    before, after: of the string, in each event.  tokens: of all that was taken.  last: when some
+    was, by time.perf_counter; 0: never.  seconds: spent in writing.
+    """
+
+    __slots__ = (
+        "_after",
+        "_before",
+        "_descriptor",
+        "_length",
+        "_taken",
+        "_transport",
+        "last",
+        "seconds",
+        "tokens",
+    )
+
+    def __init__(
+        self, transport: asyncio.Transport, descriptor: int, before: bytes, after: bytes
+    ) -> None:
+        self._transport = transport
+        self._descriptor = descriptor
+        self._before = before
+        self._after = after + b"\r\n"
+        self._length = len(before) + len(after)
+        self._taken = b""
+        self.tokens = 0
+        self.last = self.seconds = 0.0
+
+    def take(self, text: str, tokens: int, now: float) -> bool:
+        """False where the transport has something to write, or is closing."""
+        transport = self._transport
+        if self._taken or transport.get_write_buffer_size() or transport.is_closing():
+            return False
+        if text:
+            said = _encode(text)
+            size = b"%x\r\n" % (self._length + len(said))
+            self._taken = b"".join((size, self._before, said, self._after))
+        self.tokens += tokens
+        self.last = now
+        return True
+
+    def put(self) -> None:
+        """Writes to the socket; what that doesn't take goes to the transport."""
+        begun = time.perf_counter()
+        taken, self._taken = self._taken, b""
+        try:
+            sent = os.write(self._descriptor, taken)
+        except OSError:
+            sent = 0
+        if sent < len(taken):
+            try:
+                self._transport.write(taken[sent:])
+            except Exception:  # Others' text is to go out behind it; this stream isn't whole.
+                self._transport.abort()
+        self.seconds += time.perf_counter() - begun
 
 
 class OneWrite:

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from penstock.process import logs
 from penstock_gateway.http.accepting import IdleConnections
 from penstock_gateway.http.errors import HTTPError, as_http_error, head_too_large
-from penstock_gateway.http.events import ROOM, Piece, Room, apart, nowhere, unconnected
+from penstock_gateway.http.events import ROOM, Piece, Room, no_text
 from penstock_gateway.http.prompt_write import (
     OneWrite,
     PromptWrite,
@@ -84,7 +84,7 @@ class _Bounded:
         self._unset_keepalive_if_required()  # type: ignore[attr-defined]
         # Each of these holds the protocol in turn: without them it goes at once, with all that its
         # last request was made of, and not when the garbage collector comes by.
-        self._room.write, self._room.together, self._room.close = nowhere, apart, unconnected
+        self._room.leave()
         self._prompt = TransportWrite(self.transport)
         self.cycle = None
 
@@ -147,7 +147,7 @@ class _Bounded:
 
     def on_response_complete(self) -> None:
         if not self._lost:
-            self._room.write = self.write_piece
+            self._room.write, self._room.text = self.write_piece, no_text
         super().on_response_complete()  # type: ignore[misc]
         if self.timeout_keep_alive_task is not None:
             self.idle.add(self)
@@ -349,7 +349,7 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
             if cycle.response_complete or cycle.disconnected:
                 return False
             # The same holds until the response, or the connection, has ended.
-            self._room.write = self._prompt.write_chunk
+            self._room.write, self._room.text = self._prompt.write_chunk, self._prompt.text
             return self._prompt.write_chunk(piece)
 
         def on_message_begin(self) -> None:

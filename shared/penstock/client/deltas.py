@@ -203,6 +203,12 @@ class EmittedSequence:
         self._text = text
         self._plain = text.plain
 
+    @property
+    def plain(self) -> Detokenizer | None:
+        """What turns its ids into text, where they and text are all that it gains before its end;
+        None where they aren't."""
+        return self._plain
+
     def resume(self, emitted: list[int]) -> None:
         """Takes what it has emitted before, which is no part of its deltas."""
         self.emitted.extend(emitted)
@@ -267,6 +273,10 @@ class ReplayedSequence(EmittedSequence):
         super().__init__(text)
         self._known = known
         self._replayed: GrowingDelta | None = None
+
+    @property
+    def plain(self) -> None:
+        """None: some of what it gains is known."""
 
     def take(self, output: SequenceOutput) -> SequenceDelta:
         """Returns what the sequence gains by an output, without the tokens that are known."""

@@ -18,10 +18,11 @@ from penstock.client.control import (
     set_paused,
     wake_up,
 )
+from penstock.client.delivery import Delivery
 from penstock.client.deltas import KnownTokens
 from penstock.client.dispatch import Dispatch
 from penstock.client.fleet import Resolver, parse_endpoints, resolve
-from penstock.client.generation import Delivery, Generation
+from penstock.client.generation import Generation
 from penstock.client.generation_request import (
     GenerationRequest,
     check_generates,

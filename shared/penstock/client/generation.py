@@ -8,50 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 
-from penstock.client.deltas import (
-    EmittedSequence,
-    KnownTokens,
-    Pending,
-    SequenceDelta,
-    emitted_sequences,
-)
+from penstock.client.delivery import Delivery, PlainText, Put, Sink
+from penstock.client.deltas import EmittedSequence, Pending, SequenceDelta, emitted_sequences
 from penstock.client.generation_request import GenerationRequest, failed_early
-from penstock.client.observer import UNOBSERVED, RequestTiming, Unobserved
+from penstock.client.observer import RequestTiming
 from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
 from penstock.client.routing import Blame
-from penstock.client.session_turns import ConsumerTurns
+from penstock.client.session_turns import TextSink
 from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.protocol.common import FinishReason, TokenLogprobs
 from penstock.protocol.from_frontend import Finish, OpenSequence, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
 from penstock.request.sampling_params import RequestOutputKind
-from penstock.text.tokenizer import Tokenizer
-
-Put = Callable[[], None]
-"""Puts what a Sink has taken onto the wire."""
-
-Sink = Callable[[list[SequenceDelta]], Put | None]
-"""Takes deltas at once and returns what puts them onto the wire, to be called before anything else
-happens to the request; or returns None and leaves them as they are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """How a request's output reaches its consumer, and who is told of it."""
-
-    tokenizer: Tokenizer
-    turns: ConsumerTurns[Generation]
-    """What calls `flush` soon when a generation with a sink has deltas, and wakes its consumer."""
-    observed: Unobserved = UNOBSERVED
-    timed: bool = False
-    """Whether the generation keeps its timing."""
-    read_at_end: bool = False
-    """Whether nobody reads tokens before the end, so that they may come several at a time."""
-    known: Sequence[KnownTokens] = ()
-    """What the consumer has already, of each sequence; empty: nothing."""
 
 
 class Generation:
@@ -105,6 +75,8 @@ class Generation:
         self._turns = delivery.turns
         self._observed = delivery.observed
         self._sink: Sink | None = None
+        self._text: PlainText | None = None
+        self._plain: PlainText | None = None  # `_text`, while text goes that way.
         self._waited_for = self._due = False
         self._pending = Pending()
         self._wake = asyncio.Event()
@@ -151,6 +123,7 @@ class Generation:
 
     def submission(self) -> Submit:
         """The message that runs the open sequences, each from its last emitted token on."""
+        self._end_plain()
         if self.timing is not None:
             self.timing.submit()
         asked = self._request
@@ -190,6 +163,7 @@ class Generation:
 
     def take_entered(self) -> None:
         """Takes the news that one of the request's sequences is in a step."""
+        self._end_plain()  # What it gains next clears it of blame.
         self._observed.entered()
         _settle(self.prepared)
 
@@ -207,6 +181,7 @@ class Generation:
         engine core's timeline, the client keeps the request until that has come."""
         if withdrawn:
             self.terms = self.terms.unclaimed()
+        self._end_plain()
         wanted = self._observed.leave(self.release)
         # Of one that goes on for another front end, the timeline goes there.
         self._leave(linger=wanted and self.terms.claim is None)
@@ -217,7 +192,8 @@ class Generation:
 
     def _leave(self, *, linger: bool) -> None:
         # The sink refers to its stream, and that to us: only the garbage collector would end that.
-        self._sink = None
+        self._end_plain()
+        self._sink = self._text = None
         timing = self.timing
         keep = linger and timing is not None and timing.begun > 0 and not timing.complete
         if not self.finished:
@@ -248,6 +224,14 @@ class Generation:
 
     def take(self, output: SequenceOutput) -> None:
         """Turns what the engine sent into a delta. Called by the client, in order."""
+        plain = self._plain
+        if plain is not None and output.finish is None:
+            untaken = plain.take(output.tokens)
+            if output.drafted:
+                self._count_drafts(output, len(output.tokens))
+            if untaken is not None:
+                self._give(untaken)
+            return
         if output.finish is not None or output.cached_tokens is not None or output.prompt_logprobs:
             self._take_facts(output)
         sequence = (None if output.sequence else self._sole) or self._open.get(output.sequence)
@@ -288,6 +272,12 @@ class Generation:
         """
         self._sink = sink
 
+    def feed_text(self, sink: TextSink) -> None:
+        """Has `sink` take what follows deltas that the other sink has taken, where it is text."""
+        sequence = self._sole
+        if sequence is not None and sequence.plain is not None and self.prompt_logprobs is None:
+            self._text = PlainText(sequence, sink, self._observed, self.timing, self._turns)
+
     def flush(self) -> Put | None:
         """Gives the deltas of this iteration of the event loop to the sink, or wakes the consumer.
         Called by the client when it has read all that had come, as what is returned soon is."""
@@ -302,6 +292,9 @@ class Generation:
             return None
         self._pending.clear()
         self._observed.give(deltas)
+        if self._text is not None and self._open:
+            self._plain = self._text
+            self._plain.begin()
         return put
 
     def replayed(self, sequence: int) -> SequenceDelta | None:
@@ -341,18 +334,25 @@ class Generation:
         """Returns what the sequence gains, and counts it."""
         if output.tokens:
             self.blame.gained()
-        timing = self.timing
-        if timing is None:
-            delta = sequence.take(output)
-        else:
-            begun = time.perf_counter()
-            delta = sequence.take(output)
-            timing.detokenise += time.perf_counter() - begun
+        begun = time.perf_counter()
+        delta = sequence.take(output)
+        if self.timing is not None:
+            self.timing.detokenise += time.perf_counter() - begun
         if output.drafted:
-            self.drafted += output.drafted
-            # The last token was sampled. What lies after a stop string is no part of the output.
-            self.kept += max(0, len(delta.token_ids) - 1)
+            self._count_drafts(output, len(delta.token_ids))
         return delta
+
+    def _count_drafts(self, output: SequenceOutput, used: int) -> None:
+        """used: how many of the output's tokens are a part of the answer."""
+        self.drafted += output.drafted
+        # The last token was sampled. What lies after a stop string is no part of the output.
+        self.kept += max(0, used - 1)
+
+    def _end_plain(self) -> None:
+        """From here on deltas take what comes, until they have told all."""
+        if self._plain is not None:
+            self._plain.end()
+            self._plain = None
 
     def _end_sequence(
         self, sequence: EmittedSequence, output: SequenceOutput, delta: SequenceDelta
@@ -374,6 +374,7 @@ class Generation:
         self._close(keep=keep)
 
     def _give(self, delta: SequenceDelta) -> None:
+        self._end_plain()
         self._pending.add(delta)
         if self._sink is None or not self._waited_for:
             self._wake.set()
@@ -382,6 +383,7 @@ class Generation:
             self._turns.due.append(self)
 
     def _close(self, *, keep: bool = False) -> None:
+        self._end_plain()
         self._open.clear()
         self._sole = None
         if self.media is not None:

@@ -106,6 +106,11 @@ class RequestObserver:
         """The consumer has more tokens of a sequence. elapsed: seconds since those before; None for
         a sequence's first ones, and in a beam search, whose sequences branch."""
 
+    @property
+    def told(self) -> Callable[[int, float | None], None]:
+        """What to call in place of `delta`, from when the request is submitted."""
+        return self.delta
+
     def finished(self, reason: FinishReason, sequences: int) -> None:
         """Called when so many sequences have ended; a beam search ends as one."""
 
@@ -148,6 +153,21 @@ class Unobserved:
     def give(self, deltas: Iterable[SequenceDelta]) -> None:
         """The consumer has taken these."""
 
+    @property
+    def told(self) -> Callable[[int, float | None], None]:
+        """What to call where the consumer has more tokens, of which `gained` tells later: with how
+        many there are, and the seconds since those before."""
+        return _untold
+
+    @property
+    def last_gain(self) -> float:
+        """When the sequence that gained last did so."""
+        return 0.0
+
+    def gained(self, tokens: int, last: float) -> None:
+        """The consumer has taken so many more tokens of the sequence that gained last, the last of
+        them at `last`; the observer has been told of each."""
+
     def gain(self, tokens: int) -> None:
         """A beam search has more tokens."""
 
@@ -160,6 +180,10 @@ class Unobserved:
 
     def end_search(self, reason: FinishReason) -> None:
         """A beam search is over."""
+
+
+def _untold(tokens: int, elapsed: float | None) -> None:
+    """Nobody wants to know."""
 
 
 UNOBSERVED = Unobserved()
@@ -266,6 +290,21 @@ class ObservedRequest(Unobserved):
                 if not self._open:
                     self._observer.ended(self)
 
+    @property
+    def told(self) -> Callable[[int, float | None], None]:
+        return self._observer.told
+
+    @property
+    def last_gain(self) -> float:
+        return 0.0 if self._latest is None else self._latest.last
+
+    def gained(self, tokens: int, last: float) -> None:
+        if self._latest is not None:
+            self._latest.tokens += tokens
+            self._latest.last = last
+        self.generated_tokens += tokens
+        self.last_token = last
+
     def gain(self, tokens: int) -> None:
         self._gain(tokens, time.perf_counter(), None)
 
@@ -347,6 +386,10 @@ class _Several(RequestObserver):
     def delta(self, tokens: int, elapsed: float | None) -> None:
         for told in self._told_deltas:
             told(tokens, elapsed)
+
+    @property
+    def told(self) -> Callable[[int, float | None], None]:
+        return self._told_deltas[0] if len(self._told_deltas) == 1 else self.delta
 
     def finished(self, reason: FinishReason, sequences: int) -> None:
         for each in self._observers:

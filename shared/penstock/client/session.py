@@ -264,8 +264,12 @@ class EngineSession(ReportedState):
 
     def _flush(self) -> None:
         """All are written before one goes out: system calls push code and data out of caches."""
-        puts = [put for each in self._owner.turns.due if (put := each.flush()) is not None]
-        self._owner.turns.due.clear()
+        turns = self._owner.turns
+        for sink in turns.written:
+            sink.put()
+        turns.written.clear()
+        puts = [put for each in turns.due if (put := each.flush()) is not None]
+        turns.due.clear()
         for put in puts:
             put()
 
@@ -339,6 +343,7 @@ class EngineSession(ReportedState):
         """Tokens leave some at a time, so that the first of a step don't wait for the last to be
         looked at; where more messages wait, theirs are merged with them instead."""
         while_few = not self.transport.more
+        self._owner.turns.merging = not while_few
         for count, output in enumerate(outputs, start=1):
             if output.finish is not None:
                 self.pacing.answered(output.request)

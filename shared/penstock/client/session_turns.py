@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import zmq
 
@@ -69,17 +69,32 @@ class LoopTurns:
         self._watched = descriptor
 
 
+class TextSink(Protocol):
+    """Takes text, and puts it onto the wire when it is told to."""
+
+    def take(self, text: str, tokens: int, now: float) -> bool:
+        """Takes what so many tokens add, "" where they add no text yet; False where it can't now,
+        and then it has taken nothing.  now: by time.perf_counter, in seconds."""
+
+    def put(self) -> None:
+        """Writes what was taken, before anything else happens to the request. Doesn't raise."""
+
+
 Due = TypeVar("Due")
 
 
 class ConsumerTurns(Generic[Due]):
     """Who goes on with what this turn has brought.
 
-    due: requests whose sinks have deltas to write.
+    due: requests whose sinks have deltas to write.  written: what has taken plain text, which is to
+    go out before those.  merging: more messages wait, so that a request's tokens of all of them go
+    out together.
     """
 
     def __init__(self) -> None:
         self.due: list[Due] = []
+        self.written: list[TextSink] = []
+        self.merging = False
         self._ended: deque[asyncio.Event] = deque()
 
     def over(self, wake: asyncio.Event, *, at_once: bool) -> None:

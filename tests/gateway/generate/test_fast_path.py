@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import time
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -25,7 +26,8 @@ from penstock_gateway.generate.reply import (
     UsageInfo,
     append_event,
 )
-from penstock_gateway.http.events import EventStream, Room
+from penstock_gateway.http.events import PING, EventStream, Room
+from penstock_gateway.http.prompt_write import TextWrite
 from penstock_gateway.request.fields import StreamOptions
 from tests.gateway.byte_tokenizer import ByteTokenizer
 from tests.gateway.fake_engine import FakeEngineClient, FakeGeneration, Step
@@ -193,6 +195,23 @@ async def test_a_server_that_does_not_tell_has_no_room() -> None:
     events = EventStream(Connection().send, keepalive=0)
     await events.write(b"first")
     assert not events.can_write_now()
+
+
+async def test_text_that_goes_past_a_stream_keeps_it_alive() -> None:
+    connection, room = Connection(), Room(full=False)
+    writer = TextWrite(None, -1, b"", b"")  # type: ignore[arg-type]  # Nothing is written.
+    room.text = lambda before, after: writer
+    events = EventStream(connection.send, keepalive=60, room=room)
+    await events.write(b"first")
+    assert events.text(b"", b"") is writer
+    events._last_write = time.perf_counter() - 100
+    writer.last = time.perf_counter() - 50
+    due = await events.tick()
+    assert due is not None
+    assert 0 < due <= 10, "from the text on"
+    writer.last -= 50
+    await events.tick()
+    assert connection.sent == [b"head", b"first", PING]
 
 
 async def test_a_send_that_waits_is_an_error_not_a_loss() -> None:

@@ -7,10 +7,11 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 import uvloop
 
-from penstock_gateway.http.prompt_write import Write, prompt_write
+from penstock_gateway.http.prompt_write import TextWrite, Write, prompt_write
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -131,3 +132,67 @@ def test_a_client_that_has_reset_is_noticed_by_the_transport() -> None:
             await asyncio.sleep(0)
 
     run(scenario, uvloop.new_event_loop)
+
+
+BEFORE, AFTER = b'data: {"said":', b"}\n\n"
+
+
+def texts_of(served: Served) -> TextWrite:
+    writer = prompt_write(served.transport).text(BEFORE, AFTER)
+    assert writer is not None
+    return writer
+
+
+@pytest.mark.parametrize("text", ["then", '"\\\n\x00', "Ü👋</\u2028", "x" * 70_000])
+def test_a_text_is_written_as_the_chunk_of_its_event(text: str) -> None:
+    async def scenario(served: Served, write: Write, client: socket.socket) -> None:
+        writer = texts_of(served)
+        assert writer.take(text, 3, 1.5)
+        assert not writer.take("more", 1, 2.5), "one at a time"
+        event = BEFORE + msgspec.json.encode(text) + AFTER
+        chunk = b"%x\r\n%b\r\n" % (len(event), event)
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
+        client.setblocking(True)
+        writer.put()
+        got = b""
+        while len(got) < len(chunk):
+            got += await asyncio.to_thread(client.recv, 1 << 20)
+        assert got == chunk
+        assert (writer.tokens, writer.last) == (3, 1.5)
+        assert writer.take("", 1, 2.5)
+        assert (writer.tokens, writer.last) == (4, 2.5)
+
+    run(scenario, uvloop.new_event_loop)
+
+
+def test_no_text_is_taken_where_some_waits_or_the_connection_closes() -> None:
+    async def scenario(served: Served, write: Write, client: socket.socket) -> None:
+        writer, sent = texts_of(served), 0
+        while writer.take("y" * 100_000, 1, 1.0):
+            writer.put()
+            sent += 1
+        assert not served.transport.is_closing()
+        assert writer.tokens == sent
+        write(b"the end")
+        got = b""
+        while not got.endswith(b"the end"):
+            got += await asyncio.to_thread(client.recv, 1 << 20)
+        assert got.count(BEFORE) == sent
+        assert got.count(b"y") == sent * 100_000
+        while served.transport.get_write_buffer_size():
+            await asyncio.sleep(0)
+        assert writer.take("z", 1, 1.0)
+        writer.put()
+        served.transport.close()
+        assert not writer.take("late", 1, 1.0)
+
+    run(scenario, uvloop.new_event_loop)
+
+
+def test_a_transport_that_writes_itself_has_no_way_past_it() -> None:
+    async def scenario(served: Served, write: Write, client: socket.socket) -> None:
+        assert prompt_write(served.transport).text(BEFORE, AFTER) is None
+
+    run(scenario, asyncio.new_event_loop)
