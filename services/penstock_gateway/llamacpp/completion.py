@@ -55,7 +55,7 @@ MOST_PIECES = 1024
 """Texts and ids of one prompt that is a list of both, where one is a text."""
 
 MOST_CHARACTERS = 256
-"""Of a text in logit_bias."""
+"""The longest text in logit_bias."""
 
 Piece = str | int
 
@@ -206,7 +206,6 @@ def _check_pieces(pieces: Sequence[Any]) -> None:
 async def _ids_of(prompt: Prompt, engine: EngineInfo) -> list[int]:
     """Token ids of a prompt; BOS, where the model wants it, stands in front of a text that begins
     it. Raises InvalidRequest."""
-    limits, tokenizer = engine.welcome.limits, engine.text.tokenizer
     pieces = prompt if isinstance(prompt, list) else [_plain(prompt)]
     ids: list[int] = []
     for at, (is_text, run) in enumerate(
@@ -214,21 +213,24 @@ async def _ids_of(prompt: Prompt, engine: EngineInfo) -> list[int]:
     ):
         if not is_text:
             own = cast("list[int]", list(run))
-            check_ids("prompt", own, limits.vocab_size)
+            check_ids("prompt", own, engine.welcome.limits.vocab_size)
             ids += own
             continue
         text = "".join(cast("list[str]", list(run)))
-        special = at == 0
-        ids += await encode(
-            lambda most, text=text, special=special: tokenizer.encode(  # type: ignore[misc]  # mypy can't infer a lambda's defaults
-                text, most=most, add_special=special
-            ),
-            len(text),
-            limits.max_model_len,
-        )
+        ids += await _text_ids(text, engine, begins=at == 0)
     if not ids:
         raise InvalidRequest("prompt is empty; it must have at least one token", param="prompt")
     return ids
+
+
+async def _text_ids(text: str, engine: EngineInfo, *, begins: bool) -> list[int]:
+    """Token ids of a text. begins: whether nothing stands in front."""
+    tokenizer = engine.text.tokenizer
+    return await encode(
+        lambda most: tokenizer.encode(text, most=most, add_special=begins),
+        len(text),
+        engine.welcome.limits.max_model_len,
+    )
 
 
 def _plain(prompt: str | PromptText) -> str:
