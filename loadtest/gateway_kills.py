@@ -123,7 +123,7 @@ class Computed(NamedTuple):
         )
 
     def since(self, earlier: Computed) -> Document:
-        """By name, what was added to an earlier one."""
+        """What each figure, by its name, has grown by."""
         return {
             name: now - before
             for name, now, before in zip(self._fields, self, earlier, strict=True)

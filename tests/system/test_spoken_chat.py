@@ -327,7 +327,7 @@ def test_the_makers_own_folder_is_the_same_model(folder: Path, tmp_path: Path) -
 
 
 def write_pair(folder: Path, to: Path) -> list[str]:
-    """The same as llama.cpp's two files, with the template that its converter writes. Returns what
+    """Writes the folder as llama.cpp's two files, with its converter's template. Returns what
     the server is given."""
     import gguf
 

@@ -20,7 +20,7 @@ class Mask:
     allowed: np.ndarray | None = None
     error: str | None = None
     error_code: ErrorCode = "complex_grammar"
-    """Of the error."""
+    """The code that goes with the error."""
 
     def judge(self, choice: SampledToken) -> SampledToken:
         """Returns what becomes of the sampler's choice for the row."""

@@ -21,7 +21,7 @@ from penstock_worker.weights.placing import NOWHERE
 from penstock_worker.weights.weights import Weights
 
 Coefficients = tuple[float, float, float, float]
-"""Of reference.xielu."""
+"""What reference.xielu is called with."""
 ACTIVATION = "act_fn"
 
 

@@ -183,7 +183,7 @@ _NAMES = {
     "gemma4ua": of_conformer,
     "granite_speech": of_block_conformer,
 }
-"""By the projector; the others' are Whisper's."""
+"""What reads a file's names, by its projector; the others' are Whisper's."""
 
 
 def mmproj_sounds(path: str) -> dict[str, StoredTensor]:

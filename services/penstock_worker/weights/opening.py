@@ -69,7 +69,7 @@ class DummyWeights(Weights):
         return DummyTensor(name)
 
     def number(self, name: str) -> float:
-        """Of bounds, one that keeps nothing back; 1 of anything else."""
+        """A bound that keeps nothing back; 1 for anything else."""
         return -inf if name.endswith("_min") else inf if name.endswith("_max") else 1.0
 
     def take_table(self, name: str, shape: Sequence[int]) -> Tensor:

@@ -60,7 +60,7 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
 
 
 def _coefficients(model: GGUFMetadata, count: int) -> list[XIELU]:
-    """Those of each layer."""
+    """Each layer's coefficients."""
     found = []
     for name in XIELU.__struct_fields__:
         key = f"xielu.{name}"

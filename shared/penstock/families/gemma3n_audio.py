@@ -44,7 +44,7 @@ VECTORS = 188
 FORM: dict[str, Any] = {"outputs": 0, "clipped": False, "grown_keys": False, "ahead": True}
 """What the tower has otherwise than Gemma 4's."""
 CUMULATIVE_EPS = 1e-3
-"""Of the convolutions' norms, where nothing else is said."""
+"""The epsilon of the convolutions' norms, where nothing else is said."""
 
 
 def _read(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec | None:

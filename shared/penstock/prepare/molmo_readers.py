@@ -27,7 +27,7 @@ OF_PROCESSOR = (
 )
 """Settings of the processor that are about pictures."""
 OF_FRAMES = ("use_frame_special_tokens", "video_use_col_tokens")
-"""Those about videos."""
+"""Settings that are about videos."""
 
 
 def of_molmo(

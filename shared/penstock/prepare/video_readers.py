@@ -352,7 +352,7 @@ class VideoFamily(NamedTuple):
 
 
 OWN_TOKENS: dict[Reader, str] = {internvl: INTERNVL_TOKEN, molmo2: MOLMO2_TOKEN}
-"""Of families whose config.json doesn't name the token that stands for a video."""
+"""The token that stands for a video, where config.json doesn't name it."""
 QWEN3 = VideoFamily("Qwen3VLVideoProcessor", qwen3_vl)
 GLM = VideoFamily("Glm4vVideoProcessor", glm4v)
 MINIMAX = VideoFamily("MiniMaxM3VLVideoProcessor", minimax_m3)

@@ -52,7 +52,7 @@ TOKENS = {
     "qwen3-asr": "<|audio_pad|>",
     "granite-speech": "<|audio|>",
 }
-"""By case."""
+"""What stands for a sound in each case."""
 AROUND = ("<|audio_start|>", "<|audio_end|>")
 
 

@@ -194,7 +194,7 @@ def test_the_opposite_is_not_all_that_has_equal_items() -> None:
 def test_tokens_that_do_not_fit_are_told_from_limits(
     compiler: Compiler, default_folder: Path, text: str
 ) -> None:
-    """By a grammar of the library and by what is followed beside it."""
+    """The library's grammar tells them apart, and so does what is followed beside it."""
     schema = {"type": "array", "uniqueItems": True, "items": {"type": "string"}}
     tokenizer = Tokenizer.from_file(str(default_folder / "tokenizer.json"))
     matcher = compiler(Grammar("json_schema", json.dumps(schema))).matcher()

@@ -34,7 +34,7 @@ from tests.worker.vision.vision_cases import saved
 IMAGE = 256
 EPS = 1e-5
 VECTORS = 188
-"""Of a sound, as all releases have it."""
+"""Vectors of a sound, as all releases have it."""
 SHOWN = FixedImages(pixels=Pixels(resample=2, rescale=1 / 255), height=IMAGE, width=IMAGE, rows=257)
 MODULES = {
     "conv_stem": "v.conv_stem",
@@ -57,7 +57,7 @@ HEARS = {
     "soft_embedding_norm": "mm.a.soft_emb_norm",
     "embedding_projection": "mm.a.input_projection",
 }
-"""The same of what the model hears with, as of the converter that had names for all of it, that of
+"""What the model hears with is called so by the converter that had names for all of it, that of
 gguf 0.18; the next one's stops at the norms of the convolutions."""
 IN_LAYER = {
     "ffw_layer_start.pre_layer_norm": "ffn_norm",

@@ -235,7 +235,7 @@ class LayerWeights:
     down: PackedMatrix | None = None
     gate: PackedMatrix | None = None
     coefficients: Coefficients | None = None
-    """Those of the feed-forward's activation, if it has some."""
+    """The coefficients of the feed-forward's activation, if it has some."""
     experts: ExpertWeights | None = None
     attention_norm: NormWeights | None = None
     feed_forward_norm: NormWeights | None = None
