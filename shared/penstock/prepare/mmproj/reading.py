@@ -328,7 +328,7 @@ EARS: dict[str, Callable[[MmprojFile, MmprojTokens], tuple[AudioSpec, Kinds]]] =
     "gemma4ua": gemma4_unified_sounds,
     "qwen3a": qwen3_omni_sounds,
 }
-"""What reads the tower for sounds, by clip.audio.projector_type, beside what the model sees with."""
+"""What reads the tower for sounds, by clip.audio.projector_type."""
 
 
 def read_mmproj(
