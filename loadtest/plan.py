@@ -4,10 +4,11 @@
     python -m loadtest.plan --shares 0.3,0.8 --seconds 60
 
 The default model is served, with a server's usual settings but without drafts, and gets Poisson
-traffic at shares of what the engine core can do. Before and after that steps are measured, as
-`penstock bench steps` does, in half of the time each: the same step takes some 10 % more or less a
-minute later on a machine that isn't alone on its host. What is planned with them for just those
-requests is compared with what clients saw. Exit status 1 where a median or a p95 is further off
+traffic at shares of what the engine core can do. Before each share, and after the last, steps are
+measured on a server like it, as `penstock bench steps` does, in an equal part of the time: the same
+step takes some 10 % more or less a minute later on a machine that isn't alone on its host, and a
+first token depends on few steps. What is planned with them for just those requests is compared with
+what clients saw. Exit status 1 where a median or a p95 is further off
 than allowed, at loads for which engine cores are not too busy: where they are, requests wait for
 ever longer, and a little more or less work makes all the difference. The steps of the served run
 are recorded, too, and compared with the fit: that part of a difference which is the steps' own is
@@ -51,9 +52,9 @@ from penstock.bench.load.report import token_gaps
 from penstock.bench.load.run import LoadRun, new_event_loop
 from penstock.bench.load.target import Target
 from penstock.bench.load.workload import Workload, arrival_times
-from penstock.bench.steps import LoadShape, LoneRequests, load_and_record
+from penstock.bench.steps import LoadShape, LoneRequests, load
 from penstock.cli.engine_tools import fit_served, silence
-from penstock.config.settings import EngineConfig, ServeConfig
+from penstock.config.settings import EngineConfig
 from penstock_engine.plan.command import PlanRequest, terms_of
 from penstock_engine.plan.search import Planner
 from penstock_engine.plan.traffic import PlanTraffic
@@ -78,8 +79,8 @@ QUIET = 0.04
 DRAWS = 5
 """Plans of each load, of which the median counts."""
 SEEDS = 100
-"""Between the prompts by which steps are measured before, and those after."""
-FIGURES = tuple(itertools.product(("ttft", "itl"), (50, 95)))
+"""Between the prompts by which steps are measured at a time, and those of the next one."""
+FIGURES = ("ttft_p50", "ttft_p95", "itl_p50", "itl_p95")
 
 
 def measure(flags: Flags) -> Document:
@@ -87,31 +88,20 @@ def measure(flags: Flags) -> Document:
     until = time.monotonic() + flags.limit
     with tempfile.TemporaryDirectory(prefix="pst-") as name:
         folder = Path(name)
-        others = OtherPrograms()
-        first = _steps(folder / "before", flags.step_seconds // 2, 0)
-        beside = [others.share()]
-        before = _fit([folder / "before"], first)
-        most = planned(before, folder, options_of(1000.0, FLOOD)).throughput
-        with Server(
-            "--speculative-config", "off", "--record-dir", str(folder / "served")
-        ) as server:
-            served_rows = [
-                _served(server, share * most, number, flags, until)
-                for number, share in enumerate(flags.shares, start=1)
-            ]
-        others = OtherPrograms()
-        _steps(folder / "after", flags.step_seconds // 2, SEEDS)
-        beside.append(others.share())
-        steps = _fit([folder / "before", folder / "after"], first)
-        fitted = read_fitted(str(steps))
-        recorded = {
-            "before": _recorded(folder / "before" / "recordings"),
-            "served": _recorded(folder / "served"),
-            "after": _recorded(folder / "after" / "recordings"),
-        }
+        with _recording(folder / "steps") as measured, _recording(folder / "served") as server:
+            steps = _Steps(measured, folder, flags.step_seconds // (1 + len(flags.shares)))
+            steps.measure()
+            most = planned(steps.fit(), folder, options_of(1000.0, FLOOD)).throughput
+            served_rows = []
+            for number, share in enumerate(flags.shares, start=1):
+                served_rows.append(_served(server, share * most, number, flags, until))
+                steps.measure()
+        file = steps.fit()
+        fitted = read_fitted(str(file))
+        recorded = {name: _recorded(folder / name) for name in ("steps", "served")}
         rows = []
         for load, records, had in served_rows:
-            plans = [planned(steps, folder, load, seed) for seed in range(DRAWS)]
+            plans = [planned(file, folder, load, seed) for seed in range(DRAWS)]
             rows.append(
                 {
                     "rate": load.rate,
@@ -119,12 +109,16 @@ def measure(flags: Flags) -> Document:
                     "busy": statistics.median(plan.busy for plan in plans),
                     "others": had,
                     "planned_ms": of_trials(plans),
+                    "drawn_ms": {
+                        name: [draw(figure_of(plan, name) for plan in plans) for draw in (min, max)]
+                        for name in FIGURES
+                    },
                     "served_ms": of_records(records),
                 }
             )
     return {
         "steps": msgspec.to_builtins(fitted),
-        "others": max(beside),
+        "others": max(steps.others),
         "to_fit": {name: _to_fit(found, fitted.cost) for name, found in recorded.items()},
         "most_requests_per_s": most,
         "input": INPUT,
@@ -133,20 +127,40 @@ def measure(flags: Flags) -> Document:
     }
 
 
-def _steps(folder: Path, seconds: int, seed: int) -> LoneRequests:
-    """Records steps there as `penstock bench steps` does."""
-    say("plan: measuring steps")
-    folder.mkdir()
-    shape = LoadShape("uniform:16:512", "uniform:16:96", seconds, seed)
-    return load_and_record(ServeConfig(), None, folder, shape)
+def _recording(folder: Path) -> Server:
+    """A server that records its steps there."""
+    most = ("--record-dir", str(folder), "--record-max-mib", "4096")
+    return Server("--speculative-config", "off", *most)
 
 
-def _fit(folders: list[Path], lone: LoneRequests) -> Path:
-    """The file that `penstock bench steps` would write. lone: of the first folder."""
-    file = folders[0] / "steps.json"
-    recordings = [each / "recordings" for each in folders]
-    fit_served(recordings, file, lone.lone, lone.lone_ttft, lone.model)
-    return file
+class _Steps:
+    """Steps of a server that records in the folder's `steps`, measured again and again, for some
+    seconds each time. others: shares of the processors that other programs had meanwhile."""
+
+    def __init__(self, server: Server, folder: Path, seconds: int) -> None:
+        self._server = server
+        self._folder = folder
+        self._seconds = seconds
+        self._first: LoneRequests | None = None
+        self.others: list[float] = []
+
+    def measure(self) -> None:
+        """Loads the server as `penstock bench steps` does."""
+        say("plan: measuring steps")
+        others, seed = OtherPrograms(), SEEDS * len(self.others)
+        shape = LoadShape("uniform:16:512", "uniform:16:96", self._seconds, seed)
+        lone = load(self._server.model, self._server.url, shape)
+        self._first = self._first or lone
+        self.others.append(others.share())
+
+    def fit(self) -> Path:
+        """The file that `penstock bench steps` would write of all that was measured."""
+        if self._first is None:
+            raise RuntimeError("no steps were measured")
+        file = self._folder / "steps.json"
+        model, lone, seconds = self._first
+        fit_served([self._folder / "steps"], file, lone, seconds, model)
+        return file
 
 
 def _recorded(folder: Path) -> list[Measured]:
@@ -251,10 +265,13 @@ def served(url: str, model: str, load: LoadOptions) -> Sequence[RequestRecord]:
 
 def of_trials(trials: Sequence[PlanTrial]) -> dict[str, float]:
     """The median of each figure. Of few requests, what is drawn for steps makes much of it."""
-    return {
-        f"{name}_p{p}": statistics.median(getattr(trial, f"{name}_ms")[f"p{p}"] for trial in trials)
-        for name, p in FIGURES
-    }
+    return {name: statistics.median(figure_of(trial, name) for trial in trials) for name in FIGURES}
+
+
+def figure_of(trial: PlanTrial, name: str) -> float:
+    """One of FIGURES, in milliseconds."""
+    times, _, percentile = name.partition("_")
+    return float(getattr(trial, f"{times}_ms")[percentile])
 
 
 def of_records(records: Sequence[RequestRecord]) -> dict[str, float]:
@@ -262,7 +279,8 @@ def of_records(records: Sequence[RequestRecord]) -> dict[str, float]:
         "ttft": np.array([record.arrivals[0] - record.intended for record in records]),
         "itl": np.concatenate([token_gaps(record) for record in records]),
     }
-    return {f"{name}_p{p}": float(1000 * np.percentile(values[name], p)) for name, p in FIGURES}
+    parts = {name: name.split("_p") for name in FIGURES}
+    return {n: float(1000 * np.percentile(values[t], int(p))) for n, (t, p) in parts.items()}
 
 
 def differences(row: Document) -> dict[str, float]:
@@ -286,14 +304,15 @@ Of each machine the newest run of `python -m loadtest.plan`."""
 WORDS = """
 Poisson traffic on one engine core with the default model, prompts of {input} tokens and answers of
 {output}, without drafts, at shares of the {most_requests_per_s:.2f} requests/s that it can do by
-the plan. The fit tells the median step within {error:.1f} %. Judged are loads that keep the core
+the plan. The fit tells the median step within {error:.1f} %. Of {draws} draws of how long steps
+take within their spread the plan is the median, and the others show how far it could be off by
+chance alone. Judged are loads that keep the core
 busy for up to {judged:.0f} % of the time. Other programs had {others:.1%} of the processors while
 steps were measured.
 """
 SAME_STEPS = """ {left_out:.1f} % of the measured steps were left out, as the machine was busy with
-something else for a while. At the median, a step took {before:.2f} times as long as the fit says of
-its tokens while steps were measured before the server ran, {after:.2f} times after, and
-{served:.2f} times while it served.
+something else for a while. At the median, a step took {steps:.2f} times as long as the fit says of
+its tokens while steps were measured, and {served:.2f} times while requests were served.
 """
 
 
@@ -302,19 +321,24 @@ def markdown(document: Document) -> str:
     for row in document["rows"]:
         off = differences(row)
         for name, found in row["served_ms"].items():
+            least, most = row.get("drawn_ms", {}).get(name, (0.0, 0.0))
             load = f"{row['rate']:.2f} ({row['requests']}, {row['busy']:.0%}, {row['others']:.1%})"
             rows.append(
                 [
                     load,
                     name,
                     f"{row['planned_ms'][name]:.1f}",
+                    f"{least:.1f} to {most:.1f}" if most else "–",
                     f"{found:.1f}",
                     f"{100 * off[name]:+.0f} %",
                 ]
             )
-    head = ["requests/s (requests, core busy, others)", "", "planned, ms", "served, ms", "off by"]
-    words = WORDS.format(**document, error=document["steps"]["error_percent"], judged=100 * BUSY)
-    if to_fit := document.get("to_fit"):
+    load = "requests/s (requests, core busy, others)"
+    head = [load, "", "planned, ms", "by draws", "served, ms", "off by"]
+    words = WORDS.format(
+        **document, error=document["steps"]["error_percent"], judged=100 * BUSY, draws=DRAWS
+    )
+    if "steps" in (to_fit := document.get("to_fit", {})):
         words += SAME_STEPS.format(**to_fit, left_out=document["steps"]["left_out_percent"])
     beyond = faults(document)
     verdict = f"All that are judged are within {100 * ALLOWED:.0f} %."
@@ -357,7 +381,7 @@ FLAGS = {
         "help": "of what one engine core can do, at which is planned and served",
     },
     "--seconds": (22.0, "of each load"),
-    "--step-seconds": (42, "in which steps are measured, half of them before and half after"),
+    "--step-seconds": (48, "in which steps are measured, in parts before, between and after loads"),
     "--limit": (300.0, "seconds after which nothing is tried again"),
 }
 COMMAND = Measurement(

@@ -75,10 +75,16 @@ def load_and_record(
     settings = folder / "settings.json"
     settings.write_bytes(msgspec.json.encode(replace_settings(config, record)))
     with _server(settings, model, folder / "log") as (name, url):
-        lone, *_ = [run(each, progress=False).summary.ttft_ms for each in parts(url, shape)]
+        return load(name, url, shape)
+
+
+def load(model: str, url: str, shape: LoadShape) -> LoneRequests:
+    """Loads a server that serves the model and records. Raises InvalidRequest, OptionError,
+    TargetError."""
+    lone, *_ = [run(each, progress=False).summary.ttft_ms for each in parts(url, shape)]
     if lone is None:
         raise InvalidRequest("no request got a token; a longer --seconds may help", param="seconds")
-    return LoneRequests(name, lone.count, lone.mean / 1000)
+    return LoneRequests(model, lone.count, lone.mean / 1000)
 
 
 def parts(url: str, shape: LoadShape) -> list[LoadOptions]:
