@@ -78,7 +78,7 @@ class Boundary:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        self._drop_slash(scope)
+        self._settle_path(scope)
         request_id = request_id_of(scope)
         scope[REQUEST_ID] = request_id
         if scope["type"] == "websocket":
@@ -132,10 +132,13 @@ class Boundary:
             elif not finished:
                 raise  # The server cuts the connection: the client must see that it is not whole.
 
-    def _drop_slash(self, scope: Scope) -> None:
+    def _settle_path(self, scope: Scope) -> None:
         """Takes a path with a slash at its end for the one without, as other servers redirect it,
-        before anything looks at it; but for pages, which name their files from where they are."""
-        path = scope["path"]
+        before anything looks at it; but for pages, which name their files from where they are. A
+        proxy's prefix is left out."""
+        path, prefix = scope["path"], self._service.config.root_path
+        if prefix and (path == prefix or path.startswith(f"{prefix}/")):
+            path = scope["path"] = path[len(prefix) :] or "/"
         if path.endswith("/") and not path.endswith("//") and path not in self._with_slash:
             scope["path"] = path[:-1]
 

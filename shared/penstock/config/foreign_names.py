@@ -179,6 +179,7 @@ _SAME = {
     "chat_template": "chat_template_file template prompt_template",
     "api_keys": "api_key_file keys auth keys_file",
     "host": "bind address listen ip hostname interface",
+    "root_path": "api_prefix base_path path_prefix url_prefix",
     "allowed_origins": "cors cors_allow_origin cors_origins origins",
     "allowed_hosts": "trusted_hosts allowed_host server_name vhost",
     "shutdown_timeout": "timeout grace_period graceful_timeout",

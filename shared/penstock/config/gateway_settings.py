@@ -103,6 +103,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         bool,
         Meta(description="With several gateways, apply a key's limits in each gateway separately."),
     ] = False
+    root_path: Annotated[
+        str,
+        Meta(
+            description="Prefix that a proxy in front leaves in paths: with /llm, /llm/v1/models is"
+            " /v1/models, which goes on being served; default: none.",
+            pattern=r"^(/[^/?#\s]+)*$",
+        ),
+    ] = ""
     allowed_origins: Annotated[
         str,
         Meta(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
+from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable, Overloaded
 from penstock.model.config import GenerationDefaults
 from penstock.model.pooling_config import PoolingConfig
 from penstock.version import __version__
+from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient, status, welcome
+from tests.gateway.keyring import ALICE, bearer, key, write
 from tests.gateway.media import SeeingGateway
 from tests.gateway.transcription.test_held import HearingEngine
 
@@ -353,3 +358,29 @@ async def test_a_host_that_is_none(http: httpx.AsyncClient, host: str, path: str
         assert reply.status_code == (200 if path == "/version" else 404)
     else:
         assert reply.json()["error"]["code"] == "host_not_allowed"
+
+
+async def test_a_proxys_prefix_is_left_out_of_a_path(tmp_path: Path) -> None:
+    """With keys: what may be asked for without one is told by the path that is served."""
+    keys = write(tmp_path / "keys.json", key(ALICE))
+    config = GatewayConfig(root_path="/llm/a", api_keys=keys)
+    app = create_app(FakeEngineClient(), config)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        for path in ("/v1/models", "/llm/a/v1/models", "/llm/a/v1/models/"):
+            assert (await http.get(path)).status_code == 401
+            reply = await http.get(path, headers=bearer(ALICE))
+            assert reply.json()["data"][0]["id"] == MODEL
+        body = {"messages": [{"role": "user", "content": "Hi"}]}
+        reply = await http.post("/llm/a/v1/chat/completions", json=body, headers=bearer(ALICE))
+        assert reply.json()["object"] == "chat.completion"
+        assert (await http.get("/llm/a/health/live")).status_code == 200
+        assert (await http.get("/llm/a")).status_code == 200
+        for path in ("/llm/v1/models", "/llm/ab/v1/models", "/v1/llm/a/models"):
+            assert (await http.get(path, headers=bearer(ALICE))).status_code == 404
+
+
+@pytest.mark.parametrize("wrong", ["llm", "/llm/", "/l lm", "//", "/llm?x"])
+def test_a_prefix_is_one_of_paths(wrong: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match="root_path"):
+        msgspec.convert({"root_path": wrong}, GatewayConfig)
