@@ -68,7 +68,7 @@ class Boundary:
         self._with_slash = frozenset(
             each.path if each.path.endswith("/") else f"{each.path}/"
             for each in operations
-            if each.path.endswith("/") or each.media_type == "text/html"
+            if each.path.endswith("/") or each.media_type == "text/html" or not each.described
         )
         self._shapes_by_header = {
             each.errors_as.asked_by: each.errors_as for each in others if each.errors_as.asked_by

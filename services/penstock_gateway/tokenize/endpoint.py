@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -73,7 +74,7 @@ class TokenizeReply(msgspec.Struct):
 
     count: int
     max_model_len: int
-    tokens: list[int] | list[TokenPiece]
+    tokens: Sequence[int | TokenPiece]
     token_strs: list[str] | None = None
 
 
