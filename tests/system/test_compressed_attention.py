@@ -1,6 +1,6 @@
 """Models in miniature that other tests of the system don't serve (compressed attention, chosen
-blocks, SparseMixer's experts), served by `penstock serve`: few blocks, so that prompts are cut,
-found and preempted, and a worker that is killed."""
+blocks, SparseMixer's experts; with --long, text families of 2025 and 2026), served by `penstock
+serve`: few blocks, so that prompts are cut, found and preempted, and a worker that is killed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,23 @@ from tests.worker.models.test_parity_families import make_theirs
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
+OWN_MECHANISMS = ("deepseek-v4", "minimax-m3", "phimoe")
+LATE = (
+    *("apertus", "trinity", "laguna", "hunyuan-dense", "hunyuan-moe", "mistral4", "flex-olmo"),
+    *("granite-swa", "granite-moe-swa", "mellum2", "north-mini-code", "youtu"),
+)
+"""Cases of families that are served with --long, on the CPU kernels; the kills of all families' workers in one
+process are in test_family_deaths.py."""
 
-@pytest.mark.parametrize("case", ["deepseek-v4", "minimax-m3", "phimoe"])
-@pytest.mark.parametrize("backend", ["cpu", pytest.param("reference", marks=pytest.mark.long)])
+
+@pytest.mark.parametrize(
+    ("backend", "case"),
+    [
+        *(("cpu", case) for case in OWN_MECHANISMS),
+        *(pytest.param("reference", case, marks=pytest.mark.long) for case in OWN_MECHANISMS),
+        *(pytest.param("cpu", case, marks=pytest.mark.long) for case in LATE),
+    ],
+)
 def test_served_as_any_other_and_through_a_killed_worker(
     backend: str, case: str, start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
