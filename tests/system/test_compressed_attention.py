@@ -26,8 +26,8 @@ LATE = (
     *("apertus", "trinity", "laguna", "hunyuan-dense", "hunyuan-moe", "mistral4", "flex-olmo"),
     *("granite-swa", "granite-moe-swa", "mellum2", "north-mini-code", "youtu"),
 )
-"""Cases of families that are served with --long, on the CPU kernels; the kills of all families' workers in one
-process are in test_family_deaths.py."""
+"""Cases that are served with --long, on the CPU kernels; in test_family_deaths.py, workers of all
+families die in one process."""
 
 
 @pytest.mark.parametrize(
