@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from starlette.types import Receive, Scope
@@ -115,16 +115,7 @@ def check_chat(request: ChatRequest) -> None:
     check_prompt_logprobs(request)
     if request.searches:
         check_search(request)
-    top = request.top_logprobs
-    if top is not None and not 0 <= top <= MAX_LOGPROBS:
-        raise InvalidRequest(
-            f"top_logprobs must be a whole number in [0, {MAX_LOGPROBS}], not {top}",
-            param="top_logprobs",
-        )
-    if top and not request.logprobs:
-        raise InvalidRequest(
-            f"top_logprobs is {top}, which needs logprobs: true", param="top_logprobs"
-        )
+    num_logprobs(request)
     one, other = request.max_completion_tokens, request.max_tokens
     if one is not None and other is not None and one != other:
         raise InvalidRequest(
@@ -144,6 +135,32 @@ def check_chat(request: ChatRequest) -> None:
             )
     check_verbosity("verbosity", request.verbosity)
     check_thinking(request)
+
+
+class LogprobFields(Protocol):
+    """What a chat asks for."""
+
+    @property
+    def logprobs(self) -> bool | None: ...
+
+    @property
+    def top_logprobs(self) -> int | None: ...
+
+
+def num_logprobs(asked: LogprobFields) -> int | None:
+    """How many of the likeliest tokens are shown in the place of each; None: no log-probabilities
+    are. Raises InvalidRequest."""
+    top = asked.top_logprobs
+    if top is not None and not 0 <= top <= MAX_LOGPROBS:
+        raise InvalidRequest(
+            f"top_logprobs must be a whole number in [0, {MAX_LOGPROBS}], not {top}",
+            param="top_logprobs",
+        )
+    if top and not asked.logprobs:
+        raise InvalidRequest(
+            f"top_logprobs is {top}, which needs logprobs: true", param="top_logprobs"
+        )
+    return (top or 0) if asked.logprobs else None
 
 
 _WHOLE_CALLS = re.compile(rb"mistral-client-|ai-sdk/mistral/")
@@ -237,7 +254,7 @@ def _fitted(
         request.max_completion_tokens if two else request.max_tokens,
         field="max_completion_tokens" if two else "max_tokens",
         source="messages",
-        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        logprobs=num_logprobs(request),
     )
 
 

@@ -14,7 +14,7 @@ from penstock_gateway.chat.parsed_choice import (
     Parsing,
     whole_message,
 )
-from penstock_gateway.generate.chunked_reply import ChunkedReply, JsonList, Pace, are_many, steps
+from penstock_gateway.generate.chunked_reply import ChunkedReply, Pace, are_many, chat_logprob_list
 from penstock_gateway.generate.logprobs import ChatLogprobs, PromptLogprobs, chat_logprobs
 from penstock_gateway.generate.reply import (
     EchoOptions,
@@ -162,11 +162,9 @@ class ChatFormat(ChunkedReply[ChatChunkChoice]):
     async def _choice(self, index: int, choice: ChoiceOutput, pace: Pace) -> ChatChoice:
         logprobs = None
         if self._echo_options.logprobs:
-            content = JsonList()
-            for begin, end in steps(len(choice.token_ids)):
-                ids, found = choice.token_ids[begin:end], choice.logprobs[begin:end]
-                content.add(self._logprobs(ids, found).content)
-                await pace.rest()
+            content = await chat_logprob_list(
+                self._tokenizer, choice, pace, as_ids=self._echo_options.as_ids
+            )
             logprobs = ChatLogprobs(self._splices.put(content.pieces()))
         parsed = self._parsed_choice(index)
         message = await whole_message("".join(choice.texts), choice.token_ids, parsed, pace)

@@ -19,6 +19,7 @@ from msgspec import UNSET
 from penstock.client.deltas import SequenceDelta
 from penstock_gateway.generate.logprobs import (
     CompletionLogprobs,
+    chat_logprobs,
     completion_logprobs,
     prompt_logprobs,
 )
@@ -193,6 +194,18 @@ def steps(count: int) -> Iterator[tuple[int, int]]:
     """Yields begin and end of each STEP of so many tokens."""
     for begin in range(0, count, STEP):
         yield begin, min(count, begin + STEP)
+
+
+async def chat_logprob_list(
+    tokenizer: Tokenizer, choice: ChoiceOutput, pace: Pace, *, as_ids: bool = False
+) -> JsonList:
+    """Chat's log-probabilities of all tokens of a choice. as_ids: write tokens as token_id:5."""
+    made = JsonList()
+    for begin, end in steps(len(choice.token_ids)):
+        ids, found = choice.token_ids[begin:end], choice.logprobs[begin:end]
+        made.add(chat_logprobs(tokenizer, ids, found, as_ids=as_ids).content)
+        await pace.rest()
+    return made
 
 
 def are_many(deltas: list[SequenceDelta]) -> bool:

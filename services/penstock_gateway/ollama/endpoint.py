@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope
@@ -13,7 +13,7 @@ from penstock.client.generation_request import check_generates
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.request.terms import Terms
-from penstock_gateway.chat.endpoint import ChatRequest, blame_of, tools_of
+from penstock_gateway.chat.endpoint import ChatRequest, blame_of, num_logprobs, tools_of
 from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.tools import ANY_TOOLS
@@ -49,6 +49,9 @@ from penstock_gateway.request.sampling import room_for_output, sampling_params
 from penstock_gateway.request.structure import JsonSchemaFormat, ResponseFormat
 from penstock_gateway.request.tokenising import encode
 from penstock_gateway.service import Service
+
+if TYPE_CHECKING:
+    from penstock.text.tokenizer import Tokenizer
 
 CHAT = posting(
     "/api/chat",
@@ -88,6 +91,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
 
     def check(self, request: Asked) -> None:
         check(request)
+        num_logprobs(request)
 
     def failure(self, error: HTTPError) -> bytes:
         return encoded(error) + b"\n"
@@ -136,8 +140,10 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
             tools=ANY_TOOLS,
             own_words=in_own_words,
             now=head.created,
+            logprobs=num_logprobs(request),
         )
-        return chat.job(OllamaFormat(head, chat.parsing, self.show))
+        tokenizer = _shows_tokens(request, engine)
+        return chat.job(OllamaFormat(head, chat.parsing, self.show, tokenizer))
 
 
 class OllamaChat(OllamaEndpoint[OllamaChatRequest]):
@@ -188,12 +194,18 @@ class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
             ids = await encode(lambda most: tokenizer.encode(prompt, most=most), len(prompt), limit)
         try:
             most = most_tokens(request, engine)(len(ids))
-            params = sampling_params(chat, engine.welcome, max_tokens=most, logprobs=None)
+            top = num_logprobs(request)
+            params = sampling_params(chat, engine.welcome, max_tokens=most, logprobs=top)
         except InvalidRequest as error:
             raise in_own_words(error) from None
         blame = blame_of(chat, tools_of(chat))
-        reply = OllamaFormat(head, None, self.show)
+        reply = OllamaFormat(head, None, self.show, _shows_tokens(request, engine))
         return Job([ids], [params], reply, lambda error: in_own_words(blame(error)))
+
+
+def _shows_tokens(request: OllamaFields, engine: EngineInfo) -> Tokenizer | None:
+    """The tokenizer, where log-probabilities are asked for."""
+    return engine.text.tokenizer if request.logprobs else None
 
 
 def most_tokens(request: OllamaFields, engine: EngineInfo) -> Callable[[int], int]:

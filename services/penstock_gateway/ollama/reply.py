@@ -13,8 +13,13 @@ from msgspec import UNSET, UnsetType
 
 from penstock.text.call_arguments import call_arguments
 from penstock_gateway.chat.answer_parts import AnswerParts
-from penstock_gateway.generate.chunked_reply import Pace, are_many
-from penstock_gateway.generate.logprobs import ChatLogprob
+from penstock_gateway.generate.chunked_reply import (
+    Pace,
+    Splices,
+    are_many,
+    chat_logprob_list,
+)
+from penstock_gateway.generate.logprobs import ChatLogprob, chat_logprobs
 from penstock_gateway.generate.reply import (
     PromptLogprobsSource,
     ReplyHead,
@@ -29,6 +34,7 @@ from penstock_gateway.ollama.request import encoded
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
+    from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.chat.parsed_choice import Parsing
     from penstock_gateway.generate.reply import ChoiceOutput
     from penstock_gateway.http.errors import HTTPError
@@ -148,6 +154,9 @@ class ReplyLine(msgspec.Struct, kw_only=True):
     eval_count: int | UnsetType = UNSET
     eval_duration: int | UnsetType = UNSET
     penstock_timeline: TimelineField = UNSET
+    logprobs: list[ChatLogprob] | UnsetType = UNSET
+    """Of the tokens up to the line's end that no line before it has; of all of an answer in one
+    piece. There where they were asked for."""
 
 
 class ChatLine(ReplyLine, kw_only=True):
@@ -175,11 +184,20 @@ def generate_line(model: str, piece: AnswerPiece) -> GenerateLine:
 
 
 class OllamaFormat(WrittenAtOnce):
-    """A ReplyFormat of one answer."""
+    """A ReplyFormat of one answer. tokenizer: of log-probabilities; None: none are shown."""
 
     shows_aborts = True
 
-    def __init__(self, head: ReplyHead, parsing: Parsing | None, show: Show) -> None:
+    def __init__(
+        self,
+        head: ReplyHead,
+        parsing: Parsing | None,
+        show: Show,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._logprobs: list[ChatLogprob] = []
+        """Of tokens that no line has shown yet."""
         self._model = head.model
         self._show = show
         self._parsing = parsing
@@ -198,11 +216,15 @@ class OllamaFormat(WrittenAtOnce):
         """A stream begins with its first text."""
 
     def is_large(self, deltas: list[SequenceDelta]) -> bool:
-        return self._parsing is not None and are_many(deltas)
+        reads = self._parsing is not None or self._tokenizer is not None
+        return reads and are_many(deltas)
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         self._first = self._first or time.perf_counter_ns()
         self._out = out
+        if self._tokenizer is not None:
+            found = chat_logprobs(self._tokenizer, delta.token_ids, delta.logprobs)
+            self._logprobs += found.content
         self._parts.push(delta.text, delta.token_ids, [])
         if delta.finish_reason is not None:
             self._parts.finish("")
@@ -230,13 +252,19 @@ class OllamaFormat(WrittenAtOnce):
         parts.finish("")
         self._first = choice.begun
         self._reason, self._timeline = str(choice.finish_reason), timeline
-        return [encoder.encode(self._done(whole, usage))]
+        line, splices = self._done(whole, usage), Splices()
+        if self._tokenizer is not None:
+            shown = await chat_logprob_list(self._tokenizer, choice, Pace())
+            line.logprobs = splices.put(shown.pieces())
+        return splices.spliced(encoder.encode(line))
 
     def _line(self, piece: AnswerPiece) -> None:
         self._append(self._out, self._show(self._model, piece))
 
     def _append(self, out: bytearray, line: ReplyLine) -> None:
         line.created_at = _now()
+        if self._logprobs:
+            line.logprobs, self._logprobs = self._logprobs, []
         encoder.encode_into(line, out, -1)
         out += b"\n"
 

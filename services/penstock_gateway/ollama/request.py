@@ -112,6 +112,9 @@ class OllamaFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fiel
     """json, or a JSON schema."""
     think: bool | str | None = None
     """Variables for the chat template: enable_thinking, and reasoning_effort if it is a word."""
+    logprobs: Flag = None
+    top_logprobs: Whole = None
+    """As in OpenAI's chat: how many of the likeliest tokens are shown in the place of each."""
 
     # --- without effect on the output
     keep_alive: Any = None
@@ -119,10 +122,6 @@ class OllamaFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fiel
     """Whether messages are left out, or an answer forgets its beginning, where the context is full:
     here nothing is ever left out, and an answer ends."""
     shift: Flag = None
-
-    # --- only at their neutral value
-    logprobs: Flag = None
-    top_logprobs: Whole = None
 
 
 class OllamaChatRequest(OllamaFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,8 +152,6 @@ class OllamaGenerateRequest(OllamaFields, frozen=True, kw_only=True, forbid_unkn
 
 
 _NEUTRAL = {
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "template": ("",),
     "context": ([],),
     "width": (),

@@ -234,6 +234,31 @@ async def test_the_answer_follows_a_format(
     assert [wanted is None for wanted in formats] == [False, False, True]
 
 
+@pytest.mark.parametrize("raw", [True, False, None])
+async def test_log_probabilities_are_those_of_openais_api(
+    http: httpx.AsyncClient, *, raw: bool | None
+) -> None:
+    """raw: of a prompt; None: of a chat. Lines have those of all tokens, in their order."""
+    shown: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
+    body = asked(**shown) if raw is None else {"prompt": "Hi", "raw": raw, **shown}
+    path = CHAT if raw is None else GENERATE
+    openais = {"messages": [{"role": "user", "content": "Hi"}], **shown}
+    wanted = (await http.post("/v1/chat/completions", json=openais)).json()["choices"][0]
+    in_one = (await http.post(path, json={**body, "stream": False})).json()
+    told = [json.loads(line) for line in (await http.post(path, json=body)).text.splitlines()]
+    streamed = [each for line in told for each in line.get("logprobs", [])]
+    assert len(told) > 2
+    assert told[0]["logprobs"]
+    assert in_one["logprobs"] == streamed == wanted["logprobs"]["content"]
+    assert [len(each["top_logprobs"]) for each in streamed][:2] == [2, 2]
+    parsed = ollama.ChatResponse if raw is None else ollama.GenerateResponse
+    read = parsed(**in_one).logprobs
+    assert read is not None
+    assert [each.token for each in read] == [each["token"] for each in streamed]
+    plain = asked() if raw is None else {"prompt": "Hi"}
+    assert "logprobs" not in (await http.post(path, json={**plain, "stream": False})).json()
+
+
 @pytest.mark.parametrize(
     ("path", "fields", "words"),
     [
@@ -241,7 +266,9 @@ async def test_the_answer_follows_a_format(
         (CHAT, {"format": "xml"}, "format"),
         (CHAT, {"options": {"temperature": -1}}, "temperature"),
         (CHAT, {"options": {"heat": 1}}, "heat"),
-        (CHAT, {"logprobs": True}, "logprobs"),
+        (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs must be"),
+        (CHAT, {"top_logprobs": 2}, "needs logprobs"),
+        (GENERATE, {"prompt": "Hi", "raw": True, "top_logprobs": 2}, "needs logprobs"),
         (CHAT, {"tools": [{"type": "function"}]}, "function"),
         (CHAT, {"think": "hugely"}, "think"),
         (GENERATE, {"prompt": "Hi", "suffix": "x"}, "suffix"),
