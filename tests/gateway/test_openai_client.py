@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
+import msgspec
 import openai
 import pytest
+from openai.types import (
+    audio,
+    batch_create_params,
+    chat,
+    completion_create_params,
+    embedding_create_params,
+    responses,
+)
 
+from penstock_gateway.batches.request import BatchRequest
+from penstock_gateway.chat.endpoint import ChatRequest
+from penstock_gateway.completions.endpoint import CompletionRequest
+from penstock_gateway.pooling.embeddings import EmbeddingRequest
+from penstock_gateway.responses.request import ResponsesRequest
+from penstock_gateway.transcription.request import TranscriptionRequest, TranslationRequest
 from tests.gateway.fake_engine import HELLO, MODEL, FakeEngineClient
 from tests.gateway.live_gateway import LiveGateway
 
@@ -34,6 +50,24 @@ async def async_sdk(gateway: LiveGateway) -> AsyncIterator[openai.AsyncOpenAI]:
 
 
 QUESTION = [{"role": "user", "content": "Hi"}]
+
+BODIES: list[tuple[Any, type[msgspec.Struct]]] = [
+    (chat.completion_create_params.CompletionCreateParamsBase, ChatRequest),
+    (completion_create_params.CompletionCreateParamsBase, CompletionRequest),
+    (responses.response_create_params.ResponseCreateParamsBase, ResponsesRequest),
+    (embedding_create_params.EmbeddingCreateParams, EmbeddingRequest),
+    (audio.transcription_create_params.TranscriptionCreateParamsBase, TranscriptionRequest),
+    (audio.translation_create_params.TranslationCreateParams, TranslationRequest),
+    (batch_create_params.BatchCreateParams, BatchRequest),
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), BODIES)
+def test_every_field_of_the_sdk_is_known(theirs: Any, ours: type[msgspec.Struct]) -> None:
+    """A field may be refused for its value, but never as one that nobody knows."""
+    fields = {name for base in theirs.__mro__ for name in getattr(base, "__annotations__", ())}
+    assert len(fields) > 3
+    assert fields <= set(ours.__struct_encode_fields__)
 
 
 def test_chat(sdk: openai.OpenAI) -> None:

@@ -115,6 +115,10 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     spaces_between_special_tokens: Flag = None
     client_metadata: Any = None
     """Codex's: which session and turn it is, for its makers."""
+    access_programs: Any = None
+    background_options: Any = None
+    """When a background response may come at a discount, on OpenAI's servers; here it is begun at
+    once."""
     max_tool_calls: Whole = None
     truncation: Text = None
     """disabled or auto; nothing is ever dropped from the input, and the reply says disabled."""
@@ -130,6 +134,7 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
 
     # --- only at their neutral value
     context_management: Any = None
+    image: Any = None
     prompt: Any = None
     previous_input_messages: list[Any] | None = None
     previous_response: Any = None
@@ -140,6 +145,9 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
 RULES = (
     UnsupportedField("moderation"),
     UnsupportedField("context_management", ([],)),
+    UnsupportedField(
+        "image", ({}, {"context_compression": "auto"}, {"context_compression": "disabled"})
+    ),
     UnsupportedField("prompt"),
     UnsupportedField("previous_input_messages", ([],)),
     UnsupportedField("previous_response"),

@@ -60,11 +60,17 @@ class TranscriptionRequest(SpeechFields, frozen=True, kw_only=True, forbid_unkno
 
     language: Text = None
     """ISO 639-1, or the language's English name; null: it is detected."""
+    languages: list[str] | None = None
+    """The same, as a list of one."""
+    keywords: list[str] | None = None
+    """Words that may be heard. They stand before the prompt, as a part of it."""
     timestamp_granularities: list[str] | None = None
     """Granularities of verbose_json: segment, word."""
 
     # --- only where they ask for nothing
     include: list[str] | None = None
+    known_speaker_names: list[str] | None = None
+    known_speaker_references: list[str] | None = None
 
 
 class TranslationRequest(SpeechFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -132,13 +138,32 @@ def check(request: AnyRequest) -> None:
         )
     if isinstance(request, TranscriptionRequest):
         _check_granularities(request.timestamp_granularities or [], wanted)
-        if request.include:
-            raise InvalidRequest(
-                "include must be empty: token log-probabilities are not supported; verbose_json "
-                "has those of segments",
-                param="include",
-                code="unsupported_value",
-            )
+        _check_languages(request)
+        for field, why in _EMPTY:
+            if getattr(request, field):
+                raise InvalidRequest(
+                    f"{field} must be empty: {why}", param=field, code="unsupported_value"
+                )
+
+
+_EMPTY = (
+    (
+        "include",
+        "token log-probabilities are not supported; verbose_json has those of segments",
+    ),
+    ("known_speaker_names", "speakers aren't told apart"),
+    ("known_speaker_references", "speakers aren't told apart"),
+)
+
+
+def _check_languages(request: TranscriptionRequest) -> None:
+    given = {*(request.languages or ()), *([request.language] if request.language else ())}
+    if len(given) > 1:
+        raise InvalidRequest(
+            "languages, or language, name several; allowed: one, or none, and it is detected",
+            param="languages" if request.languages else "language",
+            code="unsupported_value",
+        )
 
 
 def _check_granularities(granularities: list[str], response_format: str | None) -> None:
@@ -158,11 +183,15 @@ def _check_granularities(granularities: list[str], response_format: str | None) 
 
 def wishes_of(request: AnyRequest) -> Wishes:
     """What its transcript is to be."""
-    times = None if isinstance(request, TranslationRequest) else request.timestamp_granularities
+    times, language, prompt = None, request.language, request.prompt or ""
+    if isinstance(request, TranscriptionRequest):
+        times = request.timestamp_granularities
+        language = language or next(iter(request.languages or ()), None)
+        prompt = " ".join(filter(None, (", ".join(request.keywords or ()), prompt)))
     return Wishes(
-        language=request.language or None,
+        language=language or None,
         translate=isinstance(request, TranslationRequest),
-        prompt=request.prompt or "",
+        prompt=prompt,
         temperature=float(request.temperature or 0.0),
         top_p=1.0 if request.top_p is None else request.top_p,
         top_k=0 if request.top_k is None else request.top_k,

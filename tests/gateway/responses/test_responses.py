@@ -370,6 +370,9 @@ async def test_what_has_no_effect_is_accepted_and_the_reply_says_so(
         "text": {"verbosity": "low"},
         "reasoning": {"summary": "detailed"},
         "max_tool_calls": 3,
+        "access_programs": {"cyber": "standard"},
+        "background_options": {"completion_window": "8h"},
+        "image": {"context_compression": "auto"},
     }
     response = await http.post(URL, json={"input": "Hi", **fields})
     assert response.status_code == 200, response.text

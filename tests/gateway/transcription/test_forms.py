@@ -15,6 +15,7 @@ from penstock.media.sources import MediaSource
 from penstock_gateway.app import create_app
 from penstock_gateway.service import Service
 from penstock_gateway.transcription import endpoint
+from penstock_gateway.transcription.request import TranscriptionRequest, wishes_of
 from tests.gateway.fake_engine import FakeEngineClient
 
 PATH = "/v1/audio/transcriptions"
@@ -77,6 +78,9 @@ async def test_only_forms_are_taken(client: httpx.AsyncClient) -> None:
         ({"timestamp_granularities[]": ["word"]}, "timestamp_granularities", "verbose_json"),
         ({"timestamp_granularities[]": ["segment"]}, "timestamp_granularities", "verbose_json"),
         ({"include[]": ["logprobs"]}, "include", "must be empty"),
+        ({"known_speaker_names[]": ["Ada"]}, "known_speaker_names", "aren't told apart"),
+        ({"languages[]": ["de", "en"]}, "languages", "name several"),
+        ({"languages[]": ["de"], "language": "en"}, "languages", "name several"),
         ({"tempratur": "0"}, "tempratur", "did you mean temperature"),
         ({"language": ["de", "en"]}, "language", "appears twice"),
         ({"request_id": "a b\n"}, "request_id", "printable"),
@@ -89,6 +93,16 @@ async def test_wrong_fields(
     status, error = await refused(client, **form(**fields))
     assert (status, error["param"]) == (400, param), error
     assert complaint in error["message"]
+
+
+def test_keywords_stand_before_the_prompt() -> None:
+    for given, prompt, language in (
+        ({"keywords": ["Penstock", "Rhône"], "prompt": "A talk."}, "Penstock, Rhône A talk.", None),
+        ({"keywords": ["Penstock"], "languages": ["de"]}, "Penstock", "de"),
+        ({"language": "en", "languages": ["en"]}, "", "en"),
+    ):
+        wishes = wishes_of(TranscriptionRequest(file="a.wav", **given))
+        assert (wishes.prompt, wishes.language) == (prompt, language)
 
 
 async def test_a_translation_has_no_granularities(client: httpx.AsyncClient) -> None:
