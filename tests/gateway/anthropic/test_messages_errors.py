@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(300)
     [
         ("GET", "/v1/messages/batches/x/y", {}, 404),
         ("POST", "/v1/messages/nonsense", {}, 404),
-        ("POST", "/v1/messages/count_tokens/", {}, 404),
+        ("POST", "/v1/messages/count_tokens//", {}, 404),
         ("GET", "/v1/messages/count_tokens", {}, 405),
         ("GET", "/v1/models/claude", {"anthropic-version": "2023-06-01"}, 404),
         ("GET", "/v1/skills", {"anthropic-version": "2023-06-01"}, 404),

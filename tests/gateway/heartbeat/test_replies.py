@@ -29,12 +29,14 @@ pytestmark = pytest.mark.timeout(300)
 SHOWN = {"prompt_logprobs", "logprobs", "top_logprobs"}
 REFUSE = ("/api/chat", "/api/generate")
 """They know the fields, and refuse them."""
+SMALLER = ("/v1/fim/completions",)
+"""Its answers have no log-probabilities."""
 PATHS = [
     path
     for path, operation in OPERATIONS.items()
     if SHOWN.intersection(operation.body.__struct_fields__)
     and operation.streams  # What only counts an input shows nothing of it.
-    and path not in REFUSE
+    and path not in (*REFUSE, *SMALLER)
 ]
 MANY, SOME = 8192, 700
 """Tokens of a prompt and of an answer: what took half a second at once; and more than are written
@@ -47,6 +49,7 @@ GIVEN: dict[str, Callable[[str], dict[str, Any]]] = {
     },
     "/v1/responses": lambda text: {"input": text, "include": [LOGPROBS]},
 }
+GIVEN["/chat/completions"] = GIVEN["/v1/chat/completions"]
 """What a request gives besides its text, by path; a new path needs its entry."""
 
 
