@@ -155,8 +155,8 @@ class ReplyLine(msgspec.Struct, kw_only=True):
     eval_duration: int | UnsetType = UNSET
     penstock_timeline: TimelineField = UNSET
     logprobs: list[ChatLogprob] | UnsetType = UNSET
-    """Of the tokens up to the line's end that no line before it has; of all of an answer in one
-    piece. There where they were asked for."""
+    """The tokens up to the line's end that no line before it has, or all of an answer in one piece;
+    there where they were asked for."""
 
 
 class ChatLine(ReplyLine, kw_only=True):
@@ -197,7 +197,7 @@ class OllamaFormat(WrittenAtOnce):
     ) -> None:
         self._tokenizer = tokenizer
         self._logprobs: list[ChatLogprob] = []
-        """Of tokens that no line has shown yet."""
+        """What no line has shown yet."""
         self._model = head.model
         self._show = show
         self._parsing = parsing

@@ -114,7 +114,7 @@ class OllamaFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fiel
     """Variables for the chat template: enable_thinking, and reasoning_effort if it is a word."""
     logprobs: Flag = None
     top_logprobs: Whole = None
-    """As in OpenAI's chat: how many of the likeliest tokens are shown in the place of each."""
+    """How many of the likeliest tokens are shown in the place of each, as in OpenAI's chat."""
 
     # --- without effect on the output
     keep_alive: Any = None
