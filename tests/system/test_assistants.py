@@ -81,7 +81,7 @@ def test_no_bit_depends_on_an_assistant(
     assert results(system) == undisturbed(case.backend)
     scheduling = system.core.state.scheduling
     assert scheduling.cache is not None
-    assert scheduling.num_preemptions > 1
+    assert scheduling.num_preemptions > 0  # Whether there are more depends on the time drafts take.
     assert scheduling.cache.num_swapped_in > 0 or case.mode != "swap"
     assert system.reused > 100
     drafted = sum(heard.drafted for heard in system.heard.values())

@@ -152,7 +152,7 @@ def check(case: Case, model: Served, true: Results) -> tuple[int, int]:
     assert results(system) == true
     scheduling = system.core.state.scheduling
     assert scheduling.cache is not None
-    assert scheduling.num_preemptions > 1
+    assert scheduling.num_preemptions > 0  # Whether there are more depends on the time drafts take.
     assert scheduling.cache.num_swapped_in > 0 or case.mode != "swap"
     assert system.reused > 100
     drafted = sum(heard.drafted for heard in system.heard.values())

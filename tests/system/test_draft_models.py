@@ -128,7 +128,7 @@ def test_no_bit_depends_on_a_draft_model(
     assert results(system) == true.results
     scheduling = system.core.state.scheduling
     assert scheduling.cache is not None
-    assert scheduling.num_preemptions > 1
+    assert scheduling.num_preemptions > 0  # Whether there are more depends on the time drafts take.
     assert scheduling.cache.num_swapped_in > 1 or case.mode != "swap"
     assert system.reused > 100
     drafted = sum(heard.drafted for heard in system.heard.values())
