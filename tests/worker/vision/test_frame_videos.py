@@ -4,6 +4,7 @@ frames see those of some groups, and Molmo 2's, whose frames all see one another
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from fractions import Fraction
@@ -145,7 +146,7 @@ def theirs_of(case: str, model: Any, parts: Parts, more: Sequence[int]) -> torch
         also = pixels_of(model, shown)
     elif case == "minicpm-v":
         seen = [
-            rows_of_parts(model, **pixels_of(model, [each])) for each in shown
+            rows_of_parts(model, **floats_of(model, pixels_of(model, [each]))) for each in shown
         ]  # those of videos go through the same function there
         embedded = model.get_input_embeddings()(given)
         places = ((given == VIDEO) | (given == PLACEHOLDER))[..., None].expand_as(embedded)
@@ -177,7 +178,18 @@ def theirs_of(case: str, model: Any, parts: Parts, more: Sequence[int]) -> torch
     return found_logits
 
 
+def floats_of(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The inputs, floats of the model's own type."""
+    return {
+        name: each.to(model.dtype) if each.is_floating_point() else each
+        for name, each in inputs.items()
+    }
+
+
 PIXELS = "pixel_values"
+PRECISE = ("minicpm-v",)
+"""Cases in which transformers computes in float64: its gated delta nets in float32 are further from
+that than the tolerance, which ours aren't."""
 
 
 def run(
@@ -206,6 +218,8 @@ def run(
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
     theirs, _ = both(case)
+    if case in PRECISE:
+        theirs = copy.deepcopy(theirs).double()
     if case.startswith("gemma4"):
         theirs.config.video_token_id = theirs.model.config.video_token_id = VIDEO
     compared, asked = 0, asked_of(case)
