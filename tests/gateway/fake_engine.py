@@ -92,9 +92,11 @@ class FakeGeneration:
 
     def _taken(self, deltas: list[SequenceDelta]) -> bool:
         """Whether a TextSink took them."""
-        text, first = self._text, deltas[0]
-        plain = len(deltas) == 1 and first.finish_reason is None and first.logprobs is None
-        if text is None or not plain:
+        text = self._text
+        if text is None or len(deltas) != 1:
+            return False
+        first = deltas[0]
+        if first.finish_reason is not None or first.logprobs is not None:
             return False
         if not text.take(first.text, len(first.token_ids), time.perf_counter()):
             return False

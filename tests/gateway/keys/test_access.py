@@ -224,7 +224,7 @@ def test_what_a_key_may_not_use_is_a_403(gateway: LiveGateway) -> None:
             elif (
                 operation.method == "POST"
                 or operation.parameters
-                or operation.path == "/info"  # Tells of the model itself.
+                or operation.path in ("/info", "/props")  # They tell of the model itself.
                 or operation.access in ("admin", "metrics")
             ):
                 assert status == 403, operation.path
