@@ -52,8 +52,7 @@ DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 BANNED = -100.0
 """The bias that `false` stands for."""
 MOST_PIECES = 1024
-"""Texts and ids of one prompt that is a list of both, where one is a text."""
-
+"""Entries of a prompt that is a list, where one of them is a text."""
 MOST_CHARACTERS = 256
 """The longest text in logit_bias."""
 

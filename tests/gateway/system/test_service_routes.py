@@ -363,7 +363,7 @@ async def test_a_proxys_prefix_is_left_out_of_a_path(tmp_path: Path) -> None:
     """With keys: what may be asked for without one is told by the path that is served."""
     keys = write(tmp_path / "keys.json", key(ALICE))
     config = GatewayConfig(root_path="/llm/a", api_keys=keys)
-    app = create_app(FakeEngineClient(), config)  # type: ignore[arg-type]
+    app = create_app(FakeEngineClient(), config)  # type: ignore[arg-type]  # It stands in for one.
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
         for path in ("/v1/models", "/llm/a/v1/models", "/llm/a/v1/models/"):
