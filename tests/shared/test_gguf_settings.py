@@ -40,12 +40,12 @@ ADJUSTED: dict[str, tuple[Callable[[Writer], None], Callable[[PreparedModel], bo
     "end of turn": (
         lambda w: w.add_eot_token_id(0), lambda m: m.generation.eos_token_ids == (2, 0)),
     "same end of turn": (
-        lambda w: w.add_eot_token_id(2), lambda m: m.generation.eos_token_ids == (2,)),
+        lambda w: w.add_eot_token_id(2), lambda m: m.generation.eos_token_ids == (2, 0)),
     "one KV count for each layer": (
         lambda w: w.add_array("llama.attention.head_count_kv", [1]),
         lambda m: m.config.num_kv_heads == 1),
     "end of message": (
-        lambda w: w.add_eom_token_id(1), lambda m: m.generation.eos_token_ids == (2, 1)),
+        lambda w: w.add_eom_token_id(1), lambda m: m.generation.eos_token_ids == (2, 1, 0)),
     "template": (lambda w: w.add_chat_template("{{ 1 }}"), lambda m: m.has_chat_template),
     "no template": (lambda w: None, lambda m: not m.has_chat_template),
     "sampling": (

@@ -120,9 +120,15 @@ ENDS = {
     "what the file says": (["<s>", "<e>", "<t>", "<m>"], {"eos": 1, "eot": 2, "eom": 3}, (1, 2, 3)),
     "one for all": (["<s>", "<e>"], {"eos": 1, "eot": 1}, (1,)),
     "a turn's end by its text": (["<|end|>", "</s>", "<|user|>"], {"eos": 1}, (1, 0)),
-    "Llama 3's": (["<|end_of_text|>", "<|eot_id|>", "<|eom_id|>"], {"eos": 1}, (1, 2)),
+    "Llama 3's": (["<|end_of_text|>", "<|eot_id|>", "<|eom_id|>"], {"eos": 1}, (1, 2, 0)),
+    "a document's end beside a turn's": (["<|endoftext|>", "<|im_end|>"], {"eos": 1}, (1, 0)),
+    "a document's end where both others are stated": (
+        ["<|end_of_text|>", "<t>", "<m>"],
+        {"eos": 1, "eot": 1, "eom": 2},
+        (1, 2, 0),
+    ),
     "one that is stated counts alone": (["<|im_end|>", "<e>", "<t>"], {"eos": 1, "eot": 2}, (1, 2)),
-    "the end of a channel": (["<|end|>", "<|return|>", "<|call|>"], {"eos": 1}, (1, 2)),
+    "the end of a channel": (["<|end|>", "<|return|>", "<|call|>"], {"eos": 2}, (2, 1)),
     "none": (["<a>", "<b>"], {}, ()),
 }
 
@@ -141,3 +147,18 @@ def test_what_ends_an_answer(tmp_path: Path, case: str) -> None:
             writer.add_uint32(f"tokenizer.ggml.{name}_token_id", token)
 
     assert built(written(tmp_path / "m.gguf", add))[1].end_ids == wanted
+
+
+def test_only_an_end_of_a_call_is_of_the_user_s_type(tmp_path: Path) -> None:
+    """As in Gemma's vocabularies, where </s> is HTML."""
+    texts = ["<eos>", "<|tool_response>", "</s>", "<|endoftext|>", "<|im_end|>"]
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list([*texts, "a", "b", "ab"])
+        writer.add_token_types([3, 4, 4, 1, 4, 1, 1, 1])
+        writer.add_token_merges(["a b"])
+        writer.add_eos_token_id(0)
+
+    assert built(written(tmp_path / "m.gguf", add))[1].end_ids == (0, 1)

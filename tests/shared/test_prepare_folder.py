@@ -86,7 +86,13 @@ def test_digest_depends_on_what_outputs_depend_on(tmp_path: Path, model: Path) -
     second = digest()
     assert second != first
     (model / "chat_template.jinja").write_text("{{ messages }}")
-    assert digest() not in (first, second)
+    third = digest()
+    assert third not in (first, second)
+    (model / "generation_config.json").write_text('{"eos_token_id": [1, 2, 7]}')
+    fourth = digest()
+    assert fourth not in (first, second, third), "where an answer ends"
+    (model / "generation_config.json").write_text('{"eos_token_id": [1, 2, 7], "temperature": 2}')
+    assert digest() == fourth, "a request's answer doesn't depend on what holds where it is silent"
 
 
 @pytest.mark.parametrize("damage", ["manifest.json", "tokenizer.json", "chat_template.jinja", ""])

@@ -71,7 +71,7 @@ def test_default_model(tmp_path: Path, smollm2_gguf: Path) -> None:
         rope_theta=100_000.0,
         tie_word_embeddings=True,
     )
-    assert manifest.generation.eos_token_ids == (2,)
+    assert manifest.generation.eos_token_ids == (2, 0)
     assert manifest.generation.bos_token_id == 1
     assert not manifest.add_bos
     assert manifest.has_chat_template

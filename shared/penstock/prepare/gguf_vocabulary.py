@@ -24,10 +24,18 @@ END_OF_TURN = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|call|>", "<EOT>", "_<EOT>"),
     *("[EOT]", "<end_of_utterance>", "<turn|>", "<|flush|>", "<|calls|>"),
 )
-"""Texts of control tokens that end an answer, for files that don't name theirs. They are
-llama.cpp's, without those that end a document."""
-END_OF_MESSAGE = ("<|eom_id|>",)
-"""Texts of control tokens that end an answer with a call of a tool."""
+"""Texts of control tokens that end an answer, for files that don't name theirs."""
+END_OF_MESSAGE = ("<|eom_id|>", "<|tool_response>")
+"""Texts of tokens that end an answer with a call of a tool, for files that don't name theirs. Gemma
+4's is of the user's own type; the release's generation_config.json ends at it as well."""
+END_OF_DOCUMENT = (
+    *("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|return|>", "[e~["),
+    "<｜end▁of▁sentence｜>",
+)
+"""Texts of control tokens that end a document. A file has one place for an EOS id: where that is a
+turn's end, the document's, which the release's generation_config.json lists beside it, can only be
+found by its text. Tokens of other types with these texts are words, as `</s>` is in Gemma's
+HTML."""
 _CHANNELS = ("<|return|>", "<|flush|>")
 """Tokens by which a vocabulary is recognised in which `<|end|>` ends a part of an answer, not the
 answer."""
@@ -112,17 +120,19 @@ def _stripping(token: str, fields: Fields) -> dict[str, bool]:
 
 
 def end_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
-    """The ids that end an answer: end of text first, then end of turn and end of message.
+    """The ids that end an answer: the file's EOS, end of turn and end of message, and ends of
+    documents.
 
-    Where the file doesn't name an end of turn or message, control tokens that are known as such
-    count.
+    Where the file doesn't name an end of turn or message, tokens that are known as such count; so
+    does each that is known to end a document. llama.cpp finds its own by the same texts.
     """
     stated = [vocabulary.special_id(f"{name}_token_id") for name in ("eos", "eot", "eom")]
     found = [each for each in stated if each is not None]
     if stated[1] is None:
-        found += _controls(vocabulary, _ends_of_turn(vocabulary))
+        found += _known(vocabulary, _ends_of_turn(vocabulary))
     if stated[2] is None:
-        found += _controls(vocabulary, END_OF_MESSAGE)
+        found += _known(vocabulary, END_OF_MESSAGE, (CONTROL, USER_DEFINED))
+    found += _known(vocabulary, END_OF_DOCUMENT)
     return tuple(dict.fromkeys(found))
 
 
@@ -132,9 +142,12 @@ def _ends_of_turn(vocabulary: Vocabulary) -> tuple[str, ...]:
     return END_OF_TURN
 
 
-def _controls(vocabulary: Vocabulary, texts: Sequence[str]) -> list[int]:
+def _known(
+    vocabulary: Vocabulary, texts: Sequence[str], types: Sequence[int] = (CONTROL,)
+) -> list[int]:
+    """Ids of the tokens with these texts that are of one of these types."""
     ids = (vocabulary.ids.get(text) for text in texts)
-    return [each for each in ids if each is not None and vocabulary.types[each] == CONTROL]
+    return [each for each in ids if each is not None and vocabulary.types[each] in types]
 
 
 def frame(tokenizer: Tokenizer, first: str | None, last: str | None, *, pairs: bool) -> None:

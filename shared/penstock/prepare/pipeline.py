@@ -176,7 +176,9 @@ def _digest(checkpoint: Checkpoint, samples: dict[str, bytes]) -> str:
     machines with the same files agree. samples: of each file of weights, in their order."""
     pooling = checkpoint.pooling
     stated = None if pooling is None else pooling.without_files()
-    settings = (checkpoint.config, checkpoint.add_bos, stated)
+    generation = checkpoint.generation
+    ids = (generation.eos_token_ids, generation.suppress_tokens)
+    settings = (checkpoint.config, checkpoint.add_bos, stated, ids)
     digest = hashlib.sha256(msgspec.json.encode(settings))
     if checkpoint.weights.quantised is not None:
         digest.update(msgspec.json.encode(checkpoint.weights.quantised))

@@ -41,6 +41,30 @@ def test_ids_of_a_vocabulary(name: str) -> None:
     assert compared > 40
 
 
+ENDS = {
+    "ggml-vocab-deepseek-llm": (100001,),
+    "ggml-vocab-falcon": (11,),
+    "ggml-vocab-gemma-4": (1, 106, 50),
+    "ggml-vocab-llama-bpe": (128001, 128009),
+    "ggml-vocab-llama-spm": (2,),
+    "ggml-vocab-phi-3": (32000, 32007),
+    "ggml-vocab-qwen2": (151643, 151645),
+}
+"""Where the makers' releases end an answer, by generation_config.json if they have one. Not in it:
+Llama 3.1's <|eom_id|>, which this vocabulary has under another text, and Phi 3's <|assistant|>."""
+FILE_ENDS = {
+    "qwen2.5-coder-0.5b-instruct-q4_k_m": (151645, 151643),
+    "gemma-3-270m-q4_k_m": (1, 106),
+}
+"""As ENDS, of whole models."""
+
+
+@pytest.mark.parametrize("name", [*ENDS, *FILE_ENDS])
+def test_answers_end_where_the_makers_say(name: str) -> None:
+    path = FOLDER / f"llamacpp/models/{name}.gguf" if name in ENDS else FOLDER / f"{name}.gguf"
+    assert built(path)[1].end_ids == (ENDS | FILE_ENDS)[name]
+
+
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_a_stream_says_what_the_whole_says(name: str) -> None:
     content = (FOLDER / f"tokenizers/{name}/models/tokenizer.json").read_bytes()
