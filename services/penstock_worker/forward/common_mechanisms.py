@@ -19,6 +19,7 @@ COMMON = frozenset(
         mechanism.WHOLE_NORM,
         mechanism.LAYER_NORM,
         mechanism.OUTPUT_NORMS,
+        mechanism.SUB_NORMS,
         mechanism.PARALLEL,
         mechanism.GELU,
         mechanism.GELU_TANH,

@@ -21,6 +21,8 @@ GATES = "output_gate_proj"
 """Gives the gates alone, where they have a matrix of their own (AttentionSpec.gate_apart)."""
 HEAD_GATES = "head_gates"
 """Gives a gate of the result for each head."""
+SUB_NORM = "attn_sub_norm"
+"""Norm of what all heads give together."""
 
 
 class SelfAttention:
@@ -44,6 +46,7 @@ class SelfAttention:
         soft: bool = False,
         value_norm: Norm = NO_NORM,
         index: BlockIndex | None = None,
+        sub_norm: Norm = NO_NORM,
     ) -> None:
         """`layer`: index of the layer's KV cache, counted from this rank's first layer.
         `heads`: numbers of query, key and value heads in the output of `qkv`. Without value heads,
@@ -54,7 +57,8 @@ class SelfAttention:
         `gated`: the queries in the output of `qkv` are followed by as many gates of the result.
         `head_gates`: gives one for each head, [rows, query heads]; `soft`: their softplus weighs.
         `value_norm`: applied to each value head.
-        `index`: chooses what is read; `rule` says so, too."""
+        `index`: chooses what is read; `rule` says so, too.
+        `sub_norm`: applied to what all heads give together."""
         self._layer = layer
         self.qkv = qkv
         self.output = output
@@ -69,6 +73,7 @@ class SelfAttention:
         self._soft = soft
         self._value_norm = value_norm
         self._index = index
+        self._sub_norm = sub_norm
 
     def __call__(self, hidden: Tensor, step: Step) -> Tensor:
         if self._index is not None:
@@ -90,7 +95,7 @@ class SelfAttention:
             mixed = (mixed.float() * softplus(gate.float())).to(mixed.dtype)
         elif gate.shape[1]:
             mixed = (mixed.float() / (1.0 + torch.exp(-gate.float()))).to(mixed.dtype)
-        return self.output(mixed.flatten(1))
+        return self.output(self._sub_norm(mixed.flatten(1)))
 
     @staticmethod
     def load(parts: Parts, layer: int) -> SelfAttention:
@@ -143,6 +148,9 @@ class SelfAttention:
             soft=spec.head_gate and spec.soft_gate,
             value_norm=parts.weightless_norm(dim) if spec.value_norm and stored else NO_NORM,
             index=_index(parts, layer, spec),
+            sub_norm=parts.norm_of_parts(f"{prefix}.{SUB_NORM}", queries, 0)
+            if spec.sub_norm
+            else NO_NORM,
         )
 
 

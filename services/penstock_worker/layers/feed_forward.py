@@ -13,7 +13,7 @@ from penstock.errors import UnsupportedModel
 from penstock.model.layer_spec import XIELU, ExpertsSpec, FeedForwardSpec
 from penstock_kernels.reference import softplus, xielu
 from penstock_worker.adapters.rows import RowAdapters
-from penstock_worker.layers.parts import LayerExperts, Ops, Parts
+from penstock_worker.layers.parts import NO_NORM, LayerExperts, Norm, Ops, Parts
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.names import TOKEN_EXPERTS
@@ -23,6 +23,8 @@ from penstock_worker.weights.weights import Weights
 Coefficients = tuple[float, float, float, float]
 """What reference.xielu is called with."""
 ACTIVATION = "act_fn"
+SUB_NORM = "ffn_sub_norm"
+"""Norm of the inner values."""
 
 
 class FeedForward:
@@ -35,12 +37,14 @@ class FeedForward:
         up: Product,
         down: Product,
         coefficients: Coefficients | None = None,
+        sub_norm: Norm = NO_NORM,
     ) -> None:
         """`up` gives [rows, 2 * inner], the gate first, or without a gate [rows, inner].
-        coefficients: of the activation xielu."""
+        coefficients: of the activation xielu. sub_norm: of what `down` reads."""
         self._ops = ops
         self._coefficients = coefficients
         self._spec = spec
+        self._sub_norm = sub_norm
         self.up = up
         self.down = down
 
@@ -53,7 +57,7 @@ class FeedForward:
         if self._coefficients is not None:
             return self.down(xielu(inner, self._coefficients))
         activated = self._ops.activate(inner, spec.activation, gated=spec.gated, limit=spec.limit)
-        return self.down(activated)
+        return self.down(self._sub_norm(activated))
 
     @staticmethod
     def sized(
@@ -73,7 +77,14 @@ class FeedForward:
         up = parts.product([(f"{prefix}.{name}", inner) for name in names], hidden, bias=spec.bias)
         product = parts.summed if summed else parts.summand
         down = product(f"{prefix}.down_proj", hidden, inner, bias=spec.bias)
-        return FeedForward(parts.ops, spec, up, down, coefficients(spec, parts.weights, prefix))
+        return FeedForward(
+            parts.ops,
+            spec,
+            up,
+            down,
+            coefficients(spec, parts.weights, prefix),
+            parts.norm_of_inner(f"{prefix}.{SUB_NORM}", inner) if spec.sub_norm else NO_NORM,
+        )
 
     @staticmethod
     def load(parts: Parts, layer: int) -> FeedForward:

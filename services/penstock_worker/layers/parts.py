@@ -16,7 +16,7 @@ from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_worker.adapters.interface import ProductAdapters
 from penstock_worker.layers.step import Step
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.parallel.shard import Shard, head_ranges
+from penstock_worker.parallel.shard import Shard, deal_units, head_ranges
 from penstock_worker.quantisation.interface import Product, Table
 from penstock_worker.weights.weights import Matrix, Weights
 
@@ -211,13 +211,21 @@ class Parts:
     def norm_of_parts(self, name: str, size: int, which: int) -> Norm:
         """Returns the norm over all query heads (`which` is 0) or all key heads (1), of which this
         rank computes its own."""
-        norm, tensor = self.norm(name, size), self.ranks.place.tensor
-        if tensor == 1:
-            return norm
-        dim = self.config.head_dim
+        dim, tensor = self.config.head_dim, self.ranks.place.tensor
         heads = [each[which] for each in head_ranges(self.config, tensor)]
-        columns = [range(part.start * dim, part.stop * dim) for part in heads]
-        return NormOfParts(norm, self.ranks, columns)
+        return self._norm_of(
+            name, size, [range(part.start * dim, part.stop * dim) for part in heads]
+        )
+
+    def norm_of_inner(self, name: str, size: int) -> Norm:
+        """Returns the norm over a feed-forward's inner values, of which this rank computes its
+        own."""
+        return self._norm_of(name, size, deal_units(size, self.ranks.place.tensor))
+
+    def _norm_of(self, name: str, size: int, columns: Sequence[range]) -> Norm:
+        """`columns`: those of each tensor-parallel rank."""
+        norm = self.norm(name, size)
+        return norm if len(columns) == 1 else NormOfParts(norm, self.ranks, columns)
 
     def weightless_norm(self, size: int) -> Norm:
         """Returns the division by the root mean square of `size` numbers."""

@@ -86,6 +86,8 @@ _GGUF_LAYER = {
     "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
     "ffn_gate_up_exps": "mlp.stacked.gate_up_proj",
     "attn_sinks": "self_attn.sinks",
+    "attn_sub_norm": "self_attn.attn_sub_norm",
+    "ffn_sub_norm": "mlp.ffn_sub_norm",
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
     "ffn_gate": "mlp.gate_proj",

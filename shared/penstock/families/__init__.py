@@ -6,6 +6,7 @@ from penstock.families.baichuan import BAICHUAN, BAICHUAN2
 from penstock.families.bailing import BAILING_MOE, BAILING_MOE_V2
 from penstock.families.bamba import BAMBA
 from penstock.families.bert import BERT, DISTILBERT, MPNET, ROBERTA
+from penstock.families.bitnet import BITNET
 from penstock.families.clip import CLIP, SIGLIP
 from penstock.families.cohere import COHERE, COHERE2, COHERE2_MOE
 from penstock.families.decilm import DECILM
@@ -157,6 +158,7 @@ FAMILIES: dict[str, Family] = {
         JAIS2,
         NANOCHAT,
         HELIUM,
+        BITNET,
         MINIMAX_M2,
         MINIMAX_M3,
         LFM2,

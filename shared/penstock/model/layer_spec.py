@@ -222,6 +222,9 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is a softplus instead (Poolside, "Laguna", 2026)."""
     qkv_bias: bool = False
     output_bias: bool = False
+    sub_norm: bool = False
+    """Whether what all heads give together has a norm before it is multiplied (Wang et al., "BitNet:
+    scaling 1-bit transformers for large language models", 2023)."""
 
 
 SUM_FLOOR = 1e-20
@@ -320,6 +323,9 @@ class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):
     gate_limit: float | None = None
     """What the gate is at most before its activation, and up as well, which is at least minus that
     (DeepSeek-V4). None: there are no such bounds."""
+    sub_norm: bool = False
+    """Whether the inner values have a norm before they are projected down, as AttentionSpec has it.
+    Not where there are experts."""
     experts: ExpertsSpec | None = None
 
 

@@ -37,6 +37,7 @@ WHOLE_NORM = "norms over all heads"
 NORM_BEHIND = "norms of heads behind the rotation"
 LAYER_NORM = "layer norms"
 OUTPUT_NORMS = "norms behind attention and feed-forward"
+SUB_NORMS = "norms of what heads and feed-forwards give, before they are projected"
 PARALLEL = "attention and feed-forward in parallel"
 GELU = "gelu"
 GELU_TANH = "gelu by tanh"
@@ -219,6 +220,7 @@ def _of_attention(spec: AttentionSpec) -> Iterator[str]:
         VALUES_OF_KEYS: spec.values_of_keys,
         SHORT_VALUES: spec.value_size is not None,
         SHARED_KV: spec.reads is not None,
+        SUB_NORMS: spec.sub_norm,
     }
     yield from (name for name, needed in said.items() if needed)
 
@@ -256,3 +258,5 @@ def _of_feed_forward(spec: FeedForwardSpec) -> Iterator[str]:
         yield OWN_INNER
     if spec.sparsity:
         yield SPARSE_GATE
+    if spec.sub_norm:
+        yield SUB_NORMS

@@ -187,6 +187,10 @@ class SlowDecoder:
             whole = spec.attention.norm == "whole"
             for name, heads in (("query_norm", sizes.heads), ("key_norm", sizes.kv_heads)):
                 norms[name] = self._norm(sizes.head_dim * (heads if whole else 1))
+        if spec.attention.sub_norm:
+            norms["mixed_norm"] = self._norm(sizes.heads * sizes.head_dim)
+        if spec.feed_forward.sub_norm:
+            norms["inner_norm"] = self._norm(sizes.inner)
         said = spec.feed_forward.experts
         inner = [name for name in MATRICES[4:] if spec.feed_forward.gated or name != "gate"]
         names = [*MATRICES[:4], *(inner if said is None or said.shared_inner else ())]
@@ -297,7 +301,7 @@ class SlowDecoder:
             gates = layer.matrices["output_gate"](gates_of)
             gates = np.logaddexp(0, gates) if spec.soft_gate else 1 / (1 + np.exp(-gates))
             mixed = mixed * gates.repeat(sizes.head_dim, 1)
-        return layer.matrices["output"](mixed)
+        return layer.matrices["output"](_normalise(mixed, layer.norms.get("mixed_norm")))
 
     def _hidden(self, count: int, spec: AttentionSpec) -> np.ndarray:
         return _unseen(count, spec)
@@ -354,7 +358,9 @@ class SlowDecoder:
 
     def _feed_forward(self, layer: SlowLayer, x: np.ndarray) -> np.ndarray:
         limit, said = layer.spec.feed_forward.limit, layer.spec.feed_forward.experts
-        total = _inner(layer.spec, layer.matrices, x, limit) if "down" in layer.matrices else 0.0
+        total = 0.0
+        if "down" in layer.matrices:
+            total = _inner(layer.spec, layer.matrices, x, limit, layer.norms.get("inner_norm"))
         if layer.router is None:
             return total
         if layer.shared_gate is not None:
@@ -414,7 +420,11 @@ def xielu(x: np.ndarray, said: XIELU) -> np.ndarray:
 
 
 def _inner(
-    spec: LayerSpec, matrices: dict[str, SlowMatrix], x: np.ndarray, limit: float | None = None
+    spec: LayerSpec,
+    matrices: dict[str, SlowMatrix],
+    x: np.ndarray,
+    limit: float | None = None,
+    norm: NormWeights | None = None,
 ) -> np.ndarray:
     up = matrices["up"](x)
     if spec.feed_forward.activation == "clamped_swiglu":
@@ -428,8 +438,9 @@ def _inner(
         if least is not None:
             gate, up = np.minimum(gate, least), np.clip(up, -least, least)
         gate, most = activate(gate), np.inf if limit is None else limit
-        return matrices["down"](np.minimum(gate, most) * np.clip(up, -most, most))
-    return matrices["down"](activate(up))
+        inner = np.minimum(gate, most) * np.clip(up, -most, most)
+        return matrices["down"](_normalise(inner, norm))
+    return matrices["down"](_normalise(activate(up), norm))
 
 
 def _shares(layer: SlowLayer, raw: np.ndarray) -> np.ndarray:

@@ -138,6 +138,24 @@ MODELS = {
     "a soft gate of each head": sizes(
         attention(head_gate=True, soft_gate=True), attention(head_gate=True), head_dim=48
     ),
+    "norms before what leads back": sizes(
+        LayerSpec(
+            attention=AttentionSpec(sub_norm=True),
+            feed_forward=FeedForwardSpec(activation="relu2", sub_norm=True),
+        ),
+        feed_forward(gated=False, bias=True, sub_norm=True),
+        attention(sub_norm=True, output_gate=True, window=9),
+        layers=3,
+    ),
+    "layer norms before what leads back": sizes(
+        LayerSpec(
+            attention=AttentionSpec(sub_norm=True, head_gate=True),
+            feed_forward=FeedForwardSpec(sub_norm=True),
+            order="sandwich",
+        ),
+        head_dim=32,
+        norm=LAYER_NORM,
+    ),
     "a limited feed-forward": sizes(feed_forward(limit=0.7), LayerSpec()),
     "limited experts": sizes(
         feed_forward(limit=0.9, experts=experts(5, 2, limit=0.4, shared_inner=100))

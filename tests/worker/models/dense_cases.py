@@ -271,6 +271,8 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
         "HyperCLOVAX",
         WHOLE | {"use_post_norm": False, "attention_bias": True, "mlp_bias": True},
     ),
+    "bitnet": ("BitNet", WHOLE | {"tie_word_embeddings": True}),
+    "bitnet-silu-biases": ("BitNet", WHOLE | {"hidden_act": "silu", "attention_bias": True}),
     "helium": ("Helium", WHOLE | {"head_dim": 16, "pad_token_id": 0}),
     "vaultgemma": ("VaultGemma", GROUPED | {"sliding_window": 21, "query_pre_attn_scalar": 24}),
     "jais2": ("Jais2", WHOLE),

@@ -49,6 +49,7 @@ ON_DEVICE = (
     "llama4-plain",
     "flex-olmo",
     "mistral4",
+    "bitnet",
 )
 """Cases that the CUDA kernels compute in Triton's interpreter, which is slow. Those that run
 without --long (at 0, 2, 5, 10, 13, 18 and 23) have most of the mechanisms."""

@@ -321,6 +321,14 @@ def olmo1(writer: Writer, config: Any) -> None:
     writer.add_layer_norm_eps(1e-5)
 
 
+def bitnet(writer: Writer, config: Any) -> None:
+    """Files without the key are of models with silu."""
+    writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+    writer.add_rope_scaling_factor(1.0)
+    if config.hidden_act != "silu":
+        writer.add_string(f"{writer.arch}.hidden_activation", config.hidden_act)
+
+
 def apertus(writer: Writer, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Each coefficient of all layers is a list."""
     for name in ("alpha_p", "alpha_n", "beta", "eps"):

@@ -114,6 +114,12 @@ def of_llama4(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[t
     yield from separated(name, turned)
 
 
+def of_bitnet(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The converter knows the names of the first release, 1bitLLM's."""
+    name = name.replace("attn_sub_norm", "inner_attn_ln").replace("ffn_sub_norm", "ffn_layernorm")
+    yield from separated(name, tensor)
+
+
 def of_ernie(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     yield from separated(name.replace("mlp.gate.moe_statics", "mlp.moe_statics"), tensor)
 

@@ -312,7 +312,8 @@ class Reader {
   }
 
   bool made(const PkPhase& p) {
-    if (!floats(p.source) || p.target != PK_INPUT || p.width < 1 || !holds(p.source, p.first + int64_t{p.width}) || !holds(PK_INPUT, p.width)) return false;
+    if (p.target != PK_INPUT || p.width < 1 || !holds(PK_INPUT, p.width)) return false;
+    if (p.source == PK_INNER ? p.first || p.width != width_[1] || !(forms_[1] & pk::FLOATS) : !floats(p.source) || !holds(p.source, p.first + int64_t{p.width})) return false;
     if (p.attention && (p.source != PK_MIXED || p.width != values(p) || p.first)) return false;
     if (p.recurrent && (p.attention || p.first || p.source != PK_MIXED || p.width != p.recurrent->width)) return false;
     if (p.gates && (!p.attention || !gates(p))) return false;

@@ -80,9 +80,14 @@ inline void give_rows(Thread& t, const PkPhase& p) {
 
 // The rows as the input of a product, in the thread's own memory or in that of all.
 inline void make_input(Thread& t, const PkPhase& p) {
-  const Activations a = t.input(PK_INPUT, p.width);
+  const Activations a = t.input(PK_INPUT, p.width), inner = t.scratch.inner.of_width(p.width);
+  const auto source = [&](int r) -> const float* {
+    if (p.attention) return attended_row(t, p, r);
+    if (p.recurrent) return scanned_row(t, *p.recurrent, p, r);
+    return p.source == PK_INNER ? inner.floats + static_cast<size_t>(r) * inner.stride : t.row(p.source, r) + p.first;
+  };
   const auto make = [&](int r) {
-    const float* x = p.attention ? attended_row(t, p, r) : p.recurrent ? scanned_row(t, *p.recurrent, p, r) : t.row(p.source, r) + p.first;
+    const float* x = source(r);
     if (p.norm.kind != PK_NORM_NONE) {
       normalise(x, p.norm, p.width, t.own.row);
       x = t.own.row;

@@ -195,7 +195,7 @@ enum PkBuffer : int32_t {
 //   attention, the source is what that attention has left, whose splits are folded first; with `gates`, it is
 //   multiplied by the logistic function of so many numbers of RESULT, each of which weighs as many of its own; with
 //   `soft_gates` by their softplus.  With recurrent, the source is what that scan has left, which is gated and normed
-//   first.
+//   first.  Of INNER, the floats are read.
 // HEADS: matrices (query, key, value) times INPUT; queries and keys get the norms `norm` and `other_norm`
 //   over each head, then rotate; values get `third_norm`.  Queries become QUERIES; keys and values go to the
 //   cache.  With `whole`, queries and keys become QUERIES and KEYS as they are, for PLACE.  Without a matrix of

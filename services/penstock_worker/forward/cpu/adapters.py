@@ -46,6 +46,7 @@ from penstock_worker.adapters.adaptable import (
 from penstock_worker.adapters.fitting import Fitted, FittedMatrix, FittedModule
 from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.adapters.models import AdaptableModel
+from penstock_worker.forward.cpu.gates import FLOATS
 from penstock_worker.forward.cpu.split import Split
 from penstock_worker.forward.cpu.weights import LayerWeights
 
@@ -55,8 +56,6 @@ _EACH = 3
 """Matrices of a phase."""
 _CHUNK_ROWS = 1024
 """Rows of a whole matrix that are read at a time."""
-_FLOATS = 1
-"""The form of inputs that factors read, whatever their kind (PackedMatrix.form)."""
 
 
 @dataclass
@@ -101,7 +100,7 @@ class AdaptedPhases:
         first: int | None = None
         for phase in phases:
             if phase.kind in (PhaseKind.ROUTE, PhaseKind.EXPERTS_UP):
-                phase = replace(phase, forms=phase.forms | _FLOATS)
+                phase = replace(phase, forms=phase.forms | FLOATS)
             if phase.kind not in _OF_EXPERTS or phase.experts is None:
                 yield phase
                 continue
@@ -133,8 +132,8 @@ class AdaptedPhases:
         the phases is."""
         for phase in phases:
             if phase.kind in (PhaseKind.MAKE_INPUT, PhaseKind.GATE_UP, PhaseKind.EXCHANGE):
-                # What the factors read as well, besides the matrices.
-                phase = replace(phase, forms=phase.forms | _FLOATS if phase.forms else 0)
+                # What the factors read as well, besides the matrices, whatever their kind.
+                phase = replace(phase, forms=phase.forms | FLOATS if phase.forms else 0)
             own = [self._name(each, matrices) for each in phase.matrices]
             if phase.kind not in _ADAPTED or not any(own):
                 yield phase

@@ -13,6 +13,10 @@ from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
 from penstock_worker.forward.cpu.weights import LayerWeights
 
 
+FLOATS = 1
+"""Form of a product's input: pk::FLOATS in csrc/types.h."""
+
+
 def product_into(
     matrix: PackedMatrix, target: Buffer, source: Buffer = Buffer.INPUT, scale: float = 1.0
 ) -> Phase:

@@ -15,6 +15,7 @@ from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.operands import Attention, Experts, NormWeights
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
 from penstock_worker.forward.cpu.gates import (
+    FLOATS,
     forms_of,
     product_into,
     residual_for,
@@ -66,6 +67,8 @@ class LayerPhases:
     def _parallel(self) -> Iterator[Phase]:
         """Attention and feed-forward read the residual before either is added to it."""
         weights, own_norm = self.weights, self.spec.two_norms
+        if weights.inner_norm is not None:
+            raise ValueError("no program has such a norm of inner values beside attention")
         shared = () if own_norm else self._inner_matrices()
         yield self._input(weights.attention_norm, *self._heads_matrices(), *shared)
         # Products of the same input into buffers of their own needn't wait for each other.
@@ -138,6 +141,7 @@ class LayerPhases:
                 source=Buffer.MIXED,
                 target=Buffer.INPUT,
                 width=attention.heads * attention.head_dim,
+                norm=self.weights.mixed_norm,
                 forms=forms_of(self.weights.output),
                 attention=attention,
                 gates=0 if gate is None else gate.struct.outputs,
@@ -162,6 +166,16 @@ class LayerPhases:
                 yield self._scores(shared_gate)
             phase = replace(self._gated_up(), weighed=shared_gate is not None)
             yield from self.split.inner(phase, weights.down.struct.inputs)
+            if weights.inner_norm is not None:
+                yield Phase(
+                    kind=PhaseKind.MAKE_INPUT,
+                    source=Buffer.INNER,
+                    target=Buffer.INPUT,
+                    width=weights.down.struct.inputs,
+                    norm=weights.inner_norm,
+                    forms=forms_of(weights.down),
+                    waits=False,
+                )
 
     def _gated_up(self) -> Phase:
         """The feed-forward's inner values."""
@@ -175,7 +189,7 @@ class LayerPhases:
             limit=self.spec.feed_forward.limit,
             gate_limit=self.spec.feed_forward.gate_limit,
             xielu=weights.coefficients,
-            forms=forms_of(weights.down),
+            forms=forms_of(weights.down) if weights.inner_norm is None else FLOATS,
         )
 
     def _routed(self) -> Iterator[Phase]:
@@ -214,8 +228,9 @@ class LayerPhases:
         if self.experts is not None:
             found.append(Phase(kind=PhaseKind.COMBINE, experts=self.experts))
         if self.weights.down is not None:
+            source = Buffer.INNER if self.weights.inner_norm is None else Buffer.INPUT
             found.append(
-                Phase(kind=PhaseKind.PRODUCT, source=Buffer.INNER, matrices=(self.weights.down,))
+                Phase(kind=PhaseKind.PRODUCT, source=source, matrices=(self.weights.down,))
             )
         return found
 

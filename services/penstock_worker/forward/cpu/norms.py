@@ -11,6 +11,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, KVHeadsSpec, LayerSpec
 from penstock_kernels.cpu.operands import NormWeights
 from penstock_worker.forward.cpu.packing import CPUPacking
+from penstock_worker.layers.attention import SUB_NORM as MIXED_NORM
 from penstock_worker.layers.decoder_layer import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT_NORM,
@@ -29,10 +30,11 @@ class LayerNorms(TypedDict, total=False):
 
 
 class HeadNormWeights(TypedDict, total=False):
-    """Norms of queries and keys, by their fields in LayerWeights."""
+    """Norms of queries and keys, and of what heads give, by their fields in LayerWeights."""
 
     query_norm: NormWeights
     key_norm: NormWeights
+    mixed_norm: NormWeights
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,12 @@ class NormReader:
         return found
 
     def of_heads(self, spec: AttentionSpec, own: KVHeadsSpec, at: str) -> HeadNormWeights:
-        """Returns those of queries and keys. own: the layer's key and value heads."""
+        """Returns those of queries and keys, and of what heads give. own: the layer's key and value
+        heads."""
         found = HeadNormWeights()
+        if spec.sub_norm:
+            heads = spec.query_heads or self.config.num_heads
+            found["mixed_norm"] = self.norm(f"{at}.self_attn.{MIXED_NORM}", heads * own.size)
         if spec.norm == "none":
             return found
         found["query_norm"] = self._of_heads(

@@ -40,7 +40,7 @@ from penstock_worker.forward.cpu.weights import (
     rotation_table,
 )
 from penstock_worker.layers.attention import GATES, HEAD_GATES, QUERIES_AND_GATES
-from penstock_worker.layers.feed_forward import coefficients, load_by_token
+from penstock_worker.layers.feed_forward import SUB_NORM, coefficients, load_by_token
 from penstock_worker.layers.latent_attention import per_head
 from penstock_worker.layers.recurrent.mixer_parts import NAME as RECURRENT
 from penstock_worker.layers.rotary import Rotary
@@ -175,6 +175,10 @@ class CPUWeights:
             experts = self._experts(spec.feed_forward, f"{at}.mlp")
             bends = coefficients(spec.feed_forward, self.weights, f"{at}.mlp")
             found = replace(found, **feed_forward, experts=experts, coefficients=bends)
+            if spec.feed_forward.sub_norm:
+                inner = self.config.inner(number)
+                norm = self._norms.norm(f"{at}.mlp.{SUB_NORM}", inner)
+                found = replace(found, inner_norm=norm)
         if spec.attends:
             found = replace(found, **self._norms.of_heads(spec.attention, own, at))
         return replace(

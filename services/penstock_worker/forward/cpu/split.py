@@ -16,11 +16,9 @@ import torch
 from penstock.model.config import ModelConfig
 from penstock.model.sharing import GROUP, TILE
 from penstock_kernels.cpu.program import Buffer, Exchange, Phase, PhaseKind
+from penstock_worker.forward.cpu.gates import FLOATS
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.shard import Shard, deal_units, head_ranges
-
-_FLOATS = 1
-"""Form of a product's input: pk::FLOATS in csrc/types.h."""
 
 
 class Split:
@@ -187,7 +185,7 @@ class RankSplit(Split):
     def inner(self, phase: Phase, width: int) -> Iterator[Phase]:
         parts = self._deal(width, GROUP)
         first = self._own(parts).start
-        yield replace(phase, part=True, first=first, width=width, forms=_FLOATS)
+        yield replace(phase, part=True, first=first, width=width, forms=FLOATS)
         gathered = self._gathered(Buffer.INNER, parts)
         yield replace(gathered, experts=phase.experts, forms=phase.forms)
 

@@ -244,6 +244,10 @@ class LayerWeights:
     query_norm: NormWeights | None = None
     key_norm: NormWeights | None = None
     value_norm: NormWeights | None = None
+    mixed_norm: NormWeights | None = None
+    """Norm of what all heads give together."""
+    inner_norm: NormWeights | None = None
+    """Norm of the feed-forward's inner values."""
     sinks: np.ndarray | None = None
     """Logit of each head's attention sink, [heads] float32; None without sinks."""
     beside: BesideNorms | None = None
