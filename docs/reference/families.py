@@ -63,6 +63,7 @@ CONFIG_CLASSES = {
 FROM_MEMORY = {
     "apertus",
     "bamba",
+    "bitnet",
     "flex_olmo",
     "laguna",
     "mistral4",

@@ -265,6 +265,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "quantised scales": (
         HQQ | {"quant_config": hqq() | {"scale_quant_params": {"nbits": 8}}},
         "scale_quant_params is {'nbits': 8}; None is served"),
+    "BitNet's masters": (
+        {"quant_method": "bitnet", "quantization_mode": "online"},
+        "quantization_mode is 'online'; 'offline' is served"),
+    "BitNet with norms": (
+        {"quant_method": "bitnet", "use_rms_norm": True}, "use_rms_norm is True; False is served"),
+    "another class of BitNet's": (
+        {"quant_method": "bitnet", "linear_class": "linear"},
+        "linear_class is 'linear'; 'autobitlinear' or 'bitlinear' is served"),
     "rotated": (CT | {"transform_config": {"config_groups": {}}}, "transform_config is not served"),
     "sparse": (
         CT | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "format is 'sparse-24-bitmask'"),

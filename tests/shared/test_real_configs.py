@@ -102,6 +102,7 @@ def test_as_many_numbers_rotate_as_a_config_counts(head: int, rotating: int) -> 
         ("whisper-tiny.en", {"num_mel_bins": 0}, "num_mel_bins is 0"),
         ("apertus-8b", {"hidden_act": "silu"}, "hidden_act 'silu' is not served; xielu is"),
         ("apertus-8b", {"post_norm": True}, "post_norm is True; False is needed"),
+        ("bitnet-b1.58-2b-4t", {"hidden_act": "gelu"}, "'gelu' is not served; relu2, silu are"),
         ("deepseek-v2-lite", {"topk_method": "noaux_tc"}, "topk_method is 'noaux_tc'"),
         ("deepseek-v2-lite", {"norm_topk_prob": True}, "norm_topk_prob true"),
         ("deepseek-v3", {"rope_interleave": False}, "rope_interleave is False"),

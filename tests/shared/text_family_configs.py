@@ -34,6 +34,32 @@ TEXT_FAMILIES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
         "vocab_size": 131072,
     },
+    "bitnet-b1.58-2b-4t": {
+        "architectures": ["BitNetForCausalLM"],
+        "auto_map": {"AutoConfig": "configuration_bitnet.BitNetConfig"},
+        "bos_token_id": 128000,
+        "eos_token_id": 128001,
+        "hidden_act": "relu2",
+        "hidden_size": 2560,
+        "initializer_range": 0.02,
+        "intermediate_size": 6912,
+        "max_position_embeddings": 4096,
+        "model_type": "bitnet",
+        "num_attention_heads": 20,
+        "num_hidden_layers": 30,
+        "num_key_value_heads": 5,
+        "quantization_config": {
+            "linear_class": "autobitlinear",
+            "quant_method": "bitnet",
+            "quantization_mode": "offline",
+        },
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "vocab_size": 128256,
+    },
     "trinity-mini": {
         "architectures": ["AfmoeForCausalLM"],
         "attention_dropout": 0.0,
@@ -121,5 +147,5 @@ TEXT_FAMILIES: dict[str, dict[str, Any]] = {
         "vocab_size": 262144,
     },
 }
-"""Apertus' and Hunyuan-MT's are written from memory. North Mini Code has more settings: these could
-be had."""
+"""Apertus', BitNet's and Hunyuan-MT's are written from memory. North Mini Code has more settings:
+these could be had."""

@@ -41,6 +41,7 @@ from tests.worker.quantised_writers import (
     nf4,
     nvfp4,
     packed,
+    ternary,
 )
 
 CASES = {
@@ -253,6 +254,13 @@ CASES = {
     "HQQ, 4 bits": Case(hqq_settings(4), hqq(4, 32)),
     "HQQ, 8 bits": Case(hqq_settings(8), hqq(8, 32), plain=BRAIN),
     "HQQ, 2 bits": Case(hqq_settings(2), hqq(2, 32)),
+    "BitNet": Case(
+        {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"},
+        ternary(divides=False),
+        plain=BRAIN,
+        sizes=ODD,
+    ),
+    "BitNet, as BitLinear": Case({"quant_method": "bitnet"}, ternary(divides=True), plain=BRAIN),
     "NF4, scales quantised too": Case(
         NF4_SETTINGS | {"bnb_4bit_use_double_quant": True}, nf4(double=True), plain=BRAIN
     ),

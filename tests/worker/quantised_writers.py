@@ -240,6 +240,22 @@ def hqq(bits: int, group: int) -> Writer:
     return write
 
 
+def ternary(*, divides: bool) -> Writer:
+    """As transformers saves BitNet's. divides: by the scale, as its class BitLinear does."""
+
+    def write(weight: Tensor) -> Written:
+        mean = weight.abs().mean().clamp(min=1e-5)
+        rounded = (weight / mean).round().clamp(-1, 1)
+        scale = (1 / mean if divides else mean).bfloat16().reshape(1)
+        first, *others = (rounded + 1).to(torch.uint8).chunk(4)
+        for place, quarter in enumerate(others, 1):
+            first = first | quarter << 2 * place
+        factor = 1 / scale.float() if divides else scale.float()
+        return {"weight": first, "weight_scale": scale}, rounded * factor
+
+    return write
+
+
 def fp8(
     block: tuple[int, int] | None,
     dtype: torch.dtype = torch.float32,

@@ -11,7 +11,7 @@ from penstock_worker.attention.encoded import EncodedAttention
 from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, ScoreRule
 from penstock_worker.layers.choosing import BlockIndex
 from penstock_worker.layers.feed_forward import FeedForward
-from penstock_worker.layers.parts import NO_NORM, Norm, Parts
+from penstock_worker.layers.parts import NO_NORM, Norm, NormedInput, Parts
 from penstock_worker.layers.step import Step
 from penstock_worker.quantisation.interface import Product
 
@@ -46,7 +46,6 @@ class SelfAttention:
         soft: bool = False,
         value_norm: Norm = NO_NORM,
         index: BlockIndex | None = None,
-        sub_norm: Norm = NO_NORM,
     ) -> None:
         """`layer`: index of the layer's KV cache, counted from this rank's first layer.
         `heads`: numbers of query, key and value heads in the output of `qkv`. Without value heads,
@@ -57,8 +56,7 @@ class SelfAttention:
         `gated`: the queries in the output of `qkv` are followed by as many gates of the result.
         `head_gates`: gives one for each head, [rows, query heads]; `soft`: their softplus weighs.
         `value_norm`: applied to each value head.
-        `index`: chooses what is read; `rule` says so, too.
-        `sub_norm`: applied to what all heads give together."""
+        `index`: chooses what is read; `rule` says so, too."""
         self._layer = layer
         self.qkv = qkv
         self.output = output
@@ -73,7 +71,6 @@ class SelfAttention:
         self._soft = soft
         self._value_norm = value_norm
         self._index = index
-        self._sub_norm = sub_norm
 
     def __call__(self, hidden: Tensor, step: Step) -> Tensor:
         if self._index is not None:
@@ -95,7 +92,7 @@ class SelfAttention:
             mixed = (mixed.float() * softplus(gate.float())).to(mixed.dtype)
         elif gate.shape[1]:
             mixed = (mixed.float() / (1.0 + torch.exp(-gate.float()))).to(mixed.dtype)
-        return self.output(self._sub_norm(mixed.flatten(1)))
+        return self.output(mixed.flatten(1))
 
     @staticmethod
     def load(parts: Parts, layer: int) -> SelfAttention:
@@ -123,6 +120,9 @@ class SelfAttention:
         output = parts.summed(
             f"{prefix}.o_proj", config.hidden_size, queries, bias=spec.output_bias
         )
+        if spec.sub_norm:
+            norm = parts.norm_of_parts(f"{prefix}.{SUB_NORM}", queries, 0)
+            output = NormedInput(norm, output)
         kv_heads = len(shard.kv_heads) if spec.kv_heads is None else own.count
         head_norms, whole_norms = _norms(parts, layer, (queries, keys), bool(stored))
         return SelfAttention(
@@ -148,9 +148,6 @@ class SelfAttention:
             soft=spec.head_gate and spec.soft_gate,
             value_norm=parts.weightless_norm(dim) if spec.value_norm and stored else NO_NORM,
             index=_index(parts, layer, spec),
-            sub_norm=parts.norm_of_parts(f"{prefix}.{SUB_NORM}", queries, 0)
-            if spec.sub_norm
-            else NO_NORM,
         )
 
 

@@ -13,7 +13,7 @@ from penstock.errors import UnsupportedModel
 from penstock.model.layer_spec import XIELU, ExpertsSpec, FeedForwardSpec
 from penstock_kernels.reference import softplus, xielu
 from penstock_worker.adapters.rows import RowAdapters
-from penstock_worker.layers.parts import NO_NORM, LayerExperts, Norm, Ops, Parts
+from penstock_worker.layers.parts import LayerExperts, NormedInput, Ops, Parts
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.names import TOKEN_EXPERTS
@@ -22,9 +22,8 @@ from penstock_worker.weights.weights import Weights
 
 Coefficients = tuple[float, float, float, float]
 """What reference.xielu is called with."""
-ACTIVATION = "act_fn"
-SUB_NORM = "ffn_sub_norm"
-"""Norm of the inner values."""
+ACTIVATION, SUB_NORM = "act_fn", "ffn_sub_norm"
+"""What has the activation's coefficients, and the norm of what is projected down."""
 
 
 class FeedForward:
@@ -37,14 +36,12 @@ class FeedForward:
         up: Product,
         down: Product,
         coefficients: Coefficients | None = None,
-        sub_norm: Norm = NO_NORM,
     ) -> None:
         """`up` gives [rows, 2 * inner], the gate first, or without a gate [rows, inner].
-        coefficients: of the activation xielu. sub_norm: of what `down` reads."""
+        coefficients: of the activation xielu."""
         self._ops = ops
         self._coefficients = coefficients
         self._spec = spec
-        self._sub_norm = sub_norm
         self.up = up
         self.down = down
 
@@ -57,7 +54,7 @@ class FeedForward:
         if self._coefficients is not None:
             return self.down(xielu(inner, self._coefficients))
         activated = self._ops.activate(inner, spec.activation, gated=spec.gated, limit=spec.limit)
-        return self.down(self._sub_norm(activated))
+        return self.down(activated)
 
     @staticmethod
     def sized(
@@ -77,14 +74,9 @@ class FeedForward:
         up = parts.product([(f"{prefix}.{name}", inner) for name in names], hidden, bias=spec.bias)
         product = parts.summed if summed else parts.summand
         down = product(f"{prefix}.down_proj", hidden, inner, bias=spec.bias)
-        return FeedForward(
-            parts.ops,
-            spec,
-            up,
-            down,
-            coefficients(spec, parts.weights, prefix),
-            parts.norm_of_inner(f"{prefix}.{SUB_NORM}", inner) if spec.sub_norm else NO_NORM,
-        )
+        if spec.sub_norm:
+            down = NormedInput(parts.norm_of_inner(f"{prefix}.{SUB_NORM}", inner), down)
+        return FeedForward(parts.ops, spec, up, down, coefficients(spec, parts.weights, prefix))
 
     @staticmethod
     def load(parts: Parts, layer: int) -> FeedForward:
@@ -405,5 +397,4 @@ def _shared(
             [(f"{prefix}.shared_expert_gate", 1)], parts.config.hidden_size, bias=False
         )
     at = f"{prefix}.shared_expert"
-    shared = FeedForward.sized(parts, feed_forward, at, spec.shared_inner, summed=False)
-    return shared, gate
+    return FeedForward.sized(parts, feed_forward, at, spec.shared_inner, summed=False), gate

@@ -258,6 +258,17 @@ class NormOfParts:
         return self(residual.add_(x))
 
 
+class NormedInput:
+    """A product whose input gets a norm."""
+
+    def __init__(self, norm: Norm, product: Product) -> None:
+        self.norm = norm
+        self.product = product
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.product(self.norm(x))
+
+
 class Summed:
     """A row-parallel product: each tensor-parallel rank has a part of the inputs, and the results
     are summed."""

@@ -18,7 +18,7 @@ from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 
-ACTIVATIONS = ("relu2", "silu")
+ACTIVATIONS: tuple[hub.Activation, ...] = ("relu2", "silu")
 
 
 def _layer(activation: hub.Activation, *, bias: bool) -> LayerSpec:

@@ -86,6 +86,7 @@ ABSENT: dict[str, dict[str, object]] = {
         "num_experts_per_tok": 8,
     },
     "bamba": {"num_key_value_heads": 8},
+    "bitnet": {"num_key_value_heads": 5},
     "laguna": {"num_key_value_heads": 8, "sliding_window": 512},
     "falcon_h1": {"num_key_value_heads": 8, "mamba_d_ssm": 1024},
     "gemma2": {

@@ -223,8 +223,8 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     qkv_bias: bool = False
     output_bias: bool = False
     sub_norm: bool = False
-    """Whether what all heads give together has a norm before it is multiplied (Wang et al., "BitNet:
-    scaling 1-bit transformers for large language models", 2023)."""
+    """Whether what all heads give together has a norm before it is multiplied (Wang et al.,
+    "BitNet: scaling 1-bit transformers for large language models", 2023)."""
 
 
 SUM_FLOOR = 1e-20

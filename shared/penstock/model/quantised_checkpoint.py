@@ -8,11 +8,11 @@ from typing import Literal
 import msgspec
 
 Storage = Literal[
-    "awq", "gptq", "packed", "int4", "int8", "fp8", "mxfp4", "nvfp4", "nf4", "fp4", "hqq"
+    "awq", "gptq", "packed", "int4", "int8", "fp8", "mxfp4", "nvfp4", "nf4", "fp4", "hqq", "ternary"
 ]
 """How a matrix is stored: penstock_worker.quantisation.checkpoints has a file for each."""
 
-_FLOATS = ("fp8", "mxfp4", "nvfp4", "nf4", "fp4")
+_NAMED = ("fp8", "mxfp4", "nvfp4", "nf4", "fp4", "ternary")
 
 
 class WeightScheme(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +34,8 @@ class WeightScheme(msgspec.Struct, frozen=True, kw_only=True):
 
     float8_inputs: bool = False
     """Whether FP8 weights are meant for products with activations in FP8."""
+    scale_divides: bool = False
+    """Whether ternary weights are divided by their scale."""
 
     @property
     def held_bits(self) -> int:
@@ -42,8 +44,8 @@ class WeightScheme(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def levels(self) -> str:
-        """What a stored number is: int and its bits, fp8, mxfp4, nvfp4, nf4 or fp4."""
-        return self.storage if self.storage in _FLOATS else f"int{self.bits}"
+        """What a stored number is: int and its bits, fp8, mxfp4, nvfp4, nf4, fp4 or ternary."""
+        return self.storage if self.storage in _NAMED else f"int{self.bits}"
 
 
 class QuantisedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,6 +41,7 @@ KEPT = {
     "LLM.int8": 8,
     "HQQ, 4 bits": 4,
     "HQQ, 8 bits": 8,
+    "BitNet, as BitLinear": 4,
     "MXFP4": 4,
     "NVFP4": 4,
     "NVFP4 of Model Optimizer": 4,

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from penstock.formats.fields import Fields
+from penstock.model.config import WeightFiles
+from penstock.prepare.hub_config import read_config
+from penstock.prepare.quantised import read_quantisation
 from tests import thinning
 from tests.thinning import part
-from tests.worker.checkpoints import hub_model
+from tests.worker.checkpoints import hub_model, load_model
+from tests.worker.cpu_model import CPUModel
 from tests.worker.models import step_files
 from tests.worker.models.case_sizes import GROUPED, LONGROPE, SIZES, WHOLE
 from tests.worker.models.family_cases import CASES, config_class
@@ -200,3 +207,51 @@ def test_the_text_half_of_step_37(tmp_path: Path) -> None:
     assert model.config.vision is not None
     prompts = [[token for token in prompt if token != 5] or [6] for prompt in random_prompts()[::3]]
     assert compare(model, theirs, prompts, 8) > 0
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", ["autobitlinear", "bitlinear"])
+def test_ternary_weights_of_bitnet(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As transformers packs and reads them, but for its rounding of activations."""
+    import transformers
+    from transformers.integrations import bitnet
+
+    monkeypatch.setattr(bitnet.ActQuant, "apply", lambda x: x)
+    monkeypatch.setattr(bitnet.BitLinear, "activation_quant", lambda self, x: (x, 1.0))
+    source = make_theirs("BitNet", CASES["bitnet"][1])
+    tensors: dict[str, torch.Tensor] = {}
+    for name, values in source.state_dict().items():
+        if "_proj.weight" not in name:
+            tensors[name] = values
+            continue
+        mean = values.abs().mean()
+        tensors[name] = bitnet.pack_weights((values / mean).round().clamp(-1, 1))
+        scale = mean if kind == "autobitlinear" else 1 / mean
+        tensors[name.replace(".weight", ".weight_scale")] = scale.reshape(1)
+    del tensors["lm_head.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    said = {"quant_method": "bitnet", "linear_class": kind, "quantization_mode": "offline"}
+    config = source.config.to_dict() | {
+        "architectures": ["BitNetForCausalLM"],
+        "quantization_config": said,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with torch.compiler.set_stance("force_eager"):  # what unpacks is compiled
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(
+            tmp_path, dtype=torch.float32, attn_implementation="eager"
+        )
+    fields = Fields(config, "config.json")
+    files = WeightFiles(
+        format="safetensors",
+        files=(str(tmp_path / "model.safetensors"),),
+        dtype="float32",
+        quantised=read_quantisation(fields),
+    )
+    prompts, read = random_prompts()[::3], read_config(fields)
+    model = load_model(read, files, torch.float32, SIZES["max_position_embeddings"])
+    on_cpu = CPUModel(read, files, "float32", positions=SIZES["max_position_embeddings"])
+    with torch.compiler.set_stance("force_eager"):
+        for ours in (model, on_cpu):
+            assert compare(ours, theirs, prompts, 16) >= len(prompts)

@@ -68,6 +68,8 @@ KINDS = {
     "HQQ, 4 bits": "U4W",
     "HQQ, 8 bits": "U8W",
     "HQQ, 2 bits": "U4W",
+    "BitNet": "U4H",
+    "BitNet, as BitLinear": "U4W",
     "FP4, stored as NF4": "F32",
     "NF4": "F32",
     "NF4, scales quantised too": "F32",
@@ -268,6 +270,14 @@ BROKEN: dict[str, tuple[str, Change, str]] = {
         "HQQ, 4 bits", put("shape", lambda x: x * torch.tensor([1, 0])), "says that it is .* x 0"),
     "groups of HQQ of another size": (
         "HQQ, 4 bits", put("scale", lambda x: x[1:]), "of other shapes than .*storage='hqq'"),
+    "a fourth value of BitNet's": (
+        "BitNet", put("weight", lambda x: x | 3), "down_proj has weights other than -1, 0 and 1"),
+    "an endless scale of BitNet's": (
+        "BitNet", put("weight_scale", poisoned(float("inf"))), "scale inf; a positive number"),
+    "no scale of BitNet's": (
+        "BitNet, as BitLinear", put("weight_scale", lambda x: x * 0), "scale 0.0; a positive"),
+    "a scale of each output of BitNet's": (
+        "BitNet", put("weight_scale", lambda x: x.repeat(64)), r"shape \(64,\); \(1,\) is needed"),
     "a listed module": (
         "W4A16", lambda tensors: tensors.update(
             {name.replace(f"model.{DOWN}", "lm_head"): each.clone()

@@ -12,7 +12,6 @@ from penstock_kernels.cpu.operands import NormWeights
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
 from penstock_worker.forward.cpu.weights import LayerWeights
 
-
 FLOATS = 1
 """Form of a product's input: pk::FLOATS in csrc/types.h."""
 

@@ -1,6 +1,7 @@
 """The formats of quantised safetensors checkpoints. A new one needs its line here, and a
 reader of its settings in penstock.prepare.quantised."""
 
+from penstock_worker.quantisation.checkpoints.bitnet import TERNARY
 from penstock_worker.quantisation.checkpoints.compressed_tensors import (
     INT4_WEIGHTS,
     INT8_WEIGHTS,
@@ -28,6 +29,7 @@ CHECKPOINT_FORMATS: dict[str, CheckpointFormat] = {
         NF4,
         FP4,
         HQQ,
+        TERNARY,
     )
 }
 """The formats, by WeightScheme.storage."""

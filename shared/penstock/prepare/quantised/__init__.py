@@ -12,6 +12,7 @@ from penstock.prepare.quantised.auto_round import read_auto_round
 from penstock.prepare.quantised.compressed_tensors import read_compressed_tensors
 from penstock.prepare.quantised.methods import (
     read_awq,
+    read_bitnet,
     read_bitsandbytes,
     read_fbgemm_fp8,
     read_fp8,
@@ -32,6 +33,7 @@ METHODS: dict[str, Callable[[Fields], QuantisedCheckpoint]] = {
     "mxfp4": read_mxfp4,
     "mxfp8": read_mxfp8,
     "hqq": read_hqq,
+    "bitnet": read_bitnet,
     "modelopt": read_modelopt,
     "auto-round": read_auto_round,
     "auto_round": read_auto_round,

@@ -296,6 +296,34 @@ def _hqq_scheme(group: Fields) -> WeightScheme:
     return WeightScheme(storage="hqq", bits=bits, group_size=size, symmetric=False)
 
 
+# Ternary weights (Ma et al., "The era of 1-bit LLMs", 2024), as the transformers library saves
+# them.
+#
+# Source of the keys: that library's BitNetQuantConfig.
+
+_BITNET_KEYS = {
+    *("linear_class", "modules_to_not_convert", "quant_method", "quantization_mode"),
+    *("rms_norm_eps", "use_rms_norm"),
+}
+
+
+def read_bitnet(settings: Fields) -> QuantisedCheckpoint:
+    """Raises UnsupportedModel for weights that are rounded to three values only when they are used
+    (`online`), and for norms in front of each product."""
+    check_known(settings, _BITNET_KEYS)
+    mode = settings.text("quantization_mode", "offline")
+    one_of(settings, "quantization_mode", mode, ("offline",))
+    one_of(settings, "use_rms_norm", settings.flag("use_rms_norm", False), (False,))
+    kind = settings.text("linear_class", "bitlinear")
+    one_of(settings, "linear_class", kind, ("autobitlinear", "bitlinear"))
+    scheme = WeightScheme(storage="ternary", bits=2, scale_divides=kind == "bitlinear")
+    return QuantisedCheckpoint(
+        method="bitnet",
+        schemes=(scheme,),
+        unquantised=modules(settings, "modules_to_not_convert"),
+    )
+
+
 # MXFP4 as gpt-oss's releases have it: experts' matrices in stacks.
 #
 # Source of the keys: the transformers library's Mxfp4Config.
