@@ -7,13 +7,16 @@ import logging
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 import penstock
-from penstock import AsyncEngineArgs, EngineArgs, FlexibleArgumentParser, SamplingParams
+from penstock import LLM, AsyncEngineArgs, EngineArgs, FlexibleArgumentParser, SamplingParams
 from penstock.config.foreign_names import FOREIGN
-from penstock.errors import InvalidRequest
+from penstock.config.settings import EngineConfig
+from penstock.errors import InvalidRequest, PenstockError
+from penstock.llm import sync
 from penstock.llm.keywords import engine_config
 from penstock.request.sampling_params import RequestOutputKind
 
@@ -138,3 +141,26 @@ def test_every_name_is_there_and_none_costs_anything_before_it_is_used() -> None
     code = "import sys, penstock; print(len([m for m in sys.modules if m.startswith('penstock')]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) <= 2
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [({}, 0.0), ({"max_step_slowdown": None}, 0.0), ({"max_step_slowdown": 3}, 3)],
+)
+def test_prompts_of_scripts_do_not_wait_for_decodes(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], meant: float
+) -> None:
+    class Caught(PenstockError):
+        """Raised in place of a start."""
+
+    seen: list[EngineConfig] = []
+
+    def started(model: str, **keywords: Any) -> None:
+        del keywords["engine_endpoint"], keywords["engine_log"]
+        seen.append(engine_config({"model": model, **keywords}))
+        raise Caught("nothing is started")
+
+    monkeypatch.setattr(sync, "AsyncLLM", started)
+    with pytest.raises(Caught):
+        LLM("smollm2-135m", **given)
+    assert [config.scheduler.max_step_slowdown for config in seen] == [meant]

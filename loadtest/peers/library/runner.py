@@ -204,7 +204,7 @@ def penstock(model: str, threads: int, **more: Any) -> Run:
     from penstock.config.tree import replace_settings
     from penstock.llm.engine_lifecycle import LaunchedEngine
 
-    settings = {"model": model, "threads": threads, **more}
+    settings = {"model": model, "threads": threads, "max_step_slowdown": 0.0, **more}  # as LLM's
     engine = LaunchedEngine(replace_settings(EngineConfig(), settings))
     engine.wait_ready(120)
     llm = LLM(engine_endpoint=engine.endpoint)

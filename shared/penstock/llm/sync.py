@@ -59,10 +59,11 @@ class LLM(PoolingCalls):
 
     `LLM("smollm2-135m", dtype="float32", max_model_len=2048)`: settings are the flags of `penstock
     serve` with underscores, or vLLM's names for the same things (tensor_parallel_size=1,
-    swap_space, …: see `penstock.llm.keywords`).  engine_log: a file for the logs of the started
-    processes, such as sys.stderr; by default they are hidden.  Close it with `with LLM(...) as
-    llm:`, with `llm.close()`, or by leaving the interpreter: no process stays behind. It belongs to
-    the process that created it: a child of os.fork() can't use it.
+    swap_space, …: see `penstock.llm.keywords`).  max_step_slowdown is 0 unless it is given: nobody
+    reads an output before its end, so prompts needn't wait for decodes.  engine_log: a file for the
+    logs of the started processes, such as sys.stderr; by default they are hidden.  Close it with
+    `with LLM(...) as llm:`, with `llm.close()`, or by leaving the interpreter: no process stays
+    behind. It belongs to the process that created it: a child of os.fork() can't use it.
 
     Raises StartupError if the model can't be served, and ValueError for a bad setting.
     """
@@ -75,6 +76,8 @@ class LLM(PoolingCalls):
         engine_log: IO[Any] | None = None,
         **settings: Any,
     ) -> None:
+        if engine_endpoint is None and settings.get("max_step_slowdown") is None:
+            settings["max_step_slowdown"] = 0.0
         try:
             self._llm = AsyncLLM(
                 model, engine_endpoint=engine_endpoint, engine_log=engine_log, **settings
