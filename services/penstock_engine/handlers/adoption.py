@@ -32,11 +32,13 @@ class Adoption:
 
     def orphan(self, request: Request, now: float) -> bool:
         """Whether a request goes on whose front end or client is gone."""
-        former = self._state.frontends.get(request.session)
+        former, book = self._state.frontends.get(request.session), self._state.kept_answers
         if former is None or self._state.draining:
             return False
-        if not self._state.kept_answers.takes_in(request, now):
+        if not book.takes_in(request, now):
             return False
+        if request.session != SHARED and request.kept is not None:
+            book.left(request, request.kept.claims)
         former.release(request)
         self._state.frontends.orphanage.take_in(request)
         return True
@@ -50,18 +52,27 @@ class Adoption:
         self._state.kept_answers.settle(now)
 
     def leave(
-        self, reader: Reader, end: SequenceState, now: float, *, handed_over: bool = False
+        self,
+        reader: Reader,
+        end: SequenceState,
+        now: float,
+        *,
+        handed_over: bool = False,
+        withdrawn: bool = False,
     ) -> None:
-        """A reader goes away, or is told so. What nobody else reads may wait for another, as any
-        request does, or ends."""
-        shared = self._state.shared_answers
+        """A reader goes away, or is told so. What nobody else reads may wait for one that comes
+        again, as any request does, or ends. withdrawn: this one won't come again."""
+        shared, book = self._state.shared_answers, self._state.kept_answers
         request = shared.requests[reader.answer]
+        timed_out = end is SequenceState.FINISHED_TIMED_OUT
+        if reader.claim and not (withdrawn or timed_out or handed_over):
+            book.left(request, [reader.claim])
         if len(request.readers) > 1:
             shared.tell_end(request, reader, FINISH_REASONS[end])
             self._end_unread(request)
             return
-        timed_out = end is SequenceState.FINISHED_TIMED_OUT
-        if timed_out or handed_over or not self.orphan(request, now):
+        awaited = request.kept is not None and bool(request.kept.left)
+        if timed_out or handed_over or not awaited or not self.orphan(request, now):
             request.handed_over = handed_over
             self._finisher.end_all(request, end)
 
@@ -193,6 +204,7 @@ class Adoption:
     ) -> None:
         if not request.ended:
             self._take_away(request)
+            self._state.kept_answers.came_again(request, submit)
             self._renew(request, submit, now)
             frontend.take_over(request, submit.request)
         self._greet(request, frontend, submit, shared=False)

@@ -220,7 +220,9 @@ class FromFrontends:
             self._state.drain.taken_away(now)
         if reader is not None:
             aborted = SequenceState.FINISHED_ABORTED
-            self._adoption.leave(reader, aborted, now, handed_over=abort.handed_over)
+            self._adoption.leave(
+                reader, aborted, now, handed_over=abort.handed_over, withdrawn=not abort.kept
+            )
         if request is None:
             return
         request.handed_over |= abort.handed_over

@@ -38,6 +38,7 @@ class KeptAnswer:
         "_tokens",
         "claims",
         "joined",
+        "left",
         "retried",
         "sampling",
         "shared",
@@ -60,6 +61,7 @@ class KeptAnswer:
         self.shared = b""  # by which equal requests find it while it is computed; empty: they don't
         self.retried = False  # it may be claimed before there is anything of it
         self.joined = 0  # readers that have come to it
+        self.left: list[bytes] = []  # claims of those who have left it and may come again
         self.size = 0
         """Its share of the room."""
         self._room = room

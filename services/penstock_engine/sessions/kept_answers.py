@@ -80,9 +80,22 @@ class KeptAnswers:
         if kept is None:
             return
         kept.joined += 1
+        self.came_again(request, submit)
         if submit.claim is not None and self.grace and submit.claim.digest not in kept.claims:
             kept.retried |= submit.claim.retried
             self._claim(request, submit.claim.digest)
+
+    def left(self, request: Request, claims: Collection[bytes]) -> None:
+        """Those who have these claims read it no more, and may come again."""
+        if request.kept is not None:
+            known = request.kept.left
+            known += [each for each in claims if each not in known]
+
+    def came_again(self, request: Request, submit: Submit) -> None:
+        """Who submits this reads it, and is none of those who have left it."""
+        kept, claim = request.kept, submit.claim
+        if kept is not None and claim is not None and claim.digest in kept.left:
+            kept.left.remove(claim.digest)
 
     def _claim(self, request: Request, claim: bytes) -> None:
         """Makes a request the one that a claim finds: of several with equal claims, the newest."""

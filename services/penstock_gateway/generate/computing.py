@@ -51,8 +51,8 @@ async def fingerprint_of_stream(client: EngineClient, name: str, adapter: str) -
 
 async def fingerprint_of_key(client: EngineClient, key: bytes) -> str:
     """The fingerprint that answers to an Idempotency-Key are computed with: of those that there
-    are, the key's favourite, which stays when others come or go (rendezvous hashing). key: up to 64
-    bytes. Raises EngineUnavailable where none is known."""
+    are, the key's favourite, which stays when others go, and mostly when others come (rendezvous
+    hashing). key: up to 64 bytes. Raises EngineUnavailable where none is known."""
 
     def score(fingerprint: str) -> bytes:
         return hashlib.blake2b(fingerprint.encode(), key=key, digest_size=8).digest()

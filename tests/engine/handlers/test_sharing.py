@@ -323,6 +323,51 @@ def test_streams_of_several_readers_can_be_resumed(goes_on: bool) -> None:
     over(h)
 
 
+@pytest.mark.parametrize("alike", [True, False], ids=["one key", "two"])
+@pytest.mark.parametrize("leaves", [None, 0, 1], ids=["nobody leaves", "the first", "the last"])
+def test_it_ends_when_all_have_withdrawn_it(leaves: int | None, *, alike: bool) -> None:
+    """Who only leaves may come again: for that one it goes on. One that has withdrawn its request
+    won't, nor would it find anything."""
+    h = Harness()
+    claims = [Claim(b"a key"), Claim(b"a key" if alike else b"another")]
+    front, elder = begun(h, 4, claim=claims[0])
+    younger = h.submit(front, PROMPT, claim=claims[1], **SHARED)
+    for at, each in enumerate((elder, younger)):
+        assert h.core.state.scheduling.num_running == 1
+        if at == leaves:
+            h.leave(front, each)
+        else:
+            each.left = at > 0 and leaves is not None  # It is in a step still, of nobody's.
+            h.abort(front, each)
+    h.settle()
+    if leaves is None:
+        assert not list(h.core.state.frontends.requests()), "nobody would ever read it"
+        return
+    assert len(h.core.state.frontends.orphanage.requests) == 1
+    claim = Claim(claims[leaves].digest, goes_on=True)
+    again = h.submit(h.connect(), PROMPT, claim=claim, **SHARED)
+    h.run()
+    is_whole(h, again)
+    assert tokens_computed(h) == computed_once()
+
+
+def test_one_that_came_again_and_withdrew_is_not_waited_for() -> None:
+    h = Harness()
+    claims = [Claim(b"one"), Claim(b"two")]
+    front, elder = begun(h, 4, claim=claims[0])
+    younger = h.submit(front, PROMPT, claim=claims[1], **SHARED)
+    h.leave(front, elder)
+    again = h.submit(front, PROMPT, claim=Claim(b"one", goes_on=True), **SHARED)
+    for each in (younger, again):
+        assert h.core.state.scheduling.num_running == 1
+        h.abort(front, each)
+    h.settle()
+    assert not list(h.core.state.frontends.requests())
+    h.now += 30.0
+    h.settle()
+    over(h)
+
+
 def test_a_retry_finds_what_has_no_token_yet() -> None:
     """Its client has nothing to go on from, but its Idempotency-Key."""
     h = Harness()
