@@ -157,6 +157,7 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
         _config(architectures=["PersimmonForCausalLM"], model_type="persimmon", oddity=_deep(800)),
         "nested deeper than 64 levels",
     ),
+    "half of a character": (_config(oddity="\ud800"), "surrogates not allowed"),
     "large config": (_text("config.json", b"[" * (9 << 20)), "larger than"),
     "large tokenizer config": (_text("tokenizer_config.json", b" " * (9 << 20)), "larger than"),
     "a wide list": (_text("config.json", b"[" + b"[]," * 2_000_000 + b"0]"), "not a JSON object"),

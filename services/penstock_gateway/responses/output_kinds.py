@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
+from penstock.text.call_arguments import lenient_object
 from penstock_gateway.chat.answer_parts import AnswerParts
 from penstock_gateway.chat.custom_tools import InputText
 from penstock_gateway.chat.parsed_choice import Parsing
@@ -138,11 +138,7 @@ class OpenAction(OpenFunctionCall):
         return item
 
     def _item(self, status: str, text: str) -> OutputItem:
-        try:
-            given = json.loads(text, strict=False)
-        except (ValueError, RecursionError):
-            given = None
-        said = given if isinstance(given, dict) else {}
+        said = lenient_object(text) or {}
         if self._kind.call == "apply_patch_call" and status == "incomplete":
             status = "in_progress"  # It has no other.
         make = _ACTION_ITEMS[self._kind.call]

@@ -51,15 +51,22 @@ def read_small(path: Path, most: int) -> bytes:
 
 def read_json(path: Path, most: int) -> Any:
     """A JSON file of at most `most` bytes. Raises FileNotFoundError, or UnsupportedModel if it
-    can't be read, or is nested so deeply that whoever walks through it might not come back."""
+    can't be read, holds halves of surrogate pairs, which no message can have, or is nested so
+    deeply that whoever walks through it might not come back."""
     try:
-        values = json.loads(read_small(path, most).decode("utf-8-sig"))
+        text = read_small(path, most).decode("utf-8-sig")
+        values = json.loads(text)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise UnsupportedModel(f"{path} is not readable JSON: {error}") from None
     if _nests_deeper(values, DEEPEST):
         raise UnsupportedModel(f"{path} is nested deeper than {DEEPEST} levels")
+    if "\\u" in text:
+        try:
+            json.dumps(values, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise UnsupportedModel(f"{path} is not readable JSON: {error}") from None
     return values
 
 

@@ -122,7 +122,7 @@ def as_json(text: str) -> tuple[Any, str] | None:
         pass
     try:
         value = json.loads(text, strict=False, parse_constant=_refuse)
-        return value, json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return value, python_json(value)
     except (ValueError, RecursionError):
         return None
 
@@ -158,10 +158,12 @@ def python_value(node: ast.expr) -> Any:
 
 
 def python_json(value: Any) -> str:
-    """JSON of a Python value. Raises ValueError for infinite numbers."""
+    """JSON of a Python value. Two halves of a surrogate pair, which Python doesn't join, are one
+    character. Raises ValueError for infinite numbers."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     # Escapes of half a pair are nobody's text.
-    return text.encode("utf-8", "replace").decode()
+    return joined.encode("utf-8", "replace").decode()
 
 
 def _key(node: ast.expr | None) -> str:

@@ -36,11 +36,20 @@ def written_arguments(text: str | None) -> dict[str, Any]:
 
 
 def _leniently(text: str) -> dict[str, Any]:
+    found = lenient_object(text)
+    return {INVALID: text} if found is None else found
+
+
+def lenient_object(text: str) -> dict[str, Any] | None:
+    """The object that a text is, with control characters in strings or without, and `?` for an
+    escape of half a surrogate pair, which has no UTF-8 form; None: it is no JSON object."""
     try:
         value = json.loads(text, strict=False, parse_constant=_refuse)
+        if "\\u" in text:
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
-        return {INVALID: text}
-    return value if isinstance(value, dict) else {INVALID: text}
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _refuse(constant: str) -> NoReturn:

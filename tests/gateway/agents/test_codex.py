@@ -273,6 +273,15 @@ async def test_calls_of_every_kind_are_stored_and_told_again(
         assert history[0][1] == {"input": PATCH}
 
 
+async def test_half_a_character_in_an_action_is_shown_as_none(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    tool, arguments, *_ = ACTIONS[1]
+    engine.script = said(words("", "", (tool["type"], {**arguments, "commands": ["echo \ud83d"]})))
+    item = (await items_of(http, codex.turn(codex.beginning("Hi"), tools=[tool])))[-1]
+    assert item["action"]["commands"] == ["echo ?"]
+
+
 async def test_a_call_that_is_cut_short_is_incomplete(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:

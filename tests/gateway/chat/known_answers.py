@@ -52,6 +52,7 @@ ANSWERS = {
     "a call with a raw newline": Said(
         CALL % '{"text": "two\nlines"}', arguments=({"text": "two\nlines"},)
     ),
+    "a call with half a character": Said(CALL % '{"x": "\\ud83d!"}', arguments=({"x": "?!"},)),
     "a call with a number of 256 bits": Said(
         CALL % f'{{"x": {2**256 - 1}}}', arguments=({"x": 2**256 - 1},)
     ),

@@ -160,6 +160,18 @@ def test_whole_matrices_that_do_not_fit(tmp_path: Path) -> None:
             read_adapter(folder)
 
 
+def test_half_of_a_character_is_refused(tmp_path: Path) -> None:
+    """No message between processes can hold it, so its name would keep gateways and engine cores
+    apart for good."""
+    factors = random_factors(SHAPES, 4, 1)
+    for number, said in enumerate(
+        ({"base_model_name_or_path": "\ud800"}, {"peft_type": "LO\ud83d"})
+    ):
+        with pytest.raises(UnfitAdapter, match="surrogates not allowed") as error:
+            read_adapter(write_peft(tmp_path / str(number), factors, **said))
+        str(error.value).encode()
+
+
 def test_a_rank_of_zero_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnfitAdapter, match="rank 0"):
         read_adapter(write_peft(tmp_path / "a", random_factors(SHAPES, 0, 1)))

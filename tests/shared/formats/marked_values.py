@@ -81,6 +81,10 @@ PYTHONIC = FormatCases(
     cases=(
         Case("[get_weather(city='Paris'), now()]", calls=(PARIS, NOW)),
         Case("<|python_start|>[get_weather(city='Paris')]<|python_end|>", calls=(PARIS,)),
+        Case(
+            r"[add(b='\ud83d\ude00 \ud83d')]",
+            calls=(("add", {"b": "\U0001f600 ?"}),),
+        ),
         Case("[other(x=1)]", said="[other(x=1)]"),
         Case("[1, 2]", said="[1, 2]"),
     ),

@@ -47,6 +47,10 @@ CASES = FormatCases(
     ),
     cases=(
         Case(ONE, calls=(PARIS,)),
+        Case(
+            ONE.replace("=city>\nParis", '=deep>\n{"a": "\\ud83d\n"}'),
+            calls=(("get_weather", {"deep": {"a": "?\n"}}),),
+        ),
         Case(f"I'll look.\n\n{ONE}\n{ONE}\n", said="I'll look.\n\n", calls=(PARIS, PARIS)),
         Case(
             EVERY,
