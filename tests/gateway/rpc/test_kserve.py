@@ -227,6 +227,13 @@ def wrong_inputs() -> list[tuple[ModelInferRequest, str]]:
         (ModelInferRequest(model_name=MODEL, inputs=inputs, raw_input_contents=raw), part)
         for inputs, raw, part in cases
     ]
+    sampling = Input(name="sampling_parameters", datatype="BYTES", shape=[1])
+    deep = "[" * 20_000 + "]" * 20_000
+    for told, part in ((deep, "one JSON object"), (f'{{"temperature": "{deep}"}}', "temperature")):
+        request = raw_request("x")
+        request.inputs.append(sampling)
+        request.raw_input_contents.append(packed(told))
+        found.append((request, part))
     infinite = raw_request("x")
     infinite.parameters["temperature"].double_param = math.nan
     return [*found, (infinite, "finite")]

@@ -308,7 +308,7 @@ def _sampling(found: dict[str, Tensor]) -> dict[str, Any]:
     read: Callable[[str], Any] = msgspec.json.decode
     try:
         fields = read(texts[0]) if len(texts) == 1 else None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
         raise InvalidRequest(f"{SAMPLING} must be one JSON object", param=SAMPLING)
@@ -320,7 +320,7 @@ def _number(name: str, value: Any) -> Any:
         return value
     try:
         number = msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return value
     return number if isinstance(number, (bool, int, float)) else value
 
