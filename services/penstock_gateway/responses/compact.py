@@ -23,9 +23,9 @@ from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.fields import Flag, RequestFields, Text
 from penstock_gateway.request.sampling import room_for_output
 from penstock_gateway.responses.chat_translation import ChatTranslation
-from penstock_gateway.responses.endpoint import failure
 from penstock_gateway.responses.input_items import MADE_HERE, QUESTION, InputItem
 from penstock_gateway.responses.memory import conversation_before
+from penstock_gateway.responses.output import failure
 from penstock_gateway.responses.references import with_items
 from penstock_gateway.responses.reply import ID_PREFIX, ResponsesFormat, ResponseUsage
 from penstock_gateway.responses.request import ResponsesRequest, check

@@ -41,7 +41,7 @@ from penstock_gateway.responses.memory import (
     keeps,
     moved_response,
 )
-from penstock_gateway.responses.output import EventWriter
+from penstock_gateway.responses.output import failure
 from penstock_gateway.responses.references import with_items
 from penstock_gateway.responses.replay import OPEN, follow
 from penstock_gateway.responses.reply import ID_PREFIX, Response, ResponsesFormat
@@ -256,13 +256,6 @@ def _format_of(job: Job) -> ResponsesFormat:
     if not isinstance(reply, ResponsesFormat):
         raise RuntimeError("a response that is written as something else")
     return reply
-
-
-def failure(error: HTTPError) -> bytes:
-    """What a stream ends with that fails."""
-    events = EventWriter()
-    events.fail(error.body)
-    return bytes(events.out)
 
 
 class Retrieval:

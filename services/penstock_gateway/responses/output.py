@@ -19,7 +19,7 @@ from msgspec import UNSET
 from penstock_gateway.generate.chunked_reply import JsonList, Splices
 from penstock_gateway.generate.logprobs import ChatLogprob
 from penstock_gateway.generate.reply import encoder
-from penstock_gateway.http.errors import ErrorBody
+from penstock_gateway.http.errors import ErrorBody, HTTPError
 from penstock_gateway.responses.items import (
     OutputItem,
     OutputMessage,
@@ -87,6 +87,14 @@ class EventWriter:
         encoder.encode_into(event, self.out, -1)
         self.out += b"\n\n"
         self.number += 1
+
+
+def failure(error: HTTPError, number: int = 0) -> bytes:
+    """What a stream ends with that fails. number: of the event."""
+    events = EventWriter()
+    events.number = number
+    events.fail(error.body)
+    return bytes(events.out)
 
 
 class OpenItem(ABC):

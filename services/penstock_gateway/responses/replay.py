@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from penstock_gateway.responses.items import (
     ReasoningItem,
     ReasoningText,
 )
-from penstock_gateway.responses.output import EventWriter
+from penstock_gateway.responses.output import EventWriter, failure
 from penstock_gateway.responses.output_kinds import ItemKinds, text_of
 from penstock_gateway.responses.reply import ID_PREFIX, Response
 
@@ -161,6 +162,7 @@ async def follow(
     process leaves. find: the response by now, as JSON; None: it is gone."""
     known = None
     while True:
+        stream.failure = partial(failure, number=after + 1)
         found = await find()
         if found is None:
             raise HTTPError(404, "the response was deleted", code="response_not_found")

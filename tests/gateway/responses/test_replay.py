@@ -322,6 +322,9 @@ async def test_a_stream_ends_when_the_response_does(gateway: Storing, how: str) 
     last = json.loads(answer.text.rstrip().rpartition("data: ")[2])
     if how == "deleted":
         assert (last["type"], last["code"]) == ("error", "response_not_found")
+        events = answer.text.rstrip().split("\n\n")
+        numbers = [json.loads(each.rpartition("data: ")[2])["sequence_number"] for each in events]
+        assert numbers == list(range(len(numbers)))
     else:
         assert last["response"]["status"] == how
 
