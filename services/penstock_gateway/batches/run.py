@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from penstock.process import logs
 from penstock_gateway.batches.in_process import OwnAnswer, ask, error_line, result_line
 from penstock_gateway.batches.request import BatchFile, NumberedLine
+from penstock_gateway.generate.reply import one_line
 from penstock_gateway.keys.ring import Caller
 from penstock_gateway.receipts.batch import BatchSigner
 from penstock_gateway.service import LineCounts
@@ -273,7 +274,7 @@ class BatchRun:
         if first is None:
             return None
         file_id = new_id("file")
-        size = self._store.contents.write(file_id, chain((first,), lines))
+        size = self._store.contents.write(file_id, map(one_line, chain((first,), lines)))
         now = int(time.time())
         return FileRecord(
             id=file_id,

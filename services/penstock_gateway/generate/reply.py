@@ -100,6 +100,17 @@ class ChoiceOutput:
 
 encoder = msgspec.json.Encoder()
 
+_LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029"}
+"""Characters beyond ASCII at which Unicode ends a line, as UTF-8, and their escapes in JSON."""
+
+
+def one_line(written: bytes) -> bytes:
+    """JSON that every reader of lines takes for one line: httpx's `iter_lines` and Python's
+    `splitlines` end one at more characters than line feeds."""
+    for character, escape in _LINE_ENDS.items():
+        written = written.replace(character, escape)
+    return written
+
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
     """cached_tokens: found in the KV cache, so that they were not computed again."""

@@ -28,6 +28,7 @@ from penstock_gateway.generate.reply import (
     UsageInfo,
     WrittenAtOnce,
     encoder,
+    one_line,
 )
 from penstock_gateway.generate.timeline import RequestTimeline
 from penstock_gateway.ollama.request import encoded
@@ -265,8 +266,7 @@ class OllamaFormat(WrittenAtOnce):
         line.created_at = _now()
         if self._logprobs:
             line.logprobs, self._logprobs = self._logprobs, []
-        encoder.encode_into(line, out, -1)
-        out += b"\n"
+        out += one_line(encoder.encode(line)) + b"\n"
 
     def _done(self, piece: AnswerPiece, usage: UsageInfo) -> ReplyLine:
         now = time.perf_counter_ns()

@@ -55,6 +55,17 @@ async def test_nested_lines(gateway: Storing) -> None:
     assert batch["errors"]["data"][0]["line"] == 1
 
 
+async def test_no_text_ends_a_line_of_the_results(gateway: Storing) -> None:
+    """Many readers end one at any of the characters by which Unicode does."""
+    text, id = "one\u2028two\u2029three\x85four\x0b\x0c\x1c👋", "a\u2028b\x85"
+    gateway.engine.script = say(text)
+    async with gateway.running():
+        batch = await gateway.ended(await gateway.begin(line(id)))
+    (found,) = await gateway.results(batch["output_file_id"])
+    assert found["custom_id"] == id
+    assert found["response"]["body"]["choices"][0]["text"] == f"{text}0"
+
+
 @pytest.mark.parametrize("field", ["stream", "background"])
 async def test_lines_that_would_outlive_their_batch(gateway: Storing, field: str) -> None:
     batch = await failed(gateway, line("a", **{field: True}))

@@ -309,6 +309,16 @@ async def test_a_stream_that_fails_ends_with_an_error(
     assert last == {"error": "the worker failed"}
 
 
+async def test_no_text_ends_a_line(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    """Many clients, Ollama's own among them, read lines with httpx, which ends one at any of the
+    characters by which Unicode does."""
+    text = "one\u2028two\u2029three\x85four\x0b\x0c\x1c\x1d\x1e\r\n👋"
+    engine.script = said(text)
+    async with http.stream("POST", CHAT, json=asked()) as response:
+        lines = [json.loads(line) async for line in response.aiter_lines()]
+    assert "".join(line["message"]["content"] for line in lines) == text
+
+
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[LiveGateway]:
     with LiveGateway(FakeEngineClient()) as running:
