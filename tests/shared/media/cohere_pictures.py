@@ -14,7 +14,7 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2Im
 
 from tests.shared.media.picture_family import Family
 from tests.shared.media.processors import unchecked
-from tests.shared.media.without_torchvision import Pictures
+from tests.shared.media.without_torchvision import SCALING, Pictures
 
 AROUND = ("<|START_OF_IMG|>", "<|END_OF_IMG|>", "<|IMG_PATCH|>", "<|IMG_LINE_BREAK|>")
 TILE = {"height": 24, "width": 24}
@@ -28,11 +28,7 @@ class CommandPictures(Pictures):
         "do_resize",
         "size",
         "resample",
-        "do_rescale",
-        "rescale_factor",
-        "do_normalize",
-        "image_mean",
-        "image_std",
+        *SCALING,
         "crop_to_patches",
         "min_patches",
         "max_patches",

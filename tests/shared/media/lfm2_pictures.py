@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.shared.media.without_torchvision import Pictures
+from tests.shared.media.without_torchvision import SCALING, Pictures
 
 
 class Lfm2Pictures(Pictures):
@@ -18,11 +18,7 @@ class Lfm2Pictures(Pictures):
     of_a_call = (
         "do_resize",
         "resample",
-        "do_rescale",
-        "rescale_factor",
-        "do_normalize",
-        "image_mean",
-        "image_std",
+        *SCALING,
         "downsample_factor",
         "do_image_splitting",
         "min_tiles",

@@ -120,6 +120,10 @@ def class_of(model: str, name: str) -> Any:
     return names[name]
 
 
+SCALING = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std")
+"""Settings of all these processors: how pixels become numbers."""
+
+
 class Pictures:
     """A processor of pictures. settings: where they differ from its class's."""
 
@@ -158,7 +162,15 @@ class Pictures:
         (folder / "preprocessor_config.json").write_text(json.dumps(settings))
 
 
-class KimiPictures(Pictures):
+class ArrayPictures(Pictures):
+    """A processor whose results are arrays."""
+
+    def __call__(self, images: Any, return_tensors: str = "np", **more: Any) -> Any:
+        found = super().__call__(images, **more)
+        return BatchFeature({name: np.asarray(value) for name, value in found.items()})
+
+
+class KimiPictures(ArrayPictures):
     model = "kimi_k25"
     name = "Kimi_K25ImageProcessor"
     model_input_names = ("pixel_values", "image_grid_thw")
@@ -166,22 +178,14 @@ class KimiPictures(Pictures):
         "do_resize",
         "size",
         "resample",
-        "do_rescale",
-        "rescale_factor",
-        "do_normalize",
-        "image_mean",
-        "image_std",
+        *SCALING,
         "patch_size",
         "merge_size",
         "max_patches",
     )
 
-    def __call__(self, images: Any, return_tensors: str = "np", **more: Any) -> Any:
-        found = super().__call__(images, **more)
-        return BatchFeature({name: np.asarray(value) for name, value in found.items()})
 
-
-class MiniMaxPictures(Pictures):
+class MiniMaxPictures(ArrayPictures):
     model = "minimax_m3_vl"
     name = "MiniMaxM3VLImageProcessor"
     model_input_names = ("pixel_values", "image_grid_thw")
@@ -189,41 +193,25 @@ class MiniMaxPictures(Pictures):
         "do_resize",
         "size",
         "resample",
-        "do_rescale",
-        "rescale_factor",
-        "do_normalize",
-        "image_mean",
-        "image_std",
+        *SCALING,
         "patch_size",
         "temporal_patch_size",
         "merge_size",
     )
 
-    def __call__(self, images: Any, return_tensors: str = "np", **more: Any) -> Any:
-        found = super().__call__(images, **more)
-        return BatchFeature({name: np.asarray(value) for name, value in found.items()})
 
-
-class UnifiedPictures(Pictures):
+class UnifiedPictures(ArrayPictures):
     model = "gemma4_unified"
     name = "Gemma4UnifiedImageProcessor"
     model_input_names = ("pixel_values", "image_position_ids", "num_soft_tokens_per_image")
     of_a_call = (
         "do_resize",
         "resample",
-        "do_rescale",
-        "rescale_factor",
-        "do_normalize",
-        "image_mean",
-        "image_std",
+        *SCALING,
         "patch_size",
         "max_soft_tokens",
         "pooling_kernel_size",
     )
-
-    def __call__(self, images: Any, return_tensors: str = "np", **more: Any) -> Any:
-        found = super().__call__(images, **more)
-        return BatchFeature({name: np.asarray(value) for name, value in found.items()})
 
 
 class StepPictures(Pictures):
@@ -233,10 +221,6 @@ class StepPictures(Pictures):
     of_a_call = (
         "size",
         "resample",
-        "do_rescale",
-        "rescale_factor",
-        "do_normalize",
-        "image_mean",
-        "image_std",
+        *SCALING,
         "patch_size",
     )
