@@ -4,21 +4,27 @@ the same weights packed for the kernels."""
 from __future__ import annotations
 
 import dataclasses
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
 
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import XIELU, AttentionSpec, LayerSpec, NormSpec, RopeSpec
+from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec
 from penstock_kernels.cpu.decoder import Decoder
-from penstock_kernels.cpu.matrix import SOURCES, MatrixKind, PackedMatrix
+from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_kernels.cpu.operands import NormWeights, RotationTable
 from penstock_worker.forward.cpu.program import compile_program
-from penstock_worker.forward.cpu.weights import ExpertWeights, LayerWeights, ModelWeights
+from penstock_worker.forward.cpu.weights import LayerWeights, ModelWeights
 from penstock_worker.layers.feed_forward import coefficients
 from tests.kernels.cpu import slow
+from tests.kernels.cpu.slow_layer import (
+    SlowLayer,
+    SlowMatrix,
+    expert_shares,
+    feed_forward,
+    normalise,
+)
 from tests.kernels.cpu.sources import Source, random_source
 
 KEY_SPLIT = 256
@@ -101,53 +107,6 @@ class Sizes:
             embedding_multiplier=self.embedding_multiplier,
             logits_multiplier=self.logits_multiplier,
             logits_soft_cap=self.logits_soft_cap,
-        )
-
-
-@dataclass(frozen=True)
-class SlowMatrix:
-    source: Source
-    kind: MatrixKind | None
-    bias: np.ndarray | None = None
-    two_parts: bool = False
-
-    @cached_property
-    def values(self) -> np.ndarray:
-        return slow.weights_as(self.source, self.kind)
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        kind = self.kind or SOURCES[self.source.format].kind
-        given = slow.input_as(x.astype(np.float32), kind, self.two_parts)
-        return given @ self.values.T + (0 if self.bias is None else self.bias)
-
-    def packed(self) -> PackedMatrix:
-        return self.source.packed(kind=self.kind, bias=self.bias)
-
-
-@dataclass
-class SlowLayer:
-    spec: LayerSpec
-    matrices: dict[str, SlowMatrix]
-    norms: dict[str, NormWeights] = field(default_factory=dict)
-    sinks: np.ndarray | None = None
-    experts: list[dict[str, SlowMatrix]] = field(default_factory=list)
-    router: SlowMatrix | None = None
-    correction: np.ndarray | None = None
-    shared_gate: SlowMatrix | None = None
-
-    def expert_weights(self) -> ExpertWeights | None:
-        if self.router is None:
-            return None
-        each = [
-            {name: matrix.packed() for name, matrix in expert.items()} for expert in self.experts
-        ]
-        return ExpertWeights(
-            router=self.router.packed(),
-            gates=tuple(expert["gate"] for expert in each if "gate" in expert),
-            ups=tuple(expert["up"] for expert in each),
-            downs=tuple(expert["down"] for expert in each),
-            correction=self.correction,
-            shared_gate=None if self.shared_gate is None else self.shared_gate.packed(),
         )
 
 
@@ -246,7 +205,7 @@ class SlowDecoder:
         x = self._embedded(tokens)
         for layer in self.layers:
             x = self._through(layer, x)
-        logits = self.head(_normalise(x, self.norm)) * self.sizes.logits_multiplier
+        logits = self.head(normalise(x, self.norm)) * self.sizes.logits_multiplier
         return _capped(logits, self.sizes.logits_soft_cap)
 
     def _embedded(self, tokens: list[int]) -> np.ndarray:
@@ -255,14 +214,14 @@ class SlowDecoder:
     def _through(self, layer: SlowLayer, x: np.ndarray) -> np.ndarray:
         by, norms = layer.spec.residual_multiplier, layer.norms
         if layer.spec.order == "parallel":
-            normed = _normalise(x, norms["attention_norm"])
-            own = _normalise(x, norms["feed_forward_norm"]) if layer.spec.two_norms else normed
+            normed = normalise(x, norms["attention_norm"])
+            own = normalise(x, norms["feed_forward_norm"]) if layer.spec.two_norms else normed
             return x + by * (self._attention(layer, normed) + self._feed_forward(layer, own))
         for branch, name in ((self._attention, "attention"), (self._feed_forward, "feed_forward")):
             if layer.spec.halves == ("mixer" if name == "feed_forward" else "feed_forward"):
                 continue
-            result = branch(layer, _normalise(x, norms.get(f"{name}_norm")))
-            x = x + by * _normalise(result, norms.get(f"{name}_output_norm"))
+            result = branch(layer, normalise(x, norms.get(f"{name}_norm")))
+            x = x + by * normalise(result, norms.get(f"{name}_output_norm"))
         return x
 
     def _attention(self, layer: SlowLayer, x: np.ndarray) -> np.ndarray:
@@ -270,16 +229,16 @@ class SlowDecoder:
         query, key, value = (layer.matrices[name](x) for name in ("query", "key", "value"))
         gates_of = x
         if spec.norm == "whole":
-            query = _normalise(query, layer.norms["query_norm"])
-            key = _normalise(key, layer.norms["key_norm"])
+            query = normalise(query, layer.norms["query_norm"])
+            key = normalise(key, layer.norms["key_norm"])
         query, key, value = (
             each.reshape(count, -1, sizes.head_dim) for each in (query, key, value)
         )
         if spec.norm_behind:
             query, key = self._rotate(query, spec.rope), self._rotate(key, spec.rope)
         if spec.norm == "head":
-            query = _normalise(query, layer.norms["query_norm"])
-            key = _normalise(key, layer.norms["key_norm"])
+            query = normalise(query, layer.norms["query_norm"])
+            key = normalise(key, layer.norms["key_norm"])
         if not spec.norm_behind:
             query, key = self._rotate(query, spec.rope), self._rotate(key, spec.rope)
         if spec.rope is not None:
@@ -301,10 +260,10 @@ class SlowDecoder:
             gates = layer.matrices["output_gate"](gates_of)
             gates = np.logaddexp(0, gates) if spec.soft_gate else 1 / (1 + np.exp(-gates))
             mixed = mixed * gates.repeat(sizes.head_dim, 1)
-        return layer.matrices["output"](_normalise(mixed, layer.norms.get("mixed_norm")))
+        return layer.matrices["output"](normalise(mixed, layer.norms.get("mixed_norm")))
 
     def _hidden(self, count: int, spec: AttentionSpec) -> np.ndarray:
-        return _unseen(count, spec)
+        return unseen_keys(count, spec)
 
     def _stored(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What the cache holds of [tokens, heads, dim]: levels and their scales [.., 1]."""
@@ -360,17 +319,18 @@ class SlowDecoder:
         limit, said = layer.spec.feed_forward.limit, layer.spec.feed_forward.experts
         total = 0.0
         if "down" in layer.matrices:
-            total = _inner(layer.spec, layer.matrices, x, limit, layer.norms.get("inner_norm"))
+            norm = layer.norms.get("inner_norm")
+            total = feed_forward(layer.spec, layer.matrices, x, limit, norm)
         if layer.router is None:
             return total
         if layer.shared_gate is not None:
             total = total / (1 + np.exp(-layer.shared_gate(x)))
-        shares = _shares(layer, layer.router(x))
-        inner = partial(_inner, layer.spec, limit=None if said is None else said.limit)
+        shares = expert_shares(layer, layer.router(x))
+        expert = partial(feed_forward, layer.spec, limit=None if said is None else said.limit)
         if said is not None and said.weighs_input:
             factors = shares.T[:, :, None]
-            return total + sum(map(inner, layer.experts, factors * x))
-        results = [inner(expert, x) for expert in layer.experts]
+            return total + sum(map(expert, layer.experts, factors * x))
+        results = [expert(matrices, x) for matrices in layer.experts]
         return total + np.einsum("re,erh->rh", shares, np.array(results))
 
     # ---- the same for the kernels
@@ -403,101 +363,17 @@ class SlowDecoder:
         )
 
 
-ACTIVATIONS = {
-    "silu": lambda x: x / (1 + np.exp(-x)),
-    "gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2,
-    "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
-    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
-    "relu2": lambda x: np.maximum(x, 0) ** 2,
-}
-
-
-def xielu(x: np.ndarray, said: XIELU) -> np.ndarray:
-    slope = said.beta * x
-    above = np.log1p(np.exp(said.alpha_p)) * x * x + slope
-    factor = said.beta + np.log1p(np.exp(said.alpha_n))
-    return np.where(x > 0, above, (np.expm1(np.minimum(x, said.eps)) - x) * factor + slope)
-
-
-def _inner(
-    spec: LayerSpec,
-    matrices: dict[str, SlowMatrix],
-    x: np.ndarray,
-    limit: float | None = None,
-    norm: NormWeights | None = None,
-) -> np.ndarray:
-    up = matrices["up"](x)
-    if spec.feed_forward.activation == "clamped_swiglu":
-        gate = np.minimum(matrices["gate"](x), 7)
-        return matrices["down"](gate / (1 + np.exp(-1.702 * gate)) * (np.clip(up, -7, 7) + 1))
-    if spec.feed_forward.xielu is not None:
-        return matrices["down"](xielu(up, spec.feed_forward.xielu))
-    activate = ACTIVATIONS[spec.feed_forward.activation]
-    if spec.feed_forward.gated:
-        gate, least = matrices["gate"](x), spec.feed_forward.gate_limit
-        if least is not None:
-            gate, up = np.minimum(gate, least), np.clip(up, -least, least)
-        gate, most = activate(gate), np.inf if limit is None else limit
-        inner = np.minimum(gate, most) * np.clip(up, -most, most)
-        return matrices["down"](_normalise(inner, norm))
-    return matrices["down"](_normalise(activate(up), norm))
-
-
-def _shares(layer: SlowLayer, raw: np.ndarray) -> np.ndarray:
-    """The share of each expert, for each row; 0 for one that isn't chosen."""
-    said = layer.spec.feed_forward.experts
-    assert said is not None
-    if said.router == "sparse_mixer":
-        return np.stack([_mixed(row, said.active, said.nearness) for row in raw])
-    scores = 1 / (1 + np.exp(-raw))
-    if said.router == "softmax":
-        scores = np.exp(raw) / np.exp(raw).sum(-1, keepdims=True)
-    elif said.router == "sqrt_softplus":
-        scores = np.sqrt(np.log1p(np.exp(raw)))
-    ranked = scores if layer.correction is None else scores + layer.correction
-    shares = np.zeros_like(scores)
-    for row, order in enumerate(ranked):
-        groups = order.reshape(said.groups, -1)
-        best = np.argsort(-np.sort(groups)[:, -2:].sum(-1))[: said.active_groups]
-        open_groups = np.isin(np.arange(said.groups), best).repeat(groups.shape[1])
-        chosen = np.argsort(-np.where(open_groups, order, -np.inf))[: said.active]
-        shares[row, chosen] = scores[row, chosen]
-    if said.normalised:
-        shares /= shares.sum(-1, keepdims=True) + said.sum_floor
-    return shares * said.scale
-
-
-def _mixed(raw: np.ndarray, active: int, nearness: float) -> np.ndarray:
-    """SparseMixer's shares of one row."""
-    shares, left = np.zeros_like(raw), list(range(len(raw)))
-    for _ in range(active):
-        best = max(left, key=lambda at: raw[at])
-        near = [at for at in left if raw[best] - raw[at] <= nearness * max(abs(raw[at]), raw[best])]
-        shares[best] = 1 / np.exp(raw[near] - raw[best]).sum()
-        left.remove(best)
-    return shares
-
-
 def _has_bias(name: str, spec: LayerSpec) -> bool:
     if name in ("query", "key", "value", "output_gate"):
         return spec.attention.qkv_bias
     return spec.attention.output_bias if name == "output" else spec.feed_forward.bias
 
 
-def _normalise(x: np.ndarray, norm: NormWeights | None) -> np.ndarray:
-    if norm is None:
-        return x
-    if norm.kind == "layer":
-        x = x - x.mean(-1, keepdims=True)
-    normed = x / np.sqrt((x * x).mean(-1, keepdims=True) + norm.eps) * norm.weight
-    return normed if norm.bias is None else normed + norm.bias
-
-
 def _capped(x: np.ndarray, cap: float | None) -> np.ndarray:
     return x if cap is None else cap * np.tanh(x / cap)
 
 
-def _unseen(count: int, spec: AttentionSpec) -> np.ndarray:
+def unseen_keys(count: int, spec: AttentionSpec) -> np.ndarray:
     """[queries, keys]: which keys a query doesn't see."""
     query, key = np.arange(count)[:, None], np.arange(count)
     hidden = key > query

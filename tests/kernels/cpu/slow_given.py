@@ -14,7 +14,7 @@ from penstock.model.projector_spec import MLPProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 from penstock_kernels.cpu.decoder_step import GivenRows
 from penstock_kernels.cpu.operands import RotationTable
-from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder, _unseen
+from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder, unseen_keys
 
 SEES = VisionSpec(
     tower=TowerSpec(
@@ -114,7 +114,7 @@ class SlowSeeing(SlowDecoder):
             return super()._hidden(count, spec)
         # Those behind, up to the last one that is seen; those before, as ever.
         behind = np.arange(count) > np.arange(count)[:, None]
-        hidden = (_unseen(count, spec) & ~behind) | (np.arange(count) > seen[:, None])
+        hidden = (unseen_keys(count, spec) & ~behind) | (np.arange(count) > seen[:, None])
         if self.given is not None and self.given.between is not None:
             between = self.given.between
             hidden = hidden | (behind & (between | between[:, None]))
