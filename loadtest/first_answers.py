@@ -33,7 +33,7 @@ LEAST_SANE = 0.85
 REPEATED_LINES, REPEATED_WORDS, WORDS = 4, 4, 6
 """A text loops if it has the same line or the same six words in a row so often."""
 FEW_WORDS = 8
-"""So many words or fewer may be of any language: they are names and numbers."""
+"""A text of so many words or fewer may be of any language: it is names and numbers."""
 
 
 class Question(NamedTuple):

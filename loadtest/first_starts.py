@@ -68,7 +68,7 @@ def _start(command: list[str]) -> Document:
 
 
 def _processor_seconds(pid: int) -> dict[str, float]:
-    """By process: the one with the id, and what it has started."""
+    """Processor seconds by name: of the process with that id, and of those that it has started."""
     found: dict[str, float] = {}
     top = psutil.Process(pid)
     for process in (top, *top.children(recursive=True)):

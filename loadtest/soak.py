@@ -95,7 +95,7 @@ def measure(options: Flags) -> Document:
 
 
 async def run(system: System, shape: Shape, seconds: float) -> tuple[Tally, Memory, float]:
-    """Also the seconds until the last stream had ended."""
+    """Returns the tally, the processes' memory, and the seconds until the last stream had ended."""
     memory, begun = Memory(), time.monotonic()
     async with connected(system.url, shape.streams, timeout=SILENCE) as client:
         client.headers["connection"] = "close"  # Each stream has a connection of its own.

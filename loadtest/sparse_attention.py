@@ -112,7 +112,8 @@ class Served:
         return time.perf_counter() - begun
 
     def _tables(self, context: int) -> list[list[np.ndarray]]:
-        """Of each KV group. What a group forgets has been overwritten by what came later."""
+        """Block tables, by KV group. What a group forgets has been overwritten by what came
+        later."""
         whole, taken, tables = -(-context // BLOCK), 0, []
         for group in self.model.recipe().kv_groups:
             own = blocks_needed([group], context, BLOCK, CHUNK)

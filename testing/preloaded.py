@@ -31,7 +31,7 @@ from testing.forked import Wanted, become
 
 ROOT = Path(__file__).parents[1]
 GPUS = Path("/proc/driver/nvidia")
-"""Where they are, a fork could have what its parent knows of them."""
+"""A folder that exists where there are GPUs: a fork could have what its parent knows of them."""
 
 VARYING = frozenset(
     {

@@ -151,10 +151,10 @@ def gateway(
 
 
 def front_end(folder: Path) -> str:
-    """Where front ends reach the engine core."""
+    """Returns the endpoint where front ends reach the engine core."""
     return f"ipc://{folder}/front"
 
 
 def back(folder: Path) -> str:
-    """Where workers reach it."""
+    """Returns the endpoint where workers reach it."""
     return f"ipc://{folder}/back"

@@ -48,7 +48,7 @@ class Writing:
         return self.template or "our own"
 
     def source(self) -> str:
-        """Its template. Raises SetupError where it isn't there."""
+        """Returns the chat template's text. Raises SetupError where it isn't there."""
         if not self.template:
             return OWN.read_text()
         if not (folder := releases()):

@@ -122,8 +122,8 @@ class Cache:
 
 
 def bring_home(flags: argparse.Namespace, cache: Cache) -> None:
-    """So that what is known is there if the next part takes the machine with it. The caller packs
-    once more in the end."""
+    """Packs what is known, in case the next part takes the machine with it. The caller packs once
+    more in the end."""
     archive.pack_results(flags.output, flags.home)
     now = cache.counts()["now"]
     if now != cache.packed:

@@ -154,7 +154,7 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def shortened(error: Exception) -> str:
-    """Its name, and its message's first line without this machine's folders."""
+    """Returns the error's name, and its message's first line without this machine's folders."""
     line = next(iter(str(error).strip().splitlines()), "")
     return f"{type(error).__name__}: {without_folders(line)[:300]}"
 

@@ -31,7 +31,7 @@ def versions() -> dict[str, str | None]:
 
 
 def compiler() -> str:
-    """Where it is, as Triton looks for it."""
+    """The path of the C compiler that Triton would find, or "none"."""
     names = [os.environ.get("CC", ""), "gcc", "clang"]
     return next(filter(None, map(shutil.which, filter(None, names))), "none")
 

@@ -140,7 +140,8 @@ def install(wheels: Path, site: Path) -> bool:
 
 
 def wait_for(command: list[str], environment: dict[str, str]) -> int:
-    """Its exit status. A signal that ends this process ends it first."""
+    """Runs the command, and returns its exit status. A signal that ends this process ends it
+    first."""
     process = subprocess.Popen(command, cwd=ROOT, env=environment)
 
     def pass_on(signum: int, _: object) -> None:

@@ -51,7 +51,8 @@ class Timer:
         return self.in_turns([self.ready(work, capture=capture)])[0]
 
     def ready(self, work: Work, *, capture: bool = True) -> Call:
-        """To be timed, as often as one likes."""
+        """Returns a call that may be timed as often as one likes, captured as a CUDA graph if
+        `capture`."""
         if self._device.type != "cuda":
             return Call(work)
         for _ in range(2):

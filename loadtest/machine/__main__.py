@@ -106,7 +106,7 @@ def _limits() -> Limits:
 
 
 def _path(name: str) -> Path:
-    """Of one of MODELS, or a GGUF file. Raises SetupError."""
+    """Returns the path of one of MODELS, or of a GGUF file. Raises SetupError."""
     if name in MODELS:
         return file_of(MODELS[name])
     path = Path(name).resolve()
@@ -131,7 +131,7 @@ def _plan(name: str, path: Path, flags: Flags, limits: Limits) -> Plan:
 
 
 def _systems(path: Path, names: list[str]) -> tuple[list[System], dict[str, str]]:
-    """Those that are there, and why others aren't."""
+    """Returns the systems that are installed, and for each other one why it isn't."""
     found, missing = [], {}
     for name in names:
         try:

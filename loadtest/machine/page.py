@@ -51,7 +51,7 @@ measure your machine.
 
 
 def text(document: Document) -> str:
-    """Of one model."""
+    """The page's section about one model."""
     versions = dict.fromkeys(each["version"] for each in document["systems"].values())
     first = (
         f"{machine_line(document)}, {document['instruction_set']}; {document['file']}; "
@@ -71,7 +71,8 @@ def rate(document: Document, system: str, work: str) -> float | None:
 
 
 def share(document: Document, system: str, work: Work, *, blocks: bool = False) -> float | None:
-    """Of what the machine allows."""
+    """The share of what the machine allows that a system reaches; None where the limit isn't
+    known."""
     found, limits = rate(document, system, work.name), _limits(document)
     if limits is not None and blocks:
         if limits.block_int8_ops_per_s is None:

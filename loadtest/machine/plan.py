@@ -43,7 +43,7 @@ class Plan:
     left_out: dict[str, float] = field(default_factory=dict)
 
     def round_seconds(self, task: Task) -> float:
-        """Of all systems."""
+        """Seconds that one round of the task takes on all systems together."""
         return sum(self._cell_seconds(task, system.name) for system in self.systems)
 
     def start_seconds(self) -> float:

@@ -36,7 +36,7 @@ class Task(Workload):
 
     @property
     def outputs(self) -> int:
-        """That a run has."""
+        """The number of outputs of a run."""
         return self.streams
 
     def works(self) -> list[Work]:
@@ -138,7 +138,7 @@ def _seconds(
 
 
 class Sizes(Enum):
-    """By how much tokens and streams are divided."""
+    """The divisor of numbers of tokens and streams."""
 
     FULL = 1
     SMALL = 16

@@ -31,7 +31,7 @@ FOLLOW_UPS = (
 )
 """What a chat's five turns ask."""
 _CHARACTERS = 12
-"""Of a text for each wanted token: more than a token of plain text has."""
+"""Characters that are read for each wanted token: more than a token of plain text has."""
 
 
 class Texts:
@@ -90,12 +90,12 @@ def _code() -> Sequence[str]:
 
 
 def _prose() -> Sequence[str]:
-    """This project's documentation."""
+    """Texts of this project's documentation."""
     guides = [*(ROOT / "docs").glob("*/*.md"), *ROOT.glob("*.md")]
     return _read(sorted(guides))
 
 
 def _read(paths: Sequence[Path]) -> list[str]:
-    """Those that are long enough."""
+    """Returns the files' texts that are long enough."""
     texts = (path.read_text("utf-8", "replace") for path in paths)
     return [text for text in texts if len(text) > 4000]

@@ -40,7 +40,7 @@ class Server(Peer):
 
 
 class RunningServer(PeerProcess):
-    """Its ready path has given a good answer inside the `with` block."""
+    """A server whose ready path has given a good answer inside the `with` block."""
 
     def __init__(self, server: Server, log: Path) -> None:
         self.server = server

@@ -24,8 +24,8 @@ KINDS = {
     "qwen3": ("qwen3", "Qwen3ForCausalLM"),
     "qwen3moe": ("qwen3_moe", "Qwen3MoeForCausalLM"),
 }
-"""By a GGUF file's architecture: the hub's model type and class. Their queries and keys lie as the
-hub has them."""
+"""The hub's model type and class, by a GGUF file's architecture. These models' queries and keys lie
+as the hub has them."""
 WHOLE = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",

@@ -44,7 +44,8 @@ class ModelCost:
         return self.layer_bytes + self.head_bytes
 
     def read_bytes(self, tokens: int) -> float:
-        """Of weights, for a step of so many tokens, among which a router spreads experts evenly."""
+        """Bytes of weights that a step of so many tokens reads, among which a router spreads
+        experts evenly."""
         share = self.expert_share
         more = (1 - (1 - share) ** tokens) - share
         return self.weight_bytes + more * self.expert_bytes

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from penstock import LLM, SamplingParams
 
 SEED = 1234
-"""That of the harness's own requests over HTTP."""
+"""The seed of the harness's own requests over HTTP."""
 
 
 class PenstockLM(TemplateLM):

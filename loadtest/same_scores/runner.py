@@ -32,10 +32,10 @@ from lm_eval.models.openai_completions import (  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 HEARD: dict[str, list[Any]] = {}
-"""Of each request: the text, its tokens' log-probabilities, and those of the likeliest."""
+"""For each request: the text, its tokens' log-probabilities, and those of the likeliest."""
 UNCOMPARED = ("model", "stop")
-"""Of requests: lm_eval adds the end token to the stop strings where one is in flight at a time, and
-leaves it out where several are."""
+"""Fields of requests that aren't compared: lm_eval adds the end token to the stop strings where one
+is in flight at a time, and leaves it out where several are."""
 _asked: contextvars.ContextVar[dict[str, Any]] = contextvars.ContextVar("asked")
 
 

@@ -35,7 +35,7 @@ from loadtest.speculation.streams import Pace, Streams, pace
 from testing.serving import Server
 
 NOISE = 0.98
-"""Where drafts can't help, tokens may come so much more slowly at most."""
+"""The least ratio of speeds that counts as no loss, where drafts can't help."""
 WANTED = {("copy", 1): 1.8, ("JSON", 1): 1.2}
 ERRORS = 2.0
 """Standard errors by which a ratio has to miss what is wanted, for that to be more than noise."""

@@ -20,7 +20,7 @@ LIMIT = 600.0
 POLL = 0.05
 """Seconds between looks at whether all streams have begun."""
 EDGE = 0.01
-"""The same between looks at whether tokens have come."""
+"""Seconds between looks at whether tokens have come."""
 TOKENS = "vllm:generation_tokens_total"
 DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
 KEPT = "vllm:spec_decode_num_accepted_tokens_total"

@@ -21,7 +21,7 @@ from penstock_engine.core import EngineCore
 MAX_ASKED = 256
 """Calls that may wait for one model's files; more are refused."""
 NICENESS = 10
-"""Of the thread, so that steps come first."""
+"""The thread's niceness: steps come first."""
 
 
 class WeightsHashing:

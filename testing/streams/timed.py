@@ -50,7 +50,7 @@ async def listen(client: httpx.AsyncClient, body: dict[str, Any]) -> Heard:
 
 @contextlib.asynccontextmanager
 async def beside(coroutines: Iterable[Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """They run while the block does, and are cancelled at its end."""
+    """Runs the coroutines while the block does, and cancels them at its end."""
     tasks = [asyncio.create_task(each) for each in coroutines]
     try:
         yield

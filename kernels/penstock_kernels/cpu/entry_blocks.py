@@ -1,4 +1,4 @@
-"""Where KV blocks have what layers cache whose tokens see entries.
+"""Layout of KV blocks for layers whose tokens see entries.
 
 All blocks have one size. In the blocks of its group each layer has a part for keys, values, and
 what tokens give to entries. Entries of all layers, with their keys, lie in blocks of the first

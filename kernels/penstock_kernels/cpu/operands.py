@@ -81,7 +81,7 @@ class DistanceBiases:
 
     @property
     def middle(self) -> int:
-        """Which of a head's numbers is that of distance 0."""
+        """The index of the number for distance 0 among a head's numbers."""
         return (self.values.shape[1] - _LANES) // 2
 
 
@@ -94,9 +94,10 @@ class IndexShape:
     size: int
     """Size of a head's query, and of a token's one key."""
     block: int = 0
-    """It chooses blocks of so many positions, each head for the queries of a KV head; 0: keys."""
+    """Positions of a block, if blocks are chosen, each head for the queries of a KV head; 0: keys
+    are chosen."""
     local: int = 0
-    """So many of the blocks are a token's own and those before it."""
+    """Number of chosen blocks that are the token's own and those before it."""
 
     def obstacle(self) -> str | None:
         """Returns why the kernels can't run it, or None if they can."""

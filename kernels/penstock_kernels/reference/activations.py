@@ -96,7 +96,7 @@ def _activated(x: Tensor, kind: str) -> Tensor:
 
 
 SERIES_FROM = -0.5
-"""From where on exp(x) - 1 - x is computed as a series: nearer to 0 the difference has few digits
+"""Inputs above this have exp(x) - 1 - x computed as a series: near 0 the difference has few digits
 left."""
 SERIES = tuple(1.0 / math.factorial(power) for power in range(9, 1, -1))
 

@@ -36,7 +36,7 @@ def run(job: Job) -> None:
 
 @dataclass(frozen=True)
 class Ports:
-    """Where metrics are read."""
+    """Ports of the metrics of engine core and worker."""
 
     engine: int
     worker: int

@@ -26,7 +26,8 @@ class Run:
     seconds: float
     tokens: list[list[int]]  # that each prompt has got
     decode_s: float | None = None
-    """From the first token to the last, where the system tells and there is one prompt."""
+    """Seconds from the first token to the last; None where the system doesn't tell, or has several
+    prompts."""
 
     @property
     def output_tokens(self) -> list[int]:
@@ -35,7 +36,7 @@ class Run:
 
 
 Call = Callable[[list[list[int]], int], Run]
-"""Of a system: prompts, and how many tokens each gets."""
+"""A system's call: takes prompts, and how many tokens each gets."""
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class Adoption:
             self.stop(request, index)
 
     def stop(self, request: Request, index: int) -> None:
-        """Its only reader has found the end of a sequence."""
+        """Ends a sequence of which the request's only reader has found the end."""
         self._state.kept_answers.cut(request)
         self._finisher.end(request.sequences[index], SequenceState.FINISHED_STOPPED)
 
@@ -235,7 +235,8 @@ class Adoption:
         return found
 
     def _take_away(self, request: Request) -> None:
-        """From whoever had it. One that is still there is told that it gets no more."""
+        """Takes the request from the front end that had it; one that is still there is told that it
+        gets no more."""
         self._state.kept_answers.taken_over(request)
         former = self._state.frontends.get(request.session)
         if former is None:

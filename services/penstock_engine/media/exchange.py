@@ -246,7 +246,7 @@ class MediaExchange:
         return failed
 
     def bury(self, entry: MediaEntry) -> None:
-        """It isn't asked for again before the steps that are in flight are settled: one of them
+        """Lets nobody ask for the item before the steps that are in flight are settled: one of them
         may have it encoded."""
         self._graves[entry.name] = self._scheduling.last_step
 

@@ -32,7 +32,7 @@ DEVICES = {
     "l4": Accelerator(bandwidth=300, tflops=121, memory=24),
     "l40s": Accelerator(bandwidth=864, tflops=362, memory=48),
 }
-"""By their makers' data sheets: the SXM versions, without sparsity."""
+"""Accelerators, by their makers' data sheets: the SXM versions, without sparsity."""
 
 
 class ModelSize(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,9 +19,10 @@ BEYOND = 3
 
 LOADS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 FEW_LOADS = (0.25, 0.5, 1.0)
-"""Where no load is low enough."""
+"""Loads that are tried where no load is low enough."""
 HALVINGS = 3
-"""Of the distance between the highest load that holds and the next that doesn't."""
+"""How often the distance between the highest load that holds and the next that doesn't is
+halved."""
 
 OVERLOADED = 0.98
 """Share of the time that cores compute who can't take more: beyond that there is nothing to see."""

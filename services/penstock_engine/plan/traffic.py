@@ -56,7 +56,7 @@ class PlanTraffic:
         if not self.num_requests:
             raise InvalidRequest(f"{self.name}: it holds no request")
         self.seconds = last
-        """From the start to the last arrival."""
+        """Seconds from the start to the last arrival."""
 
     @property
     def name(self) -> str:

@@ -25,7 +25,7 @@ KEPT_UP = 0.95
 """Engine cores that are busy, and answer fewer than this share of what comes, may fall behind: or
 the last answers are long, or by chance fewer came."""
 GROWTH = 1.5
-"""They do if so many times as many requests are under way later on, see Arrivals."""
+"""Cores fall behind if so many times as many requests are under way later on, see Arrivals."""
 
 
 class CoreLayout(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,7 +63,7 @@ class KeptAnswer:
         self.joined = 0  # readers that have come to it
         self.left: list[bytes] = []  # claims of those who have left it and may come again
         self.size = 0
-        """Its share of the room."""
+        """The answer's share of the room."""
         self._room = room
         self._tokens = tokens
         self._logprobs: dict[int, list[TokenLogprobs]] = {}

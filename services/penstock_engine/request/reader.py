@@ -72,7 +72,7 @@ class Reader:
         )
 
     def take_cached_tokens(self, cached: int | None) -> int | None:
-        """Their number, once."""
+        """Returns the number of cached tokens, once."""
         found = cached if self.cached_due else None
         self.cached_due = self.cached_due and found is None
         return found

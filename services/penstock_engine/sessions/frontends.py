@@ -341,6 +341,7 @@ class Deadlines(Generic[AnyTimed]):
         return over
 
     def _stands(self, entry: tuple[float, int]) -> bool:
-        """Not that of a request which has ended, or whose next reader has another deadline."""
+        """Whether the entry is still a request's deadline: the request hasn't ended, and no later
+        reader has brought another deadline."""
         request = self._open.get(entry[1])
         return request is not None and request.deadline == entry[0]

@@ -53,7 +53,8 @@ class Acceptance:
         return [kept / tried for kept, tried in zip(self._kept, self._tried, strict=True)]
 
     def blended(self, prior: Sequence[float], weight: float) -> list[float]:
-        """The same where these may be few: `prior` counts as if it had been seen `weight` times."""
+        """The chances by place where observations may be few: `prior` counts as if it had been seen
+        `weight` times."""
         return [
             (kept + each * weight) / (tried + weight)
             for kept, tried, each in zip(self._kept, self._tried, prior, strict=True)

@@ -9,8 +9,8 @@ LEAST_BETWEEN, MOST_BETWEEN = 4, 512
 """Numbers of steps with drafts between two looks at steps without any."""
 
 VAGUE, VAGUE_BETWEEN = 3.0, 16
-"""Where drafts gain less than so many standard errors, there are never more steps with drafts
-between these."""
+"""While drafts gain less than VAGUE standard errors, there are at most VAGUE_BETWEEN steps with
+drafts between two looks."""
 
 STEPS = 2
 """Steps of a look: the first comes after one with drafts, and only later ones may be planned as

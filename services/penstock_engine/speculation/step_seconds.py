@@ -22,16 +22,16 @@ are thought to take than the nearest that was seen; and the least that they may 
 power of the rows."""
 
 TOLL = 0.01
-"""The same of what a way to plan steps costs beyond their rows."""
+"""The standard error of what a way to plan steps costs beyond their rows, as such a share."""
 
 DRIFT = 1e-5
-"""By how much a variance grows with each step, as machines change."""
+"""Growth of a variance with each step, as machines change."""
 
 LEAST_NOISE, FIRST_NOISE = 0.02, 0.1
 """Noise of a step, as a share of it: the least that is assumed, and at first."""
 
 NOISE_RATE = 0.05
-"""By what share the noise that is assumed moves with each step, towards the median of those
+"""The share by which the noise that is assumed moves with each step, towards the median of those
 seen."""
 
 ODD = 2.0

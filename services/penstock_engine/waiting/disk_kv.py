@@ -205,7 +205,7 @@ class DiskKV:
             self._scheduling.cache.saves_to_disk = self._enabled
 
     def switch_off(self) -> None:
-        """From now on nothing is kept elsewhere, and nothing that comes from there is used."""
+        """Keeps nothing elsewhere from now on, and uses nothing that comes from there."""
         self._off = True
         self.attach(has_disk=False)
 

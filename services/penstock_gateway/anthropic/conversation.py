@@ -152,7 +152,7 @@ class Conversation:
                 case "thinking":
                     thoughts.append(block.thinking or "")
                 case "redacted_thinking":
-                    """Only whoever wrote it can read it."""
+                    pass  # Only whoever wrote it can read it.
                 case "tool_use":
                     message.setdefault("tool_calls", []).append(_call(block, place))
                 case _:

@@ -144,7 +144,7 @@ class OpenThinking(OpenBlock):
 
 
 class OpenToolUse(OpenBlock):
-    """Its text is its arguments."""
+    """A tool call's block, whose text is its arguments."""
 
     def __init__(self, events: EventSink, index: int, call_id: str, name: str) -> None:
         super().__init__(events, index)

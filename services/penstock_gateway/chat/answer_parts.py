@@ -236,8 +236,8 @@ class MarkedReader:
 
 
 class _PlacedToken(NamedTuple):
-    """Its characters are [start, end) of the answer; one of none, which is a part of a character or
-    not shown, goes with the next."""
+    """A token's characters, [start, end) of the answer. A token of none, which is a part of a
+    character or not shown, goes with the next."""
 
     start: int
     end: int

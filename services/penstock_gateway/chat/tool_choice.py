@@ -28,7 +28,7 @@ class AllowedTool(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool(self) -> str:
-        """Its name."""
+        """The tool's name."""
         return self.custom.name if self.type == CUSTOM else self.function.name
 
 

@@ -62,7 +62,7 @@ RECEIPT_WISHES = ("0", "1", "digest", "logprobs")
 log-probabilities, too."""
 
 _replay: ContextVar[ReplayedRequest | None] = ContextVar("replay", default=None)
-"""Of the request that is being handled."""
+"""The replay that the request being handled belongs to, if any."""
 Blame = Callable[[InvalidRequest], InvalidRequest]
 
 

@@ -144,7 +144,7 @@ class UsageInfo(msgspec.Struct, frozen=True):
         return cls(prompt, completion, prompt + completion, PromptTokensDetails(cached))
 
     def with_reasoning(self, tokens: int) -> UsageInfo:
-        """This usage, in which `tokens` of the output's were thoughts."""
+        """Returns the usage with `tokens` of the output's counted as thoughts."""
         details = msgspec.structs.replace(self.completion_tokens_details, reasoning_tokens=tokens)
         return msgspec.structs.replace(self, completion_tokens_details=details)
 
@@ -206,7 +206,7 @@ TimelineField = RequestTimeline | msgspec.UnsetType
 """Absent unless asked for; not a field of OpenAI's."""
 
 ReceiptField = Receipt | msgspec.UnsetType
-"""The same."""
+"""A signed receipt; absent unless asked for, and not a field of OpenAI's."""
 
 
 class ReplyFormat(Protocol):

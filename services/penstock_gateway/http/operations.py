@@ -138,7 +138,7 @@ REQUEST_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 GENERATING_HEADERS = ("x-deadline-ms", "x-penstock-timeline")
 SIGNED_HEADERS = (*GENERATING_HEADERS, "x-penstock-receipt")
-"""Of endpoints that give receipts."""
+"""Headers of endpoints that give receipts."""
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _EVERYWHERE = (400, 431, 500, 503)

@@ -21,7 +21,7 @@ from penstock_gateway.service import Service
 
 
 class GatewayRow(msgspec.Struct, frozen=True, kw_only=True):
-    """This gateway. tokens_per_second: generated, through it, since the event before.
+    """The gateway that sends it. tokens_per_second: generated, through it, since the event before.
     loop_lag: seconds by which its event loop was late, at most, since then.
     rss: bytes of memory; null where the system doesn't tell.  watchers: of the live view."""
 

@@ -146,7 +146,7 @@ class Canceled(msgspec.Struct, frozen=True, tag_field="type", tag="canceled"):
 
 
 class Expired(msgspec.Struct, frozen=True, tag_field="type", tag="expired"):
-    """Not answered in time."""
+    """The result of a request that was not answered in time."""
 
 
 class MessageResult(msgspec.Struct, frozen=True):

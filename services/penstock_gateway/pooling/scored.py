@@ -60,7 +60,7 @@ class Scored:
         self._read()
 
     def label(self) -> str:
-        """Its texts; empty where it has none."""
+        """The input's texts, one a line; empty where it has none."""
         return "\n".join(text for part in self.parts.values() if (text := _said(part)))
 
     def _read(self) -> tuple[list[str], list[MediaSource]]:

@@ -32,7 +32,8 @@ from penstock_gateway.responses.request import ENCRYPTED, ResponsesRequest
 
 
 class Events(Protocol):
-    """Where events go. splices: of what is shown in several of them, and in the reply."""
+    """The sink of a response's events. splices: of what is shown in several of them, and in the
+    reply."""
 
     splices: Splices
 

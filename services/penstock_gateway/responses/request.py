@@ -127,7 +127,7 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     previous_response_id: Text = None
 
     background: Flag = None
-    """It is answered by and by, and looked at by its id."""
+    """Whether the response is computed in the background, and polled by its id."""
 
     conversation: str | ConversationParam | None = None
     """What goes on, by its id; the request's items and the answer's are added to it."""

@@ -63,7 +63,7 @@ class FunctionKind(ToolKind):
 
 
 class CustomKind(ToolKind):
-    """Its input is any text: here a function with one string."""
+    """A custom tool, whose input is any text: the model is shown a function with one string."""
 
     tool, call, output = "custom", "custom_tool_call", "custom_tool_call_output"
 

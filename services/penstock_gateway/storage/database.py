@@ -97,7 +97,7 @@ class Database:
         self._kept_open: contextlib.ExitStack = contextlib.ExitStack()
         try:
             self.id = self.transaction(self._make_tables, "free")
-            """Which database it is, for as long as it has its tables; of one that is damaged, what
+            """The database's id, for as long as it has its tables; a damaged database gets one that
             no other has."""
             if self._sqlite:
                 self._keep_open()

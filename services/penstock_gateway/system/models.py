@@ -51,13 +51,13 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     parent: str | None = None
     """The model that an adapter is applied to; null for a model."""
     hub_id: str | msgspec.UnsetType = msgspec.UNSET
-    """Its name on the hub, where its files came from there."""
+    """The model's name on the hub, where its files came from there."""
     media: dict[str, int] = {}
     """Kinds of media that a prompt may hold, and how many of each; empty: the model takes text
     only."""
     state: str | msgspec.UnsetType = msgspec.UNSET
-    """Where models are started and ended: `ready`, `starting`, `absent` (a request has it started),
-    `failed` and the like."""
+    """The model's state, where models are started and ended: `ready`, `starting`, `absent` (a
+    request has it started), `failed` and the like."""
     reason: str | msgspec.UnsetType = msgspec.UNSET
     """Why it failed."""
     tool_call_parser: str | msgspec.UnsetType = msgspec.UNSET

@@ -61,7 +61,7 @@ class TranscriptionRequest(SpeechFields, frozen=True, kw_only=True, forbid_unkno
     language: Text = None
     """ISO 639-1, or the language's English name; null: it is detected."""
     languages: list[str] | None = None
-    """The same, as a list of one."""
+    """The language as a list of one."""
     keywords: list[str] | None = None
     """Words that may be heard. They stand before the prompt, as a part of it."""
     timestamp_granularities: list[str] | None = None

@@ -134,7 +134,7 @@ def pool_blocks(
 
 
 def _say_what_it_became(setup: Setup, taken: int, free: int) -> None:
-    """Where more was asked for than there is."""
+    """Logs what the KV cache gets where more was asked for than there is."""
     if setup.num_kv_blocks or setup.kv_memory_bytes <= free:
         return
     log.warning(

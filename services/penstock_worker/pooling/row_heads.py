@@ -173,7 +173,8 @@ def _transform(
 
 
 def _opened(prepared: PreparedModel, family: EncoderFamily, modules: tuple[str, ...]) -> Weights:
-    """These modules' tensors, in memory of the host."""
+    """Returns the modules' tensors, in the host's memory. Raises UnsupportedModel for a GGUF
+    file."""
     if prepared.weights.format == "gguf":
         raise UnsupportedModel(
             "GGUF files hold no head for masked words, nor for classes of tokens"

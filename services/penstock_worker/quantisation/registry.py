@@ -26,7 +26,7 @@ from penstock_worker.quantisation.interface import (
 log = logs.get(__name__)
 
 MANY_ROWS = 512
-"""From this many rows on, weights are unpacked before the product, as those of GGUF files are (see
+"""Rows from which weights are unpacked before the product, as those of GGUF files are (see
 quantisation.gguf.product). Not measured yet."""
 
 

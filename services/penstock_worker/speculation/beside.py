@@ -100,7 +100,7 @@ class HiddenNotes:
     """Keeps the target model's hidden states of each pass, from which its draft head drafts."""
 
     head: HeadForward
-    """Its first layer."""
+    """The draft head's first layer."""
     aux_hidden: AuxHidden
     hidden: HiddenRows
     together: bool

@@ -22,9 +22,9 @@ class _Span:
     """Consecutive bytes of a layer's state that lie side by side in a block."""
 
     piece: int
-    """Which of the checkpoint's blocks."""
+    """Index of the block among the checkpoint's."""
     part: int
-    """Which of the cache's views."""
+    """Index of the view among the cache's."""
     place: slice
     """Bytes of a block in that view."""
     own: slice

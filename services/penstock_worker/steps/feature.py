@@ -119,7 +119,7 @@ class StepFeature:
         return batch
 
     def keep(self, number: int, tokens: int) -> None:
-        """It is known which of a slot's drafts were right: so many of its tokens stand."""
+        """Tells which of a slot's drafts were right: so many of its tokens stand."""
 
     def upkeep_seconds(self) -> float:
         """Returns the seconds of Result.upkeep_seconds since this was called before."""

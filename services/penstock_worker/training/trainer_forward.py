@@ -56,7 +56,7 @@ TRAINABLE = frozenset(
 _BLOCK = 16
 """Tokens of a KV block; results don't depend on it."""
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""Of tensors as a file has them. Others are quantised, and become float32."""
+"""Dtypes of tensors as a file has them. Others are quantised, and become float32."""
 
 
 class TrainerForward:

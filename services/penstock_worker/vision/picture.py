@@ -72,7 +72,7 @@ class Picture:
     """[rows] int64: which tokens stand among them."""
 
     def parts(self) -> Iterator[Picture]:
-        """This one and those behind it."""
+        """Yields this part and those behind it."""
         part: Picture | None = self
         while part is not None:
             yield part

@@ -20,7 +20,7 @@ from penstock_worker.weights.stored import CheckpointTensor, StoredTensor, as_ch
 BYTES = {F32.name: 4, BF16.name: 2, F16.name: 2}
 """Bytes of a number of formats that can be filled up."""
 ZERO = -1
-"""Where an index of the file's rows or columns stands: there are zeros."""
+"""The index of a row or column that the file lacks: there are zeros."""
 
 
 def fill_values(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:

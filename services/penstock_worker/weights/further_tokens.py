@@ -17,7 +17,7 @@ from penstock_worker.weights.stored import StoredTensor
 FURTHER = "embed_tokens.further"
 """Our name of these embeddings."""
 UNLIKELY = -1e30
-"""Their logits: a finite number, of which no probability is left."""
+"""The logit of such tokens: a finite number, of which no probability is left."""
 PLAIN = (F32.name, BF16.name, F16.name)
 _EMBEDDING, _HEAD, _BIAS = "embed_tokens.weight", "lm_head.weight", "lm_head.bias"
 

@@ -128,9 +128,9 @@ class HttpClient:
                 yield event
 
     def resumed_events(self, path: str, body: dict[str, Any], patience: float) -> Iterator[Any]:
-        """The same of a Penstock server, where a stream that breaks off goes on, at whichever
-        gateway answers: no event is lost, and none comes twice. patience: seconds until one answers
-        and the next event is there."""
+        """Yields the events of a Penstock server, whose stream goes on where it broke off, at
+        whichever gateway answers: no event is lost, and none comes twice. patience: seconds until
+        one answers and the next event is there."""
         options = {**(body.get("stream_options") or {}), "resumable": True}
         body = {**body, "stream": True, "stream_options": options}
         last: str | None = None

@@ -151,7 +151,7 @@ def any_sleeping(sessions: Sequence[EngineSession]) -> bool:
 
 
 class _Missed:
-    """Since when workers are missing, by engine core."""
+    """Notes since when workers are missing, by engine core."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}

@@ -85,7 +85,8 @@ def _layers(
     experts: list[ExpertsSpec | None],
     order: Literal["pre", "post"] = "post",
 ) -> tuple[LayerSpec, ...]:
-    """Where some layers slide, the others have no positions. experts: of each layer."""
+    """Returns the layers: where some slide, the others have no positions. experts: of each
+    layer."""
     layers = []
     for kind, each in zip(kinds, experts, strict=True):
         slides = kind == hub.SLIDING

@@ -40,7 +40,7 @@ DEFAULTS: dict[str, object] = {
     "vocab_offset": TEXT_ROWS + 128,  # behind that of sight
 }
 VECTORS = 188
-"""To how many those of a sound are filled up in all releases."""
+"""Vectors of a sound after it is filled up, in all releases."""
 FORM: dict[str, Any] = {"outputs": 0, "clipped": False, "grown_keys": False, "ahead": True}
 """What the tower has otherwise than Gemma 4's."""
 CUMULATIVE_EPS = 1e-3

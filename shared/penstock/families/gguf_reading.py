@@ -26,7 +26,7 @@ RMS_EPS, LAYER_EPS = "attention.layer_norm_rms_epsilon", "attention.layer_norm_e
 ROPE_FACTORS = "rope_freqs.weight"
 """Tensor of divisors, one for each rotary frequency."""
 SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
-"""Such tensors, for requests within the original context, and for longer ones."""
+"""Tensors of divisors for requests within the original context, and for longer ones."""
 
 
 @dataclass(frozen=True)

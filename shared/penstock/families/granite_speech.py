@@ -46,7 +46,7 @@ MAX_TIMES = 64
 
 @dataclass(frozen=True)
 class GraniteSpeech(AudioFamily):
-    """Its encoder's section has another name."""
+    """A family whose encoder's section has another name."""
 
     SECTION: ClassVar[str] = "encoder_config"
 

@@ -62,7 +62,7 @@ def _hub(fields: Fields) -> ModelConfig:
 
 
 def _every(fields: Fields, what: str, period: int, offset: int, count: int) -> list[bool]:
-    """Which layers are such. period, offset: where config.json doesn't say."""
+    """Whether each layer is one of every `period`. period, offset: defaults of config.json's."""
     period = fields.integer(f"{what}_period", period)
     offset = fields.integer(f"{what}_offset", offset)
     if not 0 <= offset < period:

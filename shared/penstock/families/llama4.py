@@ -152,7 +152,7 @@ def _routed(fields: Fields, count: int) -> frozenset[int]:
 
 
 WITHOUT_NORMS = 128
-"""So many experts has the release without norms of queries and keys: its files don't say so."""
+"""Number of experts of the release without norms of queries and keys: its files don't say so."""
 
 
 def _gguf(model: GGUFMetadata) -> ModelConfig:

@@ -307,7 +307,8 @@ def _read_strings(cursor: Cursor, count: int, key: str) -> list[str]:
 
 
 def _pass_strings(cursor: Cursor, count: int, key: str) -> None:
-    """Only their lengths are read, and where the last one ends is checked: none begins after it."""
+    """Passes over strings: only their lengths are read, and where the last one ends is checked, as
+    none begins after it."""
     mapping, position, length_at = cursor.mapping, cursor.position, _U64.unpack_from
     try:
         for _ in range(count):

@@ -17,7 +17,8 @@ from penstock.hub.name import HubName
 
 
 class HubUnreachable(ModelNotFound):
-    """Not because of the model: there is no network, or none is allowed, or the hub has trouble."""
+    """The hub can't be asked, whatever the model: there is no network, or none is allowed, or the
+    hub has trouble."""
 
 
 class Hub(msgspec.Struct, frozen=True, kw_only=True):

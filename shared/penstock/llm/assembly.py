@@ -70,7 +70,8 @@ class Assembly:
         return [None, *found[self._in_front + 1 :]]
 
     def _write_texts(self) -> None:
-        """Only when somebody sees them: a long text is not copied for each of its tokens."""
+        """Joins the texts so far. Only called when somebody sees them: a long text is not copied
+        for each of its tokens."""
         for output, texts in zip(self._whole.outputs, self._texts, strict=True):
             if texts:
                 output.text += "".join(texts)

@@ -360,7 +360,7 @@ async def search_all(
 
 
 class RunningTranscript:
-    """Its work in a task of its own, so that it can be ended between two windows too."""
+    """A transcription in a task of its own, so that it can be ended between two windows too."""
 
     def __init__(self, work: Coroutine[Any, Any, Transcript]) -> None:
         self._task = asyncio.ensure_future(work)

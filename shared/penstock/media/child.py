@@ -77,7 +77,7 @@ def _send(answer: Answer) -> None:
 
 
 def _allow(seconds: float) -> None:
-    """So much processor time until this process is ended; 0: as much as it likes.
+    """Ends this process after so many seconds of processor time; 0: never.
 
     The timer is the sharp bound.  RLIMIT_CPU, in whole seconds since the process began, stands
     by in reserve: a decoder that changes the timer changes nothing.

@@ -50,7 +50,7 @@ def _step(image: OverlappingImages) -> int:
 
 
 def cut_size(image: OverlappingImages, crops: tuple[int, int]) -> Size:
-    """To which a picture is resized before crops are cut out of it."""
+    """Returns the size to which a picture is resized before crops are cut out of it."""
     margin = image.side - _step(image)
     return crops[0] * _step(image) + margin, crops[1] * _step(image) + margin
 

@@ -83,7 +83,7 @@ def _by_rule(total: int, rate: float, sampling: FrameSampling, group: int) -> tu
 
 
 def _some(numbers: list[int], count: int) -> list[int]:
-    """So many of them, evenly, from the first to the last."""
+    """Returns `count` of the numbers, evenly spread from the first to the last."""
     return [numbers[at] for at in np.linspace(0, len(numbers) - 1, count, dtype=int)]
 
 

@@ -288,7 +288,7 @@ class EmbedderProjector(msgspec.Struct, frozen=True, kw_only=True, tag="embedder
     end: int
     """Which of them fills up, and which ends."""
     vectors: int
-    """To which the vectors of a sound are filled up."""
+    """Number to which the vectors of a sound are filled up."""
 
     @property
     def rows(self) -> int:

@@ -48,7 +48,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     norm: NormSpec
     """The norm in all layers, and after the last."""
     ropes: tuple[RopeSpec, ...]
-    """Which layers choose from."""
+    """Rotations, from which each layer chooses by index."""
     layers: tuple[LayerSpec, ...] = (LayerSpec(),)
     """The layers: a spec for each of them, or one that holds for all."""
     tie_word_embeddings: bool = False

@@ -19,8 +19,8 @@ _CLOSING = {"{": "}", "[": "]"}
 
 
 class LooseArguments:
-    """It is a call once its brace has opened. A string is handed on as it comes; a key, or a value
-    without marks, when it is whole.
+    """Arguments in braces, loosely written: a call once its brace has opened. A string is handed on
+    as it comes; a key, or a value without marks, when it is whole.
 
     begin: the call.  quote: stands before and after each string.
     """

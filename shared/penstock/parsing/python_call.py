@@ -18,7 +18,8 @@ _RAW = {"\n": "\\n", "\r": "\\r", "\x00": "\\x00"}
 
 
 class PythonCall:
-    """Its arguments are handed on at its end: only then are they known to be literals.
+    """A call in Python's form. Its arguments are handed on at its end: only then are they known to
+    be literals.
 
     known: names that calls may have; None: any.
     """

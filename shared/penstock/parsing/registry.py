@@ -147,7 +147,7 @@ def _tool_format(form: CallFormat | ChannelFormat, *, known: bool = True) -> Too
 
 
 def at_the_beginning(calls: ToolFormat) -> ToolFormat:
-    """The same, but that calls without marks stand only at an answer's beginning: what a grammar
+    """Returns the format with calls without marks at an answer's beginning alone: what a grammar
     can hold."""
     form = calls.form
     if not isinstance(form, CallFormat) or not form.anywhere:

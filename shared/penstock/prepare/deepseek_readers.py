@@ -70,8 +70,8 @@ def multi_modality(settings: ImageSettings, config: Fields, tokens: MediaTokens)
 
 
 def deepseek_vl_hybrid(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    """Where the settings name no mean of the large square, its bars are grey, as in
-    transformers."""
+    """Facts of a picture in two squares. Where the settings name no mean of the large one, its bars
+    are grey, as in transformers."""
     side, rows = _square(settings, config)
     large, wide = settings.side("high_res_size")
     wanted = config.section("high_res_vision_config").integer("image_size", large)

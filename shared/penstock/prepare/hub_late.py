@@ -52,7 +52,7 @@ KEYS = (
 PREFIXES = {"query_prefix": "[Q] ", "document_prefix": "[D] "}
 STANFORD_PREFIXES = {"query_prefix": "[unused0]", "document_prefix": "[unused1]"}
 QUERY_LENGTH, DOCUMENT_LENGTH = 32, 180
-"""Where the files say nothing."""
+"""Defaults, where the files say nothing."""
 
 
 def read_late(

@@ -185,4 +185,4 @@ _READERS: dict[str, _Reader] = {
     **{name: _Reader((EXTRACTOR,), _omni_mel, _by_token) for name in OMNI},
     "Qwen3ASRForConditionalGeneration": _Reader((OF_BLOCKS, EXTRACTOR), _block_mel, _by_token),
 }
-"""By config.json's architecture."""
+"""Readers by config.json's architecture."""

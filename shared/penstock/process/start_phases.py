@@ -102,7 +102,7 @@ class StartPhases:
 
 
 START = StartPhases()
-"""This process's."""
+"""The phases of this process."""
 
 
 def read_phases(file: Path) -> list[StartPhase]:

@@ -15,7 +15,8 @@ from penstock.protocol.common import Grammar, GrammarKind
 MAX_CHOICES = 4096
 PARAM = "structured_outputs"
 GBNF_RULE = re.compile(r"(?m)^[^\S\n]*+[A-Za-z0-9_-]++[^\S\n]*+::=")
-"""It never goes back: a line of blanks takes as long as another of its length."""
+"""The beginning of a rule of GBNF. The expression never goes back: a line of blanks takes as long
+as another of its length."""
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, frozen=True):

@@ -74,7 +74,8 @@ class ForkedProcess:
         self._ended.set()
 
     async def wait(self) -> int:
-        """Its exit code, or the negative number of the signal that killed it; when it has ended."""
+        """Waits until it has ended, and returns its exit code, or the negative number of the signal
+        that killed it."""
         await self._ended.wait()
         return self.returncode or 0
 
@@ -164,7 +165,8 @@ def _fork(role: str, run: Role) -> tuple[ForkedProcess, socket.socket]:
 
 
 def _wait(pid: int) -> int:
-    """Its exit code; 255 where the system has thrown it away, as SIGCHLD is ignored."""
+    """Waits for the process, and returns its exit code; 255 where the system has thrown it away, as
+    SIGCHLD is ignored."""
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except ChildProcessError:

@@ -58,7 +58,7 @@ class Running(Protocol):
 
 
 class ForkSource(Protocol):
-    """Where processes are forked once the supervisor can't."""
+    """Forks processes once the supervisor can't."""
 
     async def fork(
         self, words: Sequence[str], inherited: Sequence[int], environment: Mapping[str, str]

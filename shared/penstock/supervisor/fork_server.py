@@ -203,7 +203,7 @@ class _Process:
             return await asyncio.get_running_loop().sock_recv(answering, 32)
 
     def _ask(self, question: bytes, files: Sequence[int] = ()) -> socket.socket:
-        """Where the answer comes. Raises OSError."""
+        """Sends the question, and returns the socket on which the answer comes. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         with theirs:

@@ -89,7 +89,7 @@ class System:
     _batches: list[Child] = field(default_factory=list)
     _grpc: list[Child] = field(default_factory=list)
     _models: ModelFleet | None = None
-    """Where there are several."""
+    """The models, where there are several."""
     _rolling: Rolling = field(default_factory=Rolling)
 
     async def run(self) -> None:

@@ -43,7 +43,7 @@ class Tokenizer:
     def from_bytes(
         cls, tokenizer_json: bytes, *, add_bos: bool, bos_token_id: int | None
     ) -> Tokenizer:
-        """From the contents of a tokenizer.json."""
+        """Makes a tokenizer from the contents of a tokenizer.json."""
         return cls(tokenizer_json, add_bos=add_bos, bos_token_id=bos_token_id)
 
     def encode(

@@ -185,7 +185,7 @@ class Transcriber:
         self.wishes = wishes
         self._context = context_of(wishes, facts, tokenizer)
         self.language = language_of(wishes, facts)
-        """Its code; None until it is detected, which comes first."""
+        """Code of the language; None until it is detected, which comes first."""
         self._count = 0
 
     @property

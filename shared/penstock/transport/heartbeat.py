@@ -102,7 +102,7 @@ class Heartbeat:
 
 
 PROCESS = Heartbeat()
-"""This process's."""
+"""The heartbeat of this process."""
 
 atexit.register(PROCESS.stop)
 os.register_at_fork(after_in_child=PROCESS._forget)

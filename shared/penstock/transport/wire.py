@@ -27,7 +27,7 @@ _LENGTH = struct.Struct("<I")
 
 _READABLE = int(zmq.POLLIN)
 _LAST, _MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
-"""As numbers: combining ZeroMQ's flags takes longer than sending."""
+"""Flags as numbers: combining ZeroMQ's takes longer than sending."""
 
 NO_BOOT = bytes(8)
 """The boot that a peer writes while it doesn't know the engine's: in its Hello."""

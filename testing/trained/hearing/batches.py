@@ -31,7 +31,7 @@ class Example(NamedTuple):
 
 
 class Examples:
-    """So many windows, made once."""
+    """So many windows with their tokens, made once."""
 
     def __init__(self, count: int, tokens: Tokenizer, seed: int) -> None:
         rng = np.random.default_rng(seed)

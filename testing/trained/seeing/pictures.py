@@ -21,7 +21,7 @@ SHAPES = ("circle", "square", "triangle", "star")
 NUMBERS = ("one", "two", "three", "four")
 CORNERS = {"square": 4, "triangle": 3, "star": 10}
 FINER = 3
-"""So many times larger a picture is drawn, so that edges are smooth."""
+"""Factor by which a picture is drawn larger, so that edges are smooth."""
 
 
 @dataclass(frozen=True)

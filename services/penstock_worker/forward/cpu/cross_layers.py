@@ -111,7 +111,7 @@ KEPT = Buffer.STREAMS
 """The buffer in which queries and keys are collected for alignment; layers that attend to an
 encoder have no other use for it."""
 QUERY, KEY = 0, 1
-"""Which of a HEADS phase's matrices."""
+"""Indices of a HEADS phase's matrices."""
 
 
 def showing(program: Program, config: ModelConfig, which: int, layers: Sequence[int]) -> Program:

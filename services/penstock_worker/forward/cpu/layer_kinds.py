@@ -34,8 +34,8 @@ from penstock_worker.forward.cpu.weights import (
 
 @dataclass(frozen=True)
 class BesideLayerPhases(LayerPhases):
-    """Both read the residual, each by norms of its own, and so does the router. No ranks share such
-    a layer."""
+    """A layer with a feed-forward and experts side by side. Both read the residual, each by norms
+    of its own, and so does the router. No ranks share such a layer."""
 
     def _fed(self) -> Iterator[Phase]:
         norms, experts, weights = self.weights.beside, self.weights.experts, self.weights

@@ -228,7 +228,7 @@ class LayerWeights:
     recurrent: RecurrentWeights | None = None
     """Weights of a recurrent layer, in place of attention."""
     recurrent_output: PackedMatrix | None = None
-    """Its output projection, where it stands beside attention."""
+    """Output projection of the recurrent layer, where it stands beside attention."""
     up: PackedMatrix | None = None
     """Matrix of the feed-forward, or of the expert that every token has; so are `down` and
     `gate`."""

@@ -29,7 +29,7 @@ from penstock.model.projector_spec import GatedMergerProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 
 SECTIONS = (8, 12, 12)
-"""Where config.json says nothing of them."""
+"""Pairs that rotate by frame, row and column, where config.json doesn't say."""
 PROJECTOR_NORM = NormSpec(kind="layer", eps=1e-5, bias=True)
 """Whatever config.json says of the tower's norms."""
 COLOURS = 3

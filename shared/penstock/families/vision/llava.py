@@ -111,7 +111,7 @@ LLAVA = VisionFamily(
 # Source: Li et al., "LLaVA-OneVision", 2024.
 
 FORMS = tuple((384 * rows, 384 * columns) for rows in range(1, 7) for columns in range(1, 7))
-"""Where config.json says nothing of them."""
+"""Sizes that a picture may be fitted into, where config.json names none."""
 SIGLIP: dict[str, object] = {
     "hidden_size": 1152,
     "intermediate_size": 4304,

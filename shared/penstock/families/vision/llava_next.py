@@ -31,7 +31,7 @@ from penstock.model.projector_spec import AnyresProjector
 from penstock.model.tower_spec import VisionSpec
 
 FORMS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
-"""Where config.json says nothing of them."""
+"""Sizes that a picture may be fitted into, where config.json names none."""
 MAX_TAKEN = 16
 """Layers whose outputs are taken."""
 GRANITE_DEFAULTS = LLAMA_DEFAULTS

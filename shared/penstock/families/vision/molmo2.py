@@ -159,7 +159,7 @@ def _same_heads(section: Fields) -> None:
 
 @dataclass(frozen=True)
 class MolmoFamily(VisionFamily):
-    """Its files call the section about the tower otherwise."""
+    """A family whose files call the tower's section otherwise."""
 
     SECTION: ClassVar[str] = "vit_config"
 

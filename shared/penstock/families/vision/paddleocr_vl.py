@@ -34,7 +34,7 @@ from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 
 SECTIONS = (16, 24, 24)
-"""Where config.json says nothing of them."""
+"""Pairs that rotate by frame, row and column, where config.json doesn't say."""
 DEFAULTS: dict[str, object] = {
     "vocab_size": 103_424,
     "hidden_size": 1024,

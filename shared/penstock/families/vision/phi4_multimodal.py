@@ -59,7 +59,7 @@ OF_MAKERS: dict[str, object] = {
 }
 """What the makers' config.json says of pictures, in the one form that their code has."""
 ADAPTERS = ("vision_lora", "speech_lora")
-"""Where it says how the two adapters were trained."""
+"""Sections of config.json that say how the two adapters were trained."""
 BESIDE = ("audio_config", "audio_processor", "embd_layer", "img_processor", "vision_config")
 """What config.json says beside the decoder's settings, and among them."""
 

@@ -17,7 +17,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.tower_spec import VisionSpec
 
 SECTIONS = (11, 11, 10)
-"""Where config.json says nothing of them."""
+"""Pairs that rotate by frame, row and column, where config.json doesn't say."""
 
 
 def _half(family: Family) -> TextHalf:

@@ -215,7 +215,7 @@ QWEN2_5_VL = VisionFamily(
 # Source: Qwen team, "Qwen3-VL technical report", 2025.
 
 QWEN3_SECTIONS = (24, 20, 20)
-"""Where config.json says nothing of them."""
+"""Pairs that rotate by frame, row and column, where config.json doesn't say."""
 DENSE: dict[str, object] = {
     "vocab_size": 151_936,
     "hidden_size": 4096,

@@ -43,7 +43,8 @@ METHODS: dict[str, Callable[[Fields], QuantisedCheckpoint]] = {
 
 _MLX = "quantization"
 KEYS = ("quantization_config", "compression_config", _MLX)
-"""Where config.json says it; the second is compressed-tensors' older name, the third MLX's."""
+"""Keys of the section in config.json; the second is compressed-tensors' older name, the third
+MLX's."""
 _SAYING = ("bits", "quant_algo", "quant_method")
 """Settings of which MLX's section must have one: other programs leave "none" or nothing there."""
 

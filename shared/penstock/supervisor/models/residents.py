@@ -222,7 +222,7 @@ class Residents:
         resident.reason = ""
 
     def stopped(self, model: str, now: float) -> None:
-        """Its processes are gone, as was asked for."""
+        """The model's processes are gone, as was asked for."""
         resident = self._all[model]
         if resident.reason:
             self.failed(model, resident.reason, now)

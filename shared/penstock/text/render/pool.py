@@ -350,7 +350,7 @@ class RenderPool:
 
 @cache
 def shared_pool() -> RenderPool:
-    """This process's own."""
+    """Returns this process's pool."""
     return RenderPool()
 
 
