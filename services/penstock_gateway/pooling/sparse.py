@@ -7,15 +7,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.client.pool_request import PoolResult, check_task
+from penstock.client.pool_request import PoolResult
 from penstock.protocol.common import Pooling
 from penstock_gateway.generate.chunked_reply import JsonList, Splices, paced
 from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint
-from penstock_gateway.pooling.fields import texts_of
-from penstock_gateway.pooling.tei import TextsRequest, read_options
+from penstock_gateway.pooling.tei import TextsRequest, read_texts
 from penstock_gateway.service import Service
 
 WEIGHTS = 512
@@ -65,18 +64,12 @@ async def weight_list(
     return found
 
 
-class SparseRequest(TextsRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields as in /embed."""
-
-
-class EmbedSparse(PoolEndpoint[SparseRequest]):
-    request_type = SparseRequest
+class EmbedSparse(PoolEndpoint[TextsRequest]):
+    request_type = TextsRequest
     id_prefix = "sparse"
 
-    async def answer(self, request: SparseRequest, call: Call) -> object:
-        check_task("embed_sparse", call.engine.welcome)
-        read_options(call, request)
-        inputs = await call.read([*texts_of("inputs", request.inputs)])
+    async def answer(self, request: TextsRequest, call: Call) -> object:
+        inputs = await read_texts(request, call, "embed_sparse")
         results = await call.pool(inputs, Pooling("embed_sparse"))
         whole = JsonList()
         for pieces in await weight_list(results, call, named=False):
@@ -97,7 +90,7 @@ async def named_weights(results: Sequence[PoolResult], call: Call, shown: type) 
 OPERATION = posting(
     "/embed_sparse",
     "Embed texts sparsely (TEI)",
-    SparseRequest,
+    TextsRequest,
     list[list[TokenWeight]],
     tag="pooling",
     headers=("x-deadline-ms",),

@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.client.pool_request import check_task, pooling_model
-from penstock.client.pooling_inputs import cosine
+from penstock.client.pooling_inputs import PoolInput, cosine
 from penstock.errors import InvalidRequest
 from penstock.model.pooling_config import PoolingConfig
-from penstock.protocol.common import Pooling
+from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.to_frontend import Welcome
 from penstock.version import __version__
 from penstock_gateway.generate.chunked_reply import paced
@@ -121,14 +121,20 @@ def read_options(call: Call, fields: CutFields | None) -> None:
             call.side = "left"
 
 
+async def read_texts(request: TextsRequest, call: Call, task: PoolingTask) -> list[PoolInput]:
+    """Returns the texts as inputs for that task. Raises InvalidRequest, also where the model has no
+    such task."""
+    check_task(task, call.engine.welcome)
+    read_options(call, request)
+    return await call.read([*texts_of("inputs", request.inputs)])
+
+
 class TEIEmbed(PoolEndpoint[TEIEmbedRequest]):
     request_type = TEIEmbedRequest
     id_prefix = "embd"
 
     async def answer(self, request: TEIEmbedRequest, call: Call) -> Any:
-        check_task("embed", call.engine.welcome)
-        read_options(call, request)
-        inputs = await call.read([*texts_of("inputs", request.inputs)])
+        inputs = await read_texts(request, call, "embed")
         normalize = True if request.normalize is None else request.normalize
         asked = Pooling(
             "embed", dimensions=checked_dimensions(request.dimensions, call), normalize=normalize
@@ -142,9 +148,7 @@ class EmbedAll(PoolEndpoint[TextsRequest]):
     id_prefix = "embd"
 
     async def answer(self, request: TextsRequest, call: Call) -> Any:
-        check_task("token_embed", call.engine.welcome)
-        read_options(call, request)
-        inputs = await call.read([*texts_of("inputs", request.inputs)])
+        inputs = await read_texts(request, call, "token_embed")
         size = pooling_model(call.engine.welcome).row_size("token_embed")
         check_numbers(sum(len(each.prompt_token_ids) for each in inputs), size)
         results = await call.pool(inputs, Pooling("token_embed", normalize=False))
