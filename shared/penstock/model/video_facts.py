@@ -76,7 +76,16 @@ class VideoFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     """None: nothing stands between the embeddings of two groups."""
 
 
-class FixedFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="fixed_frames"):
+class SingleFrames(msgspec.Struct, frozen=True, kw_only=True):
+    """Videos whose frames are encoded one by one."""
+
+    @property
+    def group(self) -> int:
+        """Frames that are encoded together."""
+        return 1
+
+
+class FixedFrames(SingleFrames, frozen=True, kw_only=True, tag_field="kind", tag="fixed_frames"):
     """LLaVA-OneVision's and InternVL's videos: frames of one size.
 
     height, width: of what the tower gets.  rows: embeddings of a frame; LLaVA-OneVision's has fewer
@@ -92,15 +101,8 @@ class FixedFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     """None: nothing stands between the embeddings of two frames, and one embedding ends the
     video."""
 
-    @property
-    def group(self) -> int:
-        """Frames that are encoded together."""
-        return 1
 
-
-class PooledFrames(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pooled_frames"
-):
+class PooledFrames(SingleFrames, frozen=True, kw_only=True, tag_field="kind", tag="pooled_frames"):
     """Gemma 4's videos: each frame is a picture, as PooledImages has it.
 
     patch: side, pixels.  merge: patches, each way, that become one embedding.  most: embeddings of
@@ -115,19 +117,12 @@ class PooledFrames(
     sampling: FrameSampling = FrameSampling()
 
     @property
-    def group(self) -> int:
-        """Frames that are encoded together."""
-        return 1
-
-    @property
     def square(self) -> int:
         """Pixels in a row of a square of patches."""
         return self.patch * self.merge
 
 
-class SlicedFrames(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="sliced_frames"
-):
+class SlicedFrames(SingleFrames, frozen=True, kw_only=True, tag_field="kind", tag="sliced_frames"):
     """MiniCPM-V's videos: each frame is a picture with slices, as `image` says."""
 
     image: SlicedImages
@@ -138,15 +133,8 @@ class SlicedFrames(
         """How bytes become numbers."""
         return self.image.pixels
 
-    @property
-    def group(self) -> int:
-        """Frames that are encoded together."""
-        return 1
 
-
-class MarkedFrames(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="marked_frames"
-):
+class MarkedFrames(SingleFrames, frozen=True, kw_only=True, tag_field="kind", tag="marked_frames"):
     """Molmo 2's videos: each frame is one square without proportions, whose embeddings stand
     between `begin` and `end` of `image`, which says the rest, too, but how many crops there are."""
 
@@ -158,11 +146,6 @@ class MarkedFrames(
     def pixels(self) -> Pixels:
         """How pixels become numbers."""
         return self.image.pixels
-
-    @property
-    def group(self) -> int:
-        """Frames that are encoded together."""
-        return 1
 
 
 VideoPreparation = VideoFrames | FixedFrames | PooledFrames | SlicedFrames | MarkedFrames

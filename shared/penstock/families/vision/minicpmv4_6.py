@@ -1,6 +1,6 @@
 """MiniCPM-V 4.6: SigLIP's tower for pictures of any form, which makes one vector of each square of
 patches behind one of its first layers, two products over squares of these, and Qwen3.5's decoder,
-whose positions just count. Pictures are served; videos aren't yet.
+whose positions just count.
 
 Source: OpenBMB, "MiniCPM-V 4.6", 2026.
 """
