@@ -8,18 +8,12 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
-from penstock.model.config import WeightFiles
 from penstock.prepare import load_manifest, prepare
-from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.weights.opening import open_weights
 from tests.shared.tiny_models import write_hub_folder
-from tests.worker.cpu_model import CPUModel
-from tests.worker.models.case_sizes import SIZES
 from tests.worker.models.family_cases import CASES
-from tests.worker.models.parity import run_with_logits
+from tests.worker.models.quantised_twins import logits_as_meant
 from tests.worker.models.test_parity_families import make_theirs, random_prompts
 from tests.worker.quantised_cases import CASES as METHODS
 
@@ -28,7 +22,6 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 WIDE = {"hidden_size": 96, "intermediate_size": 96, "moe_intermediate_size": 32, "vocab_size": 700}
 PLAIN = re.compile(r"embed_tokens|lm_head|norm|mlp\.gate\.|weights_proj")
 """Names of what releases leave unquantised."""
-POSITIONS = int(SIZES["max_position_embeddings"])
 
 
 @pytest.mark.parametrize(
@@ -69,20 +62,4 @@ def test_computes_what_the_weights_mean(
         {name: each.contiguous() for name, each in tensors.items()}, folder / "model.safetensors"
     )
     prepared = load_manifest(prepare(str(folder), cache_dir=str(tmp_path / "cache")))
-    as_plain = WeightFiles(
-        format="safetensors", files=(str(twin / "model.safetensors"),), dtype="float32"
-    )
-    prompts = random_prompts()[4:5]
-    for kind in (DecoderModel, CPUModel):
-        found = []
-        for files in (prepared.weights, as_plain):
-            weights = open_weights(files, prepared.decoder, torch.float32)
-            computed = (
-                DecoderModel(prepared.decoder, weights, POSITIONS)
-                if kind is DecoderModel
-                else CPUModel(prepared.decoder, files, "float32", positions=POSITIONS)
-            )
-            ((_, logits),) = run_with_logits(computed, prompts, 3)
-            found.append(logits)
-        assert torch.equal(*found)
-        assert found[0].std() > 0
+    logits_as_meant(prepared, twin / "model.safetensors", random_prompts()[4])

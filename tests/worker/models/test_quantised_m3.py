@@ -9,26 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from penstock.model.config import WeightFiles
 from penstock.prepare import load_manifest, prepare
-from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.weights.opening import open_weights
 from tests.shared.tiny_models import write_hub_folder
-from tests.worker.cpu_model import CPUModel
-from tests.worker.models.case_sizes import SIZES
 from tests.worker.models.family_cases import CASES
 from tests.worker.models.gguf_writing import separated
-from tests.worker.models.parity import run_with_logits
+from tests.worker.models.quantised_twins import logits_as_meant, logits_as_stored
 from tests.worker.models.test_parity_families import make_theirs, random_prompts
 from tests.worker.quantised_writers import Written, fp8, nvfp4
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
-POSITIONS = int(SIZES["max_position_embeddings"])
 INNER = {"intermediate_size": 32, "shared_intermediate_size": 32, "dense_intermediate_size": 96}
 WIDE = INNER | {"hidden_size": 96, "vocab_size": 700}
 IGNORED = ["lm_head", "model.embed_tokens", "vision_tower", "multi_modal_projector"]
@@ -169,32 +162,7 @@ def test_computes_what_the_weights_mean(
     save_file({name: each.clone() for name, each in plain.items()}, twin)
     save_file({name: each.clone() for name, each in tensors.items()}, folder / "model.safetensors")
     prepared = load_manifest(prepare(str(folder), cache_dir=str(tmp_path / "cache")))
-    as_plain = WeightFiles(format="safetensors", files=(str(twin),), dtype="float32")
-    for kind in (DecoderModel, CPUModel):
-        found = []
-        for files in (prepared.weights, as_plain):
-            weights = open_weights(files, prepared.decoder, torch.float32)
-            found.append(
-                logits_of(
-                    DecoderModel(prepared.decoder, weights, POSITIONS)
-                    if kind is DecoderModel
-                    else CPUModel(prepared.decoder, files, "float32", positions=POSITIONS)
-                )
-            )
-        assert torch.equal(*found)
-        assert found[0].std() > 0
-    as_stored = CPUModel(
-        prepared.decoder,
-        prepared.weights,
-        "auto",
-        positions=POSITIONS,
-        matmul_precision="high",
-        kv_cache_dtype="float32",
-    )
-    off = (logits_of(as_stored) - found[0]).norm(dim=-1) / found[0].norm(dim=-1)
+    prompt = random_prompts()[7]
+    meant = logits_as_meant(prepared, twin, prompt)
+    off = (logits_as_stored(prepared, prompt) - meant).norm(dim=-1) / meant.norm(dim=-1)
     assert 0 < off.median() < 0.01
-
-
-def logits_of(model: DecoderModel | CPUModel) -> Tensor:
-    ((_, logits),) = run_with_logits(model, random_prompts()[7:8], 3)
-    return logits

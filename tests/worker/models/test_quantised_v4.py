@@ -13,15 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from penstock.model.config import WeightFiles
 from penstock.prepare import load_manifest, prepare
-from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.weights.opening import open_weights
 from tests.shared.tiny_models import write_hub_folder
-from tests.worker.cpu_model import CPUModel
-from tests.worker.models.case_sizes import SIZES
 from tests.worker.models.family_cases import CASES
-from tests.worker.models.parity import run_with_logits
+from tests.worker.models.quantised_twins import logits_as_meant, logits_as_stored
 from tests.worker.models.test_parity_families import make_theirs, random_prompts
 from tests.worker.quantised_writers import Written, fp8, mxfp4, nvfp4
 
@@ -30,7 +25,6 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 INNER = {"moe_intermediate_size": 32, "intermediate_size": 32}
 WIDE = INNER | {"hidden_size": 96, "vocab_size": 700, "q_lora_rank": 32}
 BLOCK = (40, 32)
-POSITIONS = int(SIZES["max_position_embeddings"])
 FP8 = {
     "quant_method": "fp8",
     "activation_scheme": "dynamic",
@@ -93,32 +87,7 @@ def test_computes_what_the_weights_mean(
     config |= {"quantization_config": settings, "expert_dtype": expert_dtype}
     (folder / "config.json").write_text(json.dumps(config))
     prepared = load_manifest(prepare(str(folder), cache_dir=str(tmp_path / "cache")))
-    as_plain = WeightFiles(format="safetensors", files=(str(twin),), dtype="float32")
-    for kind in (DecoderModel, CPUModel):
-        found = []
-        for files in (prepared.weights, as_plain):
-            weights = open_weights(files, prepared.decoder, torch.float32)
-            found.append(
-                logits_of(
-                    DecoderModel(prepared.decoder, weights, POSITIONS)
-                    if kind is DecoderModel
-                    else CPUModel(prepared.decoder, files, "float32", positions=POSITIONS)
-                )
-            )
-        assert torch.equal(*found)
-        assert found[0].std() > 0
-    as_stored = CPUModel(
-        prepared.decoder,
-        prepared.weights,
-        "auto",
-        positions=POSITIONS,
-        matmul_precision="high",
-        kv_cache_dtype="float32",
-    )
-    off = (logits_of(as_stored) - found[0]).abs().max()
-    assert 0 < off < 0.01 * found[0].std()
-
-
-def logits_of(model: DecoderModel | CPUModel) -> Tensor:
-    ((_, logits),) = run_with_logits(model, random_prompts()[7:8], 3)
-    return logits
+    prompt = random_prompts()[7]
+    meant = logits_as_meant(prepared, twin, prompt)
+    off = (logits_as_stored(prepared, prompt) - meant).abs().max()
+    assert 0 < off < 0.01 * meant.std()
