@@ -19,7 +19,7 @@ from starlette.types import Scope
 from penstock.client.observer import LAST_WORD
 from penstock.errors import InvalidRequest
 from penstock.process import logs
-from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.tracing.trace import log_fields
 
 if TYPE_CHECKING:

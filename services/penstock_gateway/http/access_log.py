@@ -16,8 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penstock.client.observer import RequestObserver
 from penstock.process import logs
 from penstock_gateway.http.operations import Operation
-from penstock_gateway.http.request_id import REQUEST_ID
-from penstock_gateway.http.rpc_call import CALL
+from penstock_gateway.http.scope_keys import CALL, REQUEST_ID
 from penstock_gateway.http.sockets import status_of
 from penstock_gateway.keys.ring import CALLER
 

@@ -35,7 +35,7 @@ from penstock_gateway.http.errors import (
 )
 from penstock_gateway.http.operations import OPENAI_ERRORS, ErrorShape, Operation
 from penstock_gateway.http.replies import send_error
-from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.http.sockets import guarded, status_of
 from penstock_gateway.keys.ring import LIMIT_HEADERS
 from penstock_gateway.service import Service

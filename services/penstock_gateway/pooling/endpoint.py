@@ -43,7 +43,7 @@ from penstock_gateway.generate.chunked_reply import Splices
 from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.events import while_connected
 from penstock_gateway.http.replies import send_json, send_whole
-from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.models.backend import AskedModel
 from penstock_gateway.pooling.fields import (
     Given,

@@ -6,7 +6,7 @@ from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from penstock_gateway.http.errors import leaving
-from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.http.socket_protocol import stay_of
 from penstock_gateway.http.sockets import SUBPROTOCOL
 from penstock_gateway.realtime.session import RealtimeSession

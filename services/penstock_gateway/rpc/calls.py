@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Scope
 from penstock.errors import InvalidRequest
 from penstock.process import logs
 from penstock_gateway.http.errors import logged_cause
-from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.keys.ring import unauthorized
 from penstock_gateway.rpc.exchange import AppExchange, RunningCalls
 from penstock_gateway.rpc.scope import key_scope, scope_of

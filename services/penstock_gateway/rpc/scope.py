@@ -14,7 +14,7 @@ from penstock.errors import InvalidRequest
 from penstock.request.terms import MAX_DEADLINE_MS
 from penstock_gateway.http.operations import Operation
 from penstock_gateway.http.replies import send_whole
-from penstock_gateway.http.rpc_call import CALL
+from penstock_gateway.http.scope_keys import CALL
 from penstock_gateway.rpc.frames import FRAMES
 from penstock_gateway.service import Service
 

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penstock.client.observer import RequestObserver
 from penstock.errors import StartupError
 from penstock_gateway.http.operations import Operation
-from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.http.sockets import status_of
 from penstock_gateway.tracing.trace import TRACE, Run, Trace, current
 

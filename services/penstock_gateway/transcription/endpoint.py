@@ -29,7 +29,7 @@ from penstock_gateway.http.events import (
 )
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.http.replies import send_whole
-from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.models.backend import AskedModel
 from penstock_gateway.request.body import feed_body
 from penstock_gateway.request.endpoint import skipping
