@@ -79,7 +79,7 @@ class Audited(System):
         return time.perf_counter() - begun
 
     def settle(self) -> None:
-        """Until nothing waits to be audited."""
+        """Runs steps until nothing waits to be audited."""
         while self.audits.num_held:
             self.run_step()
 
@@ -140,7 +140,7 @@ def _patched(name: str, damaged: Callable[..., Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_the_way_to_disk(folder: Path, place: Path) -> Iterator[Audited]:
-    """Before the checksum is made, which so is right."""
+    """Damages blocks before the checksum is made, which so is right."""
 
     def damaged(whole: Callable[..., HostCopy]) -> Callable[..., HostCopy]:
         def copied(self: HostCache, block: int) -> HostCopy:
@@ -162,7 +162,7 @@ def on_the_way_to_disk(folder: Path, place: Path) -> Iterator[Audited]:
 
 @contextlib.contextmanager
 def in_transit(folder: Path, place: Path) -> Iterator[Audited]:
-    """After the checksum was compared."""
+    """Damages blocks after the checksum was compared."""
 
     def damaged(whole: Callable[..., None]) -> Callable[..., None]:
         def write(self: HostCache, block: int, data: Contents) -> None:

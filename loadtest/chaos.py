@@ -69,8 +69,8 @@ class Disturber:
         self.blows: list[Blow] = []
 
     async def strike_all(self, victims: Iterable[str], kills: int, freezes: int) -> None:
-        """While the fleet is open, each victim in its turn: so many SIGKILL, then so many SIGSTOP
-        with a SIGCONT after a random while."""
+        """Strikes each victim in its turn while the fleet is open: so many SIGKILL, then so many
+        SIGSTOP with a SIGCONT after a random while."""
         async with self._fleet:
             for victim in victims:
                 for _ in range(kills):

@@ -79,7 +79,8 @@ QUIET = 0.04
 DRAWS = 5
 """Plans of each load, of which the median counts."""
 SEEDS = 100
-"""Between the prompts by which steps are measured at a time, and those of the next one."""
+"""Distance between the seeds of prompts by which steps are measured at a time and those of the next
+time."""
 FIGURES = ("ttft_p50", "ttft_p95", "itl_p50", "itl_p95")
 
 

@@ -73,7 +73,7 @@ class BareGateway:
         return self._session.opened
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs for ever."""
         loop = asyncio.get_running_loop()
         self._pump()
         if self._session.socket is not None:

@@ -40,6 +40,6 @@ class Board:
 
     @property
     def times(self) -> memoryview:
-        """When the engine sent each turn, on the machine's monotonic clock, which all processes
-        share."""
+        """Time at which the engine sent each turn, on the machine's monotonic clock, which all
+        processes share."""
         return self.numbers[_TIMES:]

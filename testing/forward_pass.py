@@ -25,8 +25,8 @@ def recipe_of(
     context: int,
     **more: Any,
 ) -> Recipe:
-    """For steps of so many sequences and tokens at most, each with so many tokens of context. more:
-    other fields of Setup."""
+    """Returns a recipe for steps of so many sequences and tokens at most, each with so many tokens
+    of context. more: other fields of Setup."""
     setup = Setup(
         version=1,
         model_dir="",

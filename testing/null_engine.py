@@ -72,7 +72,7 @@ class NullEngine:
         return token
 
     def run(self) -> None:
-        """Until the board says that the client has read everything."""
+        """Runs until the board says that the client has read everything."""
         turn, turns = 0, self._flags.tokens * len(self._groups)
         begun = 0.0
         while not self._board.ended:

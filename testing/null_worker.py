@@ -124,7 +124,7 @@ class NullWorker:
         )
 
     def run(self) -> None:
-        """Until it is told to stop."""
+        """Runs until it is told to stop."""
         while not self._stopped and self._listen():
             now = time.monotonic()
             if self._plans and now >= self._due:

@@ -53,11 +53,12 @@ class RestartableProcess:
             )
 
     def wait_answers(self, url: str) -> None:
-        """Until a GET of the URL is a 200. Raises deploy.local.NotThere where it leaves first."""
+        """Waits until a GET of the URL is a 200. Raises deploy.local.NotThere where it leaves
+        first."""
         wait(lambda: answers(url), self.process, self._log, pause=0.005)
 
     def kill(self) -> None:
-        """At once, and gone when this returns."""
+        """Kills the process at once; it is gone when this returns."""
         self.process.kill()
         self.process.wait()
 

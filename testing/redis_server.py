@@ -42,6 +42,6 @@ class RedisServer:
         self._process.send_signal(signal.SIGSTOP)
 
     def kill(self) -> None:
-        """With SIGKILL. Idempotent."""
+        """Kills it with SIGKILL. Idempotent."""
         self._process.kill()
         self._process.wait()

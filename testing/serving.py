@@ -105,7 +105,8 @@ class Server:
         self._lines.put(None)
 
     def wait_ready(self, timeout: float = START_TIMEOUT) -> None:
-        """Until the ready message is on stdout. Raises ServerFailed if the server leaves first."""
+        """Waits until the ready message is on stdout. Raises ServerFailed if the server leaves
+        first."""
         deadline = time.monotonic() + timeout
         while True:
             try:

@@ -14,7 +14,7 @@ should because each just those people how too little state good very make world 
 """
 WORDS = tuple(f" {word}" for word in _WORDS.split())
 STRIDE = 7
-"""Between two streams, so that a token of another stream is seen."""
+"""Distance between two streams' words, so that a token of another stream is seen."""
 
 
 def word(seed: int, place: int) -> int:

@@ -111,7 +111,7 @@ async def _context(client: httpx.AsyncClient) -> int:
 
 
 async def _all_heard(alice: Streams, streams: int) -> None:
-    """Until each stream has begun, so that no figure is one of warming up."""
+    """Waits until each stream has begun, so that no figure is one of warming up."""
     while len(alice.tally.firsts) < streams:
         if alice.tally.problems:
             raise RuntimeError(f"alice is refused by herself: {alice.tally.problems}")
@@ -119,7 +119,8 @@ async def _all_heard(alice: Streams, streams: int) -> None:
 
 
 def _mallory(orders: dict[str, Any]) -> Answers:
-    """In a process of its own: making a body of a megabyte would keep alice's reader."""
+    """Runs mallory in a process of her own: making a body of a megabyte would keep alice's
+    reader."""
     command = [sys.executable, "-m", "loadtest.adversary.mallory", json.dumps(orders)]
     told = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
     return dict(json.loads(told))

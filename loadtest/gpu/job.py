@@ -68,7 +68,7 @@ class Job:
         return MODELS[self.model]
 
     def model_folder(self) -> Path:
-        """Without weights: `load_format dummy` needs none."""
+        """Writes the model's folder, without weights: `load_format dummy` needs none."""
         return write_model(self.work / self.model, self.config)
 
     @property

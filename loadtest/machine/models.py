@@ -99,7 +99,7 @@ def convert(path: Path) -> None:
 
 
 def _real() -> Path:
-    """In the folder that PENSTOCK_RELEASES names, or among the made ones."""
+    """Finds the real model in the folder that PENSTOCK_RELEASES names, or among the made ones."""
     folders = [Path(os.environ.get("PENSTOCK_RELEASES", ".")), peers_dir() / "models"]
     for folder in folders:
         if (folder / REAL).is_file():

@@ -47,7 +47,7 @@ class Plan:
         return sum(self._cell_seconds(task, system.name) for system in self.systems)
 
     def start_seconds(self) -> float:
-        """Until all are loaded and warm."""
+        """Seconds until all systems are loaded and warm."""
         each = _LOADING + self.path.stat().st_size / _LOADED_BYTES_PER_S
         return each * len(self.systems) if self.tasks else 0.0
 

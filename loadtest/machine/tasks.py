@@ -123,7 +123,7 @@ class Chat(Task):
 
 
 def _part(work: Work, run: Run) -> Run:
-    """Until the first token, where that is asked for and the run has more."""
+    """Returns the run up to its first token, where that is asked for and the run has more."""
     if work.figure == "prefill" and run.decode_s:
         return Run(run.seconds - run.decode_s, run.tokens)
     return run

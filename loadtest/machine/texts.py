@@ -45,7 +45,7 @@ class Texts:
 
     @classmethod
     def of(cls, model: Path) -> Texts:
-        """For a GGUF file."""
+        """Makes texts in the tokens of a GGUF file's model."""
         built = build_tokenizer(GGUFFile(model))
         tokenizer = Tokenizer(built.json, add_bos=built.add_bos, bos_token_id=built.bos_id)
 

@@ -162,7 +162,7 @@ class Comparison(ABC):
 
 
 def number(value: float) -> str:
-    """With a place after the point where it is small."""
+    """Writes a number, with a place after the point where it is small."""
     return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
 
 

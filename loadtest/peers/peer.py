@@ -94,7 +94,7 @@ class PeerProcess(ABC):
 
     @abstractmethod
     def warm_up(self, work: Any) -> None:
-        """Before the first run of this work. Raises PeerFailed."""
+        """Prepares the first run of this work. Raises PeerFailed."""
 
     @abstractmethod
     def run(self, work: Any, turn: int) -> Any:

@@ -88,7 +88,7 @@ class KBlock:
 
     size: int
     factors: dict[int, float]
-    """At which byte a float16 lies, and what it is."""
+    """The float16 numbers of a block, by the byte at which each lies."""
 
     def rows(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Returns [..., bytes of a row] uint8, for [..., multiple of 256] weights."""

@@ -30,5 +30,5 @@ def chart(
 
 
 def of_first(draw: Callable[[Path, Any], None]) -> Callable[[Path, Mapping[str, Any]], None]:
-    """For a page of several runs, of which the first has a chart."""
+    """Draws the first run of a page of several."""
     return lambda path, runs: draw(path, next(iter(runs.values())))

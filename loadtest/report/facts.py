@@ -31,7 +31,7 @@ def now() -> datetime.datetime:
 
 
 def without_folders(argument: str) -> str:
-    """Without the folders of one machine."""
+    """Returns the argument without the folders of one machine."""
     peers = Path(os.environ.get("PEERS_DIR", "~/.cache/penstock-peers")).expanduser()
     places = {str(peers): "$PEERS_DIR", str(ROOT): ".", str(Path.home()): "~"}
     for place, name in places.items():

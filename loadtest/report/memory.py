@@ -81,7 +81,7 @@ class Memory:
         }
 
     def samples(self) -> dict[str, Any]:
-        """For the JSON file; open streams where they were counted."""
+        """The samples for the JSON file; open streams where they were counted."""
         counted = {"open": self.open} if any(self.open) else {}
         return {"at": self.at, **counted, "rss_mib": self.rss}
 

@@ -44,7 +44,7 @@ class Limits:
         return self.int8_ops_per_s or self.bf16_ops_per_s
 
     def told(self) -> str:
-        """For a sentence."""
+        """Describes the machine's limits within a sentence."""
         units = {"int8": self.int8_ops_per_s, "bfloat16": self.bf16_ops_per_s}
         units["int8 in blocks of 32 weights"] = self.block_int8_ops_per_s
         peaks = [f"{each / 1e12:.2f} T {name} operations/s" for name, each in units.items() if each]

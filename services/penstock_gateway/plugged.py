@@ -83,7 +83,8 @@ def plugged_loggers(wanted: str, served: Callable[[], str | None]) -> list[Obser
 
 
 class GuardedObserver:
-    """In front of a plug-in's. The first thing that it raises is the last that it hears."""
+    """Stands in front of a plug-in's observer. The first thing that it raises is the last that it
+    hears."""
 
     def __init__(self, observer: Observer, whose: str) -> None:
         if not callable(getattr(observer, "request", None)):

@@ -97,7 +97,7 @@ class Fleet:
         return all(reading.moved[choice] > stood[choice] for choice in reading.waits_for)
 
     async def wait_moved(self, position: Position, streams: int, seconds: float) -> float:
-        """Until so many streams have moved. Returns the seconds; raises TimeoutError."""
+        """Waits until so many streams have moved. Returns the seconds; raises TimeoutError."""
         begun = time.monotonic()
         while self.moved_since(position) < streams:
             if time.monotonic() - begun > seconds:

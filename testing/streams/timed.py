@@ -97,7 +97,7 @@ class Streams:
         self._seeds = itertools.count()
         self.tally = Tally()
         self.since: dict[int, float] = {}
-        """When an open stream was asked for, or its last piece came, by its seed."""
+        """Time at which an open stream was asked for, or its last piece came, by its seed."""
         self.silent: set[int] = set()
         """Seeds of open streams whose first piece hasn't come."""
 

@@ -36,8 +36,8 @@ class Sequences(Protocol):
         """What the first sequence has from there on."""
 
     def decode(self, rows: list[tuple[int, int, int, bool]]) -> list[int]:
-        """At most BATCH rows of token, position, sequence and whether its successor is asked for.
-        Returns the likeliest successors."""
+        """Computes at most BATCH rows of token, position, sequence and whether its successor is
+        asked for. Returns the likeliest successors."""
 
 
 BATCH = 512
@@ -325,7 +325,8 @@ LIBRARIES = {each.__name__: each for each in _LIBRARIES}
 
 
 def serve(load: Callable[[str, int], Run], model: str, threads: int) -> int:
-    """Until the end of the input. Exit status: 0; 1 where the model can't be loaded."""
+    """Answers calls until the end of the input. Returns the exit status: 0; 1 where the model can't
+    be loaded."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 

@@ -280,7 +280,7 @@ class Sequence:
         # It may share a step with others only after so many tokens were computed alone.
         self.suspect_until = self.num_tokens if deaths else 0
         self.timeline: TimelineBuilder | None = None
-        """When what happened to it; None if its front end didn't ask."""
+        """Times of what happened to the sequence; None if its front end didn't ask."""
         self.trail: AuditTrail | None = None  # None: it isn't to be audited
         self.prompt_reported = num_prompt
         """Tokens of the prompt whose log-probabilities its front end has; all of them where it

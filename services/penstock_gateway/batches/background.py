@@ -70,7 +70,7 @@ class BackgroundRunner:
         self._troubled = False
 
     async def run(self) -> None:
-        """Until it is cancelled. Then what it holds is anybody's."""
+        """Answers responses until it is cancelled. Then what it holds is anybody's."""
         try:
             while True:
                 if not await self._take_one():

@@ -69,7 +69,8 @@ class Runner:
         self._troubled = False
 
     async def run(self) -> None:
-        """Until it is cancelled. Then what it holds is anybody's, as far as it has come."""
+        """Runs batches until it is cancelled. Then what it holds is anybody's, as far as it has
+        come."""
         sweeping = asyncio.create_task(self._sweep())
         try:
             while True:
@@ -262,8 +263,8 @@ async def _work(
 
 
 def _admin_socket(config: ServeConfig, service: Service) -> socket.socket | None:
-    """For /metrics and /health/live, after those of gateways and gRPC's process; None: none is
-    asked for. Raises StartupError where it would be open to everybody unasked."""
+    """Opens the port for /metrics and /health/live, after those of gateways and gRPC's process;
+    None: none is asked for. Raises StartupError where it would be open to everybody unasked."""
     port = config.gateway.admin_port
     if port is None:
         return None

@@ -105,7 +105,8 @@ class BatchRun:
         return self._open > 0 and self._pausing == self._open
 
     async def run(self) -> None:
-        """Until the batch has ended. Raises Lost, in a group or alone, where another has it."""
+        """Runs until the batch has ended. Raises Lost, in a group or alone, where another has
+        it."""
         working = asyncio.create_task(self._through())
         holding = asyncio.create_task(self._hold())
         try:

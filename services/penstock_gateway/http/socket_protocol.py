@@ -95,7 +95,7 @@ class _Bounded:
     _rest = b""
     """Bytes that came and weren't read yet."""
     _turn: asyncio.Handle | None = None
-    """In which the next slice is read."""
+    """The loop's turn in which the next slice is read."""
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:

@@ -150,7 +150,7 @@ async def _stream(watcher: Watcher, events: EventStream) -> None:
 # One event for all viewers, made once, and only while somebody is watching.
 
 MAX_WATCHERS = 8
-"""At once, for each gateway; one more gets a 503."""
+"""Viewers at once, for each gateway; one more gets a 503."""
 RETRY_AFTER = 10.0
 
 INTERVAL = 0.5

@@ -40,7 +40,8 @@ class Scored:
     plain: bool = False
 
     def text(self) -> str:
-        """For a model that scores texts. Raises InvalidRequest for an input with anything else."""
+        """Returns the input's text, for a model that scores texts. Raises InvalidRequest for an
+        input with anything else."""
         texts, pictures = self._read()
         if pictures:
             given = pictures[0]
@@ -52,7 +53,8 @@ class Scored:
         return "\n".join(texts)
 
     def alone(self) -> str | MediaSource:
-        """For a model whose input is a text or a picture. Raises InvalidRequest for both."""
+        """Returns the one text or picture, for a model whose input is either. Raises InvalidRequest
+        for both."""
         return one_of(*self._read(), self.where)
 
     def check(self) -> None:

@@ -220,7 +220,7 @@ class ResponsesFormat(WrittenAtOnce):
         self._events.send(self._response.status, response=self._response)
 
     def end_not_kept(self) -> None:
-        """In place of what `end` wrote, which hasn't gone out yet: the response isn't stored."""
+        """Replaces what `end` wrote, which hasn't gone out yet: the response isn't stored."""
         self._response.store = False
         self._events.take_back()
         self._events.send(self._response.status, response=self._response)

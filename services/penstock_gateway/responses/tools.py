@@ -157,7 +157,7 @@ class ResponseTools:
         return name if namespace is None else _within(namespace, name)
 
     def choice(self, choice: str | FunctionChoice | None) -> ToolChoice:
-        """In chat's terms. Raises InvalidRequest for one that has none."""
+        """Returns the choice in chat's terms. Raises InvalidRequest for one that has none."""
         if choice == "required" and self._left_out and not self.chat:
             raise InvalidRequest(
                 "tool_choice is required, but of the tools there are only such as this server "

@@ -157,7 +157,8 @@ class RunningCalls:
 
     @contextmanager
     def known_as(self, exchange: AppExchange, request_id: str) -> Iterator[None]:
-        """While the exchange runs. request_id: empty for one that nobody can abort."""
+        """Lets the exchange be aborted by its id while the context is open. request_id: empty for
+        one that nobody can abort."""
         if not request_id:
             yield
             return

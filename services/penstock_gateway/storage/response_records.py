@@ -40,8 +40,8 @@ class ResponseRecords:
     async def save(
         self, owner: str, id: str, previous_id: str | None, items: str, response: str
     ) -> None:
-        """In place of the one of that id, if there is one. One that is larger than all of
-        an owner's may be isn't kept."""
+        """Stores a response in place of the one of that id, if there is one. One that is larger
+        than all of an owner's may be isn't kept."""
 
         def work(connection: Connection) -> None:
             self._database.alone_for(connection, owner)
@@ -164,7 +164,7 @@ class ResponseRecords:
 
 
 def store_response(connection: Connection, owner: str, id: str, response: str) -> None:
-    """In place of what a response was; nothing where it was deleted."""
+    """Replaces a stored response; does nothing where it was deleted."""
     items = connection.scalar(select(responses.c["items"]).where(*_one(owner, id)))
     if items is not None:
         values = {"response": response, "bytes": _size(items, response)}

@@ -278,7 +278,8 @@ def _expected(
     size: int,
     rule: ScoreRule,
 ) -> Tensor:
-    """In float32, one sequence after the other.  Returns [rows, heads, head size]."""
+    """Computes the same attention in float32, one sequence after the other. Returns [rows, heads,
+    head size]."""
     found = []
     queries = query.float().split(COUNTS)
     for own, table, start in zip(queries, tables, STARTS, strict=True):

@@ -57,7 +57,7 @@ class BlockWriter:
         self._failed = False
         self._closed = threading.Event()
         self._last_write = math.inf
-        """Until when it goes on at the end, by time.monotonic."""
+        """Time by time.monotonic until which writing goes on at the end."""
         self._thread = threading.Thread(target=self._write, name="kv-to-store", daemon=True)
         self._thread.start()
 

@@ -71,7 +71,7 @@ class TowerProduct:
 
 @dataclass(frozen=True)
 class ClipBounds:
-    """Between which numbers a product's inputs, and its outputs, are kept."""
+    """Bounds between which a product's inputs, and its outputs, are kept."""
 
     low: float
     high: float

@@ -75,7 +75,7 @@ def _height(rows: int, columns: int) -> int:
 
 
 def _filled(plane: Tensor, kernel: int, step: int) -> Tensor:
-    """With zeros around, as many as whole steps need; an odd one is behind."""
+    """Returns the plane with zeros around it, as many as whole steps need; an odd one is behind."""
     if kernel == 1 and step == 1:
         return plane
     around: list[int] = []

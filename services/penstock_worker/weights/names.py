@@ -204,10 +204,10 @@ _OTHER_HALVES = re.compile(
 """What a model has beside its decoder: what sees or hears, or makes drafts (mtp)."""
 
 _OWN_HEAD = re.compile(r"^(?:model\.)?(?=mtp(?:_\w+)?\.)")
-"""In front of the names of what makes drafts."""
+"""Prefix of the names of what makes drafts."""
 
 _ENCODER = re.compile(r"^model\.encoder\.")
-"""In front of the names of an encoder-decoder model's encoder, which is a tower here."""
+"""Prefix of the names of an encoder-decoder model's encoder, which is a tower here."""
 _DECODER = re.compile(
     r"^(?:model\.decoder|model\.transformer|model|backbone|transformer\.encoder|transformer)\."
 )

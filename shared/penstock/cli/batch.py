@@ -130,8 +130,8 @@ class FileWork:
         self._answered_at = time.monotonic()
 
     def run(self, server: HttpClient) -> None:
-        """Until every line has an answer. Raises Unreachable where the system is gone; what was
-        answered is kept."""
+        """Runs until every line has an answer. Raises Unreachable where the system is gone; what
+        was answered is kept."""
         from tqdm import tqdm
 
         done = self._total - len(self._lines)

@@ -193,7 +193,7 @@ class Dispatch:
         return True
 
     def _resume_soon(self) -> None:
-        """In a turn of its own: several sessions may end, or begin, at once."""
+        """Resumes in a turn of its own: several sessions may end, or begin, at once."""
         if len(self.waiting_room) and not self._placing_due:
             self._placing_due = True
             asyncio.get_running_loop().call_soon(self._resume)

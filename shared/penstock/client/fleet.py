@@ -133,8 +133,8 @@ async def follow(
 
 
 async def _in_thread(resolver: Resolver, host: str, port: int) -> list[str]:
-    """In a thread that nobody waits for at the end: a resolver without an answer takes its time,
-    and an executor's threads are joined when the interpreter leaves."""
+    """Resolves the host in a thread that nobody waits for at the end: a resolver without an answer
+    takes its time, and an executor's threads are joined when the interpreter leaves."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[list[str]] = loop.create_future()
 

@@ -161,7 +161,7 @@ class Unobserved:
 
     @property
     def last_gain(self) -> float:
-        """When the sequence that gained last did so."""
+        """Time at which the sequence that gained last did so."""
         return 0.0
 
     def gained(self, tokens: int, last: float) -> None:

@@ -124,7 +124,8 @@ class EngineSession(ReportedState):
         self._closed = False
         self._ticker: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
-        """Until what the engine core said first is taken in, the rest of it waits."""
+        """Takes in what the engine core says first; the rest of what it says waits until that is
+        done."""
 
     @property
     def load(self) -> int:

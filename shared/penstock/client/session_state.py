@@ -41,7 +41,7 @@ class ReportedState:
         self._answered = False
         self._status_at = 0.0
         self._begun = time.monotonic()
-        """When it was first dialled, or its last session ended."""
+        """Time at which it was first dialled, or its last session ended."""
 
     @property
     def fingerprint(self) -> str | None:

@@ -42,7 +42,7 @@ class HubModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hub_models(hub: Hub) -> list[HubModel]:
-    """In the order of their names. A repository without weights (a tokenizer, say) is left out."""
+    """Models in the cache, by name. A repository without weights (a tokenizer, say) is left out."""
     found: list[HubModel] = []
     for folder in sorted(hub.cache.glob(f"{PREFIX}*")) if hub.cache.is_dir() else ():
         repository = folder.name.removeprefix(PREFIX).replace("--", "/", 1)

@@ -29,7 +29,7 @@ LONGEST_NAME = 200
 """Bytes of a file's or folder's name: file systems allow 255, and ours add some."""
 LONGEST_PATH = 1000
 METADATA_SECONDS = 600.0
-"""For all files that the hub has to be asked about one by one."""
+"""Seconds for all files that the hub has to be asked about one by one."""
 
 
 class RemoteFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ RETRY_SECONDS = 1.0
 MOST_WAIT = 60.0
 """Seconds that a hub may ask for until the next connection."""
 LOCK_SECONDS = 0.2
-"""Between looks whether another pull of the same file has ended."""
+"""Seconds between looks whether another pull of the same file has ended."""
 MOST_BY_HTTP = 50 * 10**9
 """Bytes of the largest file that the hub gives by plain HTTP."""
 LIBRARY_SECONDS = 600.0

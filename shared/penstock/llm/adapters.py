@@ -15,7 +15,7 @@ from penstock.request.lora import LoRARequest
 from penstock.request.terms import Terms
 
 GivenAdapters = LoRARequest | Sequence[LoRARequest | None] | None
-"""For all prompts, or one each; None for the model alone."""
+"""One adapter for all prompts, or one each; None for the model alone."""
 
 MAX_KNOWN = 256
 """Adapters that are not read again while their files stay as they are, fit or unfit."""

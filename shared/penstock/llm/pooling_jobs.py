@@ -195,8 +195,8 @@ def alone_jobs(
     limit: int | None,
     instruction: str | None,
 ) -> list[PoolJob] | None:
-    """For vectors of a decoder that sees: each prompt as a conversation, if any of them is more
-    than a text, or there is an instruction. None where they are prompts like others. Raises
+    """Jobs for vectors of a decoder that sees: each prompt as a conversation, if any of them is
+    more than a text, or there is an instruction. None where they are prompts like others. Raises
     InvalidRequest."""
     sees = welcome.media is not None and not welcome.media.alone
     if not sees or (instruction is None and all(isinstance(each, str) for each in prompts)):

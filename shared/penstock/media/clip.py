@@ -264,7 +264,7 @@ class Clip:
 
 
 def refuse_file(*_: object) -> Any:
-    """For FFmpeg, where a file names another one."""
+    """Refuses another file, which FFmpeg would open because this one names it."""
     raise PermissionError("a file leads to another one")
 
 

@@ -38,8 +38,8 @@ def check_ratio(size: Size) -> None:
 
 
 def by_shortest_edge(size: Size, edge: int) -> Size:
-    """In proportion, so that the shorter side has `edge` pixels; the longer is rounded down. Raises
-    BadShape for a picture that is too long."""
+    """Returns the size in proportion whose shorter side has `edge` pixels; the longer is rounded
+    down. Raises BadShape for a picture that is too long."""
     check_ratio(size)
     height, width = size
     long = int(edge * max(size) / min(size))
@@ -136,8 +136,8 @@ def whole_volume(size: Size, frames: int, factor: int, group: int, least: int, m
 
 
 def by_longest_edge(size: Size, edge: int) -> Size:
-    """In proportion, so that the longer side has `edge` pixels, and the shorter an even number;
-    no side longer than MAX_TILED."""
+    """Returns the size in proportion whose longer side has `edge` pixels, and the shorter an even
+    number; no side is longer than MAX_TILED."""
     height, width = size
     ratio = width / height
     if width >= height:

@@ -309,7 +309,7 @@ class QueryProjector(msgspec.Struct, frozen=True, kw_only=True, tag="queries"):
     num_layers: int
     num_heads: int
     seeing: int
-    """In each layer whose number is a multiple of it, queries attend to vectors."""
+    """Queries attend to vectors in each layer whose number is a multiple of it."""
     norm: NormSpec
 
     def rows(self, vectors: int) -> int:

@@ -65,9 +65,11 @@ class BlockParts:
     their blocks are others."""
 
     tokens: tuple[range, ...]
-    """In the blocks of a layer's group: keys, and behind them what tokens give to entries."""
+    """Numbers in the blocks of a layer's group: keys, and behind them what tokens give to
+    entries."""
     entries: tuple[range, ...]
-    """In the blocks of the first group: entries, and behind them their keys in the index."""
+    """Numbers in the blocks of the first group: entries, and behind them their keys in the
+    index."""
     size: int
     """Numbers of a block."""
 

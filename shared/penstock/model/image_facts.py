@@ -366,7 +366,7 @@ class WindowedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
     tile_end: str = "<patch_end>"
     """Around those of a window."""
     row_end: str = "<patch_newline>"
-    """Between the rows of windows."""
+    """The token between the rows of windows."""
 
 
 class OverlappingImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="molmo2"):

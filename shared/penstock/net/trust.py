@@ -45,7 +45,7 @@ def _context(cacert: str | None) -> ssl.SSLContext:
 
 
 def why_untrusted(error: BaseException, url: str) -> str | None:
-    """In words, with the way out, if the error is about TLS; else None."""
+    """Explains an error about TLS, with the way out; None for any other error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the certificate of {url} is not trusted ({error.verify_message}); give its CA with "

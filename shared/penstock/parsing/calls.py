@@ -139,7 +139,7 @@ class FormatCalls(CallText):
         return pattern.search(self._rest, 0 if self._at_line else 1)
 
     def _line(self, ended: bool) -> bool:
-        """At a line of content that may be a call, or the edge of a code block."""
+        """Reads a line of content that may be a call, or the edge of a code block."""
         rest = self._rest
         self._marked = False
         if not rest.lstrip(" ").startswith(_FENCE_END):
@@ -173,7 +173,7 @@ class FormatCalls(CallText):
         return super()._give_back()
 
     def _next_call(self, ended: bool) -> bool:
-        """In a block, before its first call."""
+        """Reads what stands in a block before its first call."""
         if (stop := self._eat_space()) is not None:
             return stop
         if self._call is None:
@@ -333,7 +333,7 @@ class FormatCalls(CallText):
         return self._give_back()
 
     def _between(self, ended: bool) -> bool:
-        """In a block, after a call."""
+        """Reads what stands in a block after a call."""
         match = self._separators.match(self._rest)
         self._rest = self._rest[match.end() if match else 0 :]
         block, call = self._block, self._call

@@ -101,7 +101,7 @@ class KeyedArguments:
         return self._break()
 
     def _in_object(self) -> bool:
-        """In an object that is all of the arguments."""
+        """Reads within an object that is all of the arguments."""
         read = self._object
         if read is None:
             return self._break()

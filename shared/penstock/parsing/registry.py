@@ -31,7 +31,7 @@ _THOUGHTS: dict[str, ThoughtFormat | ChannelFormat] = {
     for name in (form.reasoning_names if isinstance(form, ChannelFormat) else form.names)
 }
 _TAKES_TOOLS = re.compile(r"\btools\b")
-"""In a template that shows tools to the model."""
+"""A word of templates that show tools to the model."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ log = logs.get(__name__)
 MOST_SHOWN = 8
 """Tensors that a line of the log lists."""
 MAX_TENSORS = 1 << 20
-"""In all shards. The largest open models have 200,000."""
+"""Tensors in all shards. The largest open models have 200,000."""
 PACKED = ("I32", "U32", "U8")
 """Types of matrices that hold several values in each number."""
 SMALL = 1 << 30

@@ -127,8 +127,8 @@ def read_hub_folder(
 
 
 def _pooled(config: ModelConfig, pooling: PoolingConfig) -> ModelConfig:
-    """Without what vectors aren't made of: sounds, and pictures too where the inputs are texts or
-    pairs of texts, or a text's tokens have vectors of their own."""
+    """Returns the model without what vectors aren't made of: sounds, and pictures too where the
+    inputs are texts or pairs of texts, or a text's tokens have vectors of their own."""
     chats = pooling.template is not None and pooling.template.system
     if pooling.late is not None or (pooling.labels and not chats):
         config = msgspec.structs.replace(config, vision=None)

@@ -185,7 +185,8 @@ def between_lines(mel: EmphasisedMel, sound: tuple[str, int], before: str) -> Ki
 
 
 def _stated(values: dict[str, Any]) -> dict[str, Any]:
-    """Without nulls, which stand for defaults: means and deviations of bands are none."""
+    """Returns the settings without nulls, which stand for defaults: means and deviations of bands
+    are none."""
     return {key: value for key, value in values.items() if value is not None}
 
 

@@ -47,8 +47,8 @@ class Frozen(Exception):
 STANDSTILL = 2.0
 """Seconds without any processor time after which a process at work counts as frozen."""
 _LOOKS = 8
-"""In that time. Looks are counted, not seconds: where this process itself stood still, the first
-look comes late and the answer may have come meanwhile."""
+"""Looks in that time. They are counted, not seconds: where this process itself stood still, the
+first look comes late and the answer may have come meanwhile."""
 
 
 class Standstill:

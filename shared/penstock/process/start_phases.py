@@ -68,7 +68,7 @@ class StartPhases:
         self._noting, self._file = True, file
 
     def begin_anew(self) -> None:
-        """In a fork: what its parent has noted isn't this process's."""
+        """Forgets all phases, in a fork: what its parent has noted isn't this process's."""
         vars(self).update(vars(StartPhases()))
 
     def passed(self, name: str, *, reads: bool = False) -> None:
@@ -115,7 +115,8 @@ def read_phases(file: Path) -> list[StartPhase]:
 
 
 def born() -> float:
-    """When this process began, by time.monotonic, to 10 ms; now, where the kernel doesn't say."""
+    """Time at which this process began, by time.monotonic, to 10 ms; now, where the kernel doesn't
+    say."""
     now = time.monotonic()
     try:
         # Behind the name, which may hold anything; the fields are numbered from 3 there.

@@ -172,7 +172,7 @@ class StepRow(msgspec.Struct, frozen=True, array_like=True):
 
     number: int
     seconds: float
-    """Since it was sent, or since the step before it was completed if that was later."""
+    """Seconds since it was sent, or since the step before it was completed if that was later."""
     compute: float
     """The part of `seconds` that the worker computed."""
     prefill: int

@@ -16,7 +16,7 @@ class KnownRelease:
     download: int
     """The size of its tensors; the file holds a tokenizer too."""
     weights: int
-    """In memory."""
+    """The size of its weights in memory."""
     read: int
     """The part of them that a token reads: not the embedding unless it is the head too, and of
     experts as many as serve a token."""

@@ -18,7 +18,7 @@ class LoRARequest(msgspec.Struct, frozen=True):
     """An adapter, for `lora_request=` of the library's calls."""
 
     lora_name: str
-    """For people; what is applied are the files at lora_path."""
+    """A name for people; what is applied are the files at lora_path."""
     lora_int_id: int = 1
     """Taken for vLLM's sake; at least 1. The adapter's contents say which it is."""
     lora_path: str = ""

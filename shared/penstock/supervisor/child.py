@@ -26,8 +26,8 @@ STOPPED_SECONDS = 30.0
 """Seconds for which a process may be stopped (SIGSTOP) before it is killed: less than requests wait
 for an engine core."""
 STOPPED_LOOKS = 10
-"""In that time. Looks are counted, so that what stopped together with the supervisor isn't killed
-when they wake."""
+"""Looks in that time. They are counted, so that what stopped together with the supervisor isn't
+killed when they wake."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Child:
         return None
 
     async def _pause(self, seconds: float) -> None:
-        """Until it is stopped, or wanted at once."""
+        """Waits for so long, or until it is stopped, or wanted at once."""
         self._hurried.clear()
         ends = [asyncio.create_task(each.wait()) for each in (self._stopping, self._hurried)]
         try:

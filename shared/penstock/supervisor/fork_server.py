@@ -64,7 +64,7 @@ REPARENTED = 5.0
 LOOK = 0.02
 """Seconds between looks for processes that have ended, while there are any."""
 LOOKS = 50
-"""In a row that find one before it is taken for one that nobody waits for."""
+"""Looks in a row that find a process before it is taken for one that nobody waits for."""
 _PR_SET_CHILD_SUBREAPER = 36
 _GO = b"go"
 ARE_YOU_READY = b"are you ready"

@@ -37,7 +37,7 @@ class Renewable(Protocol):
 
 
 class Rolling:
-    """At most one restart at a time."""
+    """Restarts processes, at most one at a time."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None

@@ -162,7 +162,7 @@ class WrittenValue:
         return at if found is None else found.end()
 
     def _next(self, at: int) -> int:
-        """After the comma that follows, if one does, and the space around it."""
+        """Returns the place after the comma that follows, if one does, and the space around it."""
         at = self._space(at)
         return self._space(at + 1) if self._text[at] == "," else at
 
@@ -219,7 +219,7 @@ def plain(value: WrittenValue) -> Any:
 
 
 def changed(value: WrittenValue, change: Callable[[Any], Any], text: str) -> WrittenValue:
-    """With this text, and members to which `change` was done."""
+    """Returns the value with this text, and members to which `change` was done."""
     made = type(value)(text)
     members = value._members()
     made._read = (

@@ -52,7 +52,7 @@ class GenerationBlock(Extension):
 
 
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
-    """For one template at a time."""
+    """An environment that runs one template at a time."""
 
     _given: Any = None
     _given_lists: frozenset[int] | None = None
@@ -60,8 +60,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     @contextmanager
     def running(self, given: Any, now: int | None = None) -> Iterator[None]:
-        """While a template runs. given: its variables, of which no list can be changed.  now: the
-        time that it is told, Unix, seconds; None: the clock's."""
+        """Holds what a template is given while it runs. given: its variables, of which no list can
+        be changed. now: the time that it is told, Unix, seconds; None: the clock's."""
         self._given, self._given_lists, self._now = given, None, now
         try:
             yield

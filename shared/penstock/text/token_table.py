@@ -84,7 +84,7 @@ class TokenBytes:
         return cls(content, ends[:-1], ends[1:])
 
     def without(self, ids: Iterable[int]) -> Self:
-        """With no bytes for these ids, as far as there are such."""
+        """Returns the table with no bytes for these ids, as far as there are such."""
         ends = self._ends[:]
         for token in ids:
             if token < len(ends):

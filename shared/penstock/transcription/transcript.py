@@ -83,7 +83,7 @@ class RunningText:
 
     text: str = ""
     _blanks: str = ""
-    """At the end of the last segment; part of the text once more comes."""
+    """Blanks at the end of the last segment; part of the text once more comes."""
 
     def add(self, segment: str) -> str:
         """What the text gains."""

@@ -193,5 +193,5 @@ def code_of(language: str) -> str:
 
 
 def name_of(code: str) -> str:
-    """In English; the code itself where it isn't known."""
+    """Returns a language's English name; the code itself where it isn't known."""
     return NAMES.get(code, code)

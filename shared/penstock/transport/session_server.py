@@ -37,7 +37,7 @@ log = logs.get(__name__)
 SESSION_ID_BYTES = 16
 
 ROOM_SECONDS = 1.0
-"""Between looks whether this process could take one more connection."""
+"""Seconds between looks whether this process could take one more connection."""
 
 FEW_LEFT = 16
 """File descriptors: so few are worth a warning."""
@@ -205,7 +205,7 @@ class SessionServer(Inbound[Incoming]):
             self._end(session, numbering, f"it can't be reached: {error}")
 
     def _end(self, session: bytes, numbering: Numbering, reason: str) -> None:
-        """At once: what was taken of it is not acted on."""
+        """Ends a session at once: what was taken of it is not acted on."""
         if self._numberings.get(session) is numbering:
             del self._numberings[session]
             self._say_bye(session, reason)

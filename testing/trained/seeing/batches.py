@@ -14,7 +14,7 @@ from testing.trained.seeing.pictures import COLOURS, SHAPES, SHOWN, Things, draw
 from testing.trained.seeing.talk import Turn, about_one, about_two
 
 IGNORED = -100
-"""In labels: no answer of the model's."""
+"""A label that counts for nothing: no answer of the model's."""
 SIDES = (40, 260)
 """Pixels of the pictures that are drawn."""
 TWO = 0.15

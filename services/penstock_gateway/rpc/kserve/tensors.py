@@ -39,7 +39,7 @@ _FORMATS = {"BOOL": "?", "INT32": "i", "INT64": "q", "UINT32": "I", "UINT64": "Q
 """`struct` codes of an element, by data type, for raw contents, which are little-endian."""
 _LENGTH = struct.Struct("<I")
 MOST_NUMBERS, MOST_STRINGS = 524_288, 16_384
-"""In raw contents: so they are unpacked in some 10 ms."""
+"""Bounds of raw contents, which so are unpacked in some 10 ms."""
 
 
 def inputs_of(message: ModelInferRequest) -> dict[str, Tensor]:

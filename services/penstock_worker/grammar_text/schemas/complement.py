@@ -233,7 +233,7 @@ def _smallest(automaton: _Deterministic) -> _Deterministic:
 
 
 class _Elimination:
-    """Between a new first and a new last state, all others are taken out."""
+    """Takes out all states between a new first and a new last one."""
 
     def __init__(self, automaton: _Deterministic) -> None:
         self._first, self._last = -1, -2

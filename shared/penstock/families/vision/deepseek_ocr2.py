@@ -43,7 +43,7 @@ from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec, W
 OF_LATENTS = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 """What the makers' files say of latents, which there are none of."""
 QUERIES = (144, 256)
-"""For parts of 768 pixels, and for a page of 1024."""
+"""Queries for parts of 768 pixels, and for a page of 1024."""
 NECK_NORM = NormSpec(kind="layer", eps=1e-6, bias=True)
 SAM_DEFAULTS: dict[str, object] = {
     "hidden_size": 768,

@@ -34,7 +34,7 @@ PATIENCE = 10.0
 """Seconds in which a cluster must take a connection."""
 
 NO_GPU = (("CUDA_VISIBLE_DEVICES", ""),)
-"""For a rank that has reserved none: what it would find, others have reserved."""
+"""The environment of a rank that has reserved no GPU: what it would find, others have reserved."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _knock(address: str) -> None:
 
 
 async def _serve(wanted: Wanted) -> None:
-    """Until it is cancelled. Raises StartupError for a rank that can't go on."""
+    """Runs workers until it is cancelled. Raises StartupError for a rank that can't go on."""
     import ray
 
     from penstock.supervisor.ray.placement import Reserved, bundle_of

@@ -32,7 +32,7 @@ class Bundle:
 
     @property
     def resources(self) -> dict[str, float]:
-        """In Ray's words."""
+        """What a rank reserves, in Ray's words."""
         found = {"CPU": float(self.cpus), "GPU": float(self.gpus)}
         return {name: amount for name, amount in found.items() if amount}
 
@@ -54,7 +54,7 @@ class Reserved:
         self._group: Any = placement_group([bundle.resources] * ranks, strategy=STRATEGY)
 
     async def wait(self, patience: float = PATIENCE) -> None:
-        """Until the cluster has reserved it. Raises Unavailable."""
+        """Waits until the cluster has reserved it. Raises Unavailable."""
         try:
             await asyncio.wait_for(self._group.ready(), patience)
         except TimeoutError:

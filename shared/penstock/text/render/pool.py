@@ -340,7 +340,7 @@ class RenderPool:
             process.close()
 
     def _forget(self) -> None:
-        """In a fork: the processes are the other's."""
+        """Lets go of the processes, in a fork: they are the other's."""
         for process in self._idle:
             process.abandon()
         self._lock = threading.Lock()
