@@ -12,7 +12,7 @@ import numpy as np
 from penstock_kernels.cpu.decoder_step import DecoderStep, StepArguments
 from penstock_kernels.cpu.entry_blocks import EntryBlocks, LayerBytes
 from penstock_kernels.cpu.library import load
-from penstock_kernels.cpu.memory import Scratch, in_lines, spread, zeroed
+from penstock_kernels.cpu.memory import LargeArrays, Scratch, in_lines, spread, zeroed
 from penstock_kernels.cpu.operands import MAX_HEAD_DIM, EntriesShape, IndexShape
 from penstock_kernels.cpu.program import Exchange, Phase, PhaseKind, Program
 from penstock_kernels.cpu.structs import NUM_BUFFERS, PkExchange, PkPhase, PkProgram
@@ -138,6 +138,7 @@ class Decoder:
     """Another program's decoder, with the same layers, blocks and threads, whose keys and values it
     has; None: it has its own."""
     _scratch: Scratch = field(default_factory=Scratch, init=False)
+    _outputs: LargeArrays = field(default_factory=LargeArrays, init=False)
     _ticks: np.ndarray | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -252,7 +253,7 @@ class Decoder:
         program's last phase computes. A row's bits depend on its sequence alone. Raises what an
         exchange with other ranks raises.
         """
-        out = np.empty((len(rows), self.program.outputs), dtype=np.float32)
+        out = self._outputs.floats(len(rows), self.program.outputs)
         self._compute(step, rows, out)
         return out
 

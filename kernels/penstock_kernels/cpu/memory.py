@@ -8,6 +8,7 @@ sixth less time.
 from __future__ import annotations
 
 import mmap
+import sys
 
 import numpy as np
 
@@ -17,6 +18,9 @@ HUGE_PAGE = 2 << 20
 """Bytes of a huge page."""
 CHUNK = 64 << 20
 """Bytes that an arena allocates at a time. Memory that isn't touched costs nothing."""
+LARGE = 16 << 20
+"""Bytes of an array that the C library's allocator gives back to the system when it is freed, or
+may: the next one's pages would be zeroed again."""
 
 
 def in_lines(size: int) -> int:
@@ -77,3 +81,24 @@ class Scratch:
         if self._memory.size < size:
             self._memory = zeroed(size)
         return int(self._memory.ctypes.data)
+
+
+class LargeArrays:
+    """Arrays one after the other, of which large ones have the same memory where nobody has the
+    earlier one any more. What is kept is as large as the largest one was."""
+
+    def __init__(self) -> None:
+        self._kept = np.empty(0, np.float32)
+
+    def floats(self, rows: int, columns: int) -> np.ndarray:
+        """Returns [rows, columns] float32, whose contents are undefined."""
+        size = rows * columns
+        if 4 * size < LARGE:
+            return np.empty((rows, columns), np.float32)
+        # Whoever has an array, or a tensor or another view of it, refers to what is kept, as that
+        # owns its memory.
+        ours = sys.getrefcount(self._kept) == 2  # By the attribute, and by the call.
+        if not ours or self._kept.size < size:
+            self._kept = np.empty(0, np.float32)  # Freed before there is another.
+            self._kept = np.empty(size, np.float32)
+        return self._kept[:size].reshape(rows, columns)

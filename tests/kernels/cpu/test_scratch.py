@@ -6,9 +6,10 @@ import ctypes
 
 import numpy as np
 import pytest
+import torch
 
 from penstock_kernels.cpu.library import load
-from penstock_kernels.cpu.memory import HUGE_PAGE
+from penstock_kernels.cpu.memory import HUGE_PAGE, LARGE, LargeArrays
 from penstock_kernels.cpu.operands import Attention
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program
 from penstock_kernels.cpu.structs import NUM_BUFFERS, PkBatch, PkProgram
@@ -72,3 +73,23 @@ def test_a_block_needs_few_new_huge_pages() -> None:
         entered[1:] += np.diff(pages)
     assert len(areas) == 2 * layers
     assert entered.max() == 1
+
+
+def test_large_arrays_have_the_memory_of_earlier_ones_that_nobody_has() -> None:
+    arrays, columns = LargeArrays(), LARGE // 40
+    first = arrays.floats(12, columns)
+    assert first.shape == (12, columns)
+    part = torch.from_numpy(first)[3:5]
+    del first
+    second = arrays.floats(12, columns)
+    second[:] = 1.0
+    assert not np.shares_memory(second, part.numpy()), "a tensor has some of the first"
+    place = second.ctypes.data
+    del second
+    assert arrays.floats(11, columns).ctypes.data == place
+    held = arrays.floats(11, columns)
+    assert held.ctypes.data == place
+    assert not np.shares_memory(arrays.floats(20, columns), held)
+    assert arrays.floats(20, columns).shape == (20, columns)
+    one, two = arrays.floats(2, 3), arrays.floats(2, 3)
+    assert not np.shares_memory(one, two)
