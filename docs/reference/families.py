@@ -113,6 +113,7 @@ TOWERS_FROM_MEMORY = {
     "paddleocr_vl",
     "phi4_multimodal",
     "qianfan_ocr",
+    "qwen2_5_omni",
     "qwen3_asr",
     "qwen3_omni",
     "step3p7",

@@ -180,10 +180,12 @@ def planes_and_sounds(folder: Path) -> Model:
     return _seeing_and_hearing(folder, make_theirs(case), case, sounds, pictures)
 
 
-def levels_and_blocks(folder: Path) -> Model:
-    case = "qwen3-omni"
-    pictures, sounds = CASES[case].preparation, HEARING_CASES[case].mel
-    return _seeing_and_hearing(folder, make_theirs(case), case, sounds, pictures)
+def omni(case: str) -> Callable[[Path], Model]:
+    def make(folder: Path) -> Model:
+        pictures, sounds = CASES[case].preparation, HEARING_CASES[case].mel
+        return _seeing_and_hearing(folder, make_theirs(case), case, sounds, pictures)
+
+    return make
 
 
 def _seeing_and_hearing(
@@ -263,7 +265,8 @@ MODELS: dict[str, Callable[[Path], Model]] = {
     "blocks of sound": heard_in_blocks,
     "both senses": both_senses,
     "squares and samples": squares_and_samples,
-    "levels of pictures, and blocks of sound": levels_and_blocks,
+    "levels of pictures, and blocks of sound": omni("qwen3-omni"),
+    "windows of pictures, and blocks of sound": omni("qwen2.5-omni"),
 }
 
 

@@ -34,9 +34,12 @@ _OF_TOWER = {
     "embed_positions": "position_embedding",
     "layer_norm": "last_norm",
     "ln_post": "last_norm",
+    "proj": "projector",
     "proj1": "projector.1",
     "proj2": "projector.2",
 }
+_UNUSED = (".num_batches_tracked", ".audio_bos_eos_token.weight")
+"""Ends of names of what nothing reads; the second is in Qwen2.5-Omni's files."""
 _PROJECTOR = re.compile(r"^(?:model\.)?(?:multi_modal_projector|embed_audio)\.")
 _QUERIES = re.compile(r"^(?:model\.)?projector\.")
 """What Granite Speech has behind its encoder."""
@@ -59,7 +62,7 @@ def from_hub(name: str) -> str | None:
         return found
     if _PROJECTOR.match(name):
         return _known(_PROJECTOR.sub("", name), _OF_PROJECTOR)
-    if not _TOWER.match(name) or name.endswith(".num_batches_tracked"):
+    if not _TOWER.match(name) or name.endswith(_UNUSED):
         return None
     inner = _TOWER.sub("", name)
     layer = _HUB_LAYER.fullmatch(inner)

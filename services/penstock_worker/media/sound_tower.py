@@ -15,6 +15,7 @@ from torch.nn import functional
 from penstock.model.audio_spec import AudioTowerSpec
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
+from penstock_worker.media.block_tower import sines
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerLayer, TowerNorm, TowerProduct
 from penstock_worker.vision.rows import ONE_THREAD, RowThreads, attention_work
@@ -57,7 +58,11 @@ class AudioTower:
             SoundConvolution(weights, "conv1", spec.mel_bins, size, 1),
             SoundConvolution(weights, "conv2", size, size, 2),
         )
-        self._positions = weights.take("position_embedding.weight", (spec.positions, size))
+        if spec.block:
+            self._positions = sines(spec.block // 2, size).to(weights.device, self.dtype)
+            weights.ignore("position_embedding.weight")  # llama.cpp's files have the sines
+        else:
+            self._positions = weights.take("position_embedding.weight", (spec.positions, size))
         self._layers = [
             TowerLayer(spec, weights, number, threads=threads) for number in range(spec.num_layers)
         ]
@@ -67,9 +72,10 @@ class AudioTower:
     def work(self, frames: int) -> int:
         """Multiplications for a chunk of so many windows, more or less."""
         first, second = self._convolutions
-        count = frames // 2
+        lengths = self._lengths(frames)
+        count = sum(lengths)
         of_layers = sum(count * layer.row_work for layer in self._layers)
-        seen = len(self._layers) * attention_work([count], self._spec.hidden_size)
+        seen = len(self._layers) * attention_work(lengths, self._spec.hidden_size)
         return first.work(frames) + second.work(count) + of_layers + seen
 
     def pieces(self, mel: Tensor, layer_done: Callable[[], None] = lambda: None) -> Pieces[Tensor]:
@@ -84,17 +90,29 @@ class AudioTower:
         return torch.cat(encoded)
 
     def _encoded(self, mel: Tensor, layer_done: Callable[[], None]) -> Pieces[Tensor]:
-        hidden = mel.t().to(self._positions.device, self.dtype)
-        for convolution in self._convolutions:
-            hidden = convolution(hidden)
-            yield convolution.work(len(hidden))
-        count = mel.shape[1] // 2
-        hidden = kernels.pad_tiles(hidden[:count] + self._positions[:count])
+        windows, made = mel.t().to(self._positions.device, self.dtype), []
+        lengths = self._lengths(len(windows))
+        blocks = windows.split(self._spec.block or len(windows))
+        for hidden, count in zip(blocks, lengths, strict=True):
+            for convolution in self._convolutions:
+                hidden = convolution(hidden)
+                yield convolution.work(len(hidden))
+            made.append(hidden[:count] + self._positions[:count])
+        count, hidden = sum(lengths), kernels.pad_tiles(torch.cat(made))
         for layer in self._layers:
-            hidden = yield from layer.pieces(hidden, [count])
+            hidden = yield from layer.pieces(hidden, lengths)
             layer_done()
         hidden = hidden[:count]
         if self._spec.pooled:
             pairs = hidden[: count // 2 * 2].unflatten(0, (-1, 2))
             hidden = pairs.float().mean(1).to(hidden.dtype)
         return self._last(kernels.pad_tiles(hidden))[: len(hidden)]
+
+    def _lengths(self, frames: int) -> list[int]:
+        """Vectors that see one another, part by part, of so many windows. Those of a last window
+        without a second one are a block's alone."""
+        block = self._spec.block
+        if not block:
+            return [frames // 2]
+        whole, rest = divmod(frames, block)
+        return [block // 2] * whole + ([(rest + 1) // 2] if rest else [])

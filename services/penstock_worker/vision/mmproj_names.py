@@ -99,7 +99,7 @@ class MmprojNames:
         )
         self._kind = kind
         self._modules = dict(_MODULES)
-        if str(kind).endswith("vl_merger"):
+        if str(kind).endswith("vl_merger") or kind == "qwen2.5o":
             self._modules["v.post_ln"] = "projector.norm"  # that of the merger
         if kind == "glm4v":
             self._modules["mm.model.fc"] = "projector.1"

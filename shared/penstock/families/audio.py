@@ -2,7 +2,8 @@
 
 Qwen2-Audio has Whisper's encoder, the mean of each two of its vectors, a product, and Qwen 2 (Chu
 et al., "Qwen2-Audio technical report", 2024). Voxtral has Whisper's encoder, two products of each
-four of its vectors, and Llama (Mistral AI, "Voxtral", 2025).
+four of its vectors, and Llama (Mistral AI, "Voxtral", 2025). Qwen2.5-Omni hears as Qwen2-Audio
+does, but in blocks.
 
 Gemma 4 E2B and E4B have a conformer, a product of each of its vectors, and Gemma 4; they see, too
 (transformers' Gemma4AudioConfig). Gemma 4 12B is in `gemma4_unified_audio.py`, Gemma 3n in
@@ -18,6 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
@@ -31,6 +34,7 @@ from penstock.families.llama import LLAMA
 from penstock.families.phi4_multimodal_audio import PHI4_MULTIMODAL_AUDIO
 from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen3_asr import QWEN3_ASR, QWEN3_OMNI_AUDIO
+from penstock.families.vision import qwen2_5_omni as omni
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import (
@@ -125,6 +129,33 @@ QWEN2_AUDIO = AudioFamily(
     usual="qwen2",
     harmless=frozenset({"audio_token_id", "audio_token_index", "ignore_index", "vocab_size"}),
     ignored=("use_mrope",),
+)
+
+
+OMNI_TOWER_DEFAULTS = QWEN2_TOWER_DEFAULTS | {"n_window": 100, "output_dim": 3584}
+"""Defaults of transformers' Qwen2_5OmniAudioEncoderConfig."""
+
+
+def _read_omni(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec:
+    """A block has n_window vectors."""
+    section = section.completed(**OMNI_TOWER_DEFAULTS)
+    tower = whisper_tower(section, QWEN2_AUDIO_KEYS, pooled=True)
+    if tower.hidden_size % 2:
+        raise section.wrong("d_model", "an even number")
+    if section.integer("output_dim") != text.hidden_size:
+        raise section.wrong("output_dim", f"{text.hidden_size}, the decoder's hidden size,")
+    block = 2 * bounded(section, "n_window", tower.positions)
+    return AudioSpec(tower=replace(tower, block=block), projector=LinearProjector(), cut=True)
+
+
+QWEN2_5_OMNI_AUDIO = AudioFamily(
+    "qwen2_5_omni",
+    omni.OMNI_2_5,
+    omni.KNOWN_AS,
+    omni.HALVES,
+    _read_omni,
+    usual=omni.USUAL,
+    harmless=omni.BESIDE,
 )
 
 
@@ -263,6 +294,7 @@ AUDIO_FAMILIES: dict[str, AudioFamily] = {
     each.name: each
     for each in (
         QWEN2_AUDIO,
+        QWEN2_5_OMNI_AUDIO,
         VOXTRAL,
         QWEN3_ASR,
         QWEN3_OMNI_AUDIO,

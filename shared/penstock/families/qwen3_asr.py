@@ -9,6 +9,7 @@ from penstock.families.bounds import layer_count
 from penstock.families.family import TEXT, TextHalf
 from penstock.families.hearing import MAX_BINS, OF_TRAINING, AudioFamily
 from penstock.families.qwen3 import QWEN3
+from penstock.families.vision.qwen2_5_omni import OMNI_2_5
 from penstock.families.vision.qwen3_omni import BESIDE, HALVES, KNOWN_AS, OMNI, USUAL
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
@@ -46,8 +47,11 @@ HALF_BLOCK = 50
 """Windows: transformers counts 13 vectors for each block, whatever n_window says."""
 MAX_SEEN = 65_536
 """Most blocks that see one another."""
-OF_SPEECH = ("code2wav_config", "enable_audio_output", "talker_config")
-"""What config.json of Qwen3-Omni says of what speaks, which isn't read."""
+OF_SPEECH = (
+    *("code2wav_config", "enable_audio_output", "enable_talker", "talker_config"),
+    "token2wav_config",
+)
+"""What config.json of Qwen3-Omni and Qwen2.5-Omni says of what speaks, which isn't read."""
 OF_OMNI = ("conv_chunksize", "max_source_positions")
 """Settings of the encoder's code in Qwen3-Omni, which change nothing here; the first says how many
 blocks are convolved at a time."""
@@ -145,14 +149,15 @@ OF_TIME = ("mrope_section", "mrope_interleaved", "interleaved")
 
 
 def lifted(fields: Fields) -> Fields:
-    """config.json of Qwen3-ASR or Qwen3-Omni in their makers' form, as transformers has what
-    listens and writes: what is said under `thinker_config` stands at the top. Positions of a sound
-    are the same number thrice there, as a text's, so that it doesn't matter to Qwen3-ASR which
-    pairs turn by which.
+    """config.json of Qwen3-ASR, Qwen3-Omni or Qwen2.5-Omni in their makers' form, as transformers
+    has what listens and writes: what is said under `thinker_config` stands at the top. Positions of
+    a sound are the same number thrice there, as a text's, so that it doesn't matter to Qwen3-ASR
+    which pairs turn by which.
 
     Returns `fields` themselves of other models."""
     names = fields.listed("architectures", str) if "architectures" in fields else []
-    hears, omni = (any(each in names for each in known) for known in (QWEN3_ASR.hub_classes, OMNI))
+    known = (QWEN3_ASR.hub_classes, (*OMNI, *OMNI_2_5))
+    hears, omni = (any(each in names for each in classes) for classes in known)
     if THINKER not in fields or not (hears or omni):
         return fields
     inner = fields.section(THINKER)

@@ -34,6 +34,9 @@ _STEP = 27.0 / np.log(6.4)
 def log_mel(mel: LogMel, samples: np.ndarray) -> np.ndarray:
     """float32 [chunks, bins, frames] of float32 samples at the model's rate. Raises BadLength."""
     chunks, frames = chunks_of(mel, len(samples)), frames_of(mel, len(samples))
+    if mel.exact:
+        # Of the silence that would follow, windows of sound and silence read no more than this.
+        return _scaled(mel, np.pad(samples, (0, 2 * mel.n_fft)))[None, :, :frames]
     whole = np.zeros(chunks * mel.chunk_samples, np.float32)
     whole[: len(samples)] = samples
     apart = _scaled(mel, whole).reshape(mel.bins, chunks, mel.chunk_frames).transpose(1, 0, 2)

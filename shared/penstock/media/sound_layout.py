@@ -52,6 +52,8 @@ def frames_of(mel: LogMel, samples: int) -> int:
     """How many windows of a chunk the encoder needs. Raises BadLength."""
     if chunks_of(mel, samples) > 1 or not mel.cut:
         return mel.chunk_frames
+    if mel.exact:
+        return -(-samples // mel.hop)
     # The last output that is taken reads one window after its two.
     return min(2 * convolved(mel, samples) + 1, mel.chunk_frames)
 

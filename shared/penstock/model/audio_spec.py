@@ -16,7 +16,11 @@ from penstock.model.layer_spec import NormSpec
 class AudioTowerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="whisper"):
     """Whisper's encoder (Radford et al., 2022): two convolutions of three windows each, the second
     of which goes two windows at a time; a table of positions; layers in which all of a chunk's
-    vectors attend to one another; a norm."""
+    vectors attend to one another; a norm.
+
+    With blocks (Qwen team, "Qwen2.5-Omni technical report", 2025) a sound has any length. Each
+    block of its windows is convolved by itself, and has positions of its own, which are sines; its
+    vectors attend to one another."""
 
     hidden_size: int
     intermediate_size: int
@@ -30,6 +34,8 @@ class AudioTowerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="whisper"):
     """Activation of the layers; after the convolutions it is always gelu."""
     pooled: bool = False
     """Whether the norm comes after the mean of each two of the last layer's vectors."""
+    block: int = 0
+    """Windows of a block, an even number; 0: there are none."""
 
     @property
     def head_dim(self) -> int:
@@ -375,6 +381,8 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
             return chunks == 1
         if isinstance(self.tower, BlockConformerSpec):
             return chunks == 1 and not frames % 2
+        if self.tower.block:
+            return chunks == 1 and self.rows(chunks, frames) > 0
         whole = self.tower.chunk_frames
         return frames == whole or (self.cut and chunks == 1 and self.row_frames <= frames < whole)
 
@@ -387,6 +395,8 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
             return "one chunk is needed"
         if isinstance(self.tower, BlockConformerSpec):
             return "one chunk of pairs of windows is needed"
+        if self.tower.block:
+            return "one chunk of three or more is needed"
         return f"{self.tower.chunk_frames} are needed"
 
     def rows(self, chunks: int, frames: int) -> int:
@@ -399,4 +409,6 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
             return chunks * self.tower.vectors(frames)
         if isinstance(self.projector, QueryProjector):
             return chunks * self.projector.rows(frames // 2)
+        if isinstance(self.tower, AudioTowerSpec) and self.tower.block:
+            return chunks * ((frames + 1) // 2 * 2 // self.row_frames)
         return chunks * (frames // self.row_frames)

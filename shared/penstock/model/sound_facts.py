@@ -26,6 +26,9 @@ class LogMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="l
     """Whether a longer sound is several chunks; else it is refused."""
     cut: bool = False
     """Whether the silence that fills up a chunk is left out of what is encoded."""
+    exact: bool = False
+    """Whether what is encoded ends with the sound's last window; else, where it is cut, with the
+    one after what its last vector is made of."""
 
     @property
     def chunk_samples(self) -> int:

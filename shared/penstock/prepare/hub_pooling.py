@@ -12,6 +12,7 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.families import HUB_CLASSES
 from penstock.families.hub_reading import refuse_unknown
+from penstock.families.vision import VISION_CLASSES
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.formats.weight_files import is_file_name
@@ -110,7 +111,8 @@ def read_pooling(
     if encoder:
         # What sentence-transformers does with a folder that says nothing.
         return PoolingConfig(mode="mean", normalize=False, size=size, max_input=longest)
-    decodes = any(name in HUB_CLASSES for name in names)  # ChatGLMModel is one that does
+    # ChatGLMModel and Qwen2_5OmniModel are ones that do.
+    decodes = any(name in HUB_CLASSES or name in VISION_CLASSES for name in names)
     if not decodes and any(
         name.endswith("Model") and not name.endswith("LMHeadModel") for name in names
     ):

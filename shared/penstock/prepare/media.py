@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import UnsupportedModel
 from penstock.families.vision.gemma3n import IMAGE as GEMMA3N_IMAGE
+from penstock.families.vision.qwen2_5_omni import OMNI_2_5
 from penstock.families.vision.qwen3_omni import OMNI
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
@@ -271,8 +272,8 @@ def _gemma3n(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     )
 
 
-def _qwen3_omni(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    """Qwen3-VL's. Settings of sounds may stand among those of pictures."""
+def _qwen_omni(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """As of Qwen2.5-VL and Qwen3-VL. Settings of sounds may stand among those of pictures."""
     settings.ignore(*OF_WHISPER)
     return qwen2_vl(settings, config, tokens)
 
@@ -357,7 +358,7 @@ READERS: dict[str, Reader] = {
     "Qwen3VLMoeForConditionalGeneration": qwen2_vl,
     "Qwen3_5ForConditionalGeneration": qwen2_vl,
     "Qwen3_5MoeForConditionalGeneration": qwen2_vl,
-    **dict.fromkeys(OMNI, _qwen3_omni),
+    **dict.fromkeys((*OMNI, *OMNI_2_5), _qwen_omni),
     "Glm4vForConditionalGeneration": qwen2_vl,
     "Glm4vMoeForConditionalGeneration": qwen2_vl,
     "Glm46VForConditionalGeneration": qwen2_vl,

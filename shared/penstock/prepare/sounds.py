@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import UnsupportedModel
+from penstock.families.vision.qwen2_5_omni import OMNI_2_5
 from penstock.families.vision.qwen3_omni import OMNI
 from penstock.formats.fields import Fields
 from penstock.media.log_mel import HIGHEST
@@ -133,10 +134,13 @@ def _log_mel(settings: Fields, audio: AudioSpec) -> LogMel:
         row_frames=audio.row_frames,
         many=audio.projector is not None and not audio.cut,
         cut=audio.cut,
+        exact=isinstance(audio.tower, AudioTowerSpec) and audio.tower.block > 0,
     )
     tower, hop = audio.tower, mel.hop
     if not isinstance(tower, AudioTowerSpec):
         raise TypeError(f"{tower} takes no chunks")
+    if mel.exact:
+        return mel
     if mel.chunk_samples % hop or mel.chunk_frames != tower.chunk_frames:
         raise settings.wrong(
             "chunk_length", f"what the tower has ({tower.chunk_frames} windows of {hop} samples)"
@@ -181,6 +185,7 @@ _READERS: dict[str, _Reader] = {
     "WhisperForConditionalGeneration": _Reader((EXTRACTOR,), _log_mel, _of_whisper),
     "Qwen2AudioForConditionalGeneration": _Reader((EXTRACTOR,), _log_mel, _by_token),
     "VoxtralForConditionalGeneration": _Reader((EXTRACTOR,), _log_mel, _by_token),
+    **{name: _Reader((EXTRACTOR,), _log_mel, _by_token) for name in OMNI_2_5},
     # The makers' own folders name Whisper's.
     **{name: _Reader((EXTRACTOR,), _omni_mel, _by_token) for name in OMNI},
     "Qwen3ASRForConditionalGeneration": _Reader((OF_BLOCKS, EXTRACTOR), _block_mel, _by_token),

@@ -80,6 +80,8 @@ HEARD = (
     *("<start_of_audio>", "<end_of_audio>", "<audio_soft_token>"),
 )
 """Tokens of Qwen3's and Gemma 3n's sounds, likewise."""
+OMNI_2_5 = ("<|IMAGE|>",)
+"""The token of Qwen2.5-Omni's pictures, likewise."""
 MERGES = ("\n\n", "\n\n\n", "ab", "abc")
 """Texts beyond single bytes that the tokenizer has a token for: line breaks join."""
 

@@ -118,18 +118,27 @@ FAMILIES: dict[str, Family] = {
         ),
         "<|vision_start|><|image_pad|><|vision_end|>",
     ),
-    "qwen2_5_vl": Family(
-        "Qwen2_5_VLForConditionalGeneration",
-        lambda ids: {
-            "image_token_id": ids["<|image_pad|>"],
-            "vision_config": {"patch_size": 14, "spatial_merge_size": 2},
-        },
-        lambda fast: without_videos(Qwen2_5_VLProcessor)(
-            Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112}),
-            fast,
-        ),
-        "<|vision_start|><|image_pad|><|vision_end|>",
-    ),
+    **{
+        name: Family(
+            architecture,
+            lambda ids: {
+                "image_token_id": ids["<|image_pad|>"],
+                "vision_config": {"patch_size": 14, "spatial_merge_size": 2},
+            },
+            lambda fast: without_videos(Qwen2_5_VLProcessor)(
+                Qwen2VLImageProcessorPil(
+                    size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112}
+                ),
+                fast,
+            ),
+            "<|vision_start|><|image_pad|><|vision_end|>",
+        )
+        for name, architecture in (
+            ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"),
+            # Its own processor, which asks for what makes sounds and videos, grows texts likewise.
+            ("qwen2_5_omni", "Qwen2_5OmniThinkerForConditionalGeneration"),
+        )
+    },
     **{
         name: Family(
             architecture,

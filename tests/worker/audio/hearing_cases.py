@@ -25,7 +25,7 @@ from penstock.model.sound_facts import (
 from tests.shared.media.sounds import RATE
 from tests.worker.audio import gemma3n_hearing, phi4_hearing
 from tests.worker.vision.newer_cases import GEMMA4, GEMMA4_TOKENS, GEMMA4_UNIFIED
-from tests.worker.vision.omni import AROUND, OMNI_HEARS, OMNI_TEXT, OMNI_TOWER
+from tests.worker.vision.omni import AROUND, OMNI_2_5, OMNI_HEARS, OMNI_TEXT, OMNI_TOWER
 from tests.worker.vision.vision_cases import PLACEHOLDER, TEXT
 
 BINS = 12
@@ -224,6 +224,21 @@ CASES: dict[str, HearingCase] = {
         },
         LogMel(
             sampling_rate=RATE, bins=BINS, n_fft=400, hop=160, seconds=2, row_frames=8, many=True
+        ),
+    ),
+    "qwen2.5-omni": HearingCase(
+        "Qwen2_5OmniThinker",
+        OMNI_2_5
+        | {"audio_token_index": PLACEHOLDER, "image_token_index": 999, "video_token_index": 999},
+        LogMel(
+            sampling_rate=RATE,
+            bins=BINS,
+            n_fft=400,
+            hop=160,
+            seconds=2,
+            row_frames=4,
+            cut=True,
+            exact=True,
         ),
     ),
     "qwen3-omni": HearingCase(

@@ -24,7 +24,7 @@ from penstock_worker.media.loading import BothSenses
 from penstock_worker.media.planning import stand_in_of
 from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.vision.sight import Sight
-from tests.shared.media.media_tokenizer import HEARD, tokenizer
+from tests.shared.media.media_tokenizer import HEARD, OMNI_2_5, tokenizer
 from tests.worker.audio.gemma3n_hearing import one_by_one
 from tests.worker.audio.hearing_cases import CASES as HEARING
 from tests.worker.audio.hearing_cases import MAGNITUDES
@@ -45,6 +45,7 @@ SENSES: dict[str, Callable[[], Any]] = {
     "gemma4": model,
     "gemma4-12b": unified,
     "qwen3-omni": lambda: make_theirs("qwen3-omni"),
+    "qwen2.5-omni": lambda: make_theirs("qwen2.5-omni"),
 }
 
 
@@ -55,12 +56,13 @@ def test_a_prompt_with_a_picture_and_sounds(case: str, tmp_path: Path) -> None:
         config, files = saved(theirs, Path(folder))
         ours = opened(config, files)
         hears = AudioModel(config, open_audio_tower(files, torch.float32))
-    pictures = CASES[case].preparation if case in ("gemma3n", "qwen3-omni") else POOLED
+    omni = case.endswith("-omni")
+    pictures = CASES[case].preparation if case == "gemma3n" or omni else POOLED
     shown, sound = picture(pictures, 2, 1), heard(case, 0.5, 2)
     # Beside a longer one, transformers fills up Qwen3-Omni's with zeros.
     other = heard(case, 0.5 if case == "qwen3-omni" else 0.3, 3)
     parts = [words(5, 1), sound, words(3, 2), shown, words(2, 3), other, words(4, 4)]
-    if case == "qwen3-omni":  # transformers finds media by the tokens before them
+    if omni:  # transformers finds media by the tokens before them
         before_picture, before_sound = (
             AROUND[f"{kind}_start_token_id"] for kind in ("vision", "audio")
         )
@@ -89,7 +91,7 @@ def test_a_prompt_with_a_picture_and_sounds(case: str, tmp_path: Path) -> None:
     given = torch.tensor([tokens])
     also = pixels_of(theirs, [shown]) | their_features(case, [sound, other])
     also["attention_mask"] = torch.ones_like(given)
-    if case == "qwen3-omni":
+    if omni:
         also["image_grid_thw"] = torch.from_numpy(shown.inputs["grid_thw"]).long()[None]
     if case == "gemma4-12b":
         also["attention_mask"] = masks_of(theirs, (given == PLACEHOLDER).int())
@@ -129,6 +131,34 @@ def test_qwen3_omni_sees_and_hears_by_one_mmproj_file(tmp_path: Path) -> None:
     ours = AudioModel(found, open_audio_tower(pair, torch.float32))
     for seconds in (0.4, 2.3, 9.0):
         given = {MEL: heard("qwen3-omni", seconds, 1).mel}
+        with torch.inference_mode():
+            assert torch.equal(*(each.encode(given) for each in (ours, hub)))
+
+
+def test_qwen2_5_omni_sees_and_hears_by_one_mmproj_file(tmp_path: Path) -> None:
+    """A block has 200 windows, as the releases' do: the file doesn't say."""
+    theirs = make_theirs("qwen2.5-omni")
+    with TemporaryDirectory() as folder:
+        config, files = saved(theirs, Path(folder))
+        assert config.audio is not None
+        tower = msgspec.structs.replace(config.audio.tower, block=200, positions=1500)
+        config = msgspec.structs.replace(
+            config, audio=msgspec.structs.replace(config.audio, tower=tower)
+        )
+        hub = AudioModel(config, open_audio_tower(files, torch.float32))
+    text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    write_text_half(text, theirs)
+    write_mmproj(mmproj, theirs)
+    vocabulary = tokenizer(*OMNI_2_5).to_str().encode()
+    found, media = read_mmproj(mmproj, read_config(GGUFFile(text)), vocabulary)
+    assert found.audio == config.audio
+    mel = msgspec.structs.replace(HEARING["qwen2.5-omni"].mel, seconds=300)
+    assert media.kinds["audio"].preparation == mel
+    assert set(media.kinds) == {"image", "audio"}
+    pair = WeightFiles(format="gguf", files=(str(text),), dtype="F32", mmproj=str(mmproj))
+    ours = AudioModel(found, open_audio_tower(pair, torch.float32))
+    for seconds in (0.4, 1.9):
+        given = {MEL: heard("qwen2.5-omni", seconds, 1).mel}
         with torch.inference_mode():
             assert torch.equal(*(each.encode(given) for each in (ours, hub)))
 

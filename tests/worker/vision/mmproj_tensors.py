@@ -11,7 +11,8 @@ from torch.nn import functional
 from tests.worker.models.gguf_writing import adjacent
 
 SUFFIXES = (".weight", ".bias", ".input_max", ".input_min", ".output_max", ".output_min")
-OMNI = "qwen3_omni_moe_thinker"
+OMNI, OMNI_2_5 = "qwen3_omni_moe_thinker", "qwen2_5_omni_thinker"
+OMNIS = (OMNI, OMNI_2_5)
 QWEN3 = ("qwen3_vl", "qwen3_5", OMNI)
 DEEPSEEK = ("deepseek_ocr", "deepseek_ocr2")
 GLM = ("glm4v", "glm4v_moe", "glm_ocr")
@@ -58,6 +59,8 @@ def tensors_of(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Te
             yield name.replace("qkv", part), rows
     elif name.startswith("audio_tower.") and kind == OMNI:
         yield name, of_blocks(name, tensor)
+    elif name.startswith("audio_tower.conv") and kind == OMNI_2_5 and name.endswith("bias"):
+        yield name, tensor[:, None]
     elif kind in QWEN3 and "merger" in name:
         levels = getattr(config.vision_config, "deepstack_visual_indexes", [])
         yield _of_merger(name, levels), tensor

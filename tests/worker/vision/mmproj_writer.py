@@ -21,7 +21,7 @@ from tests.worker.models import test_recurrent_gguf as recurrent
 from tests.worker.models.gguf_writing import Conversion, Made, write
 from tests.worker.models.test_gguf_families import CONVERSIONS
 from tests.worker.vision.mmproj_tensors import (
-    OMNI,
+    OMNIS,
     SUFFIXES,
     as_released,
     as_written,
@@ -74,6 +74,7 @@ TEXT_HALVES = {
     "gemma4_unified_text": CONVERSIONS["gemma4-unified"],
     "qwen2_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
     "qwen2_5_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
+    "qwen2_5_omni_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
     "qwen3_vl_text": Conversion(gguf.MODEL_ARCH.QWEN3VL, qwen3_vl_text),
     "qwen3_omni_moe_text": Conversion(gguf.MODEL_ARCH.QWEN3VLMOE, qwen3_omni_text),
 }
@@ -151,6 +152,13 @@ def qwen2_5_vl(writer: Writer, config: Any) -> None:
     writer.add_vision_window_size(config.vision_config.window_size)
 
 
+def qwen2_5_omni(writer: Writer, config: Any) -> None:
+    """What the model hears with is in the same file, with a table of the sines."""
+    qwen2_5_vl(writer, config)
+    writer.add_clip_has_audio_encoder(True)
+    in_blocks(writer, config)
+
+
 def qwen3_vl(writer: Writer, config: Any) -> None:
     vision = config.vision_config
     writer.add_vision_use_gelu(True)
@@ -168,8 +176,8 @@ def qwen3_omni(writer: Writer, config: Any) -> None:
 
 
 def in_blocks(writer: Writer, config: Any) -> None:
-    """Says how Qwen3-ASR and Qwen3-Omni hear, but for how many windows are a block and how many
-    blocks see one another; and writes a table of positions, which follows from the sizes."""
+    """Says how Qwen3-ASR and Omnis hear, but for how many windows are a block and how many blocks
+    see one another; and writes a table of positions, which follows from the sizes."""
     audio = config.audio_config
     writer.add_audio_projection_dim(config.text_config.hidden_size)
     writer.add_audio_embedding_length(audio.d_model)
@@ -255,6 +263,7 @@ KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
     "lighton_ocr": ("lightonocr", pixtral),
     "qwen2_vl": ("qwen2vl_merger", lambda writer, config: None),
     "qwen2_5_vl": ("qwen2.5vl_merger", qwen2_5_vl),
+    "qwen2_5_omni_thinker": ("qwen2.5o", qwen2_5_omni),
     "qwen3_vl": ("qwen3vl_merger", qwen3_vl),
     "qwen3_omni_moe_thinker": ("qwen3vl_merger", qwen3_omni),
     "qwen3_5": ("qwen3vl_merger", qwen3_vl),
@@ -316,7 +325,7 @@ def write_mmproj(path: Path, theirs: Any, made: Made = Writer) -> None:
     config = getattr(theirs, "seen_config", theirs.config)
     writer = made(str(path), gguf.MODEL_ARCH_NAMES[ARCH])
     write_keys(writer, config)
-    own_names = kind_of(config) == OMNI
+    own_names = kind_of(config) in OMNIS
     names = gguf.get_tensor_name_map(ARCH, 128)
     for name, whole in _state_of(theirs):
         if "language_model" in name or "text_model" in name or name.startswith("lm_head"):
@@ -325,6 +334,8 @@ def write_mmproj(path: Path, theirs: Any, made: Made = Writer) -> None:
             continue
         if ".head." in name or any(each in name for each in DRAWS):
             continue  # pools, or draws, and isn't written
+        if "audio_bos_eos_token" in name:
+            continue
         for inner, tensor in tensors_of(as_released(name), whole, config):
             found = names.get_name(inner, try_suffixes=SUFFIXES) or inner
             assert found.startswith(("v.", "a.", "mm.", "resampler.")), name

@@ -1,4 +1,4 @@
-"""Tiny Qwen3-Omnis that see, hear and write: their settings, and the places of their tokens."""
+"""Tiny Qwen-Omnis that see, hear and write: their settings, and the places of their tokens."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from tests.worker.vision.case import (
     PLACEHOLDER,
     QWEN3_TOWER,
     QWEN_PATCHES,
+    QWEN_TOWER,
+    SECTIONS,
     SECTIONS_3,
     TEXT,
+    WIDE,
     Case,
 )
 
@@ -38,7 +41,41 @@ OMNI_HEARS: dict[str, Any] = {
 }
 AROUND = {"vision_start_token_id": 194, "vision_end_token_id": 195, "audio_start_token_id": 196}
 """Tokens before and behind pictures and sounds; transformers finds these by the first ones."""
+OMNI_2_5: dict[str, Any] = {
+    "text_config": WIDE | {"rope_parameters": SECTIONS, "tie_word_embeddings": False},
+    "vision_config": QWEN_TOWER
+    | {
+        "depth": 3,
+        "hidden_size": 48,
+        "out_hidden_size": 96,
+        "intermediate_size": 52,
+        "window_size": 16,
+        "fullatt_block_indexes": [1],
+    },
+    "audio_config": {
+        "num_mel_bins": BANDS,
+        "encoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "encoder_ffn_dim": 64,
+        "d_model": 48,
+        "n_window": 10,
+        "max_source_positions": 50,
+        "output_dim": 96,
+        "initializer_range": 0.2,
+    },
+} | AROUND
+"""Settings of a Qwen2.5-Omni, but for the tokens that stand for media."""
 OF_OMNI: dict[str, Case] = {
+    "qwen2.5-omni": Case(
+        "Qwen2_5OmniThinker",
+        OMNI_2_5
+        | {
+            "image_token_index": PLACEHOLDER,
+            "video_token_index": 999,
+            "audio_token_index": 193,
+        },
+        QWEN_PATCHES,
+    ),
     "qwen3-omni": Case(
         "Qwen3OmniMoeThinker",
         {
@@ -51,7 +88,7 @@ OF_OMNI: dict[str, Case] = {
         }
         | AROUND,
         QWEN_PATCHES,
-    )
+    ),
 }
 
 

@@ -44,7 +44,7 @@ from penstock.model.video_facts import (
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
-from tests.shared.media.media_tokenizer import HEARD, JANUS, OF_VIDEOS, tokenizer
+from tests.shared.media.media_tokenizer import HEARD, JANUS, OF_VIDEOS, OMNI_2_5, tokenizer
 from tests.shared.tiny_models import write_gguf, write_hub_folder
 from tests.worker.driver import Driver
 from tests.worker.vision.case import all_read
@@ -100,6 +100,7 @@ PREPARED: dict[str, ImagePreparation] = {
     "qwen3-vl": msgspec.structs.replace(QWEN, min_pixels=65_536, max_pixels=16_777_216),
     "qwen3.5": msgspec.structs.replace(QWEN, min_pixels=65_536, max_pixels=16_777_216),
     "qwen3-omni": QWEN,
+    "qwen2.5-omni": QWEN,
     "glm4v": msgspec.structs.replace(QWEN, **GLM),
     "glm4v-moe": msgspec.structs.replace(QWEN, **GLM),
     "glm-ocr": msgspec.structs.replace(QWEN, **GLM),
@@ -133,7 +134,7 @@ PREPARED: dict[str, ImagePreparation] = {
 
 
 def vocabulary() -> bytes:
-    return tokenizer(*JANUS, *HEARD, "<unk>").to_str().encode()
+    return tokenizer(*JANUS, *HEARD, "<unk>", *OMNI_2_5).to_str().encode()
 
 
 def alike(spec: VisionSpec) -> VisionSpec:

@@ -40,6 +40,7 @@ QUICK = (
     "command-a-vision",
     "aya-vision",
     "qwen3-omni",
+    "qwen2.5-omni",
     "granite4-vision",
     "qianfan-ocr",
     "deepseek-vl",

@@ -114,9 +114,13 @@ BESIDE: dict[str, tuple[str, tuple[str, ...]]] = {
         "thinker.",
         ("code2wav.decoder.0.conv.weight", "talker.model.layers.0.input_layernorm.weight"),
     ),
+    "qwen2.5-omni": (
+        "thinker.",
+        ("token2wav.code2wav_bigvgan_model.conv_pre.weight", "talker.codec_head.weight"),
+    ),
 }
 """What stands before the names in makers' files, and what else these hold: MiniCPM-o hears, and it
-and Qwen3-Omni speak."""
+and the Omnis speak."""
 
 
 @pytest.mark.parametrize("case", BESIDE)

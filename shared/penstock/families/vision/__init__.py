@@ -33,6 +33,7 @@ from penstock.families.vision.phi3_v import PHI3_V
 from penstock.families.vision.phi4_multimodal import PHI4_MULTIMODAL
 from penstock.families.vision.pixtral import MISTRAL3
 from penstock.families.vision.qianfan_ocr import QIANFAN_OCR
+from penstock.families.vision.qwen2_5_omni import QWEN2_5_OMNI
 from penstock.families.vision.qwen3_5 import QWEN3_5_VISION
 from penstock.families.vision.qwen3_omni import QWEN3_OMNI
 from penstock.families.vision.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
@@ -49,6 +50,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         QWEN2_5_VL,
         QWEN3_VL,
         QWEN3_5_VISION,
+        QWEN2_5_OMNI,
         QWEN3_OMNI,
         GEMMA3_VISION,
         GEMMA3N_VISION,

@@ -1,4 +1,4 @@
-"""What mmproj files of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3-Omni see with."""
+"""What mmproj files of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen2.5-Omni and Qwen3-Omni see with."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BEGIN, END = "<|vision_start|>", "<|vision_end|>"
 class Release(msgspec.Struct, frozen=True):
     """What the settings of a family's releases say, and the file doesn't. pixels, frame_pixels: the
     fewest and the most, of a picture and of a video's frames (Qwen3-VL: of all frames).  seconds:
-    how far apart in time positions of a second are."""
+    how far apart in time positions of a second are.  picture: the token that stands for one."""
 
     hub_class: str
     pixels: tuple[int, int]
@@ -35,6 +35,7 @@ class Release(msgspec.Struct, frozen=True):
     mean: Colour = CLIP_MEAN
     std: Colour = CLIP_STD
     seconds: int | None = None
+    picture: str = PICTURE
 
 
 QWEN2 = Release("Qwen2VLForConditionalGeneration", (3136, 12_845_056), (3136, 12_845_056))
@@ -46,6 +47,7 @@ QWEN3 = Release(
 OMNI = msgspec.structs.replace(
     QWEN2, hub_class="Qwen3OmniMoeForConditionalGeneration", mean=HALF, std=HALF
 )
+OMNI_2_5 = msgspec.structs.replace(QWEN2, hub_class="Qwen2_5OmniModel", picture="<|IMAGE|>")
 
 
 def qwen2_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
@@ -59,6 +61,14 @@ def qwen2_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds
 
 
 def qwen2_5_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    return _seen(found, tokens, _windowed(found), QWEN2_5)
+
+
+def qwen2_5_omni(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    return _seen(found, tokens, _windowed(found), OMNI_2_5)
+
+
+def _windowed(found: MmprojFile) -> TowerSpec:
     tower = patch_tower(found, "rms", activation=found.activation("gelu"), gated=True)
     every = bounded(found.keys, "n_wa_pattern", tower.num_layers)
     pixels = bounded(found.keys, "window_size", MAX_WINDOW, 112)
@@ -69,7 +79,7 @@ def qwen2_5_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kin
     windows = WindowSpec(
         side=squares * merge, whole=tuple(range(every - 1, tower.num_layers, every))
     )
-    return _seen(found, tokens, msgspec.structs.replace(tower, windows=windows), QWEN2_5)
+    return msgspec.structs.replace(tower, windows=windows)
 
 
 def qwen3_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
@@ -154,9 +164,9 @@ def _seen(
         merge=merge,
         frames=FRAMES,
     )
-    token, token_id = tokens.id_of(PICTURE)
+    token, token_id = tokens.id_of(release.picture)
     kinds = of_pictures(preparation, token, token, token_id)
-    if release is not OMNI and tokens.has(VIDEO, BEGIN, END):
+    if release not in (OMNI, OMNI_2_5) and tokens.has(VIDEO, BEGIN, END):
         kinds |= _videos(found, tokens, preparation, release)
     return vision, kinds
 

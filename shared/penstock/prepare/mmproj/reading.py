@@ -57,9 +57,10 @@ from penstock.prepare.mmproj.llava import llava
 from penstock.prepare.mmproj.minicpmv import minicpmv, minicpmv4_6
 from penstock.prepare.mmproj.minimax_m3 import minimax_m3
 from penstock.prepare.mmproj.paddleocr_vl import paddleocr_vl
-from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
+from penstock.prepare.mmproj.qwen_vl import qwen2_5_omni, qwen2_5_vl, qwen2_vl, qwen3_vl
 from penstock.prepare.mmproj.sounds import (
     granite_speech,
+    qwen2_5_omni_sounds,
     qwen2_audio,
     qwen3_asr,
     qwen3_omni_sounds,
@@ -289,6 +290,7 @@ KINDS: dict[str, MmprojKind] = {
     "deepseekocr2": MmprojKind("DeepSeek-OCR 2", ("dots1",), deepseek_ocr2),
     "qwen2vl_merger": MmprojKind("Qwen2-VL", ("qwen2",), qwen2_vl),
     "qwen2.5vl_merger": MmprojKind("Qwen2.5-VL", ("qwen2",), qwen2_5_vl),
+    "qwen2.5o": MmprojKind("Qwen2.5-Omni", ("qwen2",), qwen2_5_omni, ears="qwen2.5o"),
     "qwen3vl_merger": MmprojKind(
         "Qwen3-VL, Qwen3.5 or Qwen3-Omni",
         ("qwen3", "qwen3_moe", "qwen3_5", "qwen3_5_moe"),
@@ -327,8 +329,10 @@ EARS: dict[str, Callable[[MmprojFile, MmprojTokens], tuple[AudioSpec, Kinds]]] =
     "gemma4a": gemma4_sounds,
     "gemma4ua": gemma4_unified_sounds,
     "qwen3a": qwen3_omni_sounds,
+    "qwen2.5o": qwen2_5_omni_sounds,
 }
-"""What reads the tower for sounds, by clip.audio.projector_type."""
+"""What reads the tower for sounds, by clip.audio.projector_type, or clip.projector_type where that
+is of both towers."""
 
 
 def read_mmproj(
@@ -380,7 +384,7 @@ def _kind(stated: Fields, where: str) -> MmprojKind:
     name = stated.text("clip.projector_type", stated.text(own, "mlp"))
     found = KINDS.get(name)
     both = sees and hears
-    heard = stated.text("clip.audio.projector_type", "")
+    heard = stated.text("clip.audio.projector_type", name if name in EARS else "")
     if both and found is not None and found.ears and heard == found.ears:
         return found
     if both:

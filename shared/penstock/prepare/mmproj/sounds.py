@@ -1,7 +1,9 @@
 """mmproj files of models that hear: Qwen2-Audio and Voxtral, which have Whisper's encoder,
-Qwen3-ASR, what Qwen3-Omni hears with, and Granite Speech."""
+Qwen3-ASR, what Qwen2.5-Omni and Qwen3-Omni hear with, and Granite Speech."""
 
 from __future__ import annotations
+
+from msgspec.structs import replace
 
 from penstock.errors import UnsupportedModel
 from penstock.families.audio import MAX_POSITIONS
@@ -30,6 +32,8 @@ MAX_FACTOR = 64
 BLOCK, SEEN = 100, 8
 """Windows of a block, and blocks that see one another, which are in no file: those of all releases
 of Qwen3-ASR and Qwen3-Omni."""
+OMNI_BLOCK, OMNI_SECONDS = 200, 300
+"""Windows of a block, and the longest sound, of all releases of Qwen2.5-Omni, likewise."""
 ASR_LEAST = 8000
 """Samples to which Qwen3-ASR's extractor fills up a shorter sound."""
 SOUND, SOUND_BEGIN, SOUND_END = "<|audio_pad|>", "<|audio_start|>", "<|audio_end|>"
@@ -39,6 +43,30 @@ def qwen2_audio(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kin
     tower = _tower(found, pooled=True)
     spec = AudioSpec(tower=tower, projector=LinearProjector(), cut=True)
     return spec, _kinds(found, spec, tower, *tokens.id_of("<|AUDIO|>"))
+
+
+def qwen2_5_omni_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
+    """Reads Qwen2.5-Omni's, which hears as Qwen2-Audio does, but in blocks."""
+    tower = replace(_tower(found, pooled=True), block=OMNI_BLOCK)
+    if tower.hidden_size % 2 or 2 * tower.positions < OMNI_BLOCK:
+        raise UnsupportedModel(
+            f"{found.file.path}: a.position_embd is {tower.positions} x {tower.hidden_size}; "
+            f"{OMNI_BLOCK // 2} rows at least are needed, of an even size"
+        )
+    spec = AudioSpec(tower=tower, projector=LinearProjector(), cut=True)
+    mel = LogMel(
+        sampling_rate=RATE,
+        bins=tower.mel_bins,
+        n_fft=N_FFT,
+        hop=HOP,
+        seconds=OMNI_SECONDS,
+        row_frames=spec.row_frames,
+        cut=True,
+        exact=True,
+    )
+    token, token_id = tokens.id_of("<|AUDIO|>")
+    facts = KindFacts(preparation=mel, placeholder=token, token=token, token_id=token_id)
+    return spec, {"audio": facts}
 
 
 def voxtral(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:

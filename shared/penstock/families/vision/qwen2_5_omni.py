@@ -1,0 +1,59 @@
+"""Qwen2.5-Omni as far as it sees, hears and writes (its "thinker"): Qwen2.5-VL's tower and decoder,
+and Whisper's encoder over blocks (`penstock.families.audio`). What speaks isn't read. Pictures and
+sounds are served; videos, whose positions go by time, aren't.
+
+Source: Qwen team, "Qwen2.5-Omni technical report", 2025.
+"""
+
+from __future__ import annotations
+
+from penstock.families.vision.qwen_vl import ABOUT_PICTURES, HALF, QWEN2_5_VL
+from penstock.families.vision.reading import VISION, TextHalf, VisionFamily
+
+TEXT_DEFAULTS: dict[str, object] = {
+    "vocab_size": 152_064,
+    "hidden_size": 3584,
+    "intermediate_size": 18_944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32_768,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1_000_000.0,
+}
+"""Defaults of transformers' Qwen2_5OmniTextConfig."""
+OMNI_2_5 = (
+    "Qwen2_5OmniForConditionalGeneration",
+    "Qwen2_5OmniModel",
+    "Qwen2_5OmniThinkerForConditionalGeneration",
+)
+"""Qwen2.5-Omni as a whole, as the makers' files call it, and what listens and writes in it."""
+KNOWN_AS = "Qwen2.5-Omni"
+USUAL = "qwen2_5_omni_text"
+HALVES = {USUAL: TextHalf(HALF.family, TEXT_DEFAULTS)}
+BESIDE = frozenset(
+    {
+        *ABOUT_PICTURES,
+        "audio_config",
+        "audio_end_token_id",
+        "audio_start_token_id",
+        "audio_token_id",
+        "audio_token_index",
+        "ignore_index",
+        "image_token_index",
+        "position_id_per_seconds",  # of videos, as the next
+        "seconds_per_chunk",
+        "user_token_id",
+        "video_token_index",
+        VISION,
+    }
+)
+QWEN2_5_OMNI = VisionFamily(
+    "qwen2_5_omni",
+    OMNI_2_5,
+    KNOWN_AS,
+    HALVES,
+    QWEN2_5_VL.read,
+    usual=USUAL,
+    harmless=BESIDE,
+)
