@@ -187,6 +187,7 @@ EACH = (
     "tests/worker/grammar/test_forced_formats.py",
     "tests/worker/grammar/test_grammars_default.py",
     "tests/worker/grammar/test_held_calls.py",
+    "tests/worker/grammar/test_lark_in_json.py",
     "tests/worker/grammar/test_number_digits.py",
     "tests/worker/grammar/test_random_schemas.py",
     "tests/worker/grammar/test_trial.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,37 @@ def test_an_error_in_a_schema_names_its_tool(sdk: openai.OpenAI, server: Server)
             )
         assert refused.value.param == "tools[2].function.parameters"
         assert "open_door" in refused.value.message
+
+
+DOSES = 'start: dose ("\\n" dose)~1..2\ndose: "\\"" /[a-z]{1,6}/ "\\" " /[1-9]/ " mg"'
+DOSE = r'"[a-z]{1,6}" [1-9] mg'
+
+
+def test_a_custom_tool_s_input_is_held_to_its_grammar(sdk: openai.OpenAI, server: Server) -> None:
+    """Whether one tool is named, or one of several is to be called: the texts are parsed by a
+    regular expression that says the same."""
+
+    def asked(definition: str, choice: Any) -> Any:
+        grammar = {"syntax": "lark", "definition": definition}
+        custom = {"name": "dose", "format": {"type": "grammar", "grammar": grammar}}
+        tools: Any = [{"type": "custom", "custom": custom}, *TOOLS]
+        reply = sdk.chat.completions.create(
+            model=server.model, messages=QUESTION, tools=tools, tool_choice=choice, max_tokens=150
+        )
+        return reply.choices[0].message.tool_calls
+
+    named = {"type": "custom", "custom": {"name": "dose"}}
+    for choice in (named, named, "required"):
+        for call in asked(DOSES, choice) or ():
+            if call.type == "custom":
+                assert re.fullmatch(rf"{DOSE}(\n{DOSE}){{1,2}}", call.custom.input)
+            else:
+                check_call(call.function.name, call.function.arguments)
+    for choice in (named, "required"):
+        with pytest.raises(openai.BadRequestError) as refused:
+            asked("start: missing", choice)
+        assert refused.value.param == "tools[0].custom.format"
+        assert "missing" in refused.value.message
 
 
 @pytest.mark.parametrize("seed", [1, 2])

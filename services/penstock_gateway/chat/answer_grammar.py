@@ -20,6 +20,7 @@ from penstock.parsing.held_calls import held_text, unheld
 from penstock.parsing.nodes import (
     ANY_TEXT,
     Node,
+    arguments_of,
     either,
     schema_node,
     sequence,
@@ -30,7 +31,7 @@ from penstock.parsing.registry import ToolFormat
 from penstock.parsing.thinking import begins_inside, is_over
 from penstock.process import logs
 from penstock.request.structured_outputs import StructuredOutputs
-from penstock_gateway.chat.tools import Tool, ToolUse, call_schema, parameters_of
+from penstock_gateway.chat.tools import Tool, ToolUse, call_schema, held_arguments
 
 _SPACE: Node = {"type": "regex", "pattern": r"\s{0,8}"}
 """Whitespace between thoughts and answer."""
@@ -55,11 +56,13 @@ def answer_grammar(
 
     A structural tag of the client's stays what it is: it says itself where text is free.
     """
-    wanted = use.grammar() or outputs
+    calls_asked = use.grammar()
+    wanted = calls_asked or outputs
     forced = use.mode in ("named", "required")
     answer = own if forced else None
     if answer is None and wanted is not None:
-        answer = _node(wanted)
+        tag = None if calls_asked is None else calls_asked.structural_tag
+        answer = tag["format"] if isinstance(tag, dict) else _node(wanted)
     if answer is None:
         return wanted
     for form in (calls, thoughts):
@@ -161,7 +164,7 @@ def _in_channels(
 def _channel_call(form: ChannelFormat, name: str, schema: Any) -> Node:
     begin = f"{form.channel}{form.calls} {form.address}{name}"
     kind = {"type": "regex", "pattern": "( ?json)?"}
-    arguments = schema_node({"type": "object"} if schema is None else schema)
+    arguments = arguments_of(schema)
     marked = sequence(
         text_node(f"{begin} {form.content_type}"), kind, text_node(form.text), arguments
     )
@@ -190,7 +193,7 @@ def _without_marks(form: CallFormat, tools: tuple[Tool, ...]) -> list[Node]:
         return [
             sequence(
                 text_node(f"{tool.function.name}{end}"),
-                {**schema_node(parameters_of(tool)), PLACE: place_of(index)},
+                {**arguments_of(held_arguments(tool)), PLACE: place_of(index)},
             )
             for index, tool in enumerate(tools)
         ]

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock.parsing.nodes import TextInput
 from penstock_gateway.http.errors import clip
 
 CUSTOM = "custom"
@@ -52,16 +53,18 @@ def check_format(format: InputFormat | None, where: str) -> None:
         )
     if format.type == "text":
         return
-    grammar = format.grammar or ToolGrammar()
+    check_grammar(format.grammar or ToolGrammar(), f"{where}.grammar")
+
+
+def check_grammar(grammar: ToolGrammar, where: str) -> None:
+    """Raises InvalidRequest. where: the place in the request of its fields."""
     if grammar.syntax not in SYNTAXES:
         raise InvalidRequest(
-            f"{where}.grammar.syntax is {clip(grammar.syntax)}; allowed: {', '.join(SYNTAXES)}",
-            param=f"{where}.grammar.syntax",
+            f"{where}.syntax is {clip(grammar.syntax)}; allowed: {', '.join(SYNTAXES)}",
+            param=f"{where}.syntax",
         )
     if not grammar.definition:
-        raise InvalidRequest(
-            f"{where}.grammar.definition is empty", param=f"{where}.grammar.definition"
-        )
+        raise InvalidRequest(f"{where}.definition is empty", param=f"{where}.definition")
 
 
 def described(description: str | None, grammar: ToolGrammar | None) -> str | None:
@@ -74,9 +77,9 @@ def described(description: str | None, grammar: ToolGrammar | None) -> str | Non
 
 def parameters(grammar: ToolGrammar | None) -> dict[str, Any]:
     """The JSON schema of the function's arguments. A regular expression is a part of it; any other
-    grammar is only told."""
+    grammar is beside it (`TextInput`)."""
     text: dict[str, Any] = {"type": "string"}
-    if is_held(grammar) and grammar is not None:
+    if grammar is not None and grammar.syntax == "regex":
         text["pattern"] = f"^(?:{grammar.definition})$"
     return {
         "type": "object",
@@ -86,9 +89,11 @@ def parameters(grammar: ToolGrammar | None) -> dict[str, Any]:
     }
 
 
-def is_held(grammar: ToolGrammar | None) -> bool:
-    """Whether the input is held to its grammar."""
-    return grammar is not None and grammar.syntax == "regex"
+def text_input(grammar: ToolGrammar | None) -> TextInput | None:
+    """What a call is held to where the schema of its arguments doesn't say it."""
+    if grammar is None or grammar.syntax != "lark":
+        return None
+    return TextInput(INPUT, grammar.definition)
 
 
 def history_arguments(text: str) -> str:

@@ -10,17 +10,19 @@ import msgspec
 
 from penstock.config.gateway_settings import ToolStrictLevel
 from penstock.errors import InvalidRequest
-from penstock.parsing.forced_grammar import forced_tag
+from penstock.parsing.forced_grammar import PLACE, forced_tag, place_of
 from penstock.parsing.format import CallFormat
+from penstock.parsing.nodes import Node, TextInput, arguments_of, sequence, text_node
 from penstock.request.structured_outputs import StructuredOutputs
 from penstock_gateway.chat.custom_tools import (
     CUSTOM,
     KINDS,
     CustomDefinition,
+    ToolGrammar,
     check_format,
     described,
-    is_held,
     parameters,
+    text_input,
 )
 from penstock_gateway.chat.tool_choice import (
     CHOICES,
@@ -63,6 +65,26 @@ class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool | None = None
 
 
+class CustomFunction(FunctionDefinition, frozen=True, kw_only=True):
+    """What stands for a custom tool. No client can send it.
+
+    grammar: what the input is held to.
+    """
+
+    grammar: ToolGrammar | None = None
+
+
+def function_of(name: str, description: str | None, grammar: ToolGrammar | None) -> CustomFunction:
+    """The function that stands for a custom tool."""
+    return CustomFunction(
+        name=name,
+        description=described(description, grammar),
+        parameters=parameters(grammar),
+        strict=grammar is not None or None,
+        grammar=grammar,
+    )
+
+
 NO_FUNCTION = FunctionDefinition(name="")
 """The function of a tool that has none, which is refused."""
 
@@ -84,7 +106,10 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if self.type == CUSTOM and self.custom is not None:
-            msgspec.structs.force_setattr(self, "function", _function_of(self.custom))
+            custom = self.custom
+            grammar = None if custom.format is None else custom.format.grammar
+            stands = function_of(custom.name, custom.description, grammar)
+            msgspec.structs.force_setattr(self, "function", stands)
         if self.name is None or self.function is not NO_FUNCTION or self.type != "function":
             return
         function = FunctionDefinition(
@@ -107,17 +132,6 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             "parameters": given if "properties" in given else {**given, "properties": {}},
         }
         return {"type": "function", "function": function}
-
-
-def _function_of(tool: CustomDefinition) -> FunctionDefinition:
-    """What stands for a custom tool."""
-    grammar = None if tool.format is None else tool.format.grammar
-    return FunctionDefinition(
-        name=tool.name,
-        description=described(tool.description, grammar),
-        parameters=parameters(grammar),
-        strict=is_held(grammar) or None,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +169,9 @@ class ToolUse:
 
     @property
     def callable_schemas(self) -> dict[str, Any]:
-        """Schemas that a call's arguments must satisfy, by the name of each tool that may be
-        called."""
-        return {tool.function.name: parameters_of(tool) for tool in self.callable_tools}
+        """Schemas that a call's arguments must satisfy, or TextInput, by the name of each tool that
+        may be called."""
+        return {tool.function.name: held_arguments(tool) for tool in self.callable_tools}
 
     def held(self, level: ToolStrictLevel) -> dict[str, Any]:
         """What calls are held to that the model chooses to make: schemas of their arguments, by
@@ -190,9 +204,13 @@ class ToolUse:
         of the one tool that is named. None where no call is forced."""
         if self.mode == "named":
             tool = next(tool for tool in self.tools if tool.function.name == self.name)
-            return StructuredOutputs(json=parameters_of(tool))
+            if isinstance(held := held_arguments(tool), TextInput):
+                return StructuredOutputs(structural_tag={"format": held.node()})
+            return StructuredOutputs(json=held)
         if self.mode != "required":
             return None
+        if any(isinstance(each, TextInput) for each in self.callable_schemas.values()):
+            return StructuredOutputs(structural_tag={"format": self._array()})
         items = [
             call_schema(tool, f"#/items/anyOf/{index}/properties/parameters")
             for index, tool in enumerate(self.tools)
@@ -201,6 +219,27 @@ class ToolUse:
         if self.most is not None:
             schema["maxItems"] = self.most
         return StructuredOutputs(json=schema)
+
+    def _array(self) -> Node:
+        """`grammar` where a tool's arguments have no schema."""
+        tags = [
+            {
+                "type": "tag",
+                "begin": f'{{"name": "{name}", "parameters": ',
+                "content": arguments_of(held),
+                "end": "}",
+                PLACE: place_of(index),
+            }
+            for index, (name, held) in enumerate(self.callable_schemas.items())
+        ]
+        calls = {
+            "type": "tags_with_separator",
+            "tags": tags,
+            "separator": ", ",
+            "at_least_one": True,
+            "stop_after_first": self.most == 1,
+        }
+        return sequence(text_node("["), calls, text_node("]"))
 
 
 NO_TOOLS = ToolUse((), "off")
@@ -262,6 +301,13 @@ def _encoded(tools: list[Tool]) -> bytes:
         return msgspec.json.encode(tools)
     except (RecursionError, ValueError, OverflowError) as error:
         raise InvalidRequest(f"tools can't be read: {error}", param="tools") from None
+
+
+def held_arguments(tool: Tool) -> dict[str, Any] | TextInput:
+    """What a call's arguments are held to: a schema, or a grammar of their only text."""
+    function = tool.function
+    held = text_input(function.grammar) if isinstance(function, CustomFunction) else None
+    return held or parameters_of(tool)
 
 
 def parameters_of(tool: Tool) -> dict[str, Any]:

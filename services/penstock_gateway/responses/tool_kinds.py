@@ -13,14 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock_gateway.chat.custom_tools import (
-    ToolGrammar,
-    described,
-    history_arguments,
-    is_held,
-    parameters,
-)
-from penstock_gateway.chat.tools import FunctionDefinition
+from penstock_gateway.chat.custom_tools import ToolGrammar, history_arguments
+from penstock_gateway.chat.tools import FunctionDefinition, function_of
 
 if TYPE_CHECKING:
     from penstock_gateway.responses.input_items import InputItem
@@ -40,6 +34,10 @@ class ToolKind(ABC):
     @abstractmethod
     def arguments(self, item: InputItem, where: str) -> str:
         """Arguments of that function, as JSON, in a call of the history. Raises InvalidRequest."""
+
+    def grammar(self, tool: dict[str, Any]) -> ToolGrammar | None:
+        """What a call's input is held to; None: nothing."""
+        return None
 
     def name(self, item: InputItem, where: str) -> str:
         """The tool that a call of the history is of. Raises InvalidRequest."""
@@ -68,15 +66,14 @@ class CustomKind(ToolKind):
     tool, call, output = "custom", "custom_tool_call", "custom_tool_call_output"
 
     def definition(self, name: str, tool: dict[str, Any]) -> FunctionDefinition:
-        shape, grammar = tool.get("format") or {}, None
-        if shape.get("type") == "grammar":
-            syntax, definition = shape.get("syntax") or "", shape.get("definition") or ""
-            grammar = ToolGrammar(syntax=syntax, definition=definition)
-        return FunctionDefinition(
-            name=name,
-            description=described(tool.get("description"), grammar),
-            parameters=parameters(grammar),
-            strict=is_held(grammar) or None,
+        return function_of(name, tool.get("description"), self.grammar(tool))
+
+    def grammar(self, tool: dict[str, Any]) -> ToolGrammar | None:
+        shape = tool.get("format") or {}
+        if shape.get("type") != "grammar":
+            return None
+        return ToolGrammar(
+            syntax=shape.get("syntax") or "", definition=shape.get("definition") or ""
         )
 
     def arguments(self, item: InputItem, where: str) -> str:

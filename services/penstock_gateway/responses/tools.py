@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.process import logs
+from penstock_gateway.chat.custom_tools import check_grammar
 from penstock_gateway.chat.tool_choice import (
     CHOICES,
     AllowedTool,
@@ -242,6 +243,8 @@ class ResponseTools:
         function = self.function_of(name, within)
         if again and function in self._called:
             return
+        if (grammar := kind.grammar(tool)) is not None:
+            check_grammar(grammar, f"{where}.format")
         self._called[function] = NamedTool(kind, name, within)
         self.chat.append(Tool(function=kind.definition(function, tool)))
         self.places.append(where)

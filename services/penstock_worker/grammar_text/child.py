@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar_text.errors import GrammarError
-from penstock_worker.grammar_text.structural_tag import schemas_of
+from penstock_worker.grammar_text.structural_tag import parts_of
 
 if TYPE_CHECKING:
     from penstock_worker.grammar_text.compile import Library
@@ -30,8 +30,8 @@ MAX_BYTES = 2 * 2**30
 STACK_BYTES = 2**20
 """Bytes of a fork's stacks; the worker's threads have 8 MiB."""
 
-SCHEMAS_TRIED = 8
-"""The schemas of a structural tag that are tried one by one, at most."""
+PARTS_TRIED = 8
+"""The schemas and grammars of a structural tag that are tried one by one, at most."""
 
 
 class CompileResult(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ def serve(library: Library, connection: socket.socket) -> None:
     while (message := receive(stream)) is not None:
         try:
             definition = msgspec.msgpack.decode(message, type=Grammar)
-            result = CompileResult(_tried(library, definition))
+            result = CompileResult(tried(library, definition))
         except GrammarError as error:
             result = CompileResult(None, str(error))
         except BaseException as error:  # A library written in Rust may panic: no Exception.
@@ -56,34 +56,38 @@ def serve(library: Library, connection: socket.socket) -> None:
         send(stream, msgspec.msgpack.encode(result))
 
 
-def _tried(library: Library, definition: Grammar) -> str:
+def tried(library: Library, definition: Grammar, *, in_parts: bool = True) -> str:
+    """llguidance's text for a grammar that can be compiled. in_parts: what a structural tag holds
+    is compiled by itself, too, so that a complaint has its place.  Raises GrammarError."""
+
     def compile(grammar: Grammar) -> str:
         source = library.source(grammar)
         library.probe(source)
         return source
 
     begun = time.process_time()
-    if definition.kind == "structural_tag":
+    in_parts = in_parts and definition.kind == "structural_tag"
+    if in_parts:
         # In a tag's free text, nothing is seen of what comes after it.
-        for place, schema in islice(schemas_of(definition), SCHEMAS_TRIED):
-            _tried_at(library, place, schema)
+        for place, part in islice(parts_of(definition), PARTS_TRIED):
+            _tried_at(library, place, part)
     try:
         return compile(definition)
     except GrammarError as error:
         if time.process_time() - begun > PATIENCE:
             raise
-        if definition.kind == "structural_tag":
-            for place, schema in schemas_of(definition):
+        if in_parts:
+            for place, part in parts_of(definition):
                 if time.process_time() - begun > PATIENCE:
                     break
-                _tried_at(library, place, schema)
+                _tried_at(library, place, part)
         raise GrammarError(located(definition, str(error), compile)) from None
 
 
-def _tried_at(library: Library, place: str, schema: object) -> None:
-    """A schema within a structural tag, by itself."""
+def _tried_at(library: Library, place: str, part: Grammar) -> None:
+    """A schema or a grammar within a structural tag, by itself."""
     try:
-        _tried(library, Grammar("json_schema", json.dumps(schema)))
+        tried(library, part, in_parts=False)
     except GrammarError as error:
         raise GrammarError(f"at {place}: {error}" if place else str(error)) from None
 

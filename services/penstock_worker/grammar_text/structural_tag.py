@@ -22,6 +22,7 @@ from penstock_worker.grammar_text.free_text import (
     quoted,
     slashed,
 )
+from penstock_worker.grammar_text.lark_in_json import lark_in_json
 
 MAX_TAGS = 4096
 _LONG = re.compile(r"[*+]|\{(?:\d+,)?(?:\}|\d{2,}\})")
@@ -48,8 +49,9 @@ def to_grammar(
     return json.dumps({"grammars": [{"name": "tags", "lark_grammar": lark}, *writer.grammars]})
 
 
-def schemas_of(definition: Grammar) -> Iterator[tuple[str, Any]]:
-    """JSON schemas that a structural tag holds, each with the place that its complaint names."""
+def parts_of(definition: Grammar) -> Iterator[tuple[str, Grammar]]:
+    """JSON schemas that a structural tag holds, and grammars of texts in JSON, each with the place
+    that its complaint names. Such a grammar comes as it was given, then as it is compiled."""
     nodes = [("", json.loads(definition.text))]
     while nodes:
         place, node = nodes.pop()
@@ -58,10 +60,14 @@ def schemas_of(definition: Grammar) -> Iterator[tuple[str, Any]]:
         if not isinstance(node, dict):
             continue
         place = str(node.get("place") or place)
-        if node.get("type") != "json_schema":
+        kind = node.get("type")
+        if kind == "lark" and isinstance(node.get("grammar"), str):
+            yield place, Grammar("lark", node["grammar"])
+            yield place, Grammar("structural_tag", json.dumps({"format": node}))
+        elif kind != "json_schema":
             nodes += [(place, each) for each in reversed(node.values())]
         elif isinstance(node.get("json_schema"), (dict, bool)):
-            yield place, node["json_schema"]
+            yield place, Grammar("json_schema", json.dumps(node["json_schema"]))
 
 
 def holds_only_json(definition: Grammar) -> bool:
@@ -79,7 +85,7 @@ def holds_only_json(definition: Grammar) -> bool:
             if kind == "regex" and _LONG.search(str(node.get("pattern"))):
                 return False
             nodes += [] if kind == "json_schema" else node.values()
-    return "json_schema" in kinds and "grammar" not in kinds
+    return "json_schema" in kinds and not kinds & {"grammar", "lark"}
 
 
 def _format_of(tag: Any) -> Any:
@@ -139,6 +145,8 @@ class _Writer:
                 return self._rule(f"%regex_ {_get(node, 'pattern', str, kind)}")
             case "grammar":
                 return self._grammar(self._lark_of(_get(node, "grammar", str, kind)))
+            case "lark":  # Ours alone: a text within a JSON string (see penstock.parsing.nodes).
+                return self._grammar(lark_in_json(_get(node, "grammar", str, kind)))
             case "any_text":
                 return "TEXT"
             case "sequence":

@@ -13,6 +13,8 @@ from penstock.parsing.nodes import (
     ANY_TEXT,
     LENGTHS,
     Node,
+    TextInput,
+    arguments_of,
     bounded_text,
     either,
     schema_node,
@@ -46,8 +48,8 @@ def forced_tag(
     """The structural tag of an answer that is calls of these tools, at least one. None where the
     format can't be held to their schemas, or doesn't say how its calls are written.
 
-    template: the chat template's text.  tools: JSON schemas of the arguments, by name; None where
-    they are any.  most: calls at most.
+    template: the chat template's text.  tools: by name: JSON schemas of the arguments, TextInput,
+    or None where they are any.  most: calls at most.
     """
     written = written_by(form, template)
     if written is None:
@@ -101,7 +103,10 @@ def list_of(written: Written, tags: list[Node], most: int | None = None) -> Node
 
 
 def arguments_node(form: CallFormat, written: Written, schema: Any) -> Node | None:
-    """The arguments of a call. schema: None where they are any."""
+    """The arguments of a call. schema: or TextInput; None where they are any."""
+    by_json = written.values is None and form.arguments == "json"
+    if isinstance(schema, TextInput) and not by_json:
+        return None
     if written.values is not None:
         if schema is None:
             return any_arguments(written, written.values)
@@ -113,7 +118,7 @@ def arguments_node(form: CallFormat, written: Written, schema: Any) -> Node | No
             return _any_keyed(written, marks)
         case KeyedValues() as marks:
             return _Keys(written, marks, schema).object(schema)
-    return schema_node({"type": "object"} if schema is None else schema)
+    return arguments_of(schema)
 
 
 def _call(written: Written, name: str, arguments: Node) -> Node:

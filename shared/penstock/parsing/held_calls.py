@@ -46,8 +46,8 @@ def held_text(
     """Free text with calls of these tools. None where the format doesn't say how its calls are
     written. A tool that `unheld` names may have any arguments.
 
-    template: the chat template's text.  tools: JSON schemas of the arguments, by name; None where
-    they are any.  thoughts: how the model marks them; there, a call's mark is text.
+    template: the chat template's text.  tools: by name: JSON schemas of the arguments, TextInput,
+    or None where they are any.  thoughts: how the model marks them; there, a call's mark is text.
     prompt: the filled template, or its end.
     """
     written = written_by(form, template)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 Node = dict[str, Any]
@@ -10,6 +11,33 @@ ANY_TEXT: Node = {"type": "any_text"}
 MAX_LENGTH = 1000
 """Characters that a text without quotes may have to have, or not to have."""
 LENGTHS = frozenset({"minLength", "maxLength"})
+
+
+@dataclass(frozen=True, slots=True)
+class TextInput:
+    """Arguments that are one text, held to a grammar. They stand where others' schema does.
+
+    name: the argument's.  lark: the grammar, in llguidance's dialect of Lark.
+    """
+
+    name: str
+    lark: str
+
+    def node(self) -> Node:
+        """The arguments as JSON: an object with this text."""
+        begin = rf'\{{ ?"{self.name}" ?: ?"'
+        text = {"type": "lark", "grammar": self.lark}
+        return sequence({"type": "regex", "pattern": begin}, text, _TEXT_END)
+
+
+_TEXT_END: Node = {"type": "regex", "pattern": r'" ?\}'}
+
+
+def arguments_of(schema: Any) -> Node:
+    """Arguments as JSON. schema: of a tool's; TextInput; or None, where they are any."""
+    if isinstance(schema, TextInput):
+        return schema.node()
+    return schema_node({"type": "object"} if schema is None else schema)
 
 
 def schema_node(schema: Any) -> Node:

@@ -139,14 +139,62 @@ async def test_a_regular_expression_holds_calls(
         assert (await http.post(URL, json=asked(**fields))).status_code == 200
         held = json.dumps(engine.submitted[-1][1].structured_outputs.structural_tag)
         assert json.dumps("^(?:[0-9]{2}|x)$") in held
-    told = {"tools": [grammar(syntax="lark", definition="start: /a+/")]}
-    assert (await http.post(URL, json=asked(**told))).status_code == 200
-    assert engine.submitted[-1][1].structured_outputs is None
     fields = {"type": "grammar", **DIGITS}
     body = {"input": "Hi", "tools": [{"type": "custom", "name": "run", "format": fields}]}
     assert (await http.post("/v1/responses", json=body)).status_code == 200
     held = json.dumps(engine.submitted[-1][1].structured_outputs.structural_tag)
     assert json.dumps("^(?:[0-9]{2}|x)$") in held
+
+
+LARK = {"syntax": "lark", "definition": 'start: "a"+ | /[^"]/'}
+
+
+def lark_of(node: Any) -> list[str]:
+    """Grammars of texts in a structural tag."""
+    if isinstance(node, list):
+        return [text for each in node for text in lark_of(each)]
+    if not isinstance(node, dict):
+        return []
+    own = [node["grammar"]] if node.get("type") == "lark" else []
+    return [*own, *lark_of(list(node.values()))]
+
+
+async def test_a_lark_grammar_holds_calls(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    """In the model's own format, and where calls are forced as JSON because that isn't known or
+    writes texts without quotes."""
+    chosen = {"type": "custom", "custom": {"name": "run"}}
+    keyed = "<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>"
+    for template, auto in ((HERMES, True), (engine.template.source, False), (keyed, False)):
+        engine.template.source = template
+        for choice in (chosen, "required", *(["auto"] if auto else [])):
+            fields = {"tools": [grammar(**LARK), WEATHER], "tool_choice": choice}
+            reply = await http.post(URL, json=asked(**fields))
+            assert reply.status_code == 200, reply.text
+            tag = engine.submitted[-1][1].structured_outputs.structural_tag
+            assert lark_of(tag) == [LARK["definition"]]
+            assert ("get_weather" in json.dumps(tag)) == (choice != chosen)
+    engine.template.source = HERMES
+    fields = {"type": "grammar", **LARK}
+    body = {"input": "Hi", "tools": [{"type": "custom", "name": "run", "format": fields}]}
+    assert (await http.post("/v1/responses", json=body)).status_code == 200
+    tag = engine.submitted[-1][1].structured_outputs.structural_tag
+    assert lark_of(tag) == [LARK["definition"]]
+    for wrong, param in (({"syntax": "gbnf"}, "syntax"), ({"definition": ""}, "definition")):
+        tools = [{"type": "custom", "name": "run", "format": {**fields, **wrong}}]
+        reply = await http.post("/v1/responses", json={"input": "Hi", "tools": tools})
+        assert reply.status_code == 400
+        assert reply.json()["error"]["param"] == f"tools[0].format.{param}"
+
+
+async def test_no_function_has_a_grammar(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    """Fields that are a custom tool's mean nothing in a function."""
+    engine.template.source = HERMES
+    function = {**WEATHER["function"], "grammar": LARK}
+    fields = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+    assert (await http.post(URL, json=asked(**fields))).status_code == 200
+    assert lark_of(engine.submitted[-1][1].structured_outputs.structural_tag) == []
 
 
 async def test_the_tools_that_are_allowed_may_be_custom(
