@@ -19,6 +19,7 @@ from penstock_gateway.fim import endpoint as fim
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.live import endpoint as live
 from penstock_gateway.llamacpp import completion as llama_completion
+from penstock_gateway.llamacpp import embedding as llama_embedding
 from penstock_gateway.llamacpp import infill
 from penstock_gateway.llamacpp import props as llama_props
 from penstock_gateway.message_batches import endpoint as message_batches
@@ -43,6 +44,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     fim.routes,
     infill.routes,
     llama_completion.routes,
+    llama_embedding.routes,
     llama_props.routes,
     responses.routes,
     response_inputs.routes,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
-from penstock.request.sampling_params import MAX_LOGPROBS
+from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.completions.reply import CompletionFormat, TextCompletion
 from penstock_gateway.completions.reply import Prompt as KnownPrompt
@@ -177,28 +178,34 @@ class Completions(GenerateEndpoint[CompletionRequest]):
             )
             for ids in prompt_token_ids
         ]
-        by_room = {
-            room: sampling_params(
+        params = for_rooms(
+            rooms,
+            lambda room: sampling_params(
                 request,
                 engine.welcome,
                 max_tokens=room,
                 logprobs=request.logprobs,
                 prompt_logprobs=_prompt_logprobs(request),
-            )
-            for room in set(rooms)
-        }
+            ),
+        )
         echo_options = EchoOptions.of(request, logprobs=request.logprobs is not None)
         tokenizer = engine.text.tokenizer
         known = [
             KnownPrompt(ids, await _echoed(text, ids, request, tokenizer))
             for text, ids in zip(given, prompt_token_ids, strict=True)
         ]
-        params = [by_room[room] for room in rooms]
         reply = CompletionFormat(head, tokenizer, echo_options, known, params[0].n)
         blamed = partial(blame, field=structure_field(request))
         prediction = await predicted_ids(request.prediction, engine)
         search = search_of(request) if request.searches else None
         return Job(prompt_token_ids, params, reply, blamed, search, prediction=prediction)
+
+
+def for_rooms(rooms: Sequence[int], made: Callable[[int], SamplingParams]) -> list[SamplingParams]:
+    """Sampling parameters of each prompt, made once for each room: a grammar in them may be large.
+    rooms: tokens of output of each prompt."""
+    by_room = {room: made(room) for room in dict.fromkeys(rooms)}
+    return [by_room[room] for room in rooms]
 
 
 def _prompt_logprobs(request: CompletionRequest) -> int | None:

@@ -256,6 +256,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "/completions": _LLAMA,
     "/apply-template": {"messages": [{"role": "user", "content": "Name a river in Europe."}]},
     "/v1/embeddings": {"input": ["A kitten sleeps.", "A young cat naps."]},
+    "/embedding": {"content": "A kitten sleeps."},
+    "/embeddings": {"content": "A kitten sleeps."},
     "/pooling": {"input": "A kitten sleeps."},
     "/score": _SCORE,
     "/v1/score": _SCORE,

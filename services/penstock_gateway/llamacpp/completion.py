@@ -126,10 +126,7 @@ class LlamaCompletion(GenerateEndpoint[LlamaCompletionRequest]):
         blamed = partial(_blamed, field=field)
         ids = [await _ids_of(prompt, engine) for prompt in prompts]
         logprobs = request.n_probs or None
-        params = [
-            parameters(request, asked, engine, len(each), source="prompt", logprobs=logprobs)
-            for each in ids
-        ]
+        params = parameters(request, asked, engine, ids, source="prompt", logprobs=logprobs)
         tokenizer = engine.text.tokenizer
         answers = []
         for prompt, each, wanted in zip(prompts, ids, params, strict=True):

@@ -86,7 +86,7 @@ class Infill(GenerateEndpoint[InfillRequest]):
                 " one token",
                 param="input_prefix",
             )
-        params = parameters(request, asked, engine, len(ids), source="input_prefix")
+        (params,) = parameters(request, asked, engine, [ids], source="input_prefix")
         prompted = PromptFacts(tokens=len(ids))
         answers = [LlamaChoice(prompted=prompted, shown=not only_computes) for _ in range(params.n)]
         wishes = Shown(

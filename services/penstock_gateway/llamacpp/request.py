@@ -4,12 +4,14 @@ the other endpoints."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.request.sampling_params import SamplingParams
+from penstock_gateway.completions.endpoint import for_rooms
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.fields import (
     Flag,
@@ -116,29 +118,36 @@ def parameters(
     request: LlamaFields,
     asked: GenerateFields,
     engine: EngineInfo,
-    prompt_tokens: int,
+    prompts: Iterable[Sequence[int]],
     *,
     source: str,
     logprobs: int | None = None,
-) -> SamplingParams:
-    """Sampling parameters of a prompt. asked: the request in other endpoints' words.  source: the
-    field of the prompt.  logprobs: as in SamplingParams.  Raises InvalidRequest, in llama.cpp's
-    words."""
+) -> list[SamplingParams]:
+    """Sampling parameters of each prompt, which are token ids. asked: the request in other
+    endpoints' words.  source: the field of the prompts.  logprobs: as in SamplingParams.  Raises
+    InvalidRequest, in llama.cpp's words."""
     welcome, wanted = engine.welcome, request.n_predict
-    try:
-        most = room_for_output(
-            prompt_tokens,
-            None if wanted is None or wanted < 0 else max(1, wanted),
-            welcome.generation.max_new_tokens,
-            welcome.limits,
-            field="n_predict",
-            source=source,
-            sequences=asked.n or 1,
-            many="n_cmpl",
-            oversized="reduce",
-        )
-        params = sampling_params(asked, welcome, max_tokens=most, logprobs=logprobs)
+
+    def made(room: int) -> SamplingParams:
+        params = sampling_params(asked, welcome, max_tokens=room, logprobs=logprobs)
         return msgspec.structs.replace(params, min_indentation=max(0, request.n_indent or 0))
+
+    try:
+        rooms = [
+            room_for_output(
+                len(ids),
+                None if wanted is None or wanted < 0 else max(1, wanted),
+                welcome.generation.max_new_tokens,
+                welcome.limits,
+                field="n_predict",
+                source=source,
+                sequences=asked.n or 1,
+                many="n_cmpl",
+                oversized="reduce",
+            )
+            for ids in prompts
+        ]
+        return for_rooms(rooms, made)
     except InvalidRequest as error:
         raise in_own_words(error) from None
 
