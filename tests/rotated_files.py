@@ -14,6 +14,7 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/system/test_hearing.py",
         "tests/system/test_memory_limits.py",
         "tests/system/test_metrics_health.py",
+        "tests/system/test_thinking_budget.py",
         "tests/system/test_timeline.py",
         "tests/system/test_whisper.py",
         "tests/worker/adapters/test_with_drafts.py",

@@ -19,7 +19,7 @@ import pytest
 from penstock.config.settings import PreemptionMode
 from penstock.model.config import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
-from penstock.protocol.common import LogitsAdjustments, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, ThinkingBudget, TokenSampling
 from testing.model_configs import varied
 from tests.system.in_process import Numerics, System, Way
 from tests.worker.checkpoints import TINY, tiny_files
@@ -61,6 +61,11 @@ GREEDY_PENALISED = TokenSampling(
     prompt_logprobs=0,
 )
 
+THINKING = ThinkingBudget(tokens=20, begin=(3,), ends=((17,),), closing=(17, 4), spent=2)
+BUDGETED = TokenSampling(
+    seed=9, temperature=1.2, logprobs=1, adjustments=LogitsAdjustments(thinking=THINKING)
+)
+
 
 def prompt(length: int, seed: int) -> list[int]:
     """The first 40 tokens are everybody's."""
@@ -77,6 +82,7 @@ OURS = {
     4: (prompt(77, 4), 30, ADJUSTED, 2),
     5: (prompt(150, 5), 20, GREEDY_PENALISED, 1),
     6: (prompt(90, 6), 0, msgspec.structs.replace(GREEDY, prompt_logprobs=4), 1),
+    7: (prompt(60, 7), 30, BUDGETED, 2),
 }
 
 Results = dict[tuple[int, int], tuple[list[int], bytes, bytes]]
@@ -210,6 +216,10 @@ def test_what_is_compared_is_what_was_asked_for(undisturbed) -> None:
     tokens = found[4, 0][0]
     assert all(token % 2 == 0 and token != 6 for token in tokens)
     assert not any(b == a + 2 and a % 4 == 0 for a, b in itertools.pairwise(tokens))
+    for index in range(2):
+        tokens = found[7, index][0]
+        assert 17 not in tokens[:18], "it didn't close its thoughts by itself"
+        assert tokens[18:20] == [17, 4]
 
 
 @pytest.mark.parametrize("numerics", NUMERICS, ids=str)

@@ -12,7 +12,7 @@ import pytest
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from tests.system.eager_drafts import eager
 from tests.system.in_process import Numerics, System, Way
-from tests.system.test_matrix import ADJUSTED, GREEDY, SAMPLED, folder, prompt
+from tests.system.test_matrix import ADJUSTED, BUDGETED, GREEDY, SAMPLED, folder, prompt
 
 pytestmark = [pytest.mark.timeout(600)]
 __all__ = ["eager", "folder"]
@@ -30,6 +30,7 @@ OURS: dict[int, tuple[list[int], int, TokenSampling, int]] = {
     2: (prompt(50, 5), 40, FEW_WORDS, 2),
     3: (prompt(41, 2), 30, SAMPLED, 2),
     4: (prompt(77, 4), 30, ADJUSTED, 2),
+    5: (prompt(60, 7), 30, BUDGETED, 2),
 }
 Results = dict[tuple[int, int], tuple[list[int], bytes]]
 

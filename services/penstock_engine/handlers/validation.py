@@ -12,6 +12,7 @@ from penstock.protocol.common import (
     SessionTerms,
     SpeechRules,
     Stopping,
+    ThinkingBudget,
     TokenSampling,
 )
 from penstock.protocol.from_frontend import OpenSequence, Submit
@@ -30,6 +31,10 @@ from penstock_engine.handlers.ranges import MAX_COUNT, check_ids, check_number, 
 from penstock_engine.request.request import Request
 
 MAX_NAME_LENGTH = 1024
+MAX_THINKING_TOKENS = 2**31 - 1
+MAX_THINKING_MARKS = 8
+"""Marks that end thoughts."""
+MAX_THINKING_MARK_TOKENS = 64
 MAX_TENANT_LENGTH = 64
 
 
@@ -305,6 +310,24 @@ def _check_adjustments(wanted: LogitsAdjustments, vocab_size: int, limits: Limit
         )
     if wanted.speech is not None:
         _check_speech(wanted.speech, vocab_size)
+    if wanted.thinking is not None:
+        _check_thinking(wanted.thinking, vocab_size)
+
+
+def _check_thinking(budget: ThinkingBudget, vocab_size: int) -> None:
+    name = "thinking_token_budget"
+    check_whole(name, budget.tokens, 0, MAX_THINKING_TOKENS)
+    if budget.spent is not None:
+        check_whole(name, budget.spent, 0, MAX_THINKING_TOKENS)
+    _check_count(name, len(budget.ends), MAX_THINKING_MARKS)
+    for mark in (budget.begin, budget.closing, *budget.ends):
+        if not 1 <= len(mark) <= MAX_THINKING_MARK_TOKENS:
+            raise InvalidRequest(
+                f"{name}: a mark of thoughts has {len(mark)} tokens; 1 to "
+                f"{MAX_THINKING_MARK_TOKENS} are allowed",
+                param=name,
+            )
+        check_ids(name, mark, vocab_size)
 
 
 def _check_speech(rules: SpeechRules, vocab_size: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import msgspec
 
@@ -18,9 +18,11 @@ from penstock_gateway.anthropic.request import (
     MediaContent,
     ShownBlock,
     ToolChoiceField,
+    budget_of,
 )
 from penstock_gateway.chat.endpoint import ChatRequest
 from penstock_gateway.chat.messages import Message
+from penstock_gateway.chat.thinking_fields import ThinkingSwitch
 from penstock_gateway.chat.tool_choice import ChoiceObject, NamedFunction, ToolChoice
 from penstock_gateway.chat.tools import FunctionDefinition, Tool
 from penstock_gateway.http.errors import clip
@@ -62,7 +64,8 @@ class Conversation:
             continue_final_message=True if prefilled else None,
             reasoning_effort=None if config is None else config.effort,
             response_format=_format(request),
-            chat_template_kwargs=_variables(request),
+            chat_template_kwargs=request.chat_template_kwargs,
+            thinking=_switch(request),
             **own,
         )
 
@@ -315,12 +318,14 @@ def _format(request: ConversationFields) -> ResponseFormat | None:
     return ResponseFormat(type="json_schema", json_schema=named)
 
 
-def _variables(request: ConversationFields) -> dict[str, Any] | None:
-    """Templates of models that may think or not have a variable for it."""
-    if request.thinking is None:
-        return request.chat_template_kwargs
-    thinks = request.thinking.type != "disabled"
-    return {"enable_thinking": thinks, **(request.chat_template_kwargs or {})}
+def _switch(request: ConversationFields) -> ThinkingSwitch | None:
+    thinking = request.thinking
+    if thinking is None:
+        return None
+    return ThinkingSwitch(
+        type=msgspec.convert(thinking.type, Literal["enabled", "adaptive", "disabled"]),
+        budget_tokens=budget_of(request),
+    )
 
 
 def _missing(where: str) -> NoReturn:

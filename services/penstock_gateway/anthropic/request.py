@@ -101,7 +101,8 @@ LEAST_BUDGET = 1024
 
 
 class ThinkingField(msgspec.Struct, frozen=True, kw_only=True):
-    """type: enabled, adaptive or disabled. budget_tokens: checked, without effect."""
+    """type: enabled, adaptive or disabled. budget_tokens: the most tokens that the thoughts may
+    have, of a model that marks them with tokens of their own."""
 
     type: str
     budget_tokens: int | None = None
@@ -203,7 +204,7 @@ def check(request: ConversationFields) -> None:
             f"thinking.type is {clip(thinking.type)}; allowed: enabled, adaptive, disabled",
             param="thinking.type",
         )
-    budget = _budget(request)
+    budget = budget_of(request)
     if budget is not None and budget < LEAST_BUDGET:
         raise _wrong_budget(budget, f"at least {LEAST_BUDGET}")
 
@@ -211,12 +212,12 @@ def check(request: ConversationFields) -> None:
 def check_budget(request: MessagesRequest) -> None:
     """Raises InvalidRequest for thoughts that may be as long as the message. With tools they may:
     there can be thoughts before each of several calls, as Anthropic allows."""
-    budget, most = _budget(request), check_max_tokens(request)
+    budget, most = budget_of(request), check_max_tokens(request)
     if budget is not None and budget >= most and not request.tools:
         raise _wrong_budget(budget, f"below max_tokens, {most}")
 
 
-def _budget(request: ConversationFields) -> int | None:
+def budget_of(request: ConversationFields) -> int | None:
     """The most tokens of thoughts that it says; None if it says none."""
     thinking = request.thinking
     return None if thinking is None or thinking.type != "enabled" else thinking.budget_tokens

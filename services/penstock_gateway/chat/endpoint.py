@@ -20,17 +20,21 @@ from penstock_gateway.chat.output_parsing import read_as, reading_of
 from penstock_gateway.chat.prompt import (
     ChatMedia,
     ChatPrompt,
-    ReasoningField,
-    ThinkingSwitch,
     chat_prompt,
-    check_thinking,
     check_variables,
     refuse_template,
-    shows_thoughts,
     template_of,
-    thinking_variables,
 )
 from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
+from penstock_gateway.chat.thinking_fields import (
+    ReasoningField,
+    ThinkingSwitch,
+    check_thinking,
+    one_budget,
+    shows_thoughts,
+    thinking_variables,
+    with_budget,
+)
 from penstock_gateway.chat.tool_choice import ToolChoice
 from penstock_gateway.chat.tools import OPENAI_TOOLS, Tool, ToolLimits, ToolUse, tool_use
 from penstock_gateway.generate.endpoint import Blame, GenerateEndpoint, Job
@@ -76,6 +80,10 @@ class ChatRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fiel
     reasoning: ReasoningField | None = None
     thinking: ThinkingSwitch | bool | None = None
     enable_thinking: Flag = None
+    thinking_budget: Whole = None
+    """thinking_token_budget, as Alibaba's and SiliconFlow's clients write it."""
+    thinking_budget_tokens: Whole = None
+    """llama-server's name for it."""
     continue_final_message: Flag = None
     add_special_tokens: Flag = None
     documents: list[dict[str, Any]] | None = None
@@ -93,6 +101,12 @@ class ChatRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fiel
     reasoning_format: Text = None
     safe_prompt: Flag = None
     """Mistral's: a system prompt of theirs in front."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        budget = one_budget(self)
+        if budget is not None:
+            msgspec.structs.force_setattr(self, "thinking_token_budget", budget)
 
 
 RULES = (
@@ -218,7 +232,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             use,
             prompt,
             engine.text.tokenizer,
-            params,
+            with_budget(params, request, engine),
             include_reasoning=shows_thoughts(request),
             largest_grammar=engine.welcome.limits.max_grammar_bytes,
             family=engine.welcome.family,

@@ -12,6 +12,7 @@ from penstock_gateway.chat.endpoint import ChatRequest, blame_of, check_chat, pr
 from penstock_gateway.chat.output_parsing import read_as, reading_of
 from penstock_gateway.chat.parsed_choice import Parsing
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt, template_of
+from penstock_gateway.chat.thinking_fields import with_budget
 from penstock_gateway.chat.tools import OPENAI_TOOLS, ToolLimits
 from penstock_gateway.generate.endpoint import Blame, Job
 from penstock_gateway.generate.reply import ReplyFormat
@@ -69,7 +70,7 @@ async def prepared_chat(
             use,
             prompt,
             engine.text.tokenizer,
-            params,
+            with_budget(params, chat, engine),
             include_reasoning=True,
             largest_grammar=engine.welcome.limits.max_grammar_bytes,
             family=engine.welcome.family,

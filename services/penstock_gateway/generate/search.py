@@ -48,6 +48,7 @@ NOT_IN_BEAMS = (
     "logit_bias",
     "allowed_token_ids",
     "bad_words",
+    "thinking_token_budget",
     "prompt_logprobs",
     "response_format",
     "structured_outputs",
@@ -60,6 +61,8 @@ NOT_IN_BEAMS = (
     "json_schema",
 )
 _NEUTRAL: tuple[object, ...] = (None, [], {}, 0)
+"""Values that ask for nothing, but for some fields with others of their own."""
+_OTHER_NEUTRAL = {"repetition_penalty": (None, 1), "thinking_token_budget": (None, -1)}
 
 
 def check_search(request: GenerateFields) -> None:
@@ -127,7 +130,7 @@ async def search_all(
 def _check_beams(request: GenerateFields) -> None:
     for field in NOT_IN_BEAMS:
         value = getattr(request, field)
-        if value not in _NEUTRAL and not (field == "repetition_penalty" and value == 1):
+        if value not in _OTHER_NEUTRAL.get(field, _NEUTRAL):
             raise InvalidRequest(
                 f"{field} can't be combined with use_beam_search: true; it must be null",
                 param=field,

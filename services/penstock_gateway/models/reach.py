@@ -204,7 +204,13 @@ def reach_models(
         entry = entries.get(model)
         own = config if entry is None else gateway_config_of(entry, config)
         check_parsers(own)
-        client = EngineClient(where, name=name, settings=transport, routing=config.routing)
+        client = EngineClient(
+            where,
+            name=name,
+            settings=transport,
+            routing=config.routing,
+            reasoning_parser=own.reasoning_parser,
+        )
         names = entry.names if entry is not None else (model,) if model else ()
         adapters = () if entry is None else adapters_of(entry)
         backend = ModelBackend(client, own, names, adapters, folders)

@@ -252,6 +252,8 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     ignore_eos: Flag = None
     repetition_detection: RepetitionDetection | None = None
     """Ends an answer that repeats itself (vLLM's field)."""
+    thinking_token_budget: Whole = None
+    """Most tokens of thoughts (vLLM's field); -1: any number."""
     skip_special_tokens: Flag = None
     presence_penalty: Number = None
     frequency_penalty: Number = None
@@ -322,7 +324,6 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     logits_processors: Any = None
     logprob_token_ids: list[int] | None = None
     watermarking: Flag = None
-    thinking_token_budget: Whole = None
 
     @property
     def searches(self) -> bool:
@@ -364,7 +365,6 @@ COMMON = (
     UnsupportedField("logits_processors", ([],)),
     UnsupportedField("logprob_token_ids"),
     UnsupportedField("watermarking", (False,)),
-    UnsupportedField("thinking_token_budget", (-1,)),
     UnsupportedField("stream_interval", (1,)),
     UnsupportedField("routed_experts_prompt_start", (0,)),
     UnsupportedField("kv_transfer_params", ({},)),

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 NO_LIMIT = -1
 """What max_tokens is for as many as there is room for, as in LM Studio and llama-server."""
+NO_BUDGET = -1
+"""What thinking_token_budget is for thoughts of any length, as in vLLM."""
 NARROWEST = 1e-9
 """The top_p that 0 stands for: nothing but the likeliest token is left. OpenAI's range begins with
 0, and no nucleus is empty."""
@@ -205,6 +207,7 @@ def sampling_params(
     top_p = _given(request.top_p, generation.top_p, 1.0)
     if not 0 <= top_p <= 1:
         raise InvalidRequest(f"top_p must be a number in [0, 1], not {top_p}", param="top_p")
+    budget = request.thinking_token_budget
     return SamplingParams(
         n=_given(request.n, 1),
         temperature=_given(request.temperature, generation.temperature, 1.0),
@@ -229,6 +232,7 @@ def sampling_params(
         include_stop_str_in_output=_given(request.include_stop_str_in_output, False),
         structured_outputs=None if wanted is None else wanted[1],
         skip_special_tokens=_given(request.skip_special_tokens, True),
+        thinking_token_budget=None if budget == NO_BUDGET else budget,
     )
 
 

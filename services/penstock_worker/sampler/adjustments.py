@@ -14,6 +14,7 @@ from penstock.protocol.common import LogitsAdjustments, SpeechRules, TimestampRu
 from penstock_kernels import reference as ops
 from penstock_worker.sampler.bad_words import NOTHING, BadWords, Banned
 from penstock_worker.sampler.penalties import Penalties, PromptIds
+from penstock_worker.sampler.thinking import ThinkingState
 
 
 class RequestAdjustments:
@@ -74,7 +75,8 @@ class RequestAdjustments:
 
 
 class SequenceAdjustments:
-    """The allowed ids, bad words, rules of transcripts, biases and penalties of one sequence."""
+    """The allowed ids, bad words, rules of transcripts, budget of thoughts, biases and penalties of
+    one sequence."""
 
     def __init__(self, request: RequestAdjustments, output: Sequence[int]) -> None:
         """`output` has the ids that the sequence has emitted. Each later one is passed to
@@ -83,9 +85,13 @@ class SequenceAdjustments:
         self._bad_words = request.bad_words
         self._state = 0 if self._bad_words is None else self._bad_words.after(output)
         self._together: np.ndarray | None = None
-        """What bad words and rules ban, once it was asked for in this state."""
+        """All that is banned, once it was asked for in this state."""
         speech = request.wanted.speech
         self.speech = None if speech is None else SpeechBans(speech, output, request.vocab)
+        thinking = request.wanted.thinking
+        self._thinking = (
+            None if thinking is None else ThinkingState(thinking, output, request.vocab)
+        )
         self.penalties = request.penalties(output)
 
     def beside(self, output: Sequence[int]) -> SequenceAdjustments:
@@ -101,6 +107,8 @@ class SequenceAdjustments:
         other = copy(self)
         if self.penalties is not None:
             other.penalties = self.penalties.copy()
+        if self._thinking is not None:
+            other._thinking = self._thinking.copy()
         other.advance(token)
         return other
 
@@ -146,23 +154,35 @@ class SequenceAdjustments:
 
     @property
     def banned_ids(self) -> np.ndarray:
-        """What can't come next by bad words and rules: int32, ascending, read-only. Without rules
-        it is the same array for all sequences of a request that are in the same state."""
-        if self.speech is None:
+        """What can't come next by bad words, rules and the budget of thoughts: int32, ascending,
+        read-only. With bad words alone it is the same array for all sequences of a request that are
+        in the same state."""
+        more = [
+            each.array
+            for each in (self.speech, self._thinking)
+            if each is not None and len(each.array)
+        ]
+        if not more:
             return self._banned.array
         if self._together is None:
-            self._together = np.union1d(self._banned.array, self.speech.array)
+            together = self._banned.array
+            for each in more:
+                together = np.union1d(together, each)
+            self._together = together
         return self._together
 
     @property
     def bans(self) -> bool:
         """Whether there are such ids now."""
-        return self.speech is not None or bool(self.banned)
+        forced = self._thinking is not None and self._thinking.forced is not None
+        return self.speech is not None or forced or bool(self.banned)
 
     @property
     def ban_follows_output(self) -> bool:
         """Whether `banned_ids` may change with the next token."""
         if self.speech is not None:
+            return True
+        if self._thinking is not None and self._thinking.follows_output:
             return True
         return self._bad_words is not None and self._bad_words.follows_output
 
@@ -172,9 +192,11 @@ class SequenceAdjustments:
             self.penalties.advance(token)
         if self._bad_words is not None:
             self._state = self._bad_words.step(self._state, token)
+        self._together = None
         if self.speech is not None:
-            self._together = None
             self.speech.advance(token)
+        if self._thinking is not None:
+            self._thinking.advance(token)
 
     @property
     def _banned(self) -> Banned:
@@ -183,6 +205,8 @@ class SequenceAdjustments:
     def forbids(self, token: int) -> bool:
         """Returns whether the token must not come next."""
         if token in self.banned or (self.speech is not None and self.speech.forbids(token)):
+            return True
+        if self._thinking is not None and self._thinking.forbids(token):
             return True
         return self.allowed is not None and not self.allowed[token]
 

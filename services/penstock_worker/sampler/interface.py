@@ -18,8 +18,8 @@ IMPOSSIBLE = -1e30
 NOT_FINITE = "the model gave logits that are not finite numbers"
 _NOTHING = np.zeros(0, np.int32)
 NO_TOKEN_LEFT = (
-    "allowed_token_ids, bad_words, the grammar and the model's suppress_tokens together leave no "
-    "token to choose"
+    "allowed_token_ids, bad_words, thinking_token_budget, the grammar and the model's "
+    "suppress_tokens together leave no token to choose"
 )
 
 

@@ -42,6 +42,7 @@ from penstock.client.pool_request import (
 from penstock.client.replacing import ChangeMode, replace_weights
 from penstock.client.routing_policies import make_routing
 from penstock.client.served_model import ModelText
+from penstock.client.thinking import asked_budget
 from penstock.config.settings import TransportSettings
 from penstock.errors import EngineUnavailable
 from penstock.media.items import PromptMedia
@@ -80,7 +81,8 @@ class EngineClient(ClientView):
     comes within RESUME_PATIENCE seconds, or one with another model.
 
     endpoint: a list, see `parse_endpoints`; raises InvalidRequest.  routing: one of
-    `routing.POLICIES`.
+    `routing.POLICIES`.  reasoning_parser: names how the model marks its thoughts; auto: its chat
+    template says it.
     """
 
     def __init__(
@@ -90,9 +92,11 @@ class EngineClient(ClientView):
         name: str,
         settings: TransportSettings | None = None,
         routing: str = "prefix",
+        reasoning_parser: str = "auto",
         resolver: Resolver = resolve,
     ) -> None:
         self._endpoint = endpoint
+        self._reasoning_parser = reasoning_parser
         self._dispatch = Dispatch(
             parse_endpoints(endpoint),
             name,
@@ -254,11 +258,14 @@ class EngineClient(ClientView):
         limits, grammar = welcome.limits, None
         if wanted is not None:
             grammar = wanted.grammar_within(limits.max_grammar_bytes, limits.grammar_kinds)
+        thinking = asked_budget(
+            params.thinking_token_budget, self._reasoning_parser, welcome, text, prompt_token_ids
+        )
         request = GenerationRequest(
             name=name,
             prompt_token_ids=prompt_token_ids,
             params=params,
-            sampling=token_sampling(params, welcome.seed, text.tokenizer, limits, speech),
+            sampling=token_sampling(params, welcome.seed, text.tokenizer, limits, speech, thinking),
             stopping=stopping(params, len(prompt_token_ids), limits),
             terms=terms,
             grammar=grammar,

@@ -21,6 +21,7 @@ from penstock.protocol.common import (
     Repetition,
     SpeechRules,
     Stopping,
+    ThinkingBudget,
     TokenSampling,
 )
 from penstock.protocol.from_frontend import OpenSequence
@@ -153,9 +154,10 @@ def token_sampling(
     tokenizer: Tokenizer,
     limits: Limits,
     speech: SpeechRules | None = None,
+    thinking: ThinkingBudget | None = None,
 ) -> TokenSampling:
     """The worker's share of the parameters; an absent seed is drawn here, once. speech: of a
-    transcript. Raises InvalidRequest."""
+    transcript.  thinking: what thinking_token_budget is for this model. Raises InvalidRequest."""
     seed = params.seed if params.seed is not None else default_seed
     return TokenSampling(
         seed=secrets.randbits(64) if seed is None else seed,
@@ -165,7 +167,7 @@ def token_sampling(
         min_p=float(params.min_p),
         logprobs=params.logprobs,
         min_tokens=params.min_tokens,
-        adjustments=adjustments(params, tokenizer, limits, speech),
+        adjustments=adjustments(params, tokenizer, limits, speech, thinking),
         prompt_logprobs=params.prompt_logprobs,
     )
 
@@ -175,9 +177,10 @@ def adjustments(
     tokenizer: Tokenizer,
     limits: Limits,
     speech: SpeechRules | None = None,
+    thinking: ThinkingBudget | None = None,
 ) -> LogitsAdjustments | None:
-    """Biases, penalties, allowed and banned ids, rules of transcripts; None where there are none.
-    Raises InvalidRequest."""
+    """Biases, penalties, allowed and banned ids, rules of transcripts, the budget of thoughts; None
+    where there are none. Raises InvalidRequest."""
     bias, allowed = params.logit_bias or {}, params.allowed_token_ids
     _check_count("logit_bias", len(bias), limits.max_logit_bias)
     _check_count("allowed_token_ids", len(allowed or ()), limits.max_allowed_token_ids)
@@ -189,6 +192,7 @@ def adjustments(
         allowed=None if allowed is None else tuple(sorted(frozenset(allowed))),
         bad_words=bad_word_tokens(params.bad_words or [], tokenizer, limits.max_bad_words_tokens),
         speech=speech,
+        thinking=thinking,
     )
     return None if made == _NONE else made
 

@@ -32,10 +32,10 @@ ErrorCode = Literal[
 ]
 """Errors that the request itself causes: a grammar that can't be compiled; a grammar that takes too
 long to compile, whose masks take too long, or that exceeds the matcher's limits; emitted tokens, as
-of a forged receipt, that their grammar doesn't allow; allowed_token_ids and bad_words that leave no
-token to sample; a picture, sound or video that can't be encoded; an adapter that can't be loaded,
-or doesn't fit the model. The last one is no fault of the request: what it needs can't be had
-now."""
+of a forged receipt, that their grammar doesn't allow; allowed_token_ids, bad_words and a budget of
+thoughts that leave no token to sample; a picture, sound or video that can't be encoded; an adapter
+that can't be loaded, or doesn't fit the model. The last one is no fault of the request: what it
+needs can't be had now."""
 
 CallCode = Literal["", "invalid", "failed", "timed_out", "unavailable"]
 """What became of a call of a worker extension: it was done; there is no such method, or its
@@ -146,6 +146,25 @@ class SpeechRules(msgspec.Struct, frozen=True, array_like=True):
     """Rules for timestamps; None if timestamps are tokens like any other."""
 
 
+class ThinkingBudget(msgspec.Struct, frozen=True, array_like=True):
+    """How many tokens of thoughts an output may hold before they are closed for it.
+
+    Thoughts are the first block of them: from where the prompt or the output opens it to the first
+    mark that ends it. What follows an ended block is no thoughts.
+    """
+
+    tokens: int
+    """Most tokens between the marks."""
+    begin: tuple[int, ...]
+    """Ids of the mark that opens the block."""
+    ends: tuple[tuple[int, ...], ...]
+    """Ids of each mark that ends it."""
+    closing: tuple[int, ...]
+    """Ids that are written where the budget is spent; a mark that ends the block comes first."""
+    spent: int | None = None
+    """Tokens of thoughts that the prompt ends in; None: it ends outside of a block."""
+
+
 class LogitsAdjustments(msgspec.Struct, frozen=True, array_like=True):
     """Changes of a row's logits that depend on the request or on its tokens. See SamplingParams.
 
@@ -164,6 +183,8 @@ class LogitsAdjustments(msgspec.Struct, frozen=True, array_like=True):
     others."""
     speech: SpeechRules | None = None
     """Rules for transcripts; None for other outputs."""
+    thinking: ThinkingBudget | None = None
+    """How long thoughts may be; None: as long as the output."""
 
 
 class TokenSampling(msgspec.Struct, frozen=True, array_like=True):

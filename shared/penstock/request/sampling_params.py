@@ -80,6 +80,9 @@ class SamplingParams(msgspec.Struct, kw_only=True):
     min_indentation: ends the text before its first line that begins with fewer spaces and tabs, but
         for the one that it begins in; 0: nothing does.
     repetition_detection: ends a sequence that repeats itself; None: nothing does.
+    thinking_token_budget: most tokens between the marks of a model's thoughts, those in the prompt
+        included; then the mark that closes them is written, whatever the model would write. -1 and
+        None: thoughts may fill the output.
     max_tokens: None means as many as the context allows.
     logprobs: None for none, else how many top alternatives to report for each token.
     prompt_logprobs: the same for each token of the prompt.
@@ -115,6 +118,7 @@ class SamplingParams(msgspec.Struct, kw_only=True):
     structured_outputs: StructuredOutputs | None = None
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     min_indentation: int = 0
+    thinking_token_budget: int | None = None
 
     def __post_init__(self) -> None:
         _whole("n", self.n, 1, MAX_N)
@@ -128,6 +132,8 @@ class SamplingParams(msgspec.Struct, kw_only=True):
             _whole("max_tokens", self.max_tokens, 0, 2**31 - 1)
         _whole("min_tokens", self.min_tokens, 0, 2**31 - 1)
         _whole("min_indentation", self.min_indentation, 0, 2**31 - 1)
+        if self.thinking_token_budget is not None:
+            _whole("thinking_token_budget", self.thinking_token_budget, -1, 2**31 - 1)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest(
                 f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}",

@@ -57,6 +57,7 @@ NEUTRAL = {
     "repetition_penalty": 1.0,
     "logit_bias": {},
     "bad_words": [],
+    "thinking_token_budget": -1,
     "response_format": {"type": "text"},
     "structured_outputs": None,
     "guided_json": None,
@@ -73,7 +74,6 @@ NEUTRAL = {
 UNSUPPORTED = {
     "logits_processors": ["x"],
     "logprob_token_ids": [1],
-    "thinking_token_budget": 5,
     "vllm_xargs": {"a": 1},
 }
 CHAT_NEUTRAL = {
