@@ -161,3 +161,48 @@ def test_responses(server: Server) -> None:
             final = stream.get_final_response()
         assert kinds[0] == "response.created"
         assert final.output_text == reply.output_text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_listed_ids_have_the_log_probabilities_that_they_have_among_the_likeliest(
+    http: httpx.Client, server: Server, stream: bool
+) -> None:
+    """Of each token of the answer, drafted or not: in chat, the token itself and the ids."""
+    ids = [28, 30, 216, 260, 7042]
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+
+        def entries(**more: Any) -> list[Any]:
+            asked: Any = {
+                "model": client.models.list().data[0].id,
+                "messages": [{"role": "user", "content": "Count: one, two, three, one, two,"}],
+                "max_tokens": 12,
+                "temperature": 0,
+                "logprobs": True,
+                "stream": stream,
+            }
+            own = {"return_tokens_as_token_ids": True}
+            more["extra_body"] = own | more.get("extra_body", {})
+            found = client.chat.completions.create(**asked, **more)
+            choices = [each.choices[0] for each in (found if stream else [found]) if each.choices]
+            return [entry for each in choices if each.logprobs for entry in each.logprobs.content]
+
+        listed = entries(extra_body={"logprob_token_ids": ids})
+        likeliest = entries(top_logprobs=20)
+    assert [each.token for each in listed] == [each.token for each in likeliest]
+    compared = 0
+    for found, top in zip(listed, likeliest, strict=True):
+        shown = {each.token: each.logprob for each in found.top_logprobs}
+        assert list(shown) == list(dict.fromkeys([found.token, *(f"token_id:{n}" for n in ids)]))
+        known = {each.token: each.logprob for each in top.top_logprobs}
+        both = shown.keys() & known.keys()
+        compared += len(both)
+        assert {name: shown[name] for name in both} == {name: known[name] for name in both}
+    assert compared > len(listed)
+
+
+def test_listed_ids_in_completions(http: httpx.Client) -> None:
+    [found] = complete(http, logprobs=1, logprob_token_ids=[260, 5])["choices"]
+    [plain] = complete(http, logprobs=1)["choices"]
+    assert found["text"] == plain["text"]
+    assert found["logprobs"]["token_logprobs"] == plain["logprobs"]["token_logprobs"]
+    assert all(2 <= len(top) <= 3 for top in found["logprobs"]["top_logprobs"])

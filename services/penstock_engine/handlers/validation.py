@@ -277,6 +277,9 @@ def check_sampling(
     check_whole("seed", sampling.seed, 0, MAX_SEED)
     if sampling.logprobs is not None:
         check_whole("logprobs", sampling.logprobs, 0, most_logprobs)
+    if sampling.logprob_ids:
+        _check_count("logprob_token_ids", len(sampling.logprob_ids), MAX_LOGPROBS)
+        check_ids("logprob_token_ids", sampling.logprob_ids, vocab_size)
     if sampling.prompt_logprobs is not None:
         check_whole("prompt_logprobs", sampling.prompt_logprobs, 0, MAX_LOGPROBS)
     if sampling.adjustments is not None:

@@ -38,7 +38,12 @@ from penstock_gateway.chat.thinking_fields import (
 from penstock_gateway.chat.tool_choice import ToolChoice
 from penstock_gateway.chat.tools import OPENAI_TOOLS, Tool, ToolLimits, ToolUse, tool_use
 from penstock_gateway.generate.endpoint import Blame, GenerateEndpoint, Job
-from penstock_gateway.generate.reply import EchoOptions, ReplyHead, check_prompt_logprobs
+from penstock_gateway.generate.reply import (
+    EchoOptions,
+    ReplyHead,
+    check_listed,
+    check_prompt_logprobs,
+)
 from penstock_gateway.generate.search import check_search, search_of
 from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
@@ -130,6 +135,7 @@ def check_chat(request: ChatRequest) -> None:
     if request.searches:
         check_search(request)
     num_logprobs(request)
+    check_listed(request, logprobs=bool(request.logprobs))
     one, other = request.max_completion_tokens, request.max_tokens
     if one is not None and other is not None and one != other:
         raise InvalidRequest(

@@ -14,7 +14,12 @@ from penstock_gateway.completions.reply import CompletionFormat, TextCompletion
 from penstock_gateway.completions.reply import Prompt as KnownPrompt
 from penstock_gateway.fim.prompt import check_fim, fim_prompt
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
-from penstock_gateway.generate.reply import EchoOptions, ReplyHead, check_prompt_logprobs
+from penstock_gateway.generate.reply import (
+    EchoOptions,
+    ReplyHead,
+    check_listed,
+    check_prompt_logprobs,
+)
 from penstock_gateway.generate.search import check_search, search_of
 from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
@@ -74,6 +79,7 @@ def check(request: CompletionRequest) -> None:
     if request.searches:
         check_search(request)
     check_fim(request)
+    check_listed(request, logprobs=request.logprobs is not None)
     count = request.logprobs
     if count is not None and not 0 <= count <= MAX_LOGPROBS:
         raise InvalidRequest(

@@ -9,7 +9,12 @@ from penstock.media.desk import MediaLease
 from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
 from penstock_gateway.fim.prompt import check_fim, fim_prompt
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
-from penstock_gateway.generate.reply import EchoOptions, ReplyHead, check_prompt_logprobs
+from penstock_gateway.generate.reply import (
+    EchoOptions,
+    ReplyHead,
+    check_listed,
+    check_prompt_logprobs,
+)
 from penstock_gateway.generate.search import check_search, search_of
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
@@ -45,6 +50,7 @@ class FIMCompletions(GenerateEndpoint[FIMRequest]):
     def check(self, request: FIMRequest) -> None:
         check_unsupported(request, COMMON)
         check_prompt_logprobs(request)
+        check_listed(request, logprobs=False)
         check_fim(request)
         if request.searches:
             check_search(request)

@@ -75,6 +75,16 @@ def check_prompt_logprobs(request: GenerateFields) -> None:
         )
 
 
+def check_listed(request: GenerateFields, *, logprobs: bool) -> None:
+    """Raises InvalidRequest for logprob_token_ids of a request that shows no log-probabilities of
+    its output. logprobs: whether it shows some."""
+    if request.logprob_token_ids and not logprobs:
+        raise InvalidRequest(
+            "logprob_token_ids needs logprobs, which is true in chat and a number in completions",
+            param="logprob_token_ids",
+        )
+
+
 @dataclass(slots=True)
 class ChoiceOutput:
     """A choice of an unstreamed reply, which grows with each delta."""

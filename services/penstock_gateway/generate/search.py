@@ -50,6 +50,7 @@ NOT_IN_BEAMS = (
     "bad_words",
     "thinking_token_budget",
     "prompt_logprobs",
+    "logprob_token_ids",
     "response_format",
     "structured_outputs",
     "structural_tag",

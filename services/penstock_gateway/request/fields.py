@@ -264,6 +264,8 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     bad_words: list[str] | None = None
     include_stop_str_in_output: Flag = None
     prompt_logprobs: Whole = None
+    logprob_token_ids: list[int] | None = None
+    """Ids whose log-probabilities are shown in place of the likeliest (vLLM's field)."""
     echo: Flag = None
     best_of: Whole = None
     use_beam_search: Flag = None
@@ -322,7 +324,6 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
 
     # --- only at their neutral value
     logits_processors: Any = None
-    logprob_token_ids: list[int] | None = None
     watermarking: Flag = None
 
     @property
@@ -363,7 +364,6 @@ class UnsupportedField(NamedTuple):
 
 COMMON = (
     UnsupportedField("logits_processors", ([],)),
-    UnsupportedField("logprob_token_ids"),
     UnsupportedField("watermarking", (False,)),
     UnsupportedField("stream_interval", (1,)),
     UnsupportedField("routed_experts_prompt_start", (0,)),

@@ -200,7 +200,7 @@ def sampling_params(
     says, else OpenAI's defaults. Raises InvalidRequest for a value out of its range."""
     generation = welcome.generation
     vocabulary = welcome.limits.vocab_size
-    for field in ("stop_token_ids", "allowed_token_ids"):
+    for field in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
         if ids := getattr(request, field):
             check_ids(field, ids, vocabulary)
     wanted = structure_of(request, welcome.limits.max_grammar_bytes)
@@ -232,6 +232,7 @@ def sampling_params(
         include_stop_str_in_output=_given(request.include_stop_str_in_output, False),
         structured_outputs=None if wanted is None else wanted[1],
         skip_special_tokens=_given(request.skip_special_tokens, True),
+        logprob_token_ids=request.logprob_token_ids or None,
         thinking_token_budget=None if budget == NO_BUDGET else budget,
     )
 

@@ -22,6 +22,7 @@ from penstock_worker.sampler.interface import (
     SampleRequest,
     found,
 )
+from penstock_worker.sampler.listed import listed_ids
 
 
 class _ThreadMemory(threading.local):
@@ -53,12 +54,40 @@ class CPUSampler:
             for request, draw, row in zip(requests, draws, values, strict=True)
         ]
         sampled = sample(values, rows, threads=self._threads, scratch=self._memory.scratch)
-        return [
-            request.judge(_sampled_token(request.sampling.logprobs, token, sampled, row))
+        outcomes = [
+            self._found(request, token, sampled, row, values[row])
             for row, (request, token) in enumerate(
                 zip(requests, sampled.tokens.tolist(), strict=True)
             )
         ]
+        return [request.judge(each) for request, each in zip(requests, outcomes, strict=True)]
+
+    def _found(
+        self, request: SampleRequest, token: int, sampled: Sampled, row: int, logits: np.ndarray
+    ) -> SampledToken:
+        """The outcome of a row. logits: its own, [vocab] float32."""
+        sampling = request.sampling
+        if token < 0:
+            return NO_FINITE_LOGITS
+        if sampling.logprobs is None:
+            return SampledToken(token)
+        if sampling.logprob_ids:
+            return SampledToken(token, self._listed(logits, token, sampling.logprob_ids))
+        return SampledToken(token, _logprobs(sampled, row))
+
+    def _listed(self, logits: np.ndarray, token: int, ids: Sequence[int]) -> TokenLogprobs:
+        """The log-probabilities of listed ids. The row is scored once for each of these few, so
+        that an id has the same bits wherever it is reported."""
+        shown = listed_ids(token, ids)
+        rows = [Row(given=each, logprobs=0) for each in shown]
+        scored = sample(
+            np.repeat(logits[None], len(rows), axis=0),
+            rows,
+            threads=self._threads,
+            scratch=self._memory.scratch,
+        )
+        values = np.maximum(scored.logprobs, np.float32(IMPOSSIBLE)).tolist()
+        return TokenLogprobs(values[0], shown, values)
 
     def score(
         self, logits: Tensor, tokens: Sequence[int], count: int
@@ -112,12 +141,6 @@ def _row_adjustments(adjustments: SequenceAdjustments) -> CPURowAdjustments | No
         penalties.frequency,
         penalties.repetition,
     )
-
-
-def _sampled_token(wanted: int | None, token: int, sampled: Sampled, row: int) -> SampledToken:
-    if token < 0:
-        return NO_FINITE_LOGITS
-    return SampledToken(token, None if wanted is None else _logprobs(sampled, row))
 
 
 def _logprobs(sampled: Sampled, row: int) -> TokenLogprobs:

@@ -21,6 +21,7 @@ from penstock_kernels.triton.sampling.sample import sample_rows
 from penstock_worker.sampler.adjustments import adjustments_of
 from penstock_worker.sampler.device_adjustments import SlotCounts, StepAdjustments, adjusted
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
+from penstock_worker.sampler.listed import listed_logprobs, listed_places
 from penstock_worker.sampler.transfers import Fetched, transfers
 
 _FAILED = SampledToken(error=NOT_FINITE)
@@ -30,15 +31,21 @@ class DeviceSamples:
     """The tokens of a step, which the device may still be sampling."""
 
     def __init__(
-        self, requests: list[SampleRequest], tokens: Tensor, fetched: Fetched, told: dict[int, int]
+        self,
+        requests: list[SampleRequest],
+        tokens: Tensor,
+        fetched: Fetched,
+        told: dict[int, int],
+        listed: dict[int, int] | None = None,
     ) -> None:
         """`tokens` is [rows] int64 on the device, where -1 means that the row has a logit that is
-        not finite. `told` maps rows whose log-probabilities are fetched to their place among
-        these."""
+        not finite. `told` maps rows whose log-probabilities are fetched to their place among these.
+        `listed` maps rows with listed ids to the place of the first among those of all."""
         self.tokens = tokens
         self._requests = requests
         self._fetched = fetched
         self._logprob_places = told
+        self._listed_places = listed or {}
 
     def done(self) -> bool:
         """Returns whether `sampled` would return without waiting."""
@@ -52,11 +59,18 @@ class DeviceSamples:
         tokens, *arrays = self._fetched.arrays()
         choices = [SampledToken(token) if token >= 0 else _FAILED for token in tokens.tolist()]
         if arrays:
-            tops = _HostTopLogProbs(*arrays)
+            own, ids, top, *listed = arrays
+            tops = _HostTopLogProbs(own, ids, top)
             for row, place in self._logprob_places.items():
-                token, wanted = choices[row].token, self._requests[row].sampling.logprobs
-                if token is not None and wanted is not None:
-                    choices[row] = SampledToken(token, tops.of(place, wanted))
+                token, sampling = choices[row].token, self._requests[row].sampling
+                if token is None or sampling.logprobs is None:
+                    continue
+                if row in self._listed_places:
+                    values = listed[0][self._listed_places[row] :]
+                    told = listed_logprobs(token, tops.of(place, 0), sampling.logprob_ids, values)
+                else:
+                    told = tops.of(place, sampling.logprobs)
+                choices[row] = SampledToken(token, told)
         return [
             choice if request.adjustments is None else request.judge(choice)
             for request, choice in zip(self._requests, choices, strict=True)
@@ -139,6 +153,7 @@ class DeviceSampler:
             arrays |= step.arrays()
         if 0 < len(told) < len(requests):
             arrays["told"] = told
+        listed = listed_places(requests, arrays)
         sent = self._send(arrays)
         draws = None if greedy else _sampling_rows(sent)
         cuts = not greedy and (self._batch_invariant or self._table.cuts(places))
@@ -153,10 +168,11 @@ class DeviceSampler:
         if not len(told):
             return DeviceSamples(requests, tokens, self._transfers.fetch([tokens]), {})
         tops = _top_log_probs(logits, tokens, int(wanted.max()), sent.get("told"))
-        fetched = self._transfers.fetch([tokens, tops.own, tops.ids, tops.top])
-        return DeviceSamples(
-            requests, tokens, fetched, {row: place for place, row in enumerate(told.tolist())}
-        )
+        shown = [tokens, tops.own, tops.ids, tops.top]
+        if listed:
+            shown.append(log_probs(logits[sent["listed rows"]], sent["listed ids"], 0).own)
+        places_of = {row: place for place, row in enumerate(told.tolist())}
+        return DeviceSamples(requests, tokens, self._transfers.fetch(shown), places_of, listed)
 
     def queue_score(
         self, logits: Tensor, tokens: Sequence[int], count: int

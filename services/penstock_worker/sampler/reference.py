@@ -11,7 +11,13 @@ from torch import Tensor
 from penstock.protocol.common import TokenLogprobs
 from penstock_kernels import reference as ops
 from penstock_worker.sampler.adjustments import adjust_row
-from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
+from penstock_worker.sampler.interface import (
+    IMPOSSIBLE,
+    NOT_FINITE,
+    SampledToken,
+    SampleRequest,
+)
+from penstock_worker.sampler.listed import listed_ids
 
 
 class ReferenceSampler:
@@ -34,7 +40,11 @@ class ReferenceSampler:
             token = _choose(logits[row], request, best[row], draws[row])
             logprobs = None
             if request.sampling.logprobs is not None:
-                logprobs = _logprobs(logits[row], token, request.sampling.logprobs)
+                sampling = request.sampling
+                if sampling.logprob_ids:
+                    logprobs = _listed(logits[row], token, sampling.logprob_ids)
+                else:
+                    logprobs = _logprobs(logits[row], token, request.sampling.logprobs)
             choices.append(request.judge(SampledToken(token, logprobs)))
         return choices
 
@@ -88,3 +98,10 @@ def _logprobs(logits: Tensor, token: int, count: int) -> TokenLogprobs:
     row = ops.log_softmax_row(logits).clamp_(min=IMPOSSIBLE)
     top = ops.top_ids(logits, count) if count else torch.empty(0, dtype=torch.int64)
     return TokenLogprobs(float(row[token]), top.tolist(), row[top].tolist())
+
+
+def _listed(logits: Tensor, token: int, ids: Sequence[int]) -> TokenLogprobs:
+    """Returns the same, of these ids in place of the likeliest."""
+    row = ops.log_softmax_row(logits).clamp_(min=IMPOSSIBLE)
+    shown = listed_ids(token, ids)
+    return TokenLogprobs(float(row[token]), shown, row[shown].tolist())

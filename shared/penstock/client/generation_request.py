@@ -165,11 +165,23 @@ def token_sampling(
         top_p=float(params.top_p),
         top_k=max(0, params.top_k),
         min_p=float(params.min_p),
-        logprobs=params.logprobs,
+        logprobs=params.num_logprobs,
+        logprob_ids=_listed(params.logprob_token_ids, limits),
         min_tokens=params.min_tokens,
         adjustments=adjustments(params, tokenizer, limits, speech, thinking),
         prompt_logprobs=params.prompt_logprobs,
     )
+
+
+def _listed(ids: list[int] | None, limits: Limits) -> tuple[int, ...]:
+    for token in ids or ():
+        if token >= limits.vocab_size:
+            raise InvalidRequest(
+                f"logprob_token_ids contains token id {token}; this model's ids are 0 to "
+                f"{limits.vocab_size - 1}",
+                param="logprob_token_ids",
+            )
+    return tuple(dict.fromkeys(ids or ()))
 
 
 def adjustments(

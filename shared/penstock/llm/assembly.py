@@ -54,7 +54,7 @@ class Assembly:
         if self._kind is RequestOutputKind.DELTA:
             return self._news(deltas, finished, first)
         for delta in deltas:
-            _add(self._whole.outputs[delta.index], delta, self._tokenizer)
+            self._add(self._whole.outputs[delta.index], delta)
             self._texts[delta.index].append(delta.text)
         self._whole.finished = finished
         self._whole.num_cached_tokens = self._generation.cached_tokens
@@ -62,6 +62,18 @@ class Assembly:
             return None
         self._write_texts()
         return self._whole
+
+    def _add(self, output: CompletionOutput, delta: SequenceDelta) -> None:
+        """Appends a delta to the sequence that it belongs to, all but its text."""
+        if delta.logprobs is not None and output.logprobs is not None:
+            ranked = not self._generation.params.logprob_token_ids
+            for token, entry in zip(delta.token_ids, delta.logprobs, strict=True):
+                output.logprobs.append(by_token(token, entry, self._tokenizer, ranked=ranked))
+                output.cumulative_logprob = (output.cumulative_logprob or 0.0) + entry.logprob
+        output.token_ids.extend(delta.token_ids)
+        output.finish_reason = delta.finish_reason
+        output.stop_reason = delta.stop_reason
+        output.error = delta.error
 
     def _prompt_logprobs(self) -> PromptLogprobs | None:
         found = _prompt_logprobs(self._generation, self._tokenizer)
@@ -82,7 +94,7 @@ class Assembly:
         outputs = []
         for delta in deltas:
             output = _empty(delta.index, self._generation.params)
-            _add(output, delta, self._tokenizer)
+            self._add(output, delta)
             output.text = delta.text
             total = whole.outputs[delta.index]
             if output.cumulative_logprob is not None:
@@ -120,21 +132,9 @@ def timed_out_output(
 
 
 def _empty(index: int, params: SamplingParams) -> CompletionOutput:
-    if params.logprobs is None:
+    if params.num_logprobs is None:
         return CompletionOutput(index)
     return CompletionOutput(index, cumulative_logprob=0.0, logprobs=[])
-
-
-def _add(output: CompletionOutput, delta: SequenceDelta, tokenizer: Tokenizer) -> None:
-    """Appends a delta to the sequence that it belongs to, all but its text."""
-    if delta.logprobs is not None and output.logprobs is not None:
-        for token, entry in zip(delta.token_ids, delta.logprobs, strict=True):
-            output.logprobs.append(by_token(token, entry, tokenizer))
-            output.cumulative_logprob = (output.cumulative_logprob or 0.0) + entry.logprob
-    output.token_ids.extend(delta.token_ids)
-    output.finish_reason = delta.finish_reason
-    output.stop_reason = delta.stop_reason
-    output.error = delta.error
 
 
 def _prompt_logprobs(generation: Generation, tokenizer: Tokenizer) -> PromptLogprobs | None:
@@ -148,10 +148,13 @@ def _prompt_logprobs(generation: Generation, tokenizer: Tokenizer) -> PromptLogp
     ]
 
 
-def by_token(token: int, entry: TokenLogprobs, tokenizer: Tokenizer) -> dict[int, Logprob]:
-    """The emitted token and the top alternatives, by id."""
+def by_token(
+    token: int, entry: TokenLogprobs, tokenizer: Tokenizer, *, ranked: bool = True
+) -> dict[int, Logprob]:
+    """The emitted token and the others that are reported, by id. ranked: these are the likeliest,
+    and not those of a list."""
     top = {
-        id_: Logprob(value, rank, tokenizer.token_text(id_))
+        id_: Logprob(value, rank if ranked else None, tokenizer.token_text(id_))
         for rank, (id_, value) in enumerate(
             zip(entry.top_ids, entry.top_logprobs, strict=True), start=1
         )

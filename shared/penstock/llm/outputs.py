@@ -14,7 +14,8 @@ PromptLogprobs = list["dict[int, Logprob] | None"]
 class Logprob:
     """Natural log-probability of one token at one position, of the raw distribution.
 
-    rank: 1 for the likeliest; None for an emitted token outside the reported top.
+    rank: 1 for the likeliest; None for an emitted token outside the reported top, and where ids
+    were listed.
     """
 
     logprob: float

@@ -206,6 +206,9 @@ class TokenSampling(msgspec.Struct, frozen=True, array_like=True):
     """Changes of logits; None for none, which keeps most messages short."""
     prompt_logprobs: int | None = None
     """Number of top alternatives to report for each prompt token; None for no log-probabilities."""
+    logprob_ids: tuple[int, ...] = ()
+    """Ids that are reported in place of the top alternatives, beside the emitted token; empty: the
+    top ones are."""
 
 
 class Repetition(msgspec.Struct, frozen=True, array_like=True):
@@ -244,8 +247,9 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     logprob: float
     """Log-probability of the emitted token."""
     top_ids: list[int]
-    """The most likely tokens in descending order; of equally likely ones the lower id comes
-    first."""
+    """The most likely tokens in descending order; of equally likely ones the lower id comes first.
+    Where ids are listed (logprob_ids): the emitted token, then the others of the list, as
+    listed."""
     top_logprobs: list[float]
     """Log-probabilities of `top_ids`, in the same order."""
 

@@ -85,7 +85,9 @@ class SamplingParams(msgspec.Struct, kw_only=True):
         None: thoughts may fill the output.
     max_tokens: None means as many as the context allows.
     logprobs: None for none, else how many top alternatives to report for each token.
-    prompt_logprobs: the same for each token of the prompt.
+    logprob_token_ids: token ids whose log-probabilities are reported in place of the top
+        alternatives, beside the token itself.
+    prompt_logprobs: the same as logprobs for each token of the prompt.
     structured_outputs: what the text must look like; see StructuredOutputs.
     output_kind: what a stream of AsyncLLM yields.
 
@@ -119,6 +121,7 @@ class SamplingParams(msgspec.Struct, kw_only=True):
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     min_indentation: int = 0
     thinking_token_budget: int | None = None
+    logprob_token_ids: list[int] | None = None
 
     def __post_init__(self) -> None:
         _whole("n", self.n, 1, MAX_N)
@@ -142,6 +145,7 @@ class SamplingParams(msgspec.Struct, kw_only=True):
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), 0, MAX_LOGPROBS)
+        _check_logprob_ids(self.logprob_token_ids)
         _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_open=True)
@@ -173,6 +177,12 @@ class SamplingParams(msgspec.Struct, kw_only=True):
     def clone(self) -> SamplingParams:
         """A copy that can be changed for itself."""
         return msgspec.structs.replace(self)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives that are reported for each token, beside ids that are listed; None: no
+        log-probabilities are."""
+        return 0 if self.logprob_token_ids else self.logprobs
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -227,6 +237,18 @@ def _check_stop_ids(ids: list[int] | None) -> None:
         )
     for token in ids:
         _whole("stop_token_ids", token, 0, 2**31 - 1)
+
+
+def _check_logprob_ids(ids: list[int] | None) -> None:
+    if ids is None:
+        return
+    if not isinstance(ids, (list, tuple)) or len(ids) > MAX_LOGPROBS:
+        raise InvalidRequest(
+            f"logprob_token_ids must be a list of at most {MAX_LOGPROBS} token ids",
+            param="logprob_token_ids",
+        )
+    for token in ids:
+        _whole("logprob_token_ids", token, 0, 2**31 - 1)
 
 
 def _check_bias(bias: dict[int, float] | None) -> None:

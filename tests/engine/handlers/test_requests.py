@@ -12,6 +12,7 @@ from penstock.protocol.common import (
     Repetition,
     SpeechRules,
     Stopping,
+    ThinkingBudget,
     TimestampRules,
     TokenSampling,
 )
@@ -149,6 +150,11 @@ def adjusted(**fields: object) -> dict[str, object]:
     return {"sampling": TokenSampling(seed=1, adjustments=LogitsAdjustments(**fields))}
 
 
+def thinking(**fields: Any) -> dict[str, object]:
+    sound = ThinkingBudget(tokens=3, begin=(1,), ends=((2,),), closing=(2,))
+    return adjusted(thinking=msgspec.structs.replace(sound, **fields))
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -189,6 +195,20 @@ def adjusted(**fields: object) -> dict[str, object]:
         (adjusted(bad_words=((1,) * 1029,)), "one of bad_words has 1029 tokens"),
         (adjusted(bad_words=((1, 99),)), "bad_words: token id 99"),
         (adjusted(bad_words=((1,),) * 513), "bad_words has 513 entries; at most 512"),
+        (
+            {"sampling": TokenSampling(seed=1, logprobs=0, logprob_ids=(VOCAB,))},
+            "logprob_token_ids: token id 40",
+        ),
+        (
+            {"sampling": TokenSampling(seed=1, logprobs=0, logprob_ids=(1,) * 21)},
+            "logprob_token_ids has 21 entries; at most 20",
+        ),
+        (thinking(tokens=-1), "thinking_token_budget must be in 0 to"),
+        (thinking(spent=-1), "thinking_token_budget must be in 0 to"),
+        (thinking(begin=()), "a mark of thoughts has 0 tokens; 1 to 64 are allowed"),
+        (thinking(closing=(1,) * 65), "a mark of thoughts has 65 tokens; 1 to 64"),
+        (thinking(ends=((VOCAB,),)), "thinking_token_budget: token id 40"),
+        (thinking(ends=((1,),) * 9), "thinking_token_budget has 9 entries; at most 8"),
         (adjusted(speech=SpeechRules(suppressed=(VOCAB,))), "suppress_tokens: token id 40"),
         (
             adjusted(speech=SpeechRules(suppressed_first=(1,) * 1025)),

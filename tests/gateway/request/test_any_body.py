@@ -28,10 +28,13 @@ OPERATIONS = [
 BODIES = {operation.path: operation.body for operation in OPERATIONS}
 SHAPES = {operation.path: operation.errors_as.reply for operation in OPERATIONS}
 """Shapes of errors, by path."""
-FIELDS = {path: body.__struct_fields__ for path, body in BODIES.items()}
+ANY_FIELDS = ("messages", "prompt", "model")
+"""Some fields of a path whose bodies are those of others."""
+FIELDS = {path: getattr(body, "__struct_fields__", ANY_FIELDS) for path, body in BODIES.items()}
 VALID: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "Hi"}]},
     TEXT: {"prompt": "Hi"},
+    "/invocations": {"prompt": "Hi"},
     "/v1/responses": {"input": "Hi"},
     "/v1/messages": {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},
     "/api/chat": {"messages": [{"role": "user", "content": "Hi"}]},

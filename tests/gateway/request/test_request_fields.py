@@ -58,6 +58,7 @@ NEUTRAL = {
     "logit_bias": {},
     "bad_words": [],
     "thinking_token_budget": -1,
+    "logprob_token_ids": [],
     "response_format": {"type": "text"},
     "structured_outputs": None,
     "guided_json": None,
@@ -73,7 +74,6 @@ NEUTRAL = {
 }
 UNSUPPORTED = {
     "logits_processors": ["x"],
-    "logprob_token_ids": [1],
     "vllm_xargs": {"a": 1},
 }
 CHAT_NEUTRAL = {

@@ -21,6 +21,7 @@ FIELDS = {
     "bad_words": ["no", "never"],
     "include_stop_str_in_output": True,
     "prompt_logprobs": 3,
+    "thinking_token_budget": 9,
     "stop": [f"stop {number}" for number in range(16)],
 }
 EXPECTED = FIELDS | {"logit_bias": {5: 10.0, 256: -100.0}}
@@ -57,6 +58,7 @@ async def test_they_reach_the_engine(
         ({"allowed_token_ids": []}, "allowed_token_ids", "1 to"),
         ({"allowed_token_ids": [VOCABULARY]}, "allowed_token_ids", f"{VOCABULARY - 1}"),
         ({"bad_words": [""]}, "bad_words", "1 to 256 characters"),
+        ({"logprob_token_ids": [5]}, "logprob_token_ids", "needs logprobs"),
         ({"bad_words": ["x"] * 257}, "bad_words", "at most 256"),
         ({"stop": ["x"] * 17}, "stop", "at most 16"),
         ({"prompt_logprobs": 21}, "prompt_logprobs", "[0, 20], not 21"),
@@ -72,6 +74,32 @@ async def test_out_of_range(
     error = await refusal(http, url, fields)
     assert error["param"] == param
     assert says in error["message"]
+
+
+@pytest.mark.parametrize("url", [CHAT, TEXT])
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"logprob_token_ids": [VOCABULARY]}, f"this model's ids are 0 to {VOCABULARY - 1}"),
+        ({"logprob_token_ids": [1] * 21}, "at most 20 token ids"),
+        ({"logprob_token_ids": [1], "use_beam_search": True}, "can't be combined with use_beam"),
+    ],
+)
+async def test_listed_ids_are_checked(
+    http: httpx.AsyncClient,
+    engine: FakeEngineClient,
+    url: str,
+    fields: dict[str, Any],
+    says: str,
+) -> None:
+    logprobs = {"logprobs": True if url == CHAT else 1}
+    error = await refusal(http, url, {**logprobs, **fields})
+    assert error["param"] == "logprob_token_ids"
+    assert says in error["message"]
+    told = {**BODIES[url], **logprobs, "logprob_token_ids": [5, 7]}
+    assert (await http.post(url, json=told)).status_code == 200
+    _, params, _ = engine.submitted[-1]
+    assert (params.logprob_token_ids, params.num_logprobs) == ([5, 7], 0)
 
 
 @pytest.mark.parametrize(("keep", "left"), [(2, [8, 9]), (400, [*range(10)]), (-1, [*range(10)])])

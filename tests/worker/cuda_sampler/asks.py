@@ -67,4 +67,5 @@ def drawn_sampling(rng: np.random.Generator, vocab: int) -> TokenSampling:
         min_tokens=maybe(2, 0),
         held_back=maybe((*ids(4), vocab + 3), ()),
         adjustments=maybe(adjustments, None),
+        logprob_ids=maybe(tuple(ids(9)), ()),
     )
