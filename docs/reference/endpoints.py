@@ -67,11 +67,11 @@ def _by_words(
 
 
 def _body(operation: Mapping[str, Any]) -> str:
-    """The name of an operation's body; empty: it takes none."""
+    """The name of an operation's body; empty: it takes none, or that of any other operation."""
     if "requestBody" not in operation:
         return ""
     (content,) = operation["requestBody"]["content"].values()
-    return str(content["schema"]["$ref"].rpartition("/")[2])
+    return str(content["schema"].get("$ref", "").rpartition("/")[2])
 
 
 def _headers(operations: Iterable[tuple[str, str, Mapping[str, Any]]]) -> str:

@@ -33,9 +33,11 @@ from penstock_gateway.receipts import endpoint as receipts
 from penstock_gateway.responses import compact
 from penstock_gateway.responses import endpoint as responses
 from penstock_gateway.responses import inputs as response_inputs
+from penstock_gateway.sagemaker import endpoint as sagemaker
 from penstock_gateway.service import Service
 from penstock_gateway.system import health, models, page, status, version
 from penstock_gateway.tokenize import endpoint as tokenize
+from penstock_gateway.tokenize import info as tokenizer_info
 from penstock_gateway.transcription import endpoint as transcription
 
 ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
@@ -56,6 +58,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     ollama_models.routes,
     transcription.routes,
     tokenize.routes,
+    tokenizer_info.routes,
     models.routes,
     adapters.routes,
     embeddings.routes,
@@ -65,6 +68,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     classify.routes,
     sparse.routes,
     tei.routes,
+    sagemaker.routes,
     files.routes,
     batches.routes,
     message_batches.routes,

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import msgspec
+from tokenizers import AddedToken
 
 from penstock.text.as_written import PackedMessages, Place, read_texts
 from penstock.text.template import RenderedChat
@@ -21,7 +22,9 @@ class ByteTokenizer:
     vocab_size = VOCABULARY
     special_ids = frozenset({END})
     special_tokens: ClassVar = {"<|end|>": END}
-    added_tokens: ClassVar[dict[int, Any]] = {END: SimpleNamespace(content="<|end|>", special=True)}
+    added_tokens: ClassVar[dict[int, Any]] = {
+        END: AddedToken("<|end|>", special=True, normalized=False)
+    }
     add_bos = False
     bos_token_id = None
     table = SimpleNamespace(byte_level=True)
@@ -51,6 +54,9 @@ class ByteTokenizer:
     def visible_bytes(self, skip_special_tokens: bool) -> TokenBytes:
         end = b"" if skip_special_tokens else self.token_bytes(END)
         return TokenBytes.of([*(bytes([value]) for value in range(END)), end])
+
+    def has_token(self, token: int) -> bool:
+        return 0 <= token < VOCABULARY
 
     def token_names(self, ids: list[int]) -> list[str]:
         return [self.token_text(token) for token in ids]

@@ -1,4 +1,5 @@
-"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as in vLLM."""
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as in vLLM, and what others that load
+and unload share with them."""
 
 from __future__ import annotations
 
@@ -59,13 +60,14 @@ class LoadAdapterEndpoint(JsonEndpoint[LoadAdapterRequest]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
-        models = self._service.models
-        async with self._service.models.using(request.model) as asked:
-            models.check_free(request.lora_name, asked.backend)
-            await asked.backend.adapters.load(
-                request.lora_name, request.lora_path, in_place=request.load_inplace
-            )
-        await _say(send, f"Success: LoRA adapter '{request.lora_name}' added successfully.")
+        done = await load_adapter(
+            self._service,
+            request.lora_name,
+            request.lora_path,
+            in_place=request.load_inplace,
+            model=request.model,
+        )
+        await say(send, done)
 
 
 class UnloadAdapterEndpoint(JsonEndpoint[UnloadAdapterRequest]):
@@ -76,14 +78,32 @@ class UnloadAdapterEndpoint(JsonEndpoint[UnloadAdapterRequest]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
-        backend = self._service.models.with_adapter(request.lora_name)
-        if not backend.on_demand:
-            backend.engine()  # One that comes and goes is told when it is back.
-        backend.adapters.unload(request.lora_name)
-        await _say(send, f"Success: LoRA adapter '{request.lora_name}' removed successfully.")
+        await say(send, unload_adapter(self._service, request.lora_name))
 
 
-async def _say(send: Send, words: str) -> None:
+async def load_adapter(
+    service: Service, name: str, path: str, *, in_place: bool = False, model: str | None = None
+) -> str:
+    """Has engine cores told, and returns what the client is. model: that it is for. Raises as
+    AdapterLoader.load does, and for a name that another model has."""
+    async with service.models.using(model) as asked:
+        service.models.check_free(name, asked.backend)
+        await asked.backend.adapters.load(name, path, in_place=in_place)
+    return f"Success: LoRA adapter '{name}' added successfully."
+
+
+def unload_adapter(service: Service, name: str) -> str:
+    """Has engine cores told, and returns what the client is. Raises as AdapterLoader.unload
+    does."""
+    backend = service.models.with_adapter(name)
+    if not backend.on_demand:
+        backend.engine()  # One that comes and goes is told when it is back.
+    backend.adapters.unload(name)
+    return f"Success: LoRA adapter '{name}' removed successfully."
+
+
+async def say(send: Send, words: str) -> None:
+    """Answers in plain text."""
     await send_whole(send, 200, words.encode(), "text/plain; charset=utf-8")
 
 

@@ -102,7 +102,7 @@ class _PromptObserver(RequestObserver):
 
 
 LOGGER = "penstock_gateway.access"
-HEALTH = "/health"
+HEALTH = ("/health", "/ping")
 MAX_PATH = 200
 """Characters of a path that are shown."""
 

@@ -33,7 +33,7 @@ from penstock_gateway.http.errors import (
     head_too_large,
     logged_cause,
 )
-from penstock_gateway.http.operations import OPENAI_ERRORS, ErrorShape, Operation
+from penstock_gateway.http.operations import OPENAI_ERRORS, ErrorShape, Operation, PathSet
 from penstock_gateway.http.replies import send_error
 from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.http.sockets import guarded, status_of
@@ -241,7 +241,7 @@ class Door:
         self._any_origin = b"*" in self._origins
         self._remote_control = config.allow_remote_control
         self._open = frozenset(each.path for each in operations if each.access == "open")
-        self._control = frozenset(each.path for each in operations if each.controls)
+        self._control = PathSet(each for each in operations if each.controls)
 
     def check(self, scope: Scope) -> None:
         """Raises HTTPError 403."""

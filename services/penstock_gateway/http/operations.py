@@ -4,7 +4,7 @@ document and the keys all read it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl
@@ -210,6 +210,19 @@ class Operation:
             found |= {404, 408, 413, 429}
             found |= {415} if self.body_type == "application/json" else set()
         return sorted(found)
+
+
+class PathSet:
+    """Paths of some operations. Of one with a parameter, all paths that begin as it does: what is
+    closed is so however it goes on."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        paths = [each.path for each in operations]
+        self._whole = frozenset(path for path in paths if "{" not in path)
+        self._beginnings = tuple(path.partition("{")[0] for path in paths if "{" in path)
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._whole or path.startswith(self._beginnings)
 
 
 class OperationRoute(Route):

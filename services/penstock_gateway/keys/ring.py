@@ -23,7 +23,7 @@ from penstock.net.exposure import check_limits, configured_keys
 from penstock.process import logs
 from penstock.request.api_keys import ApiKey, digest_of
 from penstock_gateway.http.errors import HTTPError, clip
-from penstock_gateway.http.operations import Operation
+from penstock_gateway.http.operations import Operation, PathSet
 from penstock_gateway.http.sockets import key_of
 
 log = logs.get(__name__)
@@ -184,7 +184,7 @@ class Access:
         self._names = names
         operations = list(operations)
         self._open = frozenset(o.path for o in operations if o.access == "open")
-        self._admin = frozenset(o.path for o in operations if o.access == "admin")
+        self._admin = PathSet(o for o in operations if o.access == "admin")
         self._metrics = frozenset(o.path for o in operations if o.access == "metrics")
         self._counted = frozenset((o.method, o.path) for o in operations if o.counted)
 

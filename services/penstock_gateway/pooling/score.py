@@ -330,9 +330,10 @@ Inputs = str | Document | list[str | Document] | None
 
 
 class ScoreRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """text_1 and text_2, or queries and documents: one input meets many, or each its own. Each is a
-    text, or of a model that sees an object with a text, an image, or `content`; of an object with
-    `content` in place of a list, each part is an input.
+    """text_1 and text_2, or queries and documents: one input meets many, or each its own. items,
+    data_1, data_2: vLLM's other names for them. Each is a text, or of a model that sees an object
+    with a text, an image, or `content`; of an object with `content` in place of a list, each part
+    is an input.
     use_activation: false gives a cross-encoder's own number.  instruction: what makes a document a
     good one, in place of the model's own."""
 
@@ -340,6 +341,9 @@ class ScoreRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=
     text_2: Inputs = None
     queries: Inputs = None
     documents: Inputs = None
+    items: Inputs = None
+    data_1: Inputs = None
+    data_2: Inputs = None
     use_activation: Flag = None
     instruction: Text = None
 
@@ -362,8 +366,8 @@ class ScoreEndpoint(PoolEndpoint[ScoreRequest]):
     id_prefix = "score"
 
     async def answer(self, request: ScoreRequest, call: Call) -> ScoreReply:
-        first = inputs_of(request, "text_1", "queries")
-        second = inputs_of(request, "text_2", "documents")
+        first = inputs_of(request, "text_1", "queries", "data_1")
+        second = inputs_of(request, "text_2", "documents", "items", "data_2")
         pairs = pair_up(len(first), len(second))
         check_count("text_2", len(pairs))
         options = ScoreOptions(request.use_activation, request.instruction)
@@ -372,14 +376,13 @@ class ScoreEndpoint(PoolEndpoint[ScoreRequest]):
         return ScoreReply(call.id, call.created, call.model, data, usage_of(results))
 
 
-def inputs_of(request: ScoreRequest, name: str, other: str) -> list[Scored]:
-    """The inputs under either name. Raises InvalidRequest for both, or neither."""
-    given = {each: getattr(request, each) for each in (name, other)}
-    given = {each: value for each, value in given.items() if value is not None}
+def inputs_of(request: ScoreRequest, *names: str) -> list[Scored]:
+    """The inputs under one of their names. Raises InvalidRequest for several, or none."""
+    given = {each: value for each in names if (value := getattr(request, each)) is not None}
     if len(given) != 1:
         raise InvalidRequest(
-            f"one of {name} and {other} must be given, not {'both' if given else 'neither'}",
-            param=name,
+            f"one of {', '.join(names)} must be given, not {' and '.join(given) or 'none'}",
+            param=names[0],
             code=None if given else "missing_required_parameter",
         )
     ((found, value),) = given.items()

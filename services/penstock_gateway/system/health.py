@@ -1,4 +1,5 @@
-"""GET /health/live, /health/ready, and /health for ready, as in vLLM."""
+"""GET /health/live, /health/ready, and for ready also /health, as in vLLM, and /ping, as
+SageMaker asks."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ def operation(path: str, summary: str) -> Operation:
 LIVE = operation("/health/live", "The process is alive")
 READY = operation("/health/ready", "Ready to serve requests")
 HEALTH = operation("/health", "Same as /health/ready")
+PING = operation("/ping", "Same as /health/ready (SageMaker)")
 
 
 def routes(service: Service) -> list[OperationRoute]:
@@ -31,7 +33,7 @@ def routes(service: Service) -> list[OperationRoute]:
     async def ready(request: Request) -> Response:
         return _reply(service.unready_reason())
 
-    return [LIVE.route(live), READY.route(ready), HEALTH.route(ready)]
+    return [LIVE.route(live), READY.route(ready), HEALTH.route(ready), PING.route(ready)]
 
 
 def _reply(reason: str | None) -> Response:

@@ -1,4 +1,5 @@
-"""GET /status: what the engine cores report about themselves, and this gateway's own counts."""
+"""GET /status: what the engine cores report about themselves, and this gateway's own counts. GET
+/load: the one count that balancers of vLLM's servers ask."""
 
 from __future__ import annotations
 
@@ -91,13 +92,32 @@ OPERATION = Operation(
 )
 
 
+class Load(msgspec.Struct, frozen=True):
+    """server_load: requests that this gateway is answering."""
+
+    server_load: int
+
+
+LOAD = Operation(
+    method="GET",
+    path="/load",
+    summary="Requests being answered (vLLM)",
+    tag="operations",
+    reply=Load,
+)
+
+
 def routes(service: Service) -> list[OperationRoute]:
-    """The one route."""
+    """The routes of the state and of the load."""
 
     async def status(request: Request) -> Response:
         return Response(msgspec.json.encode(system_state(service)), media_type="application/json")
 
-    return [OPERATION.route(status)]
+    async def load(request: Request) -> Response:
+        found = msgspec.json.encode(Load(service.open_requests))
+        return Response(found, media_type="application/json")
+
+    return [OPERATION.route(status), LOAD.route(load)]
 
 
 def system_state(service: Service) -> SystemState:

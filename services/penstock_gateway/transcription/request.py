@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.errors import InvalidRequest
-from penstock.transcription.wishes import Wishes
+from penstock.transcription.wishes import Wishes, code_of
 from penstock_gateway.request.endpoint import convert
 from penstock_gateway.request.fields import Flag, Number, Text, Whole
 from penstock_gateway.request.multipart import Form
@@ -43,6 +43,13 @@ class SpeechFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     top_p: Number = None
     top_k: Whole = None
     min_p: Number = None
+    frequency_penalty: Number = None
+    presence_penalty: Number = None
+    repetition_penalty: Number = None
+    max_completion_tokens: Whole = None
+    """Most tokens of each piece that is transcribed."""
+    to_language: Text = None
+    """Only the language that the text has anyway: that is spoken, or English of a translation."""
     chunking_strategy: Text = None
     """auto: a long recording is cut at quiet places, and each piece transcribed by itself."""
     request_id: Text = None
@@ -53,6 +60,9 @@ class SpeechFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     # --- without effect on the output
     user: Text = None
+    stream_include_usage: Flag = None
+    """vLLM's; a stream's last event has the usage anyway."""
+    stream_continuous_usage_stats: Flag = None
 
 
 class TranscriptionRequest(SpeechFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,6 +74,8 @@ class TranscriptionRequest(SpeechFields, frozen=True, kw_only=True, forbid_unkno
     """The language as a list of one."""
     keywords: list[str] | None = None
     """Words that may be heard. They stand before the prompt, as a part of it."""
+    hotwords: Text = None
+    """The same in one text, as in vLLM."""
     timestamp_granularities: list[str] | None = None
     """Granularities of verbose_json: segment, word."""
 
@@ -136,6 +148,8 @@ def check(request: AnyRequest) -> None:
             f"temperature must be a number in [0, 1], not {request.temperature!r}",
             param="temperature",
         )
+    if request.to_language:
+        _check_output_language(request)
     if isinstance(request, TranscriptionRequest):
         _check_granularities(request.timestamp_granularities or [], wanted)
         _check_languages(request)
@@ -154,6 +168,21 @@ _EMPTY = (
     ("known_speaker_names", "speakers aren't told apart"),
     ("known_speaker_references", "speakers aren't told apart"),
 )
+
+
+def _check_output_language(request: AnyRequest) -> None:
+    given = request.to_language or ""
+    if isinstance(request, TranslationRequest):
+        fits, allowed = code_of(given) == "en", "en: translations are into English"
+    else:
+        fits = request.language is not None and code_of(given) == code_of(request.language)
+        allowed = "that of language, or none: a transcript is in the language that is spoken"
+    if not fits:
+        raise InvalidRequest(
+            f"to_language is {given[:40]!r}; allowed: {allowed}",
+            param="to_language",
+            code="unsupported_value",
+        )
 
 
 def _check_languages(request: TranscriptionRequest) -> None:
@@ -187,7 +216,8 @@ def wishes_of(request: AnyRequest) -> Wishes:
     if isinstance(request, TranscriptionRequest):
         times = request.timestamp_granularities
         language = language or next(iter(request.languages or ()), None)
-        prompt = " ".join(filter(None, (", ".join(request.keywords or ()), prompt)))
+        words = ", ".join(filter(None, (*(request.keywords or ()), request.hotwords)))
+        prompt = " ".join(filter(None, (words, prompt)))
     return Wishes(
         language=language or None,
         translate=isinstance(request, TranslationRequest),
@@ -196,6 +226,12 @@ def wishes_of(request: AnyRequest) -> Wishes:
         top_p=1.0 if request.top_p is None else request.top_p,
         top_k=0 if request.top_k is None else request.top_k,
         min_p=0.0 if request.min_p is None else request.min_p,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        presence_penalty=request.presence_penalty or 0.0,
+        repetition_penalty=1.0
+        if request.repetition_penalty is None
+        else request.repetition_penalty,
+        max_tokens=request.max_completion_tokens,
         seed=request.seed,
         pauses=request.chunking_strategy == "auto",
         silence=request.response_format == "verbose_json",

@@ -108,6 +108,9 @@ SERVER_FOREIGN: dict[str, Foreign] = {
     "uvicorn_log_level": Foreign("info"),
     "disable_frontend_multiprocessing": Foreign(False),
     "response_role": Foreign("assistant", ("assistant",)),
+    # Both are there anyway.
+    "enable_server_load_tracking": Foreign(False),
+    "enable_tokenizer_info_endpoint": Foreign(False),
 }
 """Settings that only `vllm serve` has."""
 

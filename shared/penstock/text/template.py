@@ -75,7 +75,7 @@ class ChatTemplate:
     ) -> None:
         self.source = source
         self._tokenizer = tokenizer
-        self._variables = _token_variables(tokenizer, generation)
+        self._variables = token_variables(tokenizer, generation)
         self._special = frozenset(tokenizer.special_tokens)
         self._sent = TemplateSource(source, self._special, self._variables)
         self._encoder = SegmentEncoder(tokenizer)
@@ -317,7 +317,7 @@ def _of_shape(turns: list[dict[str, Any]], *, texts: bool) -> list[dict[str, Any
     return [{**each, "content": [{"type": "text", "text": each["content"]}]} for each in turns]
 
 
-def _token_variables(tokenizer: Tokenizer, generation: GenerationDefaults | None) -> dict[str, str]:
+def token_variables(tokenizer: Tokenizer, generation: GenerationDefaults | None) -> dict[str, str]:
     """Names that templates use for special tokens; one that the model lacks stays undefined."""
     if generation is None:
         return {}

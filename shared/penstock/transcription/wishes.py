@@ -34,6 +34,11 @@ class Wishes:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    max_tokens: int | None = None
+    """Most tokens of each window or piece; None: as many as the model writes."""
     seed: int | None = None
     pauses: bool = False
     silence: bool = False
@@ -60,8 +65,11 @@ class Wishes:
             top_p=self.top_p,
             top_k=self.top_k,
             min_p=self.min_p,
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
+            repetition_penalty=self.repetition_penalty,
             seed=seed,
-            max_tokens=max_tokens,
+            max_tokens=max_tokens if self.max_tokens is None else min(self.max_tokens, max_tokens),
             logprobs=0,
             skip_special_tokens=False,
         )

@@ -72,6 +72,7 @@ async def test_health_checks_and_prompts_are_left_out(gateway, capsys, engine):
     async with gateway("json") as http:
         engine.connected = False
         assert (await http.get("/health/ready")).status_code == 503
+        assert (await http.get("/ping")).status_code == 503
         engine.connected = True
         for path in ("/health", "/health/live", "/metrics", "/v1/models"):
             assert (await http.get(path)).status_code == 200

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import msgspec
 import pytest
 
+from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable, Overloaded
 from penstock.model.config import GenerationDefaults
 from penstock.model.pooling_config import PoolingConfig
+from penstock.request.sampling_params import SamplingParams
 from penstock.version import __version__
 from penstock_gateway.app import create_app
-from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient, status, welcome
+from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient, Step, status, welcome
 from tests.gateway.keyring import ALICE, bearer, key, write
 from tests.gateway.media import SeeingGateway
 from tests.gateway.transcription.test_held import HearingEngine
@@ -29,7 +33,7 @@ async def test_live(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
     assert (await http.head("/health/live")).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/health/ready", "/health"])
+@pytest.mark.parametrize("path", ["/health/ready", "/health", "/ping"])
 async def test_ready(http: httpx.AsyncClient, engine: FakeEngineClient, path: str) -> None:
     response = await http.get(path)
     assert response.status_code == 200
@@ -82,6 +86,32 @@ async def test_status(http: httpx.AsyncClient, engine: FakeEngineClient) -> None
     assert state["engine"] is None
     assert state["gateway"]["connected"] is False
     assert "no session" in state["reason"]
+
+
+async def test_the_load_is_what_is_being_answered(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    go_on = asyncio.Event()
+
+    def script(prompt: list[int], params: SamplingParams) -> Iterator[Step]:
+        while not go_on.is_set():
+            yield 0.01
+        yield [SequenceDelta(index=0, text="a", token_ids=[97], finish_reason="stop")]
+
+    async def load() -> int:
+        found: int = (await http.get("/load")).json()["server_load"]
+        return found
+
+    engine.script = script
+    assert await load() == 0
+    asked = [
+        asyncio.create_task(http.post("/v1/chat/completions", json=QUESTION)) for _ in range(2)
+    ]
+    while await load() < 2:
+        await asyncio.sleep(0)
+    go_on.set()
+    assert {(await each).status_code for each in asked} == {200}
+    assert await load() == 0
 
 
 async def test_version(http: httpx.AsyncClient) -> None:

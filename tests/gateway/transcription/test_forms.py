@@ -81,6 +81,9 @@ async def test_only_forms_are_taken(client: httpx.AsyncClient) -> None:
         ({"known_speaker_names[]": ["Ada"]}, "known_speaker_names", "aren't told apart"),
         ({"languages[]": ["de", "en"]}, "languages", "name several"),
         ({"languages[]": ["de"], "language": "en"}, "languages", "name several"),
+        ({"to_language": "fr", "language": "de"}, "to_language", "that of language, or none"),
+        ({"to_language": "en"}, "to_language", "that of language, or none"),
+        ({"max_completion_tokens": "x"}, "max_completion_tokens", "int"),
         ({"tempratur": "0"}, "tempratur", "did you mean temperature"),
         ({"language": ["de", "en"]}, "language", "appears twice"),
         ({"request_id": "a b\n"}, "request_id", "printable"),
@@ -100,9 +103,29 @@ def test_keywords_stand_before_the_prompt() -> None:
         ({"keywords": ["Penstock", "Rhône"], "prompt": "A talk."}, "Penstock, Rhône A talk.", None),
         ({"keywords": ["Penstock"], "languages": ["de"]}, "Penstock", "de"),
         ({"language": "en", "languages": ["en"]}, "", "en"),
+        ({"hotwords": "Penstock Rhône", "keywords": ["dam"]}, "dam, Penstock Rhône", None),
     ):
         wishes = wishes_of(TranscriptionRequest(file="a.wav", **given))
         assert (wishes.prompt, wishes.language) == (prompt, language)
+
+
+def test_vllms_sampling_fields_are_the_attempts() -> None:
+    given = {"frequency_penalty": 1.5, "presence_penalty": -1.0, "repetition_penalty": 1.2}
+    wishes = wishes_of(TranscriptionRequest(file="a.wav", max_completion_tokens=9, **given))
+    params = wishes.params(0.0, 200)
+    assert {name: getattr(params, name) for name in given} == given
+    assert (params.max_tokens, wishes.params(0.0, 5).max_tokens) == (9, 5)
+    silent = wishes_of(TranscriptionRequest(file="a.wav")).params(0.0, 200)
+    assert (silent.max_tokens, silent.repetition_penalty) == (200, 1.0)
+
+
+async def test_a_translation_is_into_english(client: httpx.AsyncClient) -> None:
+    path = "/v1/audio/translations"
+    status, error = await refused(client, path, **form(to_language="de"))
+    assert (status, error["param"]) == (400, "to_language")
+    for english in ("en", "English"):
+        status, error = await refused(client, path, **form(to_language=english))
+        assert (status, error["param"]) == (400, "model"), "the model of this test hears nothing"
 
 
 async def test_a_translation_has_no_granularities(client: httpx.AsyncClient) -> None:

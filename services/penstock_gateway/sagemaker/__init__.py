@@ -1,0 +1,1 @@
+"""What Amazon SageMaker asks of a container, as vLLM answers it."""
