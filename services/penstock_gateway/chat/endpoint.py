@@ -16,25 +16,22 @@ from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.request.structured_outputs import PARAM
 from penstock_gateway.chat.custom_tools import CUSTOM
 from penstock_gateway.chat.messages import Message
-from penstock_gateway.chat.output_parsing import read_as, reading_of
+from penstock_gateway.chat.output_parsing import read_as, reading_of, with_budget
 from penstock_gateway.chat.prompt import (
     ChatMedia,
     ChatPrompt,
-    chat_prompt,
-    check_variables,
-    refuse_template,
-    template_of,
-)
-from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
-from penstock_gateway.chat.thinking_fields import (
     ReasoningField,
     ThinkingSwitch,
+    chat_prompt,
     check_thinking,
+    check_variables,
     one_budget,
+    refuse_template,
     shows_thoughts,
+    template_of,
     thinking_variables,
-    with_budget,
 )
+from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
 from penstock_gateway.chat.tool_choice import ToolChoice
 from penstock_gateway.chat.tools import OPENAI_TOOLS, Tool, ToolLimits, ToolUse, tool_use
 from penstock_gateway.generate.endpoint import Blame, GenerateEndpoint, Job

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.client.thinking import thoughts_of, unbounded_thoughts
 from penstock.config.settings import GatewayConfig
 from penstock.parsing import OutputParser, reasoning_parser, tool_parser
 from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat
@@ -17,6 +18,7 @@ from penstock.parsing.registry import ToolFormat, at_the_beginning
 from penstock.process import logs
 from penstock_gateway.chat.answer_grammar import answer_grammar, bytes_of, strict_grammar
 from penstock_gateway.chat.parsed_choice import Marking, Parsing
+from penstock_gateway.chat.prompt import ThinkingSwitch
 from penstock_gateway.chat.token_marks import TokenMarks, closing_token, token_marks
 from penstock_gateway.chat.tools import ToolUse
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.parsing.registry import ReasoningFormat
     from penstock.request.sampling_params import SamplingParams
     from penstock.text.tokenizer import Tokenizer
-    from penstock_gateway.chat.prompt import ChatPrompt
+    from penstock_gateway.chat.prompt import ChatPrompt, ThinkingRequest
     from penstock_gateway.models.backend import EngineInfo
 
 log = logs.get(__name__)
@@ -110,6 +112,22 @@ def read_as(
         marking=None if marks is None else Marking(marks, tokenizer, params.skip_special_tokens),
     )
     return params, parsing
+
+
+def with_budget(
+    params: SamplingParams, request: ThinkingRequest, engine: EngineInfo
+) -> SamplingParams:
+    """The parameters with the budget of `thinking`, where no other field says one. Clients send it
+    to any model: one that doesn't mark its thoughts with tokens of their own has none."""
+    thinking = request.thinking
+    if request.thinking_token_budget is not None or not isinstance(thinking, ThinkingSwitch):
+        return params
+    if thinking.type == "disabled" or thinking.budget_tokens is None:
+        return params
+    form = thoughts_of(engine.config.reasoning_parser, engine.welcome, engine.text)
+    if unbounded_thoughts(form, engine.text.tokenizer):
+        return params
+    return msgspec.structs.replace(params, thinking_token_budget=thinking.budget_tokens)
 
 
 def reading_of(engine: EngineInfo) -> str:

@@ -9,10 +9,9 @@ from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.chat.endpoint import ChatRequest, blame_of, check_chat, prompt_of, tools_of
-from penstock_gateway.chat.output_parsing import read_as, reading_of
+from penstock_gateway.chat.output_parsing import read_as, reading_of, with_budget
 from penstock_gateway.chat.parsed_choice import Parsing
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt, template_of
-from penstock_gateway.chat.thinking_fields import with_budget
 from penstock_gateway.chat.tools import OPENAI_TOOLS, ToolLimits
 from penstock_gateway.generate.endpoint import Blame, Job
 from penstock_gateway.generate.reply import ReplyFormat

@@ -258,9 +258,9 @@ class EngineClient(ClientView):
         limits, grammar = welcome.limits, None
         if wanted is not None:
             grammar = wanted.grammar_within(limits.max_grammar_bytes, limits.grammar_kinds)
-        thinking = asked_budget(
-            params.thinking_token_budget, self._reasoning_parser, welcome, text, prompt_token_ids
-        )
+        budget, thinking = params.thinking_token_budget, None
+        if budget is not None:
+            thinking = asked_budget(budget, self._reasoning_parser, welcome, text, prompt_token_ids)
         request = GenerationRequest(
             name=name,
             prompt_token_ids=prompt_token_ids,

@@ -20,15 +20,15 @@ _ROLE = "assistant"
 
 
 def asked_budget(
-    tokens: int | None,
+    tokens: int,
     parser: str,
     welcome: Welcome,
     text: ModelText,
     prompt_token_ids: Sequence[int],
 ) -> ThinkingBudget | None:
-    """What a worker is told of the SamplingParams' thinking_token_budget; None where there is none.
+    """What a worker is told of the SamplingParams' thinking_token_budget; None where it is -1.
     parser: --reasoning-parser. Raises InvalidRequest."""
-    if tokens is None or tokens < 0:
+    if tokens < 0:
         return None
     form = thoughts_of(parser, welcome, text)
     return thinking_budget(tokens, form, text.tokenizer, prompt_token_ids)
