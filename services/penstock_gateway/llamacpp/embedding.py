@@ -24,7 +24,7 @@ Content = str | list[str | int | list[int] | PromptText] | PromptText | None
 
 
 class LlamaEmbeddingRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """content, or input: a text, a list of texts, a list of token ids, or a list of such lists; a
+    """content, or input: a text, a list of token ids, or a list of texts and of such lists; a
     text may stand in an object, as `prompt_string`.  embd_normalize: 2, to length 1, or -1, as the
     model gives them; default: 2."""
 

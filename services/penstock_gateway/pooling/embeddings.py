@@ -188,7 +188,7 @@ async def _in_base64(result: PoolResult, packing: Packing, pace: Pace) -> AsyncI
 
 
 class EmbeddingRequest(VectorFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """input: a text, a list of texts, a list of token ids, or a list of such lists."""
+    """input: a text, a list of token ids, or a list of texts and of such lists."""
 
     input: InputField = None
 

@@ -139,10 +139,10 @@ def _as_list(value: InputField) -> list[Given]:
     if isinstance(value, str):
         return [value]
     kinds = {type(element) for element in value}
-    if len(kinds) > 1:
+    if len(kinds) > 1 and int in kinds:
         raise InvalidRequest(
-            "input mixes types; it must be a string, a list of strings, a list of token ids, or a "
-            "list of lists of token ids",
+            "input mixes types; it must be a string, a list of token ids, or a list of strings and "
+            "of lists of token ids",
             param="input",
             code="invalid_type",
         )

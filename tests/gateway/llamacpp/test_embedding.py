@@ -35,6 +35,12 @@ async def test_vectors_are_those_of_openais_api(embedder: Path, tmp_path: Path) 
             assert reply.status_code == 200, reply.text
             return reply.json()
 
+        async def vector_of(ids: list[int]) -> list[float]:
+            body = {"input": ids, "normalize": True}
+            data = (await client.post("/v1/embeddings", json=body)).json()["data"]
+            found: list[float] = data[0]["embedding"]
+            return found
+
         unit, plain = await vectors(normalize=True), await vectors(normalize=False)
         assert unit != plain
         wanted = [{"index": i, "embedding": [each]} for i, each in enumerate(unit)]
@@ -45,8 +51,12 @@ async def test_vectors_are_those_of_openais_api(embedder: Path, tmp_path: Path) 
         assert await own(content=TEXTS[0]) == wanted[:1]
         raw = await own(content=TEXTS, embd_normalize=-1)
         assert [each["embedding"] for each in raw] == [[each] for each in plain]
-        ids = (await client.post("/v1/embeddings", json={"input": [5, 6]})).json()["data"]
-        assert len((await own(content=[5, 6]))[0]["embedding"][0]) == len(ids[0]["embedding"])
+        both = {"input": [TEXTS[1], [5, 6]], "normalize": True}
+        mixed = (await client.post("/v1/embeddings", json=both)).json()["data"]
+        assert [each["embedding"] for each in mixed] == [unit[1], (await vector_of([5, 6]))]
+        assert [each["embedding"][0] for each in await own(content=both["input"])] == [
+            each["embedding"] for each in mixed
+        ]
 
 
 WRONG = [
