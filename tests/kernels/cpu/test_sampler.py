@@ -23,6 +23,7 @@ kernels = settings.get_profile("kernels")
 
 VOCABULARIES = (1, 17, 129, 5000, 49_152, 151_936)
 LAST_DRAW = 1 - 2**-53
+BESIDE = (1 - 1e-10, 1 - 1e-8, 1 + 1e-10, 1 + 1e-8)
 CUTS = [
     Row(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     for temperature, top_k, top_p, min_p in itertools.product(
@@ -78,6 +79,36 @@ def test_thousands_of_rows() -> None:
         check(logits, rows, threads=2)
 
 
+@pytest.mark.parametrize("vocab", [1024, 5000, 49_152])
+@pytest.mark.parametrize("sort", [0, 1])
+def test_estimates_leave_no_doubt(vocab: int, sort: int) -> None:
+    """Where a cut or a draw is nearer to another token than sums in float32 can tell."""
+    rng = np.random.default_rng(vocab + sort)
+    logits = some_logits(rng, vocab, sort)
+    plain = Row(temperature=0.8)
+    rows = []
+    ids, weights = slow_sampler.kept(logits, plain)
+    ends = np.cumsum(weights) / weights.sum()
+    for end in ends[np.searchsorted(ends, rng.uniform(0.02, 0.98, 6))].tolist():
+        rows += [plain._replace(draw=end * near) for near in BESIDE]
+    order = np.lexsort((ids, -weights))
+    held = np.cumsum(weights[order]) / weights.sum()
+    for place in np.searchsorted(held, rng.uniform(0.3, 0.98, 6)).tolist():
+        within = ids[np.sort(order[: place + 2])]
+        shares = np.cumsum(weights[within]) / weights[within].sum()
+        for token in ids[order[place : place + 2]]:  # The last one and the next.
+            at = int(np.searchsorted(within, token))
+            draw = float(shares[at] + shares[at - 1] * (at > 0)) / 2
+            top_p = float(held[place])
+            rows += [plain._replace(top_p=top_p * near, draw=draw) for near in BESIDE]
+    check(np.stack([logits] * len(rows)), rows, threads=2)
+
+
+def repeated(logits: np.ndarray) -> np.ndarray:
+    """As many as have their weights estimated, and more. logits: [1, vocab]."""
+    return np.tile(logits, (1, -(-1024 // logits.shape[1])))
+
+
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 rows = st.builds(
     Row,
@@ -124,6 +155,7 @@ def edited_rows(draw: st.DrawFn) -> tuple[np.ndarray, Row]:
 )
 def test_any_row(logits: np.ndarray, row: Row) -> None:
     check(logits, [row])
+    check(repeated(logits), [row])
 
 
 @settings(kernels, max_examples=part(100, 1 / 3))
@@ -131,6 +163,7 @@ def test_any_row(logits: np.ndarray, row: Row) -> None:
 def test_any_edited_row(case: tuple[np.ndarray, Row]) -> None:
     logits, row = case
     check(logits, [row])
+    check(repeated(logits), [row])
     before = logits.copy()
     plain, changed = sample(logits, [row._replace(adjustments=None)]), sample(logits, [row])
     assert np.array_equal(logits, before)

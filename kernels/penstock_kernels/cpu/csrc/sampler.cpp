@@ -1,7 +1,8 @@
 // Choosing each row's token from its logits, without sorting the vocabulary.
 //
 // A row is one thread's, and every sum has one order: its blocks of SUM_BLOCK places, or the order
-// of its ids.  So a row's choice depends on that row alone.
+// of its ids.  So a row's choice depends on that row alone.  Quick sums in float32, whose order may be another, decide only
+// where no exact ones could say otherwise.
 #include <omp.h>
 
 #include <algorithm>
@@ -9,125 +10,15 @@
 #include <cmath>
 #include <cstring>
 
+#include "candidates.h"
 #include "interface.h"
 
 namespace {
 
-constexpr int SUM_BLOCK = 512;   // places whose weights are added up together; part of the numbers
-constexpr int SUM_LANES = 8;     // partial sums in a block; part of the numbers
-constexpr int BUCKET_BITS = 8;
-constexpr int FEW = 48;          // as many are sorted
 constexpr int64_t ENTRIES_PER_THREAD = 1 << 16;  // less isn't worth waking a thread
-
-// A candidate. key: larger is likelier.
-struct Item {
-  uint64_t key;
-  int64_t id;
-};
-
-bool comes_before(const Item& a, const Item& b) { return a.key != b.key ? a.key > b.key : a.id < b.id; }
-
-// Orders as the float does, with -0 equal to 0.
-uint64_t key_of(float logit) {
-  const float x = logit + 0.0f;
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
-// Weights aren't negative: their bits order as they do.
-uint64_t key_of(double weight) {
-  uint64_t bits;
-  std::memcpy(&bits, &weight, 8);
-  return bits;
-}
-
-double weight_of(uint64_t key) {
-  double weight;
-  std::memcpy(&weight, &key, 8);
-  return weight;
-}
-
-double one(uint64_t) { return 1.0; }
-
-int bit_length(uint64_t x) { return x ? 64 - __builtin_clzll(x) : 0; }
-
-// The last of the likeliest items that together have `wanted` mass.
-// Items are dealt into buckets by key, likeliest first, and only the bucket in which the mass is
-// reached is looked at again: some passes over few items, whatever the distribution.
-// items: at least one, in the order of their ids; changed.
-template <class Mass> Item last_kept(Item* items, int count, double wanted, Mass mass) {
-  double held = 0.0;
-  uint64_t low, high;
-  for (;;) {
-    low = high = items[0].key;
-    for (int i = 1; i < count; i++) {
-      low = std::min(low, items[i].key);
-      high = std::max(high, items[i].key);
-    }
-    if (count <= FEW || low == high) break;
-    const int shift = std::max(0, bit_length(high - low) - BUCKET_BITS);
-    double sums[1 << BUCKET_BITS] = {};
-    for (int i = 0; i < count; i++) sums[(high - items[i].key) >> shift] += mass(items[i].key);
-    // Rounding may leave the sum of all short of what is wanted: then it ends in the last bucket.
-    const uint64_t last = (high - low) >> shift;
-    uint64_t bucket = 0;
-    while (bucket < last && held + sums[bucket] < wanted) held += sums[bucket++];
-    int kept = 0;
-    for (int i = 0; i < count; i++)
-      if ((high - items[i].key) >> shift == bucket) items[kept++] = items[i];
-    count = kept;
-  }
-  if (low != high) std::sort(items, items + count, comes_before);
-  int place = 0;
-  while (place + 1 < count && (held += mass(items[place].key)) < wanted) place++;
-  return items[place];
-}
-
-double sum_of(const double* weights, int count) {
-  double lanes[SUM_LANES] = {};
-  int i = 0;
-  for (; i + SUM_LANES <= count; i += SUM_LANES)
-    for (int lane = 0; lane < SUM_LANES; lane++) lanes[lane] += weights[i + lane];
-  for (int lane = 0; i < count; i++, lane++) lanes[lane] += weights[i];
-  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
-}
-
-// One thread's memory.
-struct Room {
-  float* logits;    // [vocab] a row that had to be changed
-  float* maxima;    // [groups] of the row at hand
-  double* weights;  // [vocab] of the candidates
-  double* sums;     // [blocks] of the weights
-  int32_t* ids;     // [vocab] of the candidates, ascending, unless they are the whole vocabulary
-  int32_t* places;  // [vocab] of some of the candidates
-  Item *items, *spare;  // [vocab]
-};
-
-template <class T> void take(char*& at, T*& piece, size_t count) {
-  piece = reinterpret_cast<T*>(at);
-  at += (count * sizeof(T) + 63) / 64 * 64;
-}
-
-int parts(int count, int unit) { return (count + unit - 1) / unit; }
-
-// at: null to measure only.  Returns its end.
-char* place(Room& room, int vocab, char* at) {
-  take(at, room.logits, vocab);
-  take(at, room.maxima, parts(vocab, pk::VOCAB_GROUP));
-  take(at, room.weights, vocab);
-  take(at, room.sums, parts(vocab, SUM_BLOCK));
-  take(at, room.ids, vocab);
-  take(at, room.places, vocab);
-  take(at, room.items, vocab);
-  take(at, room.spare, vocab);
-  return at;
-}
-
-size_t room_bytes(int vocab) {
-  Room room;
-  return reinterpret_cast<size_t>(place(room, vocab, nullptr));
-}
+constexpr int LEAST_ESTIMATED = 1024;            // weights of fewer are sooner added up
+constexpr double COOLEST = 0.01, WARMEST = 100;  // temperatures with which floats can tell
+constexpr int UNTOLD = -1;
 
 // As a float that is no further away than the largest, but for -inf.
 float rounded(double x) {
@@ -223,7 +114,13 @@ class RowSampler {
   int choose(const float* logits, const PkDraw& draw) {
     if (draw.temperature == 0.0) return likeliest(logits);
     list_everything();
-    if (draw.top_k > 0 && draw.top_k < vocab_) logits = cut_top_k(logits, draw.top_k);
+    if (draw.top_k > 0 && draw.top_k < vocab_) {
+      logits = cut_top_k(logits, draw.top_k);
+    } else if (vocab_ >= LEAST_ESTIMATED && draw.temperature >= COOLEST && draw.temperature <= WARMEST) {
+      const int token = choose_by_estimate(logits, draw);
+      if (token != UNTOLD) return token;
+      list_everything();
+    }
     weigh(logits, draw.temperature);
     if (draw.top_p < 1.0) cut_top_p(draw.top_p);
     if (draw.min_p > 0.0) cut_min_p(draw.min_p);
@@ -299,6 +196,88 @@ class RowSampler {
       prepare(start, size);
       total_ += room_.sums[start / SUM_BLOCK] = sum_of(room_.weights + start, size);
     }
+  }
+
+  // The token that exact sums give, where sums that are nearly right leave no doubt; else UNTOLD.  Most of the vocabulary
+  // has next to no weight: it is added up by floats, and only likely candidates are weighed as they are.
+  int choose_by_estimate(const float* logits, const PkDraw& draw) {
+    const double temperature = draw.temperature;
+    if (draw.top_p >= 1.0 && draw.min_p > 0.0) {
+      list(find_likely(logits, temperature, draw.min_p));
+    } else {
+      estimate(logits, vocab_, largest(), static_cast<float>(M_LOG2E / temperature), room_.estimates);
+      double total = 0.0;
+      for (int group = 0; group < groups(); group++) total += room_.estimates[group];
+      if (draw.top_p >= 1.0) return draw_by_estimate(logits, temperature, draw.draw * total, DOUBT * total);
+      if (!cut_top_p_by_estimate(logits, temperature, draw.top_p, total)) return UNTOLD;
+      if (draw.min_p > 0.0) cut_min_p(draw.min_p);
+    }
+    return room_.ids[inverse_cumulative(draw.draw)];
+  }
+
+  // How far two sums of weights may be apart, one of them estimated, as a part of the total.  Sums in another order differ
+  // by less than 1e-10 of it.
+  static constexpr double DOUBT = 2.5 * ESTIMATED;
+
+  // As `cut_top_p`: whoever adds up the weights, in whatever order, the same candidate is the first with which the mass is
+  // reached.
+  bool cut_top_p_by_estimate(const float* logits, double temperature, double top_p, double total) {
+    const double wanted = top_p * total, doubt = DOUBT * total;
+    // If the last one that is kept weighs less, there is doubt in any case.
+    const int found = find_likely(logits, temperature, 2.0 * doubt);
+    if (held_by(found).mass < wanted + doubt) return false;
+    const int count = keep_likeliest(found, wanted, weight_of);
+    const Held held = held_by(count);
+    if (held.mass < wanted + doubt || held.mass - held.least > wanted - doubt) return false;
+    list(count);
+    return true;
+  }
+
+  // What the first of room_.items weigh together, and the least of them.
+  struct Held { double mass, least; };
+  Held held_by(int count) const {
+    Held held{0.0, 1.0};
+    for (int i = 0; i < count; i++) {
+      const double weight = weight_of(room_.items[i].key);
+      held.mass += weight;
+      held.least = std::min(held.least, weight);
+    }
+    return held;
+  }
+
+  // As `inverse_cumulative` of the whole vocabulary.
+  int draw_by_estimate(const float* logits, double temperature, double target, double doubt) {
+    double cumulative = 0.0;
+    int group = 0;
+    while (group < groups() && cumulative + room_.estimates[group] <= target) cumulative += room_.estimates[group++];
+    if (group == groups()) return UNTOLD;
+    const int start = group * pk::VOCAB_GROUP, size = std::min(vocab_ - start, pk::VOCAB_GROUP);
+    kernels_.weigh(logits + start, size, largest(), temperature, room_.weights);
+    int i = 0;
+    while (i < size && cumulative + room_.weights[i] <= target) cumulative += room_.weights[i++];
+    if (i == size || cumulative > target - doubt || cumulative + room_.weights[i] < target + doubt) return UNTOLD;
+    return start + i;
+  }
+
+  // Puts the tokens with weights of at least `floor` into room_.items.  Returns their number.
+  int find_likely(const float* logits, double temperature, double floor) {
+    const double most = largest(), lowest = most + temperature * (std::log(floor) - 1e-3);
+    const float least = rounded(lowest - 1e-6 * std::abs(lowest));
+    int found = 0;
+    for (int group = 0; group < groups(); group++) {
+      if (room_.maxima[group] < least) continue;
+      const int end = std::min(vocab_, (group + 1) * pk::VOCAB_GROUP);
+      for (int id = group * pk::VOCAB_GROUP; id < end; id++) {  // Without a branch.
+        room_.places[found] = id;
+        room_.some[found] = logits[id];
+        found += logits[id] >= least;
+      }
+    }
+    kernels_.weigh(room_.some, found, most, temperature, room_.weights);
+    int count = 0;
+    for (int i = 0; i < found; i++)
+      if (room_.weights[i] >= floor) room_.items[count++] = {key_of(room_.weights[i]), room_.places[i]};
+    return count;
   }
 
   // Weights below `floor` can't be among the likeliest that have top_p of the total: all of them
