@@ -60,6 +60,32 @@ TEXT_FAMILIES: dict[str, dict[str, Any]] = {
         "use_cache": True,
         "vocab_size": 128256,
     },
+    "dbrx-instruct": {
+        "architectures": ["DbrxForCausalLM"],
+        "attn_config": {"clip_qkv": 8, "kv_n_heads": 8, "model_type": "", "rope_theta": 500000},
+        "d_model": 6144,
+        "emb_pdrop": 0.0,
+        "ffn_config": {
+            "ffn_hidden_size": 10752,
+            "model_type": "",
+            "moe_jitter_eps": 0.01,
+            "moe_loss_weight": 0.05,
+            "moe_num_experts": 16,
+            "moe_top_k": 4,
+        },
+        "initializer_range": 0.02,
+        "max_seq_len": 32768,
+        "model_type": "dbrx",
+        "n_heads": 48,
+        "n_layers": 40,
+        "output_router_logits": False,
+        "resid_pdrop": 0.0,
+        "router_aux_loss_coef": 0.05,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "vocab_size": 100352,
+    },
     "trinity-mini": {
         "architectures": ["AfmoeForCausalLM"],
         "attention_dropout": 0.0,
@@ -147,5 +173,5 @@ TEXT_FAMILIES: dict[str, dict[str, Any]] = {
         "vocab_size": 262144,
     },
 }
-"""Apertus', BitNet's and Hunyuan-MT's are written from memory. North Mini Code has more settings:
-these could be had."""
+"""Apertus', BitNet's, DBRX's and Hunyuan-MT's are written from memory. North Mini Code has more
+settings: these could be had."""

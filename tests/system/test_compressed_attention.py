@@ -25,6 +25,7 @@ OWN_MECHANISMS = ("deepseek-v4", "minimax-m3", "phimoe")
 LATE = (
     *("apertus", "trinity", "laguna", "hunyuan-dense", "hunyuan-moe", "mistral4", "flex-olmo"),
     *("granite-swa", "granite-moe-swa", "mellum2", "north-mini-code", "youtu", "bitnet"),
+    "dbrx",
 )
 """Cases that are served with --long, on the CPU kernels; in test_family_deaths.py, workers of all
 families die in one process."""

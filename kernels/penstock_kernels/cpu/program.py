@@ -153,7 +153,8 @@ class Phase:
     scale: float = 1.0
     soft_cap: float | None = None
     limit: float | None = None
-    """What the activation of GATE_UP and EXPERTS_UP gives at most; up lies within it, too."""
+    """What the activation of GATE_UP and EXPERTS_UP gives at most; up lies within it, too. Of
+    HEADS, what queries, keys and values lie within."""
     gate_limit: float | None = None
     """What the gate is at most before its activation; up lies within it, too."""
     xielu: tuple[float, float, float, float] | None = None

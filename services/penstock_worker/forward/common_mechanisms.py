@@ -20,6 +20,7 @@ COMMON = frozenset(
         mechanism.LAYER_NORM,
         mechanism.OUTPUT_NORMS,
         mechanism.SUB_NORMS,
+        mechanism.QKV_BOUND,
         mechanism.PARALLEL,
         mechanism.GELU,
         mechanism.GELU_TANH,

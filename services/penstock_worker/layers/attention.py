@@ -46,6 +46,7 @@ class SelfAttention:
         soft: bool = False,
         value_norm: Norm = NO_NORM,
         index: BlockIndex | None = None,
+        bound: float | None = None,
     ) -> None:
         """`layer`: index of the layer's KV cache, counted from this rank's first layer.
         `heads`: numbers of query, key and value heads in the output of `qkv`. Without value heads,
@@ -56,7 +57,8 @@ class SelfAttention:
         `gated`: the queries in the output of `qkv` are followed by as many gates of the result.
         `head_gates`: gives one for each head, [rows, query heads]; `soft`: their softplus weighs.
         `value_norm`: applied to each value head.
-        `index`: chooses what is read; `rule` says so, too."""
+        `index`: chooses what is read; `rule` says so, too.
+        `bound`: what `qkv` gives is kept within minus and plus that."""
         self._layer = layer
         self.qkv = qkv
         self.output = output
@@ -71,11 +73,14 @@ class SelfAttention:
         self._soft = soft
         self._value_norm = value_norm
         self._index = index
+        self._bound = bound
 
     def __call__(self, hidden: Tensor, step: Step) -> Tensor:
         if self._index is not None:
             self._index(hidden, step)
         heads = self.qkv(hidden).unflatten(-1, (-1, self._head_dim))
+        if self._bound is not None:
+            heads = heads.clamp(-self._bound, self._bound)
         query, gate, key, value = heads.split(self._heads, dim=1)
         value = value if value.shape[1] else key
         if self._value_norm is not NO_NORM:
@@ -148,6 +153,7 @@ class SelfAttention:
             soft=spec.head_gate and spec.soft_gate,
             value_norm=parts.weightless_norm(dim) if spec.value_norm and stored else NO_NORM,
             index=_index(parts, layer, spec),
+            bound=spec.qkv_bound,
         )
 
 

@@ -13,12 +13,14 @@ there are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from penstock.errors import UnsupportedModel
+from penstock.model.config import ModelConfig
 from penstock_worker.weights.stored import StoredTensor
 
 _GROUP = 32
@@ -64,6 +66,41 @@ def separated(
                     found |= _mxfp4(stored, scales, modules)
                 case _:
                     raise UnsupportedModel(f"the tensor {stored.name} is not known")
+    return found
+
+
+def cut_rows(
+    tensors: Mapping[str, StoredTensor],
+    stacks: Mapping[str, tuple[str]],
+    turned: Collection[str],
+    config: ModelConfig,
+) -> dict[str, StoredTensor]:
+    """Replaces tensors of floats that have all experts' matrices one below the other by these.
+    `stacks`, `turned`: TensorNames.rows_of_experts and rows_turned. Raises UnsupportedModel for
+    tensors of other shapes."""
+    found = dict(tensors)
+    for name in tensors:
+        stem, mark, module = _split(name)
+        if module not in stacks:
+            continue
+        stored, number = found.pop(name), stem.rpartition(".")[2]
+        layer = config.layer(min(int(number), config.num_layers - 1)) if number.isdigit() else None
+        experts = None if layer is None else layer.feed_forward.experts
+        count = 1 if experts is None else experts.count
+        if len(stored.shape) != 2 or min(stored.shape) < 1 or stored.shape[0] % count:
+            raise UnsupportedModel(
+                f"tensor {stored.name} has shape {stored.shape}; rows for {count} experts are "
+                "expected"
+            )
+        rows, columns = stored.shape[0] // count, stored.shape[1]
+        ours = f"{stem}{mark}{stacks[module][0]}"
+        if module in turned:
+            whole = replace(stored, shape=(count, rows, columns))
+            found |= _transposed(whole, [ours], alternate=False)
+            continue
+        for expert, data in enumerate(stored.data.reshape(count, -1)):
+            own = replace(stored, shape=(rows, columns), data=data)
+            found[f"{ours.replace('*', str(expert))}.weight"] = own
     return found
 
 

@@ -20,7 +20,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import LatentSpec, LayerSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec
 from penstock_worker.quantisation.interface import F32
-from penstock_worker.weights.alternating import separated
+from penstock_worker.weights.alternating import cut_rows, separated
 from penstock_worker.weights.factors import with_unit_rows
 from penstock_worker.weights.names import INDEX_KEY, INDEX_KEY_NORM, INDEX_QUERY
 from penstock_worker.weights.stored import StoredTensor
@@ -72,6 +72,8 @@ def by_our_names(
     found: dict[str, StoredTensor] = {}
     if names.alternating:
         tensors = separated(tensors, names.alternating)
+    if names.rows_of_experts:
+        tensors = cut_rows(tensors, names.rows_of_experts, names.rows_turned, config)
     if names.turned:
         turned = {
             name: stored
@@ -115,6 +117,9 @@ def in_file(name: str, names: TensorNames) -> str:
             return parsed._replace(kind="").of(theirs, parsed.expert)
         if ours == parsed.module:
             return parsed.of(theirs, parsed.expert)
+    for theirs, (ours,) in names.rows_of_experts.items():
+        if parsed.module == ours:
+            return parsed._replace(kind="").of(theirs, parsed.expert)
     for table in (names.stacked, names.fused, names.by_kv_head):
         for theirs, several in table.items():
             if parsed.module in several:

@@ -59,6 +59,7 @@ _GGUF_LAYER = {
     "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
     "post_attention_norm": "attention_output_norm",
+    "attn_output_norm": "attention_output_norm",
     "post_ffw_norm": "feed_forward_output_norm",
     "attn_qkv": "self_attn.qkv_proj",
     "attn_gate": "recurrent.in_proj_z",

@@ -9,6 +9,7 @@ from penstock.families.bert import BERT, DISTILBERT, MPNET, ROBERTA
 from penstock.families.bitnet import BITNET
 from penstock.families.clip import CLIP, SIGLIP
 from penstock.families.cohere import COHERE, COHERE2, COHERE2_MOE
+from penstock.families.dbrx import DBRX
 from penstock.families.decilm import DECILM
 from penstock.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, YOUTU
 from penstock.families.deepseek_v4 import DEEPSEEK_V4
@@ -146,6 +147,7 @@ FAMILIES: dict[str, Family] = {
         MIMO,
         MIMO_V2_FLASH,
         DECILM,
+        DBRX,
         DOTS1,
         SOLAR_OPEN,
         CWM,

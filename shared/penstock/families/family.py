@@ -158,6 +158,10 @@ class TensorNames:
     turned: bool | Literal["always"] = False
     """Whether a stack's matrices may be transposed: they are where they have another number of rows
     than the model's; `always`: in all files."""
+    rows_of_experts: Mapping[str, tuple[str]] = field(default_factory=dict)
+    """The file's name of a tensor that has all experts' matrices one below the other -> ours."""
+    rows_turned: frozenset[str] = frozenset()
+    """Those of `rows_of_experts` whose matrices are transposed."""
     by_head: frozenset[str] = frozenset()
     """Our names of modules whose rows the file has head by head: for each head a part of each of
     the things that the module gives. Ours have all heads of a thing together (see

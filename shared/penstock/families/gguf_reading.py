@@ -120,6 +120,13 @@ class GGUFMetadata:
         self.keys.ignore(RMS_EPS)
         return rounded(self.keys.number(LAYER_EPS))
 
+    def qkv_bound(self) -> float | None:
+        """What queries, keys and values are kept within; None: nothing."""
+        bound = self.keys.number("attention.clamp_kqv", 0.0)
+        if bound < 0:
+            raise self.keys.wrong("attention.clamp_kqv", "a number from 0 on")
+        return rounded(bound) if bound else None
+
     def rope(self, head_dim: int, *, theta: float = 10_000.0, local: bool = False) -> RopeSpec:
         """theta: where the file doesn't say. local: that of layers in a window."""
         keys, end = self.keys, "_swa" if local else ""

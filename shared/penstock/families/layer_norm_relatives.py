@@ -2,7 +2,8 @@
 
 Jais 2 has layer norms, squared relu without a gate, and biases everywhere; Phi-1.5 and Phi-2 have
 one layer norm before attention and feed-forward, which are parallel, and heads that rotate in part;
-OLMo 1 has layer norms without weights; nanochat has norms without weights, also of embeddings, of
+OLMo 1 has layer norms without weights, and some releases bounds of queries, keys and values;
+nanochat has norms without weights, also of embeddings, of
 queries and of keys, and heads that rotate the other way round.
 
 Sources: Inception and MBZUAI, "Jais 2", 2025; Li et al., "Textbooks are all you need II: phi-1.5",
@@ -112,26 +113,25 @@ PHI = Family(
 def _hub_olmo(fields: Fields) -> ModelConfig:
     hub.activation(fields, "silu")
     sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
-    layer = LayerSpec(attention=AttentionSpec(qkv_bias=bias, output_bias=bias))
+    bound = fields.positive("clip_qkv") if "clip_qkv" in fields else None
+    attention = AttentionSpec(qkv_bound=bound, qkv_bias=bias, output_bias=bias)
     return ModelConfig(
         architecture="olmo",
         **sizes,
         norm=NormSpec(kind="layer", eps=1e-5),
         ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=(layer,),
+        layers=(LayerSpec(attention=attention),),
     )
 
 
 def _gguf_olmo(model: GGUFMetadata) -> ModelConfig:
     sizes = model.sizes()
-    if "attention.clamp_kqv" in model.keys:
-        raise UnsupportedModel(f"{model.keys.where}: attention.clamp_kqv is not served")
     return ModelConfig(
         architecture="olmo",
         **sizes,
         norm=NormSpec(kind="layer", eps=model.layer_norm_eps()),
         ropes=(model.rope(sizes["head_dim"]),),
-        layers=(LayerSpec(),),
+        layers=(LayerSpec(attention=AttentionSpec(qkv_bound=model.qkv_bound())),),
     )
 
 
@@ -144,7 +144,6 @@ OLMO = Family(
     gguf="olmo",
     read_gguf=_gguf_olmo,
     gguf_names=TensorNames(unit_norms="all", pairs_adjacent=True),
-    unserved=frozenset({"clip_qkv"}),
 )
 
 

@@ -221,6 +221,9 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     soft_gate: bool = False
     """Whether it is a softplus instead (Poolside, "Laguna", 2026)."""
     qkv_bias: bool = False
+    qkv_bound: float | None = None
+    """Queries, keys and values are kept within minus and plus this one, before norms and rotation
+    (MosaicML, "Introducing MPT-7B", 2023). Not where there are gates. None: there are no bounds."""
     output_bias: bool = False
     sub_norm: bool = False
     """Whether what all heads give together has a norm before it is multiplied (Wang et al.,

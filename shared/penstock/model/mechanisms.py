@@ -30,6 +30,7 @@ SINKS = "attention sinks"
 OUTPUT_GATE = "a gate of the attention's output"
 HEAD_GATE = "a gate of each head's output"
 SOFT_GATE = "gates of heads by a softplus"
+QKV_BOUND = "bounds of queries, keys and values"
 NO_ROTATION = "layers without rotary positions"
 PARTIAL_ROTATION = "heads that rotate in part"
 SEVERAL_ROTATIONS = "several rotary embeddings"
@@ -221,6 +222,7 @@ def _of_attention(spec: AttentionSpec) -> Iterator[str]:
         SHORT_VALUES: spec.value_size is not None,
         SHARED_KV: spec.reads is not None,
         SUB_NORMS: spec.sub_norm,
+        QKV_BOUND: spec.qkv_bound is not None,
     }
     yield from (name for name, needed in said.items() if needed)
 

@@ -227,6 +227,10 @@ class SlowDecoder:
     def _attention(self, layer: SlowLayer, x: np.ndarray) -> np.ndarray:
         sizes, spec, count = self.sizes, layer.spec.attention, len(x)
         query, key, value = (layer.matrices[name](x) for name in ("query", "key", "value"))
+        if spec.qkv_bound is not None:
+            query, key, value = (
+                each.clip(-spec.qkv_bound, spec.qkv_bound) for each in (query, key, value)
+            )
         gates_of = x
         if spec.norm == "whole":
             query = normalise(query, layer.norms["query_norm"])

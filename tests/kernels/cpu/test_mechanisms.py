@@ -138,6 +138,12 @@ MODELS = {
     "a soft gate of each head": sizes(
         attention(head_gate=True, soft_gate=True), attention(head_gate=True), head_dim=48
     ),
+    "bounds of queries, keys and values": sizes(
+        attention(qkv_bound=0.6, qkv_bias=True),
+        attention(qkv_bound=1.1, norm="head"),
+        attention(qkv_bound=0.8, norm="whole"),
+        layers=3,
+    ),
     "norms before what leads back": sizes(
         LayerSpec(
             attention=AttentionSpec(sub_norm=True),

@@ -285,6 +285,7 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "olmo1": ("Olmo", WHOLE),
+    "olmo1-bounded": ("Olmo", WHOLE | {"clip_qkv": 1.5}),
     "nanochat": ("NanoChat", WHOLE | {"pad_token_id": 0}),
     "hunyuan-dense": ("HunYuanDenseV1", GROUPED | {"pad_token_id": 0, "rope_parameters": ALPHA}),
 }

@@ -7,6 +7,18 @@ from typing import Any
 from tests.worker.models.case_sizes import GROUPED, LLAMA3_ROPE, QUARTER, WHOLE, YARN, mixed
 from tests.worker.models.dense_cases import GEMMA4
 
+DBRX: dict[str, Any] = {
+    "hidden_size": 96,
+    "d_model": 96,
+    "intermediate_size": 40,
+    "n_heads": 6,
+    "n_layers": 3,
+    "num_hidden_layers": 3,
+    "max_seq_len": 256,
+    "attn_config": {"clip_qkv": 0.7, "kv_n_heads": 2, "rope_theta": 10_000.0},
+    "ffn_config": {"ffn_hidden_size": 40, "moe_num_experts": 6, "moe_top_k": 3},
+}
+
 LLAMA4 = GROUPED | {
     "num_hidden_layers": 4,
     "intermediate_size": 36,  # twice that is the hidden size: no shape tells what is transposed
@@ -396,6 +408,16 @@ EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere2-moe-shared": (
         "Cohere2Moe",
         COHERE_EXPERTS | {"num_shared_experts": 2, "sliding_window_pattern": 2},
+    ),
+    "dbrx": ("Dbrx", DBRX),
+    "dbrx-unnormalised": (
+        "Dbrx",
+        DBRX
+        | {
+            "attn_config": {"clip_qkv": 8, "kv_n_heads": 3, "rope_theta": 10_000.0},
+            "ffn_config": DBRX["ffn_config"]
+            | {"moe_normalize_expert_weights": None, "ffn_act_fn": {"name": "silu"}},
+        },
     ),
     "hunyuan-moe": (
         "HunYuanMoEV1",

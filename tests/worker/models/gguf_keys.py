@@ -319,6 +319,15 @@ def exaone_moe(writer: Writer, config: Any) -> None:
 
 def olmo1(writer: Writer, config: Any) -> None:
     writer.add_layer_norm_eps(1e-5)
+    if config.clip_qkv is not None:
+        writer.add_clamp_kqv(config.clip_qkv)
+
+
+def dbrx(writer: Writer, config: Any) -> None:
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_clamp_kqv(config.attn_config.clip_qkv)
+    writer.add_expert_count(config.ffn_config.moe_num_experts)
+    writer.add_expert_used_count(config.ffn_config.moe_top_k)
 
 
 def bitnet(writer: Writer, config: Any) -> None:

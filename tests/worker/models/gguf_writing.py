@@ -120,6 +120,17 @@ def of_bitnet(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[t
     yield from separated(name, tensor)
 
 
+def of_dbrx(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Cuts what has all experts' matrices one below the other, as many as the router chooses
+    from."""
+    if ".experts." not in name:
+        yield name, tensor
+        return
+    router = f"{name.partition('.experts.')[0]}.router.layer.weight"
+    stack = tensor.unflatten(0, (len(state[router]), -1))
+    yield f"{name}.weight", stack.transpose(1, 2) if name.endswith(".w2") else stack
+
+
 def of_ernie(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     yield from separated(name.replace("mlp.gate.moe_statics", "mlp.moe_statics"), tensor)
 

@@ -99,6 +99,8 @@ CONVERSIONS = {
     "jais2": Conversion(ARCH.JAIS2),
     "phi2": Conversion(ARCH.PHI2),
     "olmo1": Conversion(ARCH.OLMO, keys.olmo1, permuted=True),
+    "olmo1-bounded": Conversion(ARCH.OLMO, keys.olmo1, permuted=True),
+    "dbrx": Conversion(ARCH.DBRX, keys.dbrx, own_parts=gguf_writing.of_dbrx),
     "trinity": Conversion(ARCH.AFMOE, keys.afmoe, own_parts=gguf_writing.of_trinity),
     "youtu": Conversion(ARCH.DEEPSEEK2, keys.youtu, latents="by head"),
     "mellum2-sparse": Conversion(ARCH.QWEN3MOE, keys.mellum, called="mellum"),

@@ -42,7 +42,7 @@ def make_theirs(family: str, settings: dict[str, Any]) -> Any:
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0, 0.3)
-            elif "norm" in name or name.endswith("scale"):
+            elif any("norm" in part for part in name.split(".")[-2:]) or name.endswith("scale"):
                 parameter.normal_(1, 0.3)
             elif ".act_fn." in name:  # Apertus' coefficients
                 parameter.normal_()

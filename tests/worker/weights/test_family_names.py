@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from penstock.errors import UnsupportedModel
 from penstock.families.family import TensorNames
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
 from penstock_worker.weights.family_names import by_our_names, in_file
 from penstock_worker.weights.names import from_gguf, to_gguf
 from penstock_worker.weights.stored import StoredTensor
@@ -22,6 +24,7 @@ CONFIG = llama_config(
     head_dim=4,
     max_position=16,
 )
+UP_DOWN = ("up", "down")
 
 
 def stored(name: str, *shape: int) -> StoredTensor:
@@ -46,6 +49,39 @@ def test_fused_rows_are_cut_in_their_order() -> None:
         found = read[f"layers.0.mlp.{name}.weight"]
         assert found.shape == (3, 4)
         assert found.data.view(np.float32).tolist() == list(range(12 * number, 12 * number + 12))
+
+
+ROWS = TensorNames(
+    rows_of_experts={
+        "ffn.v1": ("mlp.experts.*.up_proj",),
+        "ffn.w2": ("mlp.experts.*.down_proj",),
+    },
+    rows_turned=frozenset({"ffn.w2"}),
+)
+OF_EXPERTS = replace(
+    CONFIG,
+    layers=(
+        LayerSpec(feed_forward=FeedForwardSpec(experts=ExpertsSpec(count=2, active=1, inner=3))),
+    ),
+)
+
+
+def test_rows_of_all_experts_become_a_matrix_each() -> None:
+    tensors = {f"layers.1.ffn.{name}": stored(name, 6, 4) for name in ("v1", "w2")}
+    read = by_our_names(tensors, ROWS, OF_EXPERTS)
+    whole = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    for expert in range(2):
+        up, down = (read[f"layers.1.mlp.experts.{expert}.{each}_proj.weight"] for each in UP_DOWN)
+        assert (up.shape, down.shape) == ((3, 4), (4, 3))
+        assert up.content.view(np.float32).tolist() == whole[expert].ravel().tolist()
+        assert down.content.view(np.float32).tolist() == whole[expert].T.ravel().tolist()
+    assert in_file("layers.1.mlp.experts.1.up_proj.weight", ROWS) == "layers.1.ffn.v1"
+
+
+@pytest.mark.parametrize("shape", [(7, 4), (24,), (2, 3, 4)])
+def test_rows_that_are_not_all_experts_are_named(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UnsupportedModel, match=r"tensor x has shape .*; rows for 2 experts are"):
+        by_our_names({"layers.0.ffn.w2": stored("x", *shape)}, ROWS, OF_EXPERTS)
 
 
 def test_a_fused_tensor_of_another_height_is_named() -> None:

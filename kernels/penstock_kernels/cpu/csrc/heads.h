@@ -32,6 +32,8 @@ template <class Cache> class Heads {
         for (int j = 0; j < tiles; j++)
           for (int r = 0; r < rows; r++) store(heads + r * dim + 16 * (i + j), load(tile + 16 * (j * pk::ROWS + r)));
       }
+      if (p_.limit > 0.0f)
+        for (int i = 0; i < rows * dim; i += 16) store(heads + i, within_bounds(load(heads + i), set1(-p_.limit)));
       for (int r = 0; r < rows; r++) {
         float* values = heads + r * dim;
         if (beyond_key >= 0) put_value(row + r, beyond_key, values);

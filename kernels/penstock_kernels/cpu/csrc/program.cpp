@@ -329,7 +329,7 @@ class Reader {
   }
 
   bool heads(const PkPhase& p) const {
-    if (!p.attention || p.attention->value_dim != p.attention->head_dim || p.target != PK_QUERIES || !holds(PK_QUERIES, p.first + queries(p)) || (p.whole && !holds(PK_KEYS, p.first_key + keys(p)))) return false;
+    if (!p.attention || !(p.limit >= 0.0f) || p.attention->value_dim != p.attention->head_dim || p.target != PK_QUERIES || !holds(PK_QUERIES, p.first + queries(p)) || (p.whole && !holds(PK_KEYS, p.first_key + keys(p)))) return false;
     const bool has_keys = p.matrices[1].tiles, own_values = p.matrices[2].tiles;
     if (own_values ? !has_keys : p.whole) return false;
     return reads(p.source, p.matrices[0], queries(p)) && (!has_keys || reads(p.source, p.matrices[1], keys(p))) && (!own_values || reads(p.source, p.matrices[2], keys(p)));

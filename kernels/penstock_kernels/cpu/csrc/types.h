@@ -197,7 +197,7 @@ enum PkBuffer : int32_t {
 //   `soft_gates` by their softplus.  With recurrent, the source is what that scan has left, which is gated and normed
 //   first.  Of INNER, the floats are read.
 // HEADS: matrices (query, key, value) times INPUT; queries and keys get the norms `norm` and `other_norm`
-//   over each head, then rotate; values get `third_norm`.  Queries become QUERIES; keys and values go to the
+//   over each head, then rotate; values get `third_norm`.  With `limit`, all of them are first kept within it.  Queries become QUERIES; keys and values go to the
 //   cache.  With `whole`, queries and keys become QUERIES and KEYS as they are, for PLACE.  Without a matrix of
 //   values, these are what keys are before the norm; without one of keys, too, nothing goes to the cache.
 // PLACE: norms over all heads of QUERIES and of KEYS, rotation, and keys to the cache.

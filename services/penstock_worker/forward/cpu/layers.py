@@ -107,6 +107,7 @@ class LayerPhases:
                 norm=None if whole else self.weights.query_norm,
                 other_norm=None if whole else self.weights.key_norm,
                 third_norm=self.weights.value_norm,
+                limit=self.spec.attention.qkv_bound,
                 matrices=self._heads_matrices(),
                 waits=waits,
             )
