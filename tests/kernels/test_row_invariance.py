@@ -11,6 +11,7 @@ from torch import Tensor
 
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder
+from penstock_kernels.reference.activations import gated_activation, plain_activation
 
 # The package's `linear` is the function.
 linear_module = sys.modules["penstock_kernels.reference.linear"]
@@ -107,9 +108,13 @@ def test_rms_norm_of_heads(dtype: torch.dtype, threads: int) -> None:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh", "quick_gelu", "relu2"])
 @pytest.mark.parametrize("size", ODD_SIZES)
-def test_silu_mul(size: int, dtype: torch.dtype, threads: int) -> None:
-    check_rows(reference.silu_mul, rows_of(101, 2 * size, dtype=dtype))
+def test_activations(size: int, kind: str, dtype: torch.dtype, threads: int) -> None:
+    """With a gate, whose rows don't lie one behind another, and without."""
+    x = rows_of(101, 2 * size, dtype=dtype)
+    check_rows(lambda rows: gated_activation(rows, kind), x)
+    check_rows(lambda rows: plain_activation(rows, kind), x)
 
 
 @pytest.mark.parametrize("size", ODD_SIZES[3:])
