@@ -14,7 +14,7 @@ ADJUSTMENTS = np.dtype(
         *((name, np.int32) for name in ("first_biased", "num_biased", "first_seen", "num_seen")),
     ]
 )
-"""Same fields as PkEdit in csrc/types.h."""
+"""Same fields as PkEdit in csrc/batch_types.h."""
 
 _NO_IDS = np.zeros(0, np.int32)
 _NO_BIASES = np.zeros(0, np.float64)

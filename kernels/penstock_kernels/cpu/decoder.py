@@ -31,7 +31,7 @@ class CacheKind:
     """How the KV cache stores numbers."""
 
     number: int
-    """PkCache in csrc/types.h."""
+    """PkCache in csrc/layer_types.h."""
     value_bytes: int
     """Bytes per number."""
     scale_bytes: int = 0

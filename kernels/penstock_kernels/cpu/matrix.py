@@ -15,7 +15,7 @@ from penstock_kernels.cpu.structs import PkMatrix
 
 
 class MatrixKind(enum.IntEnum):
-    """How a packed matrix stores its values (csrc/types.h)."""
+    """How a packed matrix stores its values (csrc/matrix_types.h)."""
 
     F32 = 0
     BF16 = 1
@@ -101,7 +101,7 @@ class PackedMatrix:
 
     @property
     def form(self) -> int:
-        """The forms in which the matrix reads its input, bits of pk::Form in csrc/types.h."""
+        """The forms in which the matrix reads its input: bits of csrc/matrix_types.h's pk::Form."""
         return _FORMS.get(MatrixKind(self.struct.kind), 4)
 
     def part(self, outputs: range) -> PackedMatrix:

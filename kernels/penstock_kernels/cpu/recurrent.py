@@ -29,7 +29,7 @@ class RecurrentKind(enum.IntEnum):
 @dataclass(frozen=True, kw_only=True)
 class Recurrent:
     """A recurrent layer but for its products. What its features and its state are made of is said
-    in csrc/types.h, at PkRecurrent; columns are those of features."""
+    in csrc/layer_types.h, at PkRecurrent; columns are those of features."""
 
     kind: RecurrentKind
     conv: np.ndarray

@@ -23,7 +23,7 @@ DRAW = np.dtype(
         *((name, np.int32) for name in ("first_top", "given", "edit", "reserved")),
     ]
 )
-"""Same fields as PkDraw in csrc/types.h."""
+"""Same fields as PkDraw in csrc/batch_types.h."""
 
 
 NOT_GIVEN = NOT_ADJUSTED = -1

@@ -1,4 +1,4 @@
-"""The C interface's structs, with the same fields as in csrc/types.h."""
+"""The C interface's structs, with the same fields as in csrc/*_types.h."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
 from penstock_worker.forward.cpu.weights import LayerWeights
 
 FLOATS = 1
-"""Form of a product's input: pk::FLOATS in csrc/types.h."""
+"""Form of a product's input: pk::FLOATS in csrc/matrix_types.h."""
 
 
 def product_into(
