@@ -100,7 +100,7 @@ def test_towers_compute_on_the_device(case: str) -> None:
         weights = open_audio_tower(ours.files, torch.float32, device=torch.device("cuda", 0))
         rows = AudioModel(ours.config, weights).encode({MEL: sound.mel})
         assert rows.is_cuda
-        assert rows.shape == (sound.item.rows, ours.config.hidden_size)
+        assert rows.shape == (sound.item.rows, ours.config.media_width)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
