@@ -150,7 +150,7 @@ def test_what_ends_an_answer(tmp_path: Path, case: str) -> None:
 
 
 def test_only_an_end_of_a_call_is_of_the_user_s_type(tmp_path: Path) -> None:
-    """As in Gemma's vocabularies, where </s> is HTML."""
+    """Gemma's vocabularies have </s> as HTML."""
     texts = ["<eos>", "<|tool_response>", "</s>", "<|endoftext|>", "<|im_end|>"]
 
     def add(writer: gguf.GGUFWriter) -> None:

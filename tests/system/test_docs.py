@@ -488,7 +488,7 @@ def documented(path: str, model: str) -> str:
         path = path.replace(f"/{kind}es/{{id}}", f"/{kind}es/{kind}-ID")
     path = path.replace("/responses/{id}", "/responses/resp_ID")
     path = path.replace("/conversations/{id}", "/conversations/conv_ID").replace("{item}", "msg_ID")
-    return path.replace("{name}", model)
+    return path.replace("/adapters/{name}", "/adapters/poet").replace("{name}", model)
 
 
 HOW = "run `python -m docs.reference.generate`"

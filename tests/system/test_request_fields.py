@@ -167,7 +167,7 @@ def test_responses(server: Server) -> None:
 def test_listed_ids_have_the_log_probabilities_that_they_have_among_the_likeliest(
     http: httpx.Client, server: Server, stream: bool
 ) -> None:
-    """Of each token of the answer, drafted or not: in chat, the token itself and the ids."""
+    """Each token of the answer has them, drafted or not: in chat, the token itself and the ids."""
     ids = [28, 30, 216, 260, 7042]
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
 

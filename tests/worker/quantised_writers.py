@@ -241,7 +241,7 @@ def hqq(bits: int, group: int) -> Writer:
 
 
 def ternary(*, divides: bool) -> Writer:
-    """As transformers saves BitNet's. divides: by the scale, as its class BitLinear does."""
+    """Writes weights as transformers saves BitNet's. divides: by the scale, as BitLinear does."""
 
     def write(weight: Tensor) -> Written:
         mean = weight.abs().mean().clamp(min=1e-5)

@@ -86,7 +86,7 @@ class KeptAnswers:
             self._claim(request, submit.claim.digest)
 
     def left(self, request: Request, claims: Collection[bytes]) -> None:
-        """Those who have these claims read it no more, and may come again."""
+        """Notes that whoever has one of these claims reads it no more, and may come again."""
         if request.kept is not None:
             known = request.kept.left
             known += [each for each in claims if each not in known]

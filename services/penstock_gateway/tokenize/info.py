@@ -14,7 +14,7 @@ from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.service import Service
 
 CLASS = "PreTrainedTokenizerFast"
-"""Of transformers, which reads a tokenizer.json whatever the model."""
+"""transformers' class that reads a tokenizer.json whatever the model."""
 
 
 class AddedTokenInfo(msgspec.Struct, frozen=True):

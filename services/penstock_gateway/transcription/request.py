@@ -75,7 +75,7 @@ class TranscriptionRequest(SpeechFields, frozen=True, kw_only=True, forbid_unkno
     keywords: list[str] | None = None
     """Words that may be heard. They stand before the prompt, as a part of it."""
     hotwords: Text = None
-    """The same in one text, as in vLLM."""
+    """`keywords` in one text, as in vLLM."""
     timestamp_granularities: list[str] | None = None
     """Granularities of verbose_json: segment, word."""
 

@@ -106,7 +106,7 @@ def _spent(
     tokenizer: Tokenizer,
     prompt_token_ids: Sequence[int],
 ) -> int | None:
-    """See ThinkingBudget."""
+    """Number of tokens of open thoughts that the prompt has; None: it has none open."""
     prompt = array("q", prompt_token_ids)
     begun = _last(prompt, begin)
     ended = max(_last(prompt, end) for end in ends)

@@ -38,7 +38,7 @@ OWN_NAMES = {
 """What config.json calls the sizes of other families, and transformers' defaults."""
 HEADS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 EPS = 1e-5
-"""Of norms: no file says it."""
+"""What is added to a norm's variance: no file says it."""
 
 
 def _hub(fields: Fields) -> ModelConfig:

@@ -161,7 +161,7 @@ class TensorNames:
     rows_of_experts: Mapping[str, tuple[str]] = field(default_factory=dict)
     """The file's name of a tensor that has all experts' matrices one below the other -> ours."""
     rows_turned: frozenset[str] = frozenset()
-    """Those of `rows_of_experts` whose matrices are transposed."""
+    """Names among `rows_of_experts` whose matrices are transposed."""
     by_head: frozenset[str] = frozenset()
     """Our names of modules whose rows the file has head by head: for each head a part of each of
     the things that the module gives. Ours have all heads of a thing together (see

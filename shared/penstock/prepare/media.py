@@ -273,7 +273,7 @@ def _gemma3n(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
 
 
 def _qwen_omni(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    """As of Qwen2.5-VL and Qwen3-VL. Settings of sounds may stand among those of pictures."""
+    """Pictures are Qwen2.5-VL's, or Qwen3-VL's. Settings of sounds may stand among theirs."""
     settings.ignore(*OF_WHISPER)
     return qwen2_vl(settings, config, tokens)
 

@@ -110,7 +110,7 @@ async def test_adapters_are_loaded_and_unloaded_by_admins(
     write_peft(tmp_path / "allowed" / "law", random_factors(shapes, 4, 1))
     keys = write(tmp_path / "keys.json", key(ALICE), key(ADMIN, admin=True))
     folders = AdapterFolders(str(tmp_path / "allowed"), str(tmp_path / "cache"))
-    app = create_app(adapting, GatewayConfig(api_keys=keys), adapters=folders)  # type: ignore[arg-type]
+    app = create_app(adapting, GatewayConfig(api_keys=keys), adapters=folders)  # type: ignore[arg-type]  # It stands in for one.
     transport, admin = httpx.ASGITransport(app), bearer(ADMIN)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
         body = {"name": "law", "src": "law", "preload": True, "pin": False}

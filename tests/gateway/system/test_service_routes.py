@@ -108,7 +108,7 @@ async def test_the_load_is_what_is_being_answered(
         asyncio.create_task(http.post("/v1/chat/completions", json=QUESTION)) for _ in range(2)
     ]
     while await load() < 2:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # Lets both requests begin: what is waited for is the count.
     go_on.set()
     assert {(await each).status_code for each in asked} == {200}
     assert await load() == 0

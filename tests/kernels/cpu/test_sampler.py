@@ -105,7 +105,7 @@ def test_estimates_leave_no_doubt(vocab: int, sort: int) -> None:
 
 
 def repeated(logits: np.ndarray) -> np.ndarray:
-    """As many as have their weights estimated, and more. logits: [1, vocab]."""
+    """Returns enough tokens for weights to be estimated. logits: [1, vocab]."""
     return np.tile(logits, (1, -(-1024 // logits.shape[1])))
 
 

@@ -56,7 +56,7 @@ FILE_ENDS = {
     "qwen2.5-coder-0.5b-instruct-q4_k_m": (151645, 151643),
     "gemma-3-270m-q4_k_m": (1, 106),
 }
-"""As ENDS, of whole models."""
+"""What ENDS has, of whole models' files."""
 
 
 @pytest.mark.parametrize("name", [*ENDS, *FILE_ENDS])

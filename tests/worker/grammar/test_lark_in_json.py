@@ -153,7 +153,7 @@ def test_it_admits_what_lark_parses(library: Library, name: str) -> None:
 
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_whatever_is_drawn_parses(library: Library, larger: Library, name: str) -> None:
-    """And changed by a character, it is admitted where lark parses it."""
+    """A text that was changed by a character is admitted where lark parses it."""
     parser, chance = lark.Lark(GRAMMARS[name]), random.Random(name)
     texts = []
     for made, eos in ((library, EOS), (larger, 2)):

@@ -214,7 +214,7 @@ def test_the_text_half_of_step_37(tmp_path: Path) -> None:
 def test_ternary_weights_of_bitnet(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As transformers packs and reads them, but for its rounding of activations."""
+    """transformers packs and reads the weights, without its rounding of activations."""
     import transformers
     from transformers.integrations import bitnet
 
