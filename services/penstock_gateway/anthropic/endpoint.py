@@ -10,7 +10,7 @@ from penstock.media.desk import MediaLease
 from penstock_gateway.anthropic.conversation import Conversation
 from penstock_gateway.anthropic.errors import ERRORS
 from penstock_gateway.anthropic.models import BETA
-from penstock_gateway.anthropic.reply import ID_PREFIX, MessageReply, MessagesFormat, failed_event
+from penstock_gateway.anthropic.reply import ID_PREFIX, MessageReply, MessagesSpec, failed_event
 from penstock_gateway.anthropic.request import (
     CountRequest,
     MessagesRequest,
@@ -22,7 +22,7 @@ from penstock_gateway.chat.endpoint import check_chat, prompt_of, tools_of
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt
 from penstock_gateway.chat.tools import ANY_TOOLS
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
+from penstock_gateway.generate.endpoint import GenerateEndpoint, Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import while_connected
@@ -81,7 +81,7 @@ class Messages(GenerateEndpoint[MessagesRequest]):
 
     async def prepare(
         self, request: MessagesRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Job:
+    ) -> Prepared:
         conversation = Conversation(
             request,
             temperature=request.temperature,
@@ -113,7 +113,7 @@ class Messages(GenerateEndpoint[MessagesRequest]):
         )
         prompt_tokens = len(chat.prompt.prompt_token_ids)
         short_of = most(prompt_tokens) < wanted
-        return chat.job(MessagesFormat(head, prompt_tokens, chat.parsing, short_of=short_of))
+        return chat.answered_by(MessagesSpec(prompt_tokens, chat.parsing, short_of))
 
 
 class CountTokens(JsonEndpoint[CountRequest]):

@@ -11,6 +11,7 @@ from msgspec import UNSET
 from penstock.text.call_arguments import call_arguments
 from penstock_gateway.anthropic.errors import encoded
 from penstock_gateway.chat.answer_parts import AnswerParts
+from penstock_gateway.chat.parsing_spec import AnswerModel, ParsingSpec
 from penstock_gateway.generate.chunked_reply import Pace, are_many
 from penstock_gateway.generate.logprobs import ChatLogprob
 from penstock_gateway.generate.reply import (
@@ -23,6 +24,7 @@ from penstock_gateway.generate.reply import (
     WrittenAtOnce,
     encoder,
 )
+from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.generate.timeline import RequestTimeline
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from penstock_gateway.chat.parsed_choice import Parsing
     from penstock_gateway.generate.reply import ChoiceOutput
     from penstock_gateway.http.errors import HTTPError
+    from penstock_gateway.models.backend import EngineInfo
 
 
 # The blocks of a message as they arrive, and the events that report them.
@@ -309,3 +312,15 @@ class MessagesFormat(WrittenAtOnce):
 def failed_event(error: HTTPError) -> bytes:
     """What a stream ends with that fails."""
     return b"event: error\ndata: " + encoded(error) + b"\n\n"
+
+
+class MessagesSpec(ReplySpec, frozen=True):
+    """Fields as MessagesFormat takes them."""
+
+    prompt_tokens: int
+    parsing: ParsingSpec | None
+    short_of: bool
+
+    def format(self, head: ReplyHead, engine: EngineInfo) -> MessagesFormat:
+        parsing = None if self.parsing is None else self.parsing.parsing(AnswerModel.of(engine))
+        return MessagesFormat(head, self.prompt_tokens, parsing, short_of=self.short_of)

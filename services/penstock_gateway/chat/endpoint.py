@@ -17,6 +17,7 @@ from penstock.request.structured_outputs import PARAM
 from penstock_gateway.chat.custom_tools import CUSTOM
 from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.output_parsing import read_as, reading_of, with_budget
+from penstock_gateway.chat.parsing_spec import AnswerModel
 from penstock_gateway.chat.prompt import (
     ChatMedia,
     ChatPrompt,
@@ -28,13 +29,12 @@ from penstock_gateway.chat.prompt import (
     one_budget,
     refuse_template,
     shows_thoughts,
-    template_of,
     thinking_variables,
 )
-from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
+from penstock_gateway.chat.reply import ChatCompletion, ChatSpec
 from penstock_gateway.chat.tool_choice import ToolChoice
 from penstock_gateway.chat.tools import OPENAI_TOOLS, Tool, ToolLimits, ToolUse, tool_use
-from penstock_gateway.generate.endpoint import Blame, GenerateEndpoint, Job
+from penstock_gateway.generate.endpoint import Blame, GenerateEndpoint, Prepared
 from penstock_gateway.generate.reply import (
     EchoOptions,
     ReplyHead,
@@ -222,7 +222,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
 
     async def prepare(
         self, request: ChatRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Job:
+    ) -> Prepared:
         config = engine.config
         use = tools_of(request, auto_allowed=config.enable_auto_tool_choice)
         service, changes = self._service, request.mm_processor_kwargs
@@ -230,24 +230,22 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
         prompt = await prompt_of(request, engine, use, with_media, head.created)
         prompt_token_ids, params = _fitted(request, engine, prompt.prompt_token_ids)
         params, parsing = read_as(
-            config,
-            template_of(engine).source,
+            AnswerModel.of(engine),
             use,
             prompt,
-            engine.text.tokenizer,
             with_budget(params, request, engine),
             include_reasoning=shows_thoughts(request),
             largest_grammar=engine.welcome.limits.max_grammar_bytes,
-            family=engine.welcome.family,
         )
         if parsing is not None and request.tool_stream is False:
-            parsing = replace(parsing, whole_calls=True)
-        echo_options = EchoOptions.of(request, logprobs=bool(request.logprobs))
-        echo = _last_words(request) if request.echo else ""
-        reply = ChatFormat(
-            head, engine.text.tokenizer, echo_options, prompt_token_ids, echo, parsing
+            parsing = msgspec.structs.replace(parsing, whole_calls=True)
+        reply = ChatSpec(
+            EchoOptions.of(request, logprobs=bool(request.logprobs)),
+            prompt_token_ids,
+            _last_words(request) if request.echo else "",
+            parsing,
         )
-        return Job(
+        return Prepared(
             [prompt_token_ids],
             [params],
             reply,

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.client.thinking import thoughts_of, unbounded_thoughts
 from penstock.config.settings import GatewayConfig
-from penstock.parsing import OutputParser, reasoning_parser, tool_parser
-from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat
-from penstock.parsing.output import NamedCall, OnlyCalls, RequiredCalls, whole_parser
-from penstock.parsing.registry import ToolFormat, at_the_beginning
+from penstock.parsing import reasoning_parser, tool_parser
+from penstock.parsing.format import CallFormat, ChannelFormat
+from penstock.parsing.registry import at_the_beginning
 from penstock.process import logs
 from penstock_gateway.chat.answer_grammar import answer_grammar, bytes_of, strict_grammar
-from penstock_gateway.chat.parsed_choice import Marking, Parsing
+from penstock_gateway.chat.parsing_spec import AnswerModel, CallsAs, ParsingSpec
 from penstock_gateway.chat.prompt import ThinkingSwitch
-from penstock_gateway.chat.token_marks import TokenMarks, closing_token, token_marks
 from penstock_gateway.chat.tools import ToolUse
 
 if TYPE_CHECKING:
-    from penstock.parsing.registry import ReasoningFormat
     from penstock.request.sampling_params import SamplingParams
-    from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.chat.prompt import ChatPrompt, ThinkingRequest
     from penstock_gateway.models.backend import EngineInfo
 
@@ -44,28 +38,24 @@ def check_parsers(config: GatewayConfig) -> None:
 
 
 def read_as(
-    config: GatewayConfig,
-    template: str,
+    model: AnswerModel,
     use: ToolUse,
     prompt: ChatPrompt,
-    tokenizer: Tokenizer,
     params: SamplingParams,
     *,
     include_reasoning: bool,
     largest_grammar: int,
-    family: str = "",
-) -> tuple[SamplingParams, Parsing | None]:
+) -> tuple[SamplingParams, ParsingSpec | None]:
     """The parameters of a request, with the grammar of its answer and the special tokens that its
     parser needs to see, and how its answers are read; the latter is None where all text is content.
 
-    template: the chat template.  family: of the model's layers.  prompt: the filled template.
-    largest_grammar: bytes that the engine takes of one. Calls whose own format needs more are
-    forced as JSON, which is shorter, and of strict tools only the names are held to.
+    prompt: the filled template.  largest_grammar: bytes that the engine takes of one. Calls whose
+    own format needs more are forced as JSON, which is shorter, and of strict tools only the names
+    are held to.
     """
-    calls = tool_parser(config.tool_call_parser, template, family)
-    thoughts = reasoning_parser(config.reasoning_parser, template, family)
-    end = prompt.text[-PROMPT_END:]
-    own, held = None, use.held(config.tool_strict_level)
+    calls, thoughts = model.formats()
+    template, end = model.template, prompt.text[-PROMPT_END:]
+    own, held = None, use.held(model.config.tool_strict_level)
     if isinstance(calls.form, CallFormat) and calls.known:
         own = use.own_grammar(calls.form, template)
     forced = use.mode in ("named", "required")
@@ -87,31 +77,37 @@ def read_as(
                 return params, None
             params = msgspec.structs.replace(params, structured_outputs=grammar)
             thoughts = thoughts if form is not None else None
-    if own is not None:
-        calls = replace(calls, make=partial(_only_calls, calls))
-    elif forced and not isinstance(calls.form, ChannelFormat):
-        calls = _forced(use, thoughts, calls.new_id)
-    tools = calls if use.mode != "off" else None
     if use.mode == "free" and not calls.known:
-        _say_unknown(template, family)
-    if thoughts is None and tools is None:
+        _say_unknown(template, model.family)
+    if thoughts is None and use.mode == "off":
         return params, None
-    marks = _marks(_form(tools), _form(thoughts), tokenizer)
-    shows = (marks is not None and marks.special) or (tools and tools.needs_special_tokens)
-    if shows:
-        params = msgspec.structs.replace(params, skip_special_tokens=False)
-    letters = {} if marks is None else marks.letters
-    parsing = Parsing(
-        partial(whole_parser, tools, thoughts, use.schemas, end, letters),
-        calls.new_id,
-        use.most,
-        include_reasoning,
-        closing_token(thoughts, tokenizer),
-        calls_finish=use.mode != "named",
+    spec = ParsingSpec(
+        calls=_calls_as(use, own=own is not None, channels=isinstance(calls.form, ChannelFormat)),
+        name=use.name,
+        offered=use.schemas,
         custom=use.custom,
-        marking=None if marks is None else Marking(marks, tokenizer, params.skip_special_tokens),
+        at_beginning=bool(held) or outputs is not None,
+        thinks=thoughts is not None,
+        prompt_end=end,
+        most=use.most,
+        calls_finish=use.mode != "named",
+        shows_reasoning=include_reasoning,
     )
-    return params, parsing
+    if spec.needs_special_tokens(model):
+        params = msgspec.structs.replace(params, skip_special_tokens=False)
+    return params, msgspec.structs.replace(spec, skips_special_tokens=params.skip_special_tokens)
+
+
+def _calls_as(use: ToolUse, *, own: bool, channels: bool) -> CallsAs | None:
+    """own: a grammar holds the answer to calls in the model's own format.  channels: of which calls
+    have one of their own, also where they are forced."""
+    if use.mode == "off":
+        return None
+    if own:
+        return "only"
+    if use.mode == "free" or channels:
+        return "offered"
+    return use.mode
 
 
 def with_budget(
@@ -136,23 +132,6 @@ def reading_of(engine: EngineInfo) -> str:
     return f"{template} {config.tool_call_parser} {config.reasoning_parser}"
 
 
-def _only_calls(calls: ToolFormat, tools: Collection[str], letters: dict[str, str]) -> OutputParser:
-    return OnlyCalls(calls(tools, letters))
-
-
-def _forced(
-    use: ToolUse, thoughts: ReasoningFormat | None, new_id: Callable[[], str]
-) -> ToolFormat:
-    """What reads calls that a grammar has made JSON."""
-
-    def parser(tools: Collection[str], letters: dict[str, str]) -> OutputParser:
-        if use.mode == "named":
-            return NamedCall(use.name, may_be_missing=thoughts is not None)
-        return RequiredCalls(use.names)
-
-    return ToolFormat(use.mode, parser, new_id)
-
-
 @lru_cache(maxsize=KNOWN_MARKS)
 def _say_unknown(template: str, family: str) -> None:
     """Once for a model."""
@@ -161,15 +140,3 @@ def _say_unknown(template: str, family: str) -> None:
         " JSON are found in its answers (--tool-call-parser names another format)",
         family=family,
     )
-
-
-@lru_cache(maxsize=KNOWN_MARKS)
-def _marks(
-    calls: AnyFormat | None, thoughts: AnyFormat | None, tokenizer: Tokenizer
-) -> TokenMarks | None:
-    forms = [form for form in (calls, thoughts) if form is not None]
-    return token_marks([mark for form in forms for mark in form.tokens], tokenizer)
-
-
-def _form(reader: ToolFormat | ReasoningFormat | None) -> AnyFormat | None:
-    return None if reader is None else reader.form

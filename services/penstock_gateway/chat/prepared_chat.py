@@ -10,11 +10,11 @@ from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.chat.endpoint import ChatRequest, blame_of, check_chat, prompt_of, tools_of
 from penstock_gateway.chat.output_parsing import read_as, reading_of, with_budget
-from penstock_gateway.chat.parsed_choice import Parsing
-from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt, template_of
+from penstock_gateway.chat.parsing_spec import AnswerModel, ParsingSpec
+from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt
 from penstock_gateway.chat.tools import OPENAI_TOOLS, ToolLimits
-from penstock_gateway.generate.endpoint import Blame, Job
-from penstock_gateway.generate.reply import ReplyFormat
+from penstock_gateway.generate.endpoint import Blame, Prepared
+from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.sampling import sampling_params
 from penstock_gateway.service import Service
@@ -26,18 +26,18 @@ class PreparedChat:
 
     prompt: ChatPrompt
     params: SamplingParams
-    parsing: Parsing | None
+    parsing: ParsingSpec | None
     """How the answer's text is read; None: it is all text."""
     blame: Blame
     """Says errors in the names of the request's own API."""
     reading: str
     """Names what the answer's text is read by; empty: it is shown as it comes."""
 
-    def job(self, reply: ReplyFormat) -> Job:
-        """What answers it."""
+    def answered_by(self, reply: ReplySpec) -> Prepared:
+        """The conversation as a request, whose reply is written so."""
         ids = self.prompt.prompt_token_ids
         media = self.prompt.media
-        return Job([ids], [self.params], reply, self.blame, media=media, reading=self.reading)
+        return Prepared([ids], [self.params], reply, self.blame, media=media, reading=self.reading)
 
 
 async def prepared_chat(
@@ -64,15 +64,12 @@ async def prepared_chat(
         most = max_tokens(len(prompt.prompt_token_ids))
         params = sampling_params(chat, engine.welcome, max_tokens=most, logprobs=logprobs)
         params, parsing = read_as(
-            config,
-            template_of(engine).source,
+            AnswerModel.of(engine),
             use,
             prompt,
-            engine.text.tokenizer,
             with_budget(params, chat, engine),
             include_reasoning=True,
             largest_grammar=engine.welcome.limits.max_grammar_bytes,
-            family=engine.welcome.family,
         )
         blame = blame_of(chat, use)
     except InvalidRequest as error:

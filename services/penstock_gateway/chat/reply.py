@@ -14,6 +14,7 @@ from penstock_gateway.chat.parsed_choice import (
     Parsing,
     whole_message,
 )
+from penstock_gateway.chat.parsing_spec import AnswerModel, ParsingSpec
 from penstock_gateway.generate.chunked_reply import ChunkedReply, Pace, are_many, chat_logprob_list
 from penstock_gateway.generate.logprobs import ChatLogprobs, PromptLogprobs, chat_logprobs
 from penstock_gateway.generate.reply import (
@@ -26,12 +27,14 @@ from penstock_gateway.generate.reply import (
     UsageInfo,
     append_event,
 )
+from penstock_gateway.generate.reply_spec import ReplySpec
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock.protocol.common import TokenLogprobs
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.generate.reply import ChoiceOutput
+    from penstock_gateway.models.backend import EngineInfo
 
 
 class ChatChoice(msgspec.Struct):
@@ -225,4 +228,20 @@ class ChatFormat(ChunkedReply[ChatChunkChoice]):
             usage,
             timeline,
             receipt,
+        )
+
+
+class ChatSpec(ReplySpec, frozen=True):
+    """Fields as ChatFormat takes them."""
+
+    echo_options: EchoOptions
+    prompt_token_ids: list[int]
+    echo: str = ""
+    parsing: ParsingSpec | None = None
+
+    def format(self, head: ReplyHead, engine: EngineInfo) -> ChatFormat:
+        parsing = None if self.parsing is None else self.parsing.parsing(AnswerModel.of(engine))
+        tokenizer = engine.text.tokenizer
+        return ChatFormat(
+            head, tokenizer, self.echo_options, self.prompt_token_ids, self.echo, parsing
         )

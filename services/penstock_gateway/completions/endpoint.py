@@ -10,10 +10,10 @@ from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.text.tokenizer import Tokenizer
-from penstock_gateway.completions.reply import CompletionFormat, TextCompletion
+from penstock_gateway.completions.reply import CompletionSpec, TextCompletion
 from penstock_gateway.completions.reply import Prompt as KnownPrompt
 from penstock_gateway.fim.prompt import check_fim, fim_prompt
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
+from penstock_gateway.generate.endpoint import GenerateEndpoint, Prepared
 from penstock_gateway.generate.reply import (
     EchoOptions,
     ReplyHead,
@@ -159,7 +159,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
 
     async def prepare(
         self, request: CompletionRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Job:
+    ) -> Prepared:
         limits = engine.welcome.limits
         limit = limits.max_model_len
         sequences, many = sequences_of(request)
@@ -200,11 +200,11 @@ class Completions(GenerateEndpoint[CompletionRequest]):
             KnownPrompt(ids, await _echoed(text, ids, request, tokenizer))
             for text, ids in zip(given, prompt_token_ids, strict=True)
         ]
-        reply = CompletionFormat(head, tokenizer, echo_options, known, params[0].n)
+        reply = CompletionSpec(echo_options, known, params[0].n)
         blamed = partial(blame, field=structure_field(request))
         prediction = await predicted_ids(request.prediction, engine)
         search = search_of(request) if request.searches else None
-        return Job(prompt_token_ids, params, reply, blamed, search, prediction=prediction)
+        return Prepared(prompt_token_ids, params, reply, blamed, search, prediction=prediction)
 
 
 def for_rooms(rooms: Sequence[int], made: Callable[[int], SamplingParams]) -> list[SamplingParams]:

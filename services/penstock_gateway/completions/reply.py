@@ -25,11 +25,13 @@ from penstock_gateway.generate.reply import (
     append_event,
     encoder,
 )
+from penstock_gateway.generate.reply_spec import ReplySpec
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.generate.reply import ChoiceOutput
+    from penstock_gateway.models.backend import EngineInfo
 
 
 class TextChoice(msgspec.Struct):
@@ -225,4 +227,17 @@ class CompletionFormat(ChunkedReply[TextChoice]):
             usage,
             timeline,
             receipt,
+        )
+
+
+class CompletionSpec(ReplySpec, frozen=True):
+    """Fields as CompletionFormat takes them."""
+
+    echo_options: EchoOptions
+    prompts: list[Prompt]
+    n: int
+
+    def format(self, head: ReplyHead, engine: EngineInfo) -> CompletionFormat:
+        return CompletionFormat(
+            head, engine.text.tokenizer, self.echo_options, self.prompts, self.n
         )

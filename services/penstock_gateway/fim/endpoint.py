@@ -6,9 +6,9 @@ from __future__ import annotations
 from functools import partial
 
 from penstock.media.desk import MediaLease
-from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
+from penstock_gateway.chat.reply import ChatCompletion, ChatSpec
 from penstock_gateway.fim.prompt import check_fim, fim_prompt
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
+from penstock_gateway.generate.endpoint import GenerateEndpoint, Prepared
 from penstock_gateway.generate.reply import (
     EchoOptions,
     ReplyHead,
@@ -57,7 +57,7 @@ class FIMCompletions(GenerateEndpoint[FIMRequest]):
 
     async def prepare(
         self, request: FIMRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Job:
+    ) -> Prepared:
         tokenizer = engine.text.tokenizer
         if request.suffix:
             ids, request = await fim_prompt(request.prompt, request.suffix, request, engine)
@@ -78,10 +78,10 @@ class FIMCompletions(GenerateEndpoint[FIMRequest]):
         )
         echo_options = EchoOptions.of(request, logprobs=False)
         echo = request.prompt if request.echo else ""
-        return Job(
+        return Prepared(
             [ids],
             [params],
-            ChatFormat(head, tokenizer, echo_options, ids, echo),
+            ChatSpec(echo_options, ids, echo),
             partial(blame, field=structure_field(request)),
             search_of(request) if request.searches else None,
             prediction=await predicted_ids(request.prediction, engine),

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
@@ -30,6 +30,7 @@ from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, wh
 from penstock_gateway.generate.batch import GenerationBatch, Withdrawal
 from penstock_gateway.generate.replay import AnswerBasis, ReplayedRequest, replay_of
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
+from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.generate.search import Search, search_all
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import HTTPError, clip
@@ -72,14 +73,15 @@ def unchanged(error: InvalidRequest) -> InvalidRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A request that was checked and tokenised, and how its reply is written."""
+class Prepared:
+    """A request that was checked and tokenised."""
 
     prompt_token_ids: list[list[int]]
     """Token ids of each prompt."""
     params: list[SamplingParams]
     """Sampling parameters of each prompt."""
-    reply: ReplyFormat
+    reply: ReplySpec
+    """How its reply is written."""
     blame: Blame = unchanged
     """Turns an engine core's error about a structured output into one that names the body's field
     which asked for it."""
@@ -91,8 +93,37 @@ class Job:
     """Token ids that each output is expected to resemble."""
     reading: str = ""
     """What the answers' text is read by; empty: it is shown as it comes."""
-    head: ReplyHead = field(default_factory=lambda: ReplyHead(id="", model=""))
+
+    def job(self, head: ReplyHead, engine: EngineInfo) -> Job:
+        """The request, ready to be answered. head: what every chunk of the reply repeats."""
+        return Job(
+            self.prompt_token_ids,
+            self.params,
+            self.reply.format(head, engine),
+            head,
+            blame=self.blame,
+            search=self.search,
+            media=self.media,
+            prediction=self.prediction,
+            reading=self.reading,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request that is ready to be answered. Fields as in Prepared, and these."""
+
+    prompt_token_ids: list[list[int]]
+    params: list[SamplingParams]
+    reply: ReplyFormat
+    """Writes its reply."""
+    head: ReplyHead
     """What every chunk of the reply repeats."""
+    blame: Blame = unchanged
+    search: Search | None = None
+    media: PromptMedia | None = None
+    prediction: Sequence[int] = ()
+    reading: str = ""
     held: str | None = None
     """The only fingerprint that it may be computed with; None: whatever takes it."""
     replay: ReplayedRequest | None = None
@@ -124,7 +155,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     @abstractmethod
     async def prepare(
         self, request: Fields, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Job:
+    ) -> Prepared:
         """Returns the request with its prompts tokenised and its sampling parameters filled in.
         lease: keeps the request's media in memory until the request ends.
 
@@ -282,8 +313,8 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         head = ReplyHead(id=id, model=asked.name, adapter=adapter)
         if replay is not None:
             request = replay.fixed(request, head, asked.engine.welcome.seed)
-        job = await self.prepare(request, asked.engine, head, lease)
-        job = replace(job, head=head, held=held, replay=replay)
+        prepared = await self.prepare(request, asked.engine, head, lease)
+        job = replace(prepared.job(head, asked.engine), held=held, replay=replay)
         if replay is not None:
             replay.check_choices(len(job.prompt_token_ids) * job.params[0].n)
             model = f"{asked.name} {asked.engine.welcome.digest} {adapter}"

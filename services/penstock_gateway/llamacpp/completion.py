@@ -15,14 +15,14 @@ from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.completions.endpoint import MAX_PROMPTS, MAX_SEQUENCES
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
+from penstock_gateway.generate.endpoint import GenerateEndpoint, Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
 from penstock_gateway.llamacpp.reply import (
     LlamaAnswer,
     LlamaChoice,
-    LlamaFormat,
+    LlamaSpec,
     PromptFacts,
     Shown,
 )
@@ -119,7 +119,7 @@ class LlamaCompletion(GenerateEndpoint[LlamaCompletionRequest]):
         engine: EngineInfo,
         head: ReplyHead,
         lease: MediaLease,
-    ) -> Job:
+    ) -> Prepared:
         prompts = _prompts(request)
         asked = _asked(request, engine)
         field = structure_field(asked)
@@ -143,7 +143,7 @@ class LlamaCompletion(GenerateEndpoint[LlamaCompletionRequest]):
             probabilities=logprobs is not None,
             is_list=_are_several(request.prompt),
         )
-        return Job(ids, params, LlamaFormat(head, tokenizer, answers, wishes), blamed)
+        return Prepared(ids, params, LlamaSpec(answers, wishes), blamed)
 
 
 def _are_several(prompt: Any) -> bool:

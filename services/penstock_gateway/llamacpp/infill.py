@@ -8,13 +8,13 @@ from penstock.media.desk import MediaLease
 from penstock.text.fim import fim_tokens
 from penstock_gateway.fim.endpoint import FIMRequest
 from penstock_gateway.fim.prompt import OtherFile, fim_prompt, with_files
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
+from penstock_gateway.generate.endpoint import GenerateEndpoint, Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
 from penstock_gateway.llamacpp.reply import (
     LlamaAnswer,
     LlamaChoice,
-    LlamaFormat,
+    LlamaSpec,
     PromptFacts,
     Shown,
 )
@@ -74,7 +74,7 @@ class Infill(GenerateEndpoint[InfillRequest]):
 
     async def prepare(
         self, request: InfillRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Job:
+    ) -> Prepared:
         only_computes = request.n_predict == 0
         ids, asked = await _prompt(request, engine)
         files = request.input_extra or []
@@ -94,8 +94,7 @@ class Infill(GenerateEndpoint[InfillRequest]):
             tokens=bool(request.return_tokens),
             truncated=kept < len(files),
         )
-        reply = LlamaFormat(head, engine.text.tokenizer, answers, wishes)
-        return Job([ids], [params], reply, in_own_words)
+        return Prepared([ids], [params], LlamaSpec(answers, wishes), in_own_words)
 
 
 async def _prompt(request: InfillRequest, engine: EngineInfo) -> tuple[list[int], FIMRequest]:

@@ -21,6 +21,7 @@ from penstock_gateway.generate.reply import (
     append_event,
     encoder,
 )
+from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.http.events import failed_stream
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from penstock_gateway.generate.reply import ChoiceOutput
     from penstock_gateway.generate.timeline import RequestTimeline
     from penstock_gateway.http.errors import HTTPError
+    from penstock_gateway.models.backend import EngineInfo
 
 
 class Timings(msgspec.Struct):
@@ -299,3 +301,13 @@ class LlamaFormat(WrittenAtOnce):
             if found is not UNSET:
                 shown[name] = found
         return shown
+
+
+class LlamaSpec(ReplySpec, frozen=True):
+    """Fields as LlamaFormat has them; the answers have yet to begin."""
+
+    answers: list[LlamaChoice]
+    wishes: Shown
+
+    def format(self, head: ReplyHead, engine: EngineInfo) -> LlamaFormat:
+        return LlamaFormat(head, engine.text.tokenizer, self.answers, self.wishes)

@@ -15,10 +15,11 @@ from penstock.media.desk import MediaLease
 from penstock.request.terms import Terms
 from penstock_gateway.chat.endpoint import ChatRequest, blame_of, num_logprobs, tools_of
 from penstock_gateway.chat.messages import Message
+from penstock_gateway.chat.parsing_spec import ParsingSpec
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.tools import ANY_TOOLS
 from penstock_gateway.fim.prompt import fim_prompt
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
+from penstock_gateway.generate.endpoint import GenerateEndpoint, Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import HTTPError
@@ -28,7 +29,7 @@ from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.ollama.reply import (
     ChatLine,
     GenerateLine,
-    OllamaFormat,
+    OllamaSpec,
     Show,
     chat_line,
     generate_line,
@@ -51,7 +52,7 @@ from penstock_gateway.request.tokenising import encode
 from penstock_gateway.service import Service
 
 if TYPE_CHECKING:
-    from penstock.text.tokenizer import Tokenizer
+    pass
 
 CHAT = posting(
     "/api/chat",
@@ -130,7 +131,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
 
     async def prepare(
         self, request: Asked, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Job:
+    ) -> Prepared:
         chat = await prepared_chat(
             self._service,
             self.chat_of(request),
@@ -142,8 +143,11 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
             now=head.created,
             logprobs=num_logprobs(request),
         )
-        tokenizer = _shows_tokens(request, engine)
-        return chat.job(OllamaFormat(head, chat.parsing, self.show, tokenizer))
+        return chat.answered_by(self.reply_to(request, chat.parsing))
+
+    def reply_to(self, request: Asked, parsing: ParsingSpec | None) -> OllamaSpec:
+        """How the answer is written. parsing: how it is read."""
+        return OllamaSpec(self.show is chat_line, parsing, bool(request.logprobs))
 
 
 class OllamaChat(OllamaEndpoint[OllamaChatRequest]):
@@ -183,7 +187,7 @@ class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
         engine: EngineInfo,
         head: ReplyHead,
         lease: MediaLease,
-    ) -> Job:
+    ) -> Prepared:
         if not (request.raw or request.suffix):
             return await super().prepare(request, engine, head, lease)
         prompt, tokenizer = request.prompt or "", engine.text.tokenizer
@@ -199,13 +203,8 @@ class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
         except InvalidRequest as error:
             raise in_own_words(error) from None
         blame = blame_of(chat, tools_of(chat))
-        reply = OllamaFormat(head, None, self.show, _shows_tokens(request, engine))
-        return Job([ids], [params], reply, lambda error: in_own_words(blame(error)))
-
-
-def _shows_tokens(request: OllamaFields, engine: EngineInfo) -> Tokenizer | None:
-    """The tokenizer, where log-probabilities are asked for."""
-    return engine.text.tokenizer if request.logprobs else None
+        reply = self.reply_to(request, None)
+        return Prepared([ids], [params], reply, lambda error: in_own_words(blame(error)))
 
 
 def most_tokens(request: OllamaFields, engine: EngineInfo) -> Callable[[int], int]:

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.text.call_arguments import call_arguments
 from penstock_gateway.chat.answer_parts import AnswerParts
+from penstock_gateway.chat.parsing_spec import AnswerModel, ParsingSpec
 from penstock_gateway.generate.chunked_reply import (
     Pace,
     Splices,
@@ -30,6 +31,7 @@ from penstock_gateway.generate.reply import (
     encoder,
     one_line,
 )
+from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.generate.timeline import RequestTimeline
 from penstock_gateway.ollama.request import encoded
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from penstock_gateway.chat.parsed_choice import Parsing
     from penstock_gateway.generate.reply import ChoiceOutput
     from penstock_gateway.http.errors import HTTPError
+    from penstock_gateway.models.backend import EngineInfo
 
 
 # The parts of an answer as Ollama shows them: pieces of text and reasoning, and whole calls.
@@ -283,6 +286,21 @@ class OllamaFormat(WrittenAtOnce):
         line.eval_duration = now - first
         line.penstock_timeline = self._timeline
         return line
+
+
+class OllamaSpec(ReplySpec, frozen=True):
+    """How one answer is written."""
+
+    chats: bool
+    """As a message; else as a text."""
+    parsing: ParsingSpec | None
+    """How it is read; None: all of it is text."""
+    logprobs: bool
+
+    def format(self, head: ReplyHead, engine: EngineInfo) -> OllamaFormat:
+        parsing = None if self.parsing is None else self.parsing.parsing(AnswerModel.of(engine))
+        show: Show = chat_line if self.chats else generate_line
+        return OllamaFormat(head, parsing, show, engine.text.tokenizer if self.logprobs else None)
 
 
 def loaded(model: str, show: Show, what: str = "load") -> bytes:

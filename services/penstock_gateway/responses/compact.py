@@ -14,7 +14,7 @@ from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.request.terms import Terms
 from penstock_gateway.chat.prepared_chat import prepared_chat
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
+from penstock_gateway.generate.endpoint import GenerateEndpoint, Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import SERVER, HTTPError
@@ -27,7 +27,7 @@ from penstock_gateway.responses.input_items import MADE_HERE, QUESTION, InputIte
 from penstock_gateway.responses.memory import conversation_before
 from penstock_gateway.responses.output import failure
 from penstock_gateway.responses.references import with_items
-from penstock_gateway.responses.reply import ID_PREFIX, ResponsesFormat, ResponseUsage
+from penstock_gateway.responses.reply import ID_PREFIX, ResponsesSpec, ResponseUsage
 from penstock_gateway.responses.request import ResponsesRequest, check
 from penstock_gateway.service import Service
 
@@ -113,7 +113,7 @@ class Compact(GenerateEndpoint[CompactRequest]):
 
     async def prepare(
         self, request: CompactRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Job:
+    ) -> Prepared:
         whole = await with_items(self._service, _whole_request(request), lease.tenant)
         before = await conversation_before(self._service, whole, lease.tenant, head.id)
         own = whole.input if isinstance(whole.input, list) else []
@@ -138,16 +138,9 @@ class Compact(GenerateEndpoint[CompactRequest]):
             now=head.created,
             tools=conversation.tools.limits,
         )
-        reply = ResponsesFormat(
-            head,
-            engine.text.tokenizer,
-            whole,
-            chat.params,
-            conversation.tools,
-            chat.parsing,
-            stored=False,
+        return chat.answered_by(
+            ResponsesSpec.of(whole, chat.params, conversation.tools, chat.parsing, stored=False)
         )
-        return chat.job(reply)
 
     async def _whole(
         self, request: CompactRequest, terms: Terms, recorder: TimelineRecorder

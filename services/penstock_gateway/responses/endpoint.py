@@ -14,7 +14,7 @@ from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.request.terms import Terms
 from penstock_gateway.chat.prepared_chat import prepared_chat
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
+from penstock_gateway.generate.endpoint import GenerateEndpoint, Job, Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import HTTPError, clip
@@ -44,7 +44,7 @@ from penstock_gateway.responses.memory import (
 from penstock_gateway.responses.output import failure
 from penstock_gateway.responses.references import with_items
 from penstock_gateway.responses.replay import OPEN, follow
-from penstock_gateway.responses.reply import ID_PREFIX, Response, ResponsesFormat
+from penstock_gateway.responses.reply import ID_PREFIX, Response, ResponsesFormat, ResponsesSpec
 from penstock_gateway.responses.request import STATELESS, ResponsesRequest, check
 from penstock_gateway.service import Service
 
@@ -129,7 +129,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
 
     async def prepare(
         self, request: ResponsesRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Job:
+    ) -> Prepared:
         before = await conversation_before(self._service, request, lease.tenant, head.id)
         conversation = ChatTranslation(request, before)
         limits, own = engine.welcome.limits, engine.welcome.generation.max_new_tokens
@@ -157,16 +157,10 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
             tools=conversation.tools.limits,
             logprobs=(chat_request.top_logprobs or 0) if chat_request.logprobs else None,
         )
-        reply = ResponsesFormat(
-            head,
-            engine.text.tokenizer,
-            request,
-            chat.params,
-            conversation.tools,
-            chat.parsing,
-            stored=keeps(self._service, request),
+        stored = keeps(self._service, request)
+        return chat.answered_by(
+            ResponsesSpec.of(request, chat.params, conversation.tools, chat.parsing, stored=stored)
         )
-        return chat.job(reply)
 
     async def _whole(
         self, request: ResponsesRequest, terms: Terms, recorder: TimelineRecorder

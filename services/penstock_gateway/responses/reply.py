@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from penstock.client.deltas import SequenceDelta
 from penstock.text.detokenizer import make_detokenizer
 from penstock_gateway.chat.answer_parts import AnswerParts
+from penstock_gateway.chat.parsing_spec import AnswerModel, ParsingSpec
 from penstock_gateway.generate.chunked_reply import are_many, paced, parts_of
 from penstock_gateway.generate.logprobs import ChatLogprob, chat_logprobs
 from penstock_gateway.generate.reply import (
@@ -23,12 +24,18 @@ from penstock_gateway.generate.reply import (
     WrittenAtOnce,
     encoder,
 )
+from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.generate.timeline import RequestTimeline
 from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.output import Events, EventWriter, NoEvents, ThoughtsShown
 from penstock_gateway.responses.output_kinds import output_items
-from penstock_gateway.responses.request import ConversationParam, ReasoningOptions
-from penstock_gateway.responses.tools import ResponseTools
+from penstock_gateway.responses.request import (
+    ConversationParam,
+    ReasoningOptions,
+    ResponsesRequest,
+)
+from penstock_gateway.responses.tool_kinds import FUNCTION, NamedTool
+from penstock_gateway.responses.tools import CalledAs
 
 if TYPE_CHECKING:
     from penstock.protocol.common import TokenLogprobs
@@ -37,7 +44,8 @@ if TYPE_CHECKING:
     from penstock_gateway.chat.parsed_choice import Parsing
     from penstock_gateway.generate.reply import ChoiceOutput
     from penstock_gateway.http.errors import HTTPError
-    from penstock_gateway.responses.request import ResponsesRequest
+    from penstock_gateway.models.backend import EngineInfo
+    from penstock_gateway.responses.tools import ResponseTools
 
 
 ID_PREFIX = "resp_"
@@ -116,8 +124,8 @@ class Response(msgspec.Struct, tag_field="object", tag="response", kw_only=True)
 
 
 class ResponsesFormat(WrittenAtOnce):
-    """Writes the reply to one request. tools: as the request has them.  parsing: how the text is
-    read; None: all of it is content.  stored: it is kept."""
+    """Writes the reply to one request. parsing: how the text is read; None: all of it is
+    content."""
 
     shows_aborts = False
 
@@ -125,23 +133,19 @@ class ResponsesFormat(WrittenAtOnce):
         self,
         head: ReplyHead,
         tokenizer: Tokenizer,
-        request: ResponsesRequest,
-        params: SamplingParams,
-        tools: ResponseTools,
+        spec: ResponsesSpec,
         parsing: Parsing | None,
-        *,
-        stored: bool,
     ) -> None:
-        self.request = request
+        self.request = request = spec.request
         self.head = head
         self.receipt: ReceiptField = UNSET
         self._tokenizer = tokenizer
-        self._logprobs = params.logprobs is not None
-        self._skips_special_tokens = params.skip_special_tokens
+        self._logprobs = spec.logprobs
+        self._skips_special_tokens = spec.skips_special_tokens
         self._base = head.id.removeprefix(ID_PREFIX)
         self._draw = head.draw
         self._parsing = parsing
-        self._called = tools.called
+        self._called = spec.called_tool
         self._shown = ThoughtsShown.asked_for(request)
         self._events = EventWriter()
         self._items: AnswerParts[OutputItem] | None = None
@@ -152,10 +156,10 @@ class ResponsesFormat(WrittenAtOnce):
             model=head.model,
             instructions=request.instructions,
             max_output_tokens=request.max_output_tokens,
-            temperature=params.temperature,
-            top_p=params.top_p,
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
+            temperature=spec.temperature,
+            top_p=spec.top_p,
+            presence_penalty=spec.presence_penalty,
+            frequency_penalty=spec.frequency_penalty,
             top_logprobs=request.top_logprobs or 0,
             max_tool_calls=request.max_tool_calls,
             text=_text_options(request),
@@ -163,12 +167,12 @@ class ResponsesFormat(WrittenAtOnce):
             user=request.user,
             safety_identifier=request.safety_identifier,
             prompt_cache_key=request.prompt_cache_key,
-            store=stored,
+            store=spec.stored,
             previous_response_id=request.previous_response_id,
             conversation=_conversation(request),
             parallel_tool_calls=request.parallel_tool_calls is not False,
             tool_choice=_tool_choice(request),
-            tools=tools.shown,
+            tools=spec.tools,
             reasoning=request.reasoning,
         )
 
@@ -340,3 +344,56 @@ def _usage(usage: UsageInfo, reasoning_tokens: int) -> ResponseUsage:
         OutputDetails(reasoning_tokens),
         usage.total_tokens,
     )
+
+
+class ResponsesSpec(ReplySpec, frozen=True, kw_only=True):
+    """What a response shows of its request, and how it is written."""
+
+    request: ResponsesRequest
+    parsing: ParsingSpec | None
+    """How the text is read; None: all of it is content."""
+    stored: bool
+    """It is kept."""
+    tools: list[Any]
+    """The tools that count, as the response shows them."""
+    called: dict[str, CalledAs]
+    """The tools that functions' names stand for, where they aren't functions of that name."""
+    logprobs: bool
+    skips_special_tokens: bool
+    temperature: float
+    top_p: float
+    presence_penalty: float
+    frequency_penalty: float
+
+    @classmethod
+    def of(
+        cls,
+        request: ResponsesRequest,
+        params: SamplingParams,
+        tools: ResponseTools,
+        parsing: ParsingSpec | None,
+        *,
+        stored: bool,
+    ) -> ResponsesSpec:
+        return cls(
+            request=request,
+            parsing=parsing,
+            stored=stored,
+            tools=tools.shown,
+            called=tools.called,
+            logprobs=params.logprobs is not None,
+            skips_special_tokens=params.skip_special_tokens,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+        )
+
+    def format(self, head: ReplyHead, engine: EngineInfo) -> ResponsesFormat:
+        parsing = None if self.parsing is None else self.parsing.parsing(AnswerModel.of(engine))
+        return ResponsesFormat(head, engine.text.tokenizer, self, parsing)
+
+    def called_tool(self, function: str) -> NamedTool:
+        """The tool that a function's name stands for."""
+        found = self.called.get(function)
+        return NamedTool(FUNCTION, function) if found is None else found.tool

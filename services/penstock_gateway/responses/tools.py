@@ -21,7 +21,7 @@ from penstock_gateway.chat.tool_choice import (
 from penstock_gateway.chat.tools import ANY_TOOLS, OPENAI_TOOLS, Tool, ToolLimits
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.endpoint import convert
-from penstock_gateway.responses.tool_kinds import BY_TOOL, FUNCTION, NamedTool, ToolKind
+from penstock_gateway.responses.tool_kinds import BY_TOOL, NamedTool, ToolKind
 
 log = logs.get(__name__)
 
@@ -126,6 +126,19 @@ Tools = list[
 """Tools, not decoded yet: each type has fields of its own."""
 
 
+class CalledAs(msgspec.Struct, frozen=True, array_like=True):
+    """A tool, as data."""
+
+    kind: str
+    """Its type among the request's tools."""
+    name: str
+    namespace: str | None
+
+    @property
+    def tool(self) -> NamedTool:
+        return NamedTool(BY_TOOL[self.kind], self.name, self.namespace)
+
+
 class ResponseTools:
     """A request's tools, as functions of a chat.
 
@@ -143,15 +156,12 @@ class ResponseTools:
         """The tools that count, as the response shows them."""
         self.limits: ToolLimits = OPENAI_TOOLS
         self._left_out: set[str] = set()
-        self._called: dict[str, NamedTool] = {}
+        self.called: dict[str, CalledAs] = {}
+        """The tools that functions' names stand for."""
         for place, tool in enumerate(given or ()):
             self._take(tool, f"tools[{place}]", again=False)
         for tool in more:
             self._take(tool, "input", again=True)
-
-    def called(self, function: str) -> NamedTool:
-        """What a function's name stands for."""
-        return self._called.get(function) or NamedTool(FUNCTION, function)
 
     def function_of(self, name: str, namespace: str | None) -> str:
         """The name of the function that stands for a tool."""
@@ -241,11 +251,11 @@ class ResponseTools:
         within: str | None = None,
     ) -> None:
         function = self.function_of(name, within)
-        if again and function in self._called:
+        if again and function in self.called:
             return
         if (grammar := kind.grammar(tool)) is not None:
             check_grammar(grammar, f"{where}.format")
-        self._called[function] = NamedTool(kind, name, within)
+        self.called[function] = CalledAs(kind.tool, name, within)
         self.chat.append(Tool(function=kind.definition(function, tool)))
         self.places.append(where)
 

@@ -30,6 +30,7 @@ from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.chat.messages import Message, template_messages
 from penstock_gateway.chat.output_parsing import read_as
 from penstock_gateway.chat.parsed_choice import ParsedChoice, whole_message
+from penstock_gateway.chat.parsing_spec import AnswerModel
 from penstock_gateway.chat.prompt import ChatPrompt
 from penstock_gateway.chat.tools import FunctionDefinition, Tool, ToolUse
 from penstock_gateway.generate.chunked_reply import Pace
@@ -72,21 +73,14 @@ class Model(NamedTuple):
     def message(self, text: str, prompt: str) -> Any:
         """The answer with this text, as a client gets it."""
         asked = ChatPrompt([], prompt)
-        config, source = GatewayConfig(), self.template.source
-        params, parsing = read_as(
-            config,
-            source,
-            USE,
-            asked,
-            self.tokenizer,
-            SamplingParams(),
-            include_reasoning=True,
-            largest_grammar=2**18,
+        model = AnswerModel(GatewayConfig(), self.template.source, self.tokenizer)
+        params, spec = read_as(
+            model, USE, asked, SamplingParams(), include_reasoning=True, largest_grammar=2**18
         )
         ids = self.tokenizer.encode(text, add_special=False)
         detokenizer = make_detokenizer(self.tokenizer, params.skip_special_tokens)
         text = detokenizer.push(ids) + detokenizer.finish()
-        parsed = None if parsing is None else ParsedChoice(parsing)
+        parsed = None if spec is None else ParsedChoice(spec.parsing(model))
         whole = asyncio.run(whole_message(text, ids, parsed, Pace()))
         return json.loads(msgspec.json.encode(whole))
 

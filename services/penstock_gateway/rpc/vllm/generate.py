@@ -11,14 +11,14 @@ from starlette.types import Receive, Scope
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock_gateway.completions.endpoint import CompletionRequest, Completions
-from penstock_gateway.generate.endpoint import Job
+from penstock_gateway.generate.endpoint import Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.errors import HTTPError, leaving
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.rpc.frames import FRAMES, failed_frame
 from penstock_gateway.rpc.scope import message_of, operation
-from penstock_gateway.rpc.vllm.generate_reply import GenerateFormat
+from penstock_gateway.rpc.vllm.generate_reply import GenerateSpec
 from penstock_gateway.rpc.vllm.generate_request import GenerateBody, body_of
 from penstock_gateway.service import Service
 
@@ -60,12 +60,12 @@ class GenerateCall(Completions):
 
     async def prepare(
         self, request: CompletionRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Job:
+    ) -> Prepared:
         if request.temperature is None and engine.welcome.generation.temperature is None:
             request = msgspec.structs.replace(request, temperature=0.0)
-        job = await super().prepare(request, engine, head, lease)
+        prepared = await super().prepare(request, engine, head, lease)
         shown = cast("GenerateBody", request).shown
-        return replace(job, reply=GenerateFormat(shown, job.prompt_token_ids[0]))
+        return replace(prepared, reply=GenerateSpec(shown, prepared.prompt_token_ids[0]))
 
     def failure(self, error: HTTPError) -> bytes:
         return failed_frame(error)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock_gateway.generate.chunked_reply import MANY, Pace, paced, steps
 from penstock_gateway.generate.logprobs import LOWEST
 from penstock_gateway.generate.reply import PromptLogprobsSource, WrittenAtOnce, no_prompt_logprobs
+from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.rpc.frames import append_frame, failed_frame
 from penstock_gateway.rpc.protos.inference_pb2 import (
     CandidateTokenInfo,
@@ -22,9 +23,16 @@ from penstock_gateway.rpc.vllm.generate_request import ShownParts
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock.protocol.common import TokenLogprobs
-    from penstock_gateway.generate.reply import ChoiceOutput, TimelineField, UsageField, UsageInfo
+    from penstock_gateway.generate.reply import (
+        ChoiceOutput,
+        ReplyHead,
+        TimelineField,
+        UsageField,
+        UsageInfo,
+    )
     from penstock_gateway.generate.timeline import RequestTimeline
     from penstock_gateway.http.errors import HTTPError
+    from penstock_gateway.models.backend import EngineInfo
 
 _REASONS = {
     "length": FinishInfo.FinishReason.LENGTH,
@@ -247,3 +255,13 @@ def _candidates(at: TokenLogprobs, count: int) -> CandidateTokenInfo:
             for rank, (token, logprob) in enumerate(likeliest, start=1)
         ]
     )
+
+
+class GenerateSpec(ReplySpec, frozen=True):
+    """Fields as GenerateFormat takes them."""
+
+    shown: ShownParts
+    prompt_token_ids: list[int]
+
+    def format(self, head: ReplyHead, engine: EngineInfo) -> GenerateFormat:
+        return GenerateFormat(self.shown, self.prompt_token_ids)
