@@ -20,6 +20,7 @@ from penstock.client.deltas import KnownTokens
 from penstock.client.live import LiveFeed
 from penstock.client.observer import UNOBSERVED, Observer, RequestTiming, Unobserved, observe
 from penstock.client.placement import Computing, Placement
+from penstock.client.ready_params import ReadyParams, ready_params
 from penstock.client.routing import RoutingRequest
 from penstock.client.session_turns import TextSink
 from penstock.errors import PenstockError
@@ -157,6 +158,7 @@ class FakeEngineClient:
         self.refuse_after = 0
         self.submitted: list[tuple[list[int], SamplingParams, str]] = []
         self.read_at_end: list[bool] = []
+        self.ready: list[ReadyParams | None] = []
         self.terms: list[Terms] = []
         self.generations: list[FakeGeneration] = []
         self.searches: list[FakeSearch] = []
@@ -261,6 +263,9 @@ class FakeEngineClient:
             )
         ]
 
+    async def ready_params(self, params: SamplingParams, terms: Terms) -> ReadyParams:
+        return ready_params(params, self.text.tokenizer, self.welcome.limits)
+
     async def submit(
         self,
         prompt_token_ids: list[int],
@@ -273,6 +278,7 @@ class FakeEngineClient:
         prediction: Sequence[int] = (),
         read_at_end: bool = False,
         known: Sequence[KnownTokens] = (),
+        ready: ReadyParams | None = None,
     ) -> FakeGeneration:
         observed = await observe(self._observer, len(prompt_token_ids), params.n)
         await asyncio.sleep(0)
@@ -282,6 +288,7 @@ class FakeEngineClient:
             raise self.refusal
         self.submitted.append((prompt_token_ids, params, name))
         self.read_at_end.append(read_at_end)
+        self.ready.append(ready)
         steps = self.script(prompt_token_ids, params)
         generation = FakeGeneration(steps, params.n, observed, feeds=self.feeds, cached=self.cached)
         if self.status is not None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.client.generation_request import adjustments, bad_word_tokens
+from penstock.client.ready_params import adjustments, bad_word_tokens
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import LogitsAdjustments, TokenLogprobs
 from penstock.protocol.to_frontend import Outputs, SequenceOutput

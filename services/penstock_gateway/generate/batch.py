@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.client.generation_request import unavailable
+from penstock.client.turn_budget import TurnBudget
 from penstock.errors import EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.protocol.common import TokenLogprobs
 from penstock.request.structured_outputs import PARAM
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.client.deltas import KnownTokens
     from penstock.client.observer import RequestTiming
     from penstock.client.placement import Computing
+    from penstock.client.ready_params import ReadyParams
     from penstock.client.session_turns import TextSink
     from penstock.media.items import PromptMedia
     from penstock.protocol.common import Claim, ErrorCode, FinishReason, TokenLogprobs
@@ -80,13 +82,15 @@ class GenerationBatch:
         known: Sequence[KnownTokens] = (),
         claims: Sequence[Claim] = (),
         withdrawal: Withdrawal | None = None,
+        ready: Sequence[ReadyParams] = (),
     ) -> GenerationBatch:
         """Returns once the engine has accepted all of them; when it refuses one, none runs.
 
         media: of the prompt, if there is one only. prediction: of each. read_at_end: the reply
         shows nothing before its end. known: what the client has of each choice; empty: nothing.
-        claims: of each prompt's answer; empty: they have none.  withdrawal: of these.  Several
-        prompts need a fingerprint in their terms: all are computed alike.
+        claims: of each prompt's answer; empty: they have none.  withdrawal: of these.  ready: what
+        was made of each prompt's params, which then need none of what it was made from; empty: it
+        is made here.  Several prompts need a fingerprint in their terms: all are computed alike.
         """
         n = params[0].n
         make = partial(cls, n=n, client=client, withdrawal=withdrawal, background=terms.background)
@@ -101,21 +105,25 @@ class GenerationBatch:
                 prediction=prediction,
                 read_at_end=read_at_end,
                 known=known,
+                ready=ready[0] if ready else None,
             )
             return make([generation])
+        ready = ready or await made_once(client, params, terms)
         submit = partial(client.submit, timed=timed, prediction=prediction, read_at_end=read_at_end)
-        attempts = [
-            asyncio.create_task(
-                submit(
-                    ids,
-                    each,
-                    name=f"{name}-{i}",
-                    terms=_claiming(terms, claims, i),
-                    known=known[i * n : (i + 1) * n],
-                )
+        budget = TurnBudget()
+
+        async def one(i: int) -> Generation:
+            await budget.take()
+            return await submit(
+                prompt_token_ids[i],
+                params[i],
+                name=f"{name}-{i}",
+                terms=_claiming(terms, claims, i),
+                known=known[i * n : (i + 1) * n],
+                ready=ready[i],
             )
-            for i, (ids, each) in enumerate(zip(prompt_token_ids, params, strict=True))
-        ]
+
+        attempts = [asyncio.create_task(one(i)) for i in range(len(prompt_token_ids))]
         try:
             return make(list(await asyncio.gather(*attempts)))
         except BaseException:
@@ -235,6 +243,20 @@ class GenerationBatch:
         finally:
             for pump in pumps:
                 pump.cancel()
+
+
+async def made_once(
+    client: EngineClient, params: Sequence[SamplingParams], terms: Terms
+) -> list[ReadyParams]:
+    """What is made of each prompt's params: once of those that are the same object, with a turn of
+    the event loop for others in between. Raises as EngineClient.submit."""
+    budget = TurnBudget()
+    made: dict[int, ReadyParams] = {}
+    for each in params:
+        if id(each) not in made:
+            await budget.take()
+            made[id(each)] = await client.ready_params(each, terms)
+    return [made[id(each)] for each in params]
 
 
 def _claiming(terms: Terms, claims: Sequence[Claim], prompt: int) -> Terms:

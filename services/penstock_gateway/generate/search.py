@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.client import BeamSearchParams, Hypothesis, beam_search, best_of
+from penstock.client.turn_budget import TurnBudget
 from penstock.errors import InvalidRequest
 from penstock.request.sampling_params import MAX_N
-from penstock_gateway.generate.batch import failure_of
+from penstock_gateway.generate.batch import failure_of, made_once
 from penstock_gateway.generate.reply import ChoiceOutput
 from penstock_gateway.request.fields import GenerateFields
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient
+    from penstock.client.ready_params import ReadyParams
     from penstock.protocol.common import TokenLogprobs
     from penstock.request.sampling_params import SamplingParams
     from penstock.request.terms import Terms
@@ -34,9 +36,11 @@ class SearchResult:
 
 
 Search = Callable[
-    ["EngineClient", list[int], "SamplingParams", str, "Terms"], Awaitable[SearchResult]
+    ["EngineClient", list[int], "SamplingParams", "ReadyParams | None", str, "Terms"],
+    Awaitable[SearchResult],
 ]
-"""A beam search for one prompt. The text is the request's name, for logs. Cancel it to end it."""
+"""A search for one prompt. ReadyParams: see EngineClient.submit. The text is the request's name,
+for logs. Cancel it to end it."""
 
 NOT_IN_BEAMS = (
     "stop",
@@ -110,16 +114,21 @@ async def search_all(
     *,
     name: str,
     terms: Terms,
+    ready: Sequence[ReadyParams] = (),
 ) -> list[SearchResult]:
     """Results of a search for each prompt, in order. When one fails, or this is cancelled, none
-    goes on.
+    goes on. ready: see GenerationBatch.submit.
 
     Raises what a search raises, and what one of its choices failed with.
     """
-    attempts = [
-        asyncio.ensure_future(search(client, ids, each, f"{name}-{place}", terms))
-        for place, (ids, each) in enumerate(zip(prompt_token_ids, params, strict=True))
-    ]
+    ready = ready or await made_once(client, params, terms)
+    budget = TurnBudget()
+
+    async def one(i: int) -> SearchResult:
+        await budget.take()
+        return await search(client, prompt_token_ids[i], params[i], ready[i], f"{name}-{i}", terms)
+
+    attempts = [asyncio.create_task(one(i)) for i in range(len(prompt_token_ids))]
     try:
         return list(await asyncio.gather(*attempts))
     finally:
@@ -147,6 +156,7 @@ def _beams(length_penalty: float) -> Search:
         client: EngineClient,
         prompt_token_ids: list[int],
         params: SamplingParams,
+        ready: ReadyParams | None,
         name: str,
         terms: Terms,
     ) -> SearchResult:
@@ -171,11 +181,12 @@ def _best_of(count: int) -> Search:
         client: EngineClient,
         prompt_token_ids: list[int],
         params: SamplingParams,
+        ready: ReadyParams | None,
         name: str,
         terms: Terms,
     ) -> SearchResult:
         found = await best_of(
-            client, prompt_token_ids, params, best_of=count, name=name, terms=terms
+            client, prompt_token_ids, params, best_of=count, name=name, terms=terms, ready=ready
         )
         choices = _choices(found.chosen)
         return SearchResult(

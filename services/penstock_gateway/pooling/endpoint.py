@@ -26,6 +26,7 @@ from penstock.client.pooling_inputs import (
     refuse_cut,
     text_input,
 )
+from penstock.client.turn_budget import TurnBudget
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.sources import MediaSource
@@ -237,15 +238,20 @@ class Call:
         window = asyncio.Semaphore(
             max(1, min(limits.max_waiting_requests, 2 * limits.max_num_seqs))
         )
+        budget = TurnBudget()
 
         async def one(number: int, work: Callable[[str], Awaitable[PoolResult]]) -> PoolResult:
             async with window:
+                await budget.take()
                 return await work(f"{self._name}-{number}")
 
         first, self._number = self._number, self._number + len(works)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(first + i, work)) for i, work in enumerate(works)]
+                tasks = []
+                for i, work in enumerate(works):
+                    await budget.take()
+                    tasks.append(group.create_task(one(first + i, work)))
         except* Exception as failures:
             raise _first(failures) from None
         return [task.result() for task in tasks]

@@ -8,6 +8,7 @@ from penstock.client.beam_params import Hypothesis
 from penstock.client.deltas import GrowingDelta, SequenceDelta
 from penstock.client.engine_client import NO_TERMS, EngineClient
 from penstock.client.generation import Generation
+from penstock.client.ready_params import ReadyParams, without_ready
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import TokenLogprobs
 from penstock.request.sampling_params import MAX_N, SamplingParams
@@ -33,11 +34,13 @@ async def best_of(
     best_of: int,
     name: str,
     terms: Terms = NO_TERMS,
+    ready: ReadyParams | None = None,
 ) -> BestOf:
     """Generates `best_of` sequences and returns the params.n best; equal ones by index.
 
-    Their logprobs are given where params asks for them.  Cancelling it aborts the request.  Raises
-    InvalidRequest, and what EngineClient.submit and a Generation raise.
+    Their logprobs are given where params asks for them.  ready: see EngineClient.submit.
+    Cancelling it aborts the request.  Raises InvalidRequest, and what EngineClient.submit and a
+    Generation raise.
     """
     if not isinstance(best_of, int) or not params.n <= best_of <= MAX_N:
         raise InvalidRequest(
@@ -45,10 +48,12 @@ async def best_of(
             param="best_of",
         )
     wider = msgspec.structs.replace(
-        params, n=best_of, logprobs=0 if params.logprobs is None else params.logprobs
+        params if ready is None else without_ready(params),
+        n=best_of,
+        logprobs=0 if params.logprobs is None else params.logprobs,
     )
     generation = await client.submit(
-        prompt_token_ids, wider, name=name, terms=terms, read_at_end=True
+        prompt_token_ids, wider, name=name, terms=terms, read_at_end=True, ready=ready
     )
     whole = await _to_end(generation, best_of)
     found = [_hypothesis(delta, params.logprobs is not None) for delta in whole]

@@ -39,6 +39,7 @@ from penstock.client.pool_request import (
     check_input,
     check_task,
 )
+from penstock.client.ready_params import ReadyParams, ready_params
 from penstock.client.replacing import ChangeMode, replace_weights
 from penstock.client.routing_policies import make_routing
 from penstock.client.served_model import ModelText
@@ -235,6 +236,7 @@ class EngineClient(ClientView):
         sequences: tuple[OpenSequence, ...] = (),
         read_at_end: bool = False,
         known: Sequence[KnownTokens] = (),
+        ready: ReadyParams | None = None,
     ) -> Generation:
         """Returns once an engine has accepted the request, and compiled its grammar if it has one;
         with media, once they were loaded.
@@ -243,7 +245,8 @@ class EngineClient(ClientView):
         request ends.  speech: what its tokens may be where it transcribes.  prediction, claimed:
         see Submit.  sequences: of its n, those that run, each after what it has emitted; empty: all
         from their beginning.  read_at_end: nobody reads tokens before the end, so they may come
-        together.  known: what the consumer has of each.
+        together.  known: what the consumer has of each.  ready: what `ready_params` has made of the
+        params, which then need nothing of what it read; None: it is made here.
 
         Raises InvalidRequest, Overloaded (with retry_after; Limited is one), DeadlineExceeded or
         EngineUnavailable, and what the observer refuses with.  When the caller is cancelled while
@@ -254,10 +257,8 @@ class EngineClient(ClientView):
         welcome, text = await self._ready(terms)
         check_generates(welcome)
         check_prompt(prompt_token_ids, welcome)
-        wanted = params.structured_outputs
-        limits, grammar = welcome.limits, None
-        if wanted is not None:
-            grammar = wanted.grammar_within(limits.max_grammar_bytes, limits.grammar_kinds)
+        if ready is None:
+            ready = ready_params(params, text.tokenizer, welcome.limits)
         budget, thinking = params.thinking_token_budget, None
         if budget is not None:
             thinking = asked_budget(budget, self._reasoning_parser, welcome, text, prompt_token_ids)
@@ -265,10 +266,10 @@ class EngineClient(ClientView):
             name=name,
             prompt_token_ids=prompt_token_ids,
             params=params,
-            sampling=token_sampling(params, welcome.seed, text.tokenizer, limits, speech, thinking),
-            stopping=stopping(params, len(prompt_token_ids), limits),
+            sampling=token_sampling(params, ready, welcome.seed, speech, thinking),
+            stopping=stopping(params, len(prompt_token_ids), welcome.limits),
             terms=terms,
-            grammar=grammar,
+            ready=ready,
             media=None if media is None else PreparedMedia(media),
             prediction=prediction,
             claimed=claimed,
@@ -292,6 +293,13 @@ class EngineClient(ClientView):
             raise
         observed.accepted(generation.timing, generation.max_tokens)
         return generation
+
+    async def ready_params(self, params: SamplingParams, terms: Terms = NO_TERMS) -> ReadyParams:
+        """What `submit` takes as `ready` for any number of prompts with these params. Raises as it
+        does."""
+        welcome, text = await self._ready(terms)
+        check_generates(welcome)
+        return ready_params(params, text.tokenizer, welcome.limits)
 
     async def search(
         self,

@@ -100,9 +100,10 @@ class Generation:
 
     @property
     def carried_tokens(self) -> int:
-        """Tokens that its submission holds: the prompt's and the emitted ones."""
+        """Tokens that its submission holds: the prompt's and the emitted ones; and what else in it
+        may be large, as tokens."""
         emitted = sum(len(sequence.emitted) for sequence in self._open.values())
-        return len(self.prompt_token_ids) + emitted
+        return len(self.prompt_token_ids) + emitted + self._request.ready.tokens
 
     @property
     def max_tokens(self) -> int:
@@ -140,7 +141,7 @@ class Generation:
             tenant=self.terms.tenant,
             priority=self.terms.priority,
             time_left_ms=self.terms.time_left_ms(time.monotonic()),
-            grammar=asked.grammar,
+            grammar=asked.ready.grammar,
             timeline=self.timing is not None,
             grant=self.terms.grant,
             prompt_delivered=len(self.prompt_logprobs or ()),
@@ -158,7 +159,7 @@ class Generation:
     def take_accepted(self) -> None:
         """Takes Accepted: the engine core has promised to run the request."""
         _settle(self.accepted)
-        if self._request.grammar is None and self.media is None:
+        if self._request.ready.grammar is None and self.media is None:
             _settle(self.prepared)
 
     def take_entered(self) -> None:
@@ -237,7 +238,7 @@ class Generation:
         sequence = (None if output.sequence else self._sole) or self._open.get(output.sequence)
         if sequence is not None and output.error_code is not None and not self.prepared.done():
             # Nothing was sent to the client yet: it is simply a request that is refused.
-            grammar = self._request.grammar is not None
+            grammar = self._request.ready.grammar is not None
             self.fail(failed_early(output, has_grammar=grammar, has_media=self.media is not None))
             return
         if sequence is not None and (output.tokens or output.finish is not None):

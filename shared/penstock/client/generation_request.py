@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.client.media import PreparedMedia
+from penstock.client.ready_params import ReadyParams
 from penstock.errors import (
     EngineUnavailable,
     InvalidRequest,
@@ -16,8 +17,6 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.protocol.common import (
-    Grammar,
-    LogitsAdjustments,
     Repetition,
     SpeechRules,
     Stopping,
@@ -28,7 +27,6 @@ from penstock.protocol.from_frontend import OpenSequence
 from penstock.protocol.to_frontend import Limits, Rejected, SequenceOutput, Welcome
 from penstock.request.sampling_params import RepetitionDetectionParams, SamplingParams
 from penstock.request.terms import Terms
-from penstock.text.tokenizer import Tokenizer
 
 POOLS = "this model gives embeddings, scores or classes; it generates no text"
 
@@ -136,7 +134,8 @@ class GenerationRequest:
     stopping: Stopping
     """The engine core's share of `params`."""
     terms: Terms
-    grammar: Grammar | None = None
+    ready: ReadyParams
+    """What is made of `params` once for all prompts of a body."""
     media: PreparedMedia | None = None
     """What placeholders of the prompt stand for, which engine cores may ask for."""
     prediction: Sequence[int] = ()
@@ -150,14 +149,14 @@ class GenerationRequest:
 
 def token_sampling(
     params: SamplingParams,
+    ready: ReadyParams,
     default_seed: int | None,
-    tokenizer: Tokenizer,
-    limits: Limits,
     speech: SpeechRules | None = None,
     thinking: ThinkingBudget | None = None,
 ) -> TokenSampling:
-    """The worker's share of the parameters; an absent seed is drawn here, once. speech: of a
-    transcript.  thinking: what thinking_token_budget is for this model. Raises InvalidRequest."""
+    """The worker's share of the parameters, to be sent; an absent seed is drawn here, once. ready:
+    what was made of them.  speech: of a transcript.  thinking: what thinking_token_budget is for
+    this model."""
     seed = params.seed if params.seed is not None else default_seed
     return TokenSampling(
         seed=secrets.randbits(64) if seed is None else seed,
@@ -165,87 +164,12 @@ def token_sampling(
         top_p=float(params.top_p),
         top_k=max(0, params.top_k),
         min_p=float(params.min_p),
-        logprobs=params.num_logprobs,
-        logprob_ids=_listed(params.logprob_token_ids, limits),
+        logprobs=0 if ready.logprob_ids else params.logprobs,
+        logprob_ids=ready.logprob_ids,
         min_tokens=params.min_tokens,
-        adjustments=adjustments(params, tokenizer, limits, speech, thinking),
+        adjustments=ready.adjusted(speech, thinking),
         prompt_logprobs=params.prompt_logprobs,
     )
-
-
-def _listed(ids: list[int] | None, limits: Limits) -> tuple[int, ...]:
-    for token in ids or ():
-        if token >= limits.vocab_size:
-            raise InvalidRequest(
-                f"logprob_token_ids contains token id {token}; this model's ids are 0 to "
-                f"{limits.vocab_size - 1}",
-                param="logprob_token_ids",
-            )
-    return tuple(dict.fromkeys(ids or ()))
-
-
-def adjustments(
-    params: SamplingParams,
-    tokenizer: Tokenizer,
-    limits: Limits,
-    speech: SpeechRules | None = None,
-    thinking: ThinkingBudget | None = None,
-) -> LogitsAdjustments | None:
-    """Biases, penalties, allowed and banned ids, rules of transcripts, the budget of thoughts; None
-    where there are none. Raises InvalidRequest."""
-    bias, allowed = params.logit_bias or {}, params.allowed_token_ids
-    _check_count("logit_bias", len(bias), limits.max_logit_bias)
-    _check_count("allowed_token_ids", len(allowed or ()), limits.max_allowed_token_ids)
-    made = LogitsAdjustments(
-        presence=float(params.presence_penalty),
-        frequency=float(params.frequency_penalty),
-        repetition=float(params.repetition_penalty),
-        bias={token: float(value) for token, value in bias.items() if value},
-        allowed=None if allowed is None else tuple(sorted(frozenset(allowed))),
-        bad_words=bad_word_tokens(params.bad_words or [], tokenizer, limits.max_bad_words_tokens),
-        speech=speech,
-        thinking=thinking,
-    )
-    return None if made == _NONE else made
-
-
-def bad_word_tokens(
-    words: list[str], tokenizer: Tokenizer, most: int
-) -> tuple[tuple[int, ...], ...]:
-    """The sequences of tokens that words encode to: each as it is, and after a space.
-
-    most: ids that all of them may have.  Raises InvalidRequest for more, and for a word that has no
-    tokens.
-    """
-    found: dict[tuple[int, ...], None] = {}
-    count = 0
-    for word in words:
-        bare = word.lstrip() or word
-        for text in (bare, f" {bare}"):
-            ids = tuple(tokenizer.encode(text, parse_special=False, add_special=False))
-            if not ids:
-                raise InvalidRequest(
-                    f"bad_words: {word!r} encodes to no tokens of this model", param="bad_words"
-                )
-            if ids not in found:
-                found[ids] = None
-                count += len(ids)
-        if count > most:
-            raise InvalidRequest(
-                f"bad_words encode to more than {most} token ids, with and without a space before "
-                f"each; at most {most} are allowed (--max-bad-words-tokens)",
-                param="bad_words",
-            )
-    return tuple(found)
-
-
-def _check_count(field: str, count: int, most: int) -> None:
-    if count > most:
-        setting = field.replace("_", "-")
-        raise InvalidRequest(
-            f"{field} holds {count} token ids; at most {most} are allowed (--max-{setting})",
-            param=field,
-        )
 
 
 def stopping(params: SamplingParams, prompt_tokens: int, limits: Limits) -> Stopping:
@@ -265,6 +189,3 @@ def _repetition(wanted: RepetitionDetectionParams | None) -> Repetition | None:
         return None
     least = max(1, wanted.min_pattern_size)
     return Repetition(least, wanted.max_pattern_size, wanted.min_count)
-
-
-_NONE = LogitsAdjustments()

@@ -1,0 +1,166 @@
+"""What is done once for a body, whatever its number of prompts, and how much of a turn of the event
+loop many prompts take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client import EngineClient, turn_budget
+from penstock.client.ready_params import ready_params, without_ready
+from penstock.request.sampling_params import SamplingParams
+from penstock.request.structured_outputs import StructuredOutputs
+from penstock.request.terms import Terms
+from penstock.text.tokenizer import Tokenizer
+from penstock_gateway.generate.batch import GenerationBatch
+from penstock_gateway.generate.search import _best_of, search_all
+from testing.scripted_engine import FAST, LIMITS, ScriptedEngine
+from tests.shared.client_requests import until
+
+PROMPTS = [[5]] * 12
+TERMS = Terms(fingerprint="f")
+WORDS = [f"word {number}" for number in range(10)]
+PARAMS = SamplingParams(
+    bad_words=WORDS,
+    allowed_token_ids=list(range(250)),
+    structured_outputs=StructuredOutputs(json={"type": "string"}),
+)
+EACH = 0.0015
+"""Seconds of the thread's time that a prompt takes."""
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[ScriptedEngine]:
+    engine = ScriptedEngine(f"ipc://{tmp_path}/s")
+    yield engine
+    await engine.die()
+
+
+@pytest.fixture
+async def client(tmp_path: Path, engine: ScriptedEngine) -> AsyncIterator[EngineClient]:
+    client = EngineClient(f"ipc://{tmp_path}/s", name="test", settings=FAST)
+    await client.start()
+    await client.wait_connected(60)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def worked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often words were tokenised, and grammars written."""
+    counts: Counter[str] = Counter()
+    encode, definition = Tokenizer.encode, StructuredOutputs.definition
+
+    def counted_encode(self: Tokenizer, *given: Any, **named: Any) -> list[int]:
+        counts["encode"] += 1
+        return encode(self, *given, **named)
+
+    def counted_definition(self: StructuredOutputs) -> Any:
+        counts["definition"] += 1
+        return definition(self)
+
+    monkeypatch.setattr(Tokenizer, "encode", counted_encode)
+    monkeypatch.setattr(StructuredOutputs, "definition", counted_definition)
+    return counts
+
+
+async def submitted(client: EngineClient, **more: Any) -> GenerationBatch:
+    params = more.pop("params", [PARAMS] * len(PROMPTS))
+    return await GenerationBatch.submit(client, PROMPTS, params, name="r", terms=TERMS, **more)
+
+
+async def test_bad_words_and_grammars_are_made_once(
+    engine: ScriptedEngine, client: EngineClient, worked: Counter[str]
+) -> None:
+    attempt = asyncio.create_task(submitted(client))
+    await until(lambda: len(engine.submits) == len(PROMPTS))
+    assert worked == {"encode": 2 * len(WORDS), "definition": 1}
+    held = {(repr(each.sampling.adjustments), repr(each.grammar)) for each in engine.submits}
+    assert len(held) == 1
+    assert engine.submits[0].grammar is not None
+    adjustments = engine.submits[0].sampling.adjustments
+    assert adjustments is not None
+    assert len(adjustments.bad_words) == 2 * len(WORDS)
+    assert len({each.sampling.seed for each in engine.submits}) == len(PROMPTS)
+    attempt.cancel()
+    await until(lambda: len(engine.aborts) == len(PROMPTS))
+
+
+async def test_who_has_it_ready_makes_nothing(
+    engine: ScriptedEngine, client: EngineClient, worked: Counter[str]
+) -> None:
+    assert client.text is not None
+    ready = ready_params(PARAMS, client.text.tokenizer, LIMITS)
+    worked.clear()
+    bare = [without_ready(PARAMS)] * len(PROMPTS)
+    attempt = asyncio.create_task(submitted(client, params=bare, ready=[ready] * len(PROMPTS)))
+    await until(lambda: len(engine.submits) == len(PROMPTS))
+    assert not worked
+    assert {each.grammar for each in engine.submits} == {ready.grammar}
+    attempt.cancel()
+
+
+async def test_a_search_makes_them_once(
+    engine: ScriptedEngine, client: EngineClient, worked: Counter[str]
+) -> None:
+    searching = search_all(
+        _best_of(3), client, PROMPTS, [PARAMS] * len(PROMPTS), name="r", terms=TERMS
+    )
+    attempt = asyncio.create_task(searching)
+    await until(lambda: len(engine.submits) == len(PROMPTS))
+    assert worked == {"encode": 2 * len(WORDS), "definition": 1}
+    attempt.cancel()
+
+
+class Turns:
+    """Which turn of the event loop it is, and what was done in each."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.number = 0
+        self.done: Counter[int] = Counter()
+        self._task = asyncio.create_task(self._count())
+
+    async def _count(self) -> None:
+        while True:
+            await asyncio.sleep(0)
+            self.number += 1
+
+    def work(self) -> None:
+        self.now += EACH
+        self.done[self.number] += 1
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+
+async def test_many_prompts_take_a_turn_s_share_and_no_more(
+    engine: ScriptedEngine, client: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = Turns()
+    monkeypatch.setattr(turn_budget.time, "thread_time", lambda: turns.now)
+    place = client._dispatch.place_ahead
+
+    def slow(generation: Any) -> None:
+        turns.work()
+        place(generation)
+
+    monkeypatch.setattr(client._dispatch, "place_ahead", slow)
+    async with await submitted(client, params=[SamplingParams()] * len(PROMPTS)):
+        turns.stop()
+    assert turns.done.total() == len(PROMPTS)
+    assert max(turns.done.values()) == 3, "as many as last TURN, and one more"
+    assert [each.name for each in engine.submits] == [f"r-{i}" for i in range(len(PROMPTS))]
+
+
+async def test_one_that_is_refused_ends_all(engine: ScriptedEngine, client: EngineClient) -> None:
+    with pytest.raises(Exception, match="the prompt is empty"):
+        await GenerationBatch.submit(
+            client, [[5], [], [6]], [SamplingParams()] * 3, name="r", terms=TERMS
+        )
+    await until(lambda: len(engine.aborts) == len(engine.submits))
