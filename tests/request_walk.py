@@ -150,7 +150,7 @@ async def _ask(gateway: Walk, others: tuple[Walk, ...], endpoint: str) -> None:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
         SessionClient.send = send  # type: ignore[method-assign]
-        app.state.service.media.close()
+        app.state.service.close()
         await client.close()
 
 

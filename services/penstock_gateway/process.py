@@ -118,7 +118,7 @@ def make_ahead() -> None:
     app = create_app([], GatewayConfig())
     GatewayServer(app).config.load()
     _loop_factory()
-    app.state.service.media.close()
+    app.state.service.close()
 
 
 async def _serve(
@@ -142,7 +142,7 @@ async def _serve(
         if watching is not None:
             watching.cancel()
         await models.close()
-        service.media.close()
+        service.close()
         if service.store is not None:
             service.store.close()
         if service.tracing is not None:

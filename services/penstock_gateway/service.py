@@ -17,9 +17,11 @@ from penstock_gateway.http.events import Answering
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing, current
 from penstock_gateway.models.backend import ModelRegistry
+from penstock_gateway.preparing.pool import Preparers
 
 if TYPE_CHECKING:
     from penstock.receipts.signing import SigningKey
+    from penstock_gateway.preparing.preparer import Preparer
     from penstock_gateway.storage.store import Store
     from penstock_gateway.tracing.tracer import Tracing
 
@@ -123,6 +125,8 @@ class Service:
     """Places for the gateway's WebSockets."""
     uploads: Places = field(init=False)
     """Uploads in progress."""
+    preparers: Preparers = field(init=False)
+    """Prepare the bodies of requests in processes of their own."""
     followers: Places = field(init=False)
     """Streams of stored responses, which may wait for an answer's end."""
     responses: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -136,6 +140,7 @@ class Service:
 
     def __post_init__(self) -> None:
         config = self.config
+        self.preparers = Preparers(self._preparing, self._served)
         self.connections = Places(
             "WebSockets open",
             config.max_realtime_connections,
@@ -158,6 +163,23 @@ class Service:
             "ten times --max-background-responses",
             "--max-background-responses",
         )
+
+    def _served(self) -> tuple[object, ...]:
+        """What preparers are forked with."""
+        clients = [backend.client for backend in self.models.backends]
+        return tuple(part for client in clients for part in (client.welcome, client.text))
+
+    def _preparing(self) -> Preparer:
+        """What preparers do that are forked of this process as it is now."""
+        from penstock_gateway.preparing.preparer import Preparer
+
+        most = self.config.max_body_memory_mib << 20
+        return Preparer(self, self.preparers.endpoints, most)
+
+    def close(self) -> None:
+        """Ends the processes that work for requests. Idempotent."""
+        self.media.close()
+        self.preparers.close()
 
     @property
     def open_requests(self) -> int:

@@ -77,6 +77,9 @@ class LineTemplate:
 
     source = "{{ messages }}"
 
+    def fill_here(self) -> None:
+        """It is never filled elsewhere."""
+
     def names(self, variable: str) -> bool:
         return variable in self.source
 

@@ -69,7 +69,7 @@ class LiveGateway:
         self.leave()
         self._thread.join(60)
         assert not self._thread.is_alive()
-        self.service.media.close()  # As the process does when its server has left.
+        self.service.close()  # As the process does when its server has left.
 
     def leave(self, signum: int = signal.SIGTERM) -> None:
         """What a signal does."""

@@ -22,7 +22,8 @@ from penstock_gateway.chat.endpoint import check_chat, prompt_of, tools_of
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt
 from penstock_gateway.chat.tools import ANY_TOOLS
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Prepared
+from penstock_gateway.generate.endpoint import GenerateEndpoint
+from penstock_gateway.generate.job import Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import while_connected
@@ -68,6 +69,7 @@ class Messages(GenerateEndpoint[MessagesRequest]):
     """POST /v1/messages: answers one conversation."""
 
     request_type = MessagesRequest
+    reply_spec = MessagesSpec
     id_prefix = ID_PREFIX
     gives_receipts = True
     replayable = True

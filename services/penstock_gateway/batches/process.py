@@ -256,7 +256,7 @@ async def _work(
                 with suppress(asyncio.CancelledError):
                     await task
         await models.close()
-        service.media.close()
+        service.close()
         if service.tracing is not None:
             await service.tracing.close()
     log.info("left")

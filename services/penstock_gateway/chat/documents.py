@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -165,8 +165,7 @@ def _source(file: dict[str, Any], where: str, store: Store | None, owner: str) -
                 param=where,
                 code="unsupported_value",
             )
-        load = partial(_stored, store, owner, file["file_id"], where)
-        return MediaSource(where, "document", load=load)
+        return MediaSource(where, "document", load=StoredFile(store, owner, file["file_id"], where))
     if data is None:
         raise InvalidRequest(
             f"{where} must hold file_data, the file in base64 as a data: URI, or a file_id",
@@ -178,11 +177,24 @@ def _source(file: dict[str, Any], where: str, store: Store | None, owner: str) -
     return MediaSource(where, "document", url=data)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """Reads the bytes of a file of the owner's."""
+
+    store: Store
+    owner: str
+    file_id: str
+    where: str
+
+    def __call__(self, take: Callable[[int], None]) -> Awaitable[bytes]:
+        """take: asked for room first. Raises InvalidRequest, and HTTPError (503) for a file that
+        can't be read."""
+        return _stored(self.store, self.owner, self.file_id, self.where, take)
+
+
 async def _stored(
     store: Store, owner: str, file_id: str, where: str, take: Callable[[int], None]
 ) -> bytes:
-    """The bytes of a file of the owner's. take: asked for room first. Raises InvalidRequest, and
-    HTTPError (503) for a file that can't be read."""
     record = await store.files.find(owner, file_id)
     if record is not None:
         take(record.bytes)

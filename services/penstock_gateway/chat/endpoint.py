@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import msgspec
-from starlette.types import Receive, Scope
 
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
@@ -34,7 +33,8 @@ from penstock_gateway.chat.prompt import (
 from penstock_gateway.chat.reply import ChatCompletion, ChatSpec
 from penstock_gateway.chat.tool_choice import ToolChoice
 from penstock_gateway.chat.tools import OPENAI_TOOLS, Tool, ToolLimits, ToolUse, tool_use
-from penstock_gateway.generate.endpoint import Blame, GenerateEndpoint, Prepared
+from penstock_gateway.generate.endpoint import GenerateEndpoint
+from penstock_gateway.generate.job import Blame, Prepared
 from penstock_gateway.generate.reply import (
     EchoOptions,
     ReplyHead,
@@ -44,6 +44,7 @@ from penstock_gateway.generate.reply import (
 from penstock_gateway.generate.search import check_search, search_of
 from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.request.endpoint import Headers
 from penstock_gateway.request.fields import (
     COMMON,
     Flag,
@@ -185,10 +186,8 @@ _WHOLE_CALLS = re.compile(rb"mistral-client-|ai-sdk/mistral/")
 piece of a call as a whole one, and lose all of it where the name is missing."""
 
 
-def _reads_whole_calls(scope: Scope) -> bool:
-    return any(
-        name == b"user-agent" and _WHOLE_CALLS.search(value) for name, value in scope["headers"]
-    )
+def _reads_whole_calls(headers: Headers) -> bool:
+    return any(name == b"user-agent" and _WHOLE_CALLS.search(value) for name, value in headers)
 
 
 OPERATION = posting(
@@ -206,13 +205,14 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
     """POST /v1/chat/completions: one conversation in, n answers out."""
 
     request_type = ChatRequest
+    reply_spec = ChatSpec
     gives_receipts = True
     id_prefix = "chatcmpl-"
     replayable = True
 
-    async def read(self, scope: Scope, receive: Receive) -> ChatRequest:
-        request = await super().read(scope, receive)
-        if request.tool_stream is None and request.tools and _reads_whole_calls(scope):
+    def understood(self, body: bytes, headers: Headers) -> ChatRequest:
+        request = super().understood(body, headers)
+        if request.tool_stream is None and request.tools and _reads_whole_calls(headers):
             return msgspec.structs.replace(request, tool_stream=False)
         return request
 

@@ -13,7 +13,7 @@ from penstock_gateway.chat.output_parsing import read_as, reading_of, with_budge
 from penstock_gateway.chat.parsing_spec import AnswerModel, ParsingSpec
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt
 from penstock_gateway.chat.tools import OPENAI_TOOLS, ToolLimits
-from penstock_gateway.generate.endpoint import Blame, Prepared
+from penstock_gateway.generate.job import Blame, Prepared
 from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.sampling import sampling_params

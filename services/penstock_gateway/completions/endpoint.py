@@ -13,13 +13,15 @@ from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.completions.reply import CompletionSpec, TextCompletion
 from penstock_gateway.completions.reply import Prompt as KnownPrompt
 from penstock_gateway.fim.prompt import check_fim, fim_prompt
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Prepared
+from penstock_gateway.generate.endpoint import GenerateEndpoint
+from penstock_gateway.generate.job import Prepared
 from penstock_gateway.generate.reply import (
     EchoOptions,
     ReplyHead,
     check_listed,
     check_prompt_logprobs,
 )
+from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.generate.search import check_search, search_of
 from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
@@ -149,6 +151,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
     """Prompts in, n continuations of each out; choice index = prompt * n + sequence."""
 
     request_type = CompletionRequest
+    reply_spec: type[ReplySpec] = CompletionSpec
     gives_receipts = True
     id_prefix = "cmpl-"
     replayable = True

@@ -8,7 +8,8 @@ from functools import partial
 from penstock.media.desk import MediaLease
 from penstock_gateway.chat.reply import ChatCompletion, ChatSpec
 from penstock_gateway.fim.prompt import check_fim, fim_prompt
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Prepared
+from penstock_gateway.generate.endpoint import GenerateEndpoint
+from penstock_gateway.generate.job import Prepared
 from penstock_gateway.generate.reply import (
     EchoOptions,
     ReplyHead,
@@ -44,6 +45,7 @@ OPERATION = posting(
 
 class FIMCompletions(GenerateEndpoint[FIMRequest]):
     request_type = FIMRequest
+    reply_spec = ChatSpec
     id_prefix = "fim-"
     replayable = True
 

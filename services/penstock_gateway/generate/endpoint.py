@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -24,14 +24,14 @@ from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.media.items import PromptMedia
 from penstock.media.words import WORDS
-from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
 from penstock_gateway.generate.batch import GenerationBatch, Withdrawal
+from penstock_gateway.generate.job import Job, Prepared
 from penstock_gateway.generate.replay import AnswerBasis, ReplayedRequest, replay_of
-from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
+from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.reply_spec import ReplySpec
-from penstock_gateway.generate.search import Search, search_all
+from penstock_gateway.generate.search import search_all
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.http.events import (
@@ -44,6 +44,8 @@ from penstock_gateway.http.events import (
 )
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import AskedModel, EngineInfo
+from penstock_gateway.preparing.cost import is_small
+from penstock_gateway.preparing.request import RemoteBody
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import (
     RequestFields,
@@ -56,82 +58,18 @@ from penstock_gateway.tracing import trace as tracing
 
 if TYPE_CHECKING:
     from penstock_gateway.receipts.desk import ReceiptDesk
+    from penstock_gateway.request.fields import TermsHeaders
+    from penstock_gateway.service import Service
 
 Fields = TypeVar("Fields", bound=RequestFields)
 RECEIPT_WISHES = ("0", "1", "digest", "logprobs")
 """Values of x-penstock-receipt: none; with token ids; with their digests alone; with
 log-probabilities, too."""
 
+_remote: ContextVar[RemoteBody[Any] | None] = ContextVar("remote", default=None)
+"""The body of the request being handled, where a preparer reads it."""
 _replay: ContextVar[ReplayedRequest | None] = ContextVar("replay", default=None)
 """The replay that the request being handled belongs to, if any."""
-Blame = Callable[[InvalidRequest], InvalidRequest]
-
-
-def unchanged(error: InvalidRequest) -> InvalidRequest:
-    """The Blame of a request without structured output: returns the error as it is."""
-    return error
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A request that was checked and tokenised."""
-
-    prompt_token_ids: list[list[int]]
-    """Token ids of each prompt."""
-    params: list[SamplingParams]
-    """Sampling parameters of each prompt."""
-    reply: ReplySpec
-    """How its reply is written."""
-    blame: Blame = unchanged
-    """Turns an engine core's error about a structured output into one that names the body's field
-    which asked for it."""
-    search: Search | None = None
-    """The beam search that finds the answers; None if they are sampled."""
-    media: PromptMedia | None = None
-    """The media of the only prompt; None for prompts of text."""
-    prediction: Sequence[int] = ()
-    """Token ids that each output is expected to resemble."""
-    reading: str = ""
-    """What the answers' text is read by; empty: it is shown as it comes."""
-
-    def job(self, head: ReplyHead, engine: EngineInfo) -> Job:
-        """The request, ready to be answered. head: what every chunk of the reply repeats."""
-        return Job(
-            self.prompt_token_ids,
-            self.params,
-            self.reply.format(head, engine),
-            head,
-            blame=self.blame,
-            search=self.search,
-            media=self.media,
-            prediction=self.prediction,
-            reading=self.reading,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A request that is ready to be answered. Fields as in Prepared, and these."""
-
-    prompt_token_ids: list[list[int]]
-    params: list[SamplingParams]
-    reply: ReplyFormat
-    """Writes its reply."""
-    head: ReplyHead
-    """What every chunk of the reply repeats."""
-    blame: Blame = unchanged
-    search: Search | None = None
-    media: PromptMedia | None = None
-    prediction: Sequence[int] = ()
-    reading: str = ""
-    held: str | None = None
-    """The only fingerprint that it may be computed with; None: whatever takes it."""
-    replay: ReplayedRequest | None = None
-    """What makes the answer the same as an earlier one's; None for an answer by itself."""
-
-    @property
-    def prompt_tokens(self) -> int:
-        return sum(map(len, self.prompt_token_ids))
 
 
 class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
@@ -147,6 +85,14 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     """Whether x-penstock-receipt means something here."""
     _receipts: ReceiptDesk | None = None
     """Writes them, once one was asked for."""
+
+    reply_spec: type[ReplySpec]
+    """The type of what its prepared requests say of their replies."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self.place = service.preparers.register(self)
+        """By which preparers know it."""
 
     @abstractmethod
     def check(self, request: Fields) -> None:
@@ -175,10 +121,52 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         arrived = time.monotonic()
         headers = terms_headers(scope)
         recorder = TimelineRecorder(scope, service.config.slow_request_seconds)
-        request = await self.read(scope, receive)
+        given = await self.given(scope, receive)
+        if isinstance(given, bytes) and not is_small(given):
+            async with RemoteBody(
+                service,
+                self,
+                given,
+                scope["headers"],
+                tenant=headers.tenant,
+                digested=headers.repeats,
+            ) as body:
+                token = _remote.set(body)
+                try:
+                    await self._answer(body.light, scope, receive, send, headers, recorder, arrived)
+                finally:
+                    _remote.reset(token)
+            return
+        if isinstance(given, bytes):
+            given = self.understood(given, scope["headers"])
+        self.check_all(given)
+        await self._answer(given, scope, receive, send, headers, recorder, arrived)
+
+    async def given(self, scope: Scope, receive: Receive) -> bytes | Fields:
+        """The body; the request itself where it doesn't come as JSON."""
+        return await self.body(scope, receive)
+
+    def check_all(self, request: Fields) -> None:
+        """Raises InvalidRequest for a request that is wrong whatever the model."""
         check_stream_options(request)
         check_request_id(request)
         self.check(request)
+
+    def decoded_light(self, written: bytes) -> Fields:
+        """A request whose large fields were left out, and which was checked before."""
+        return self._decoder.decode(written)
+
+    async def _answer(
+        self,
+        request: Fields,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        headers: TermsHeaders,
+        recorder: TimelineRecorder,
+        arrived: float,
+    ) -> None:
+        service, remote = self._service, _remote.get()
         recorder.receipt = self._receipt_wish(request, headers.receipt)
         terms = msgspec.structs.replace(
             request_terms(request, headers, arrived),
@@ -197,7 +185,10 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             )
         if replays and (headers.repeats or _resumable(request)):
             withdrawal = scope.get(Withdrawal.SCOPE)
-            _replay.set(await replay_of(headers, request, self.id_prefix, withdrawal))
+            digest = None if remote is None else remote.digest
+            _replay.set(await replay_of(headers, request, self.id_prefix, withdrawal, digest))
+        if remote is not None:
+            remote.whole = bool(recorder.receipt)
         with service.answering:
             if request.stream:
                 events = EventStream(
@@ -247,7 +238,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         self, job: Job, asked: AskedModel, terms: Terms, recorder: TimelineRecorder
     ) -> list[bytes]:
         terms = await _placed(job, asked, terms)
-        with _blaming(job.blame):
+        async with _blaming(job):
             if job.search is not None:
                 _computed_with(job, terms.fingerprint)
                 found = await search_all(
@@ -257,6 +248,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                     job.params,
                     name=recorder.name,
                     terms=terms,
+                    ready=job.ready,
                 )
                 return await searched_answer(found, job.reply, job.prompt_tokens)
             async with (
@@ -287,21 +279,23 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         events: EventStream,
     ) -> None:
         terms = await _placed(job, asked, terms)
-        with _blaming(job.blame):
-            async with await self._submit(job, asked, terms, recorder, read_at_end=False) as batch:
-                events.headers = recorder.shared_by(batch.shared)
-                replay = job.replay
-                events.breaks_off = replay is not None and replay.resumable
-                answer = StreamedAnswer(
-                    job.reply if replay is None else replay.reply(job.reply, batch, job.head),
-                    request.stream_options,
-                    batch.choices,
-                    job.prompt_tokens,
-                    recorder,
-                    0 if replay is None else replay.known_tokens,
-                )
-                async with recorder.watching(batch.timings, batch.n):
-                    await answer.run(batch, events)
+        async with (
+            _blaming(job),
+            await self._submit(job, asked, terms, recorder, read_at_end=False) as batch,
+        ):
+            events.headers = recorder.shared_by(batch.shared)
+            replay = job.replay
+            events.breaks_off = replay is not None and replay.resumable
+            answer = StreamedAnswer(
+                job.reply if replay is None else replay.reply(job.reply, batch, job.head),
+                request.stream_options,
+                batch.choices,
+                job.prompt_tokens,
+                recorder,
+                0 if replay is None else replay.known_tokens,
+            )
+            async with recorder.watching(batch.timings, batch.n):
+                await answer.run(batch, events)
 
     async def _job(self, request: Fields, asked: AskedModel, lease: MediaLease) -> Job:
         check_generates(asked.engine.welcome)
@@ -313,13 +307,20 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         head = ReplyHead(id=id, model=asked.name, adapter=adapter)
         if replay is not None:
             request = replay.fixed(request, head, asked.engine.welcome.seed)
-        prepared = await self.prepare(request, asked.engine, head, lease)
+        model = f"{asked.name} {asked.engine.welcome.digest} {adapter}"
+        remote = _remote.get()
+        if remote is None:
+            prepared = await self.prepare(request, asked.engine, head, lease)
+        else:
+            basis = None if replay is None else model
+            prepared = await remote.prepared(request, asked, head, lease, basis=basis)
         job = replace(prepared.job(head, asked.engine), held=held, replay=replay)
         if replay is not None:
             replay.check_choices(len(job.prompt_token_ids) * job.params[0].n)
-            model = f"{asked.name} {asked.engine.welcome.digest} {adapter}"
-            basis = AnswerBasis(job.prompt_token_ids, job.params, job.media, model, job.reading)
-            await replay.settle(basis)
+            await replay.settle(
+                prepared.basis
+                or AnswerBasis(job.prompt_token_ids, job.params, job.media, model, job.reading)
+            )
         if job.media is not None:
             _refuse_beside_media(request, job.media)
         trace = tracing.current.get()
@@ -369,8 +370,12 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             known=() if replay is None else replay.known,
             claims=() if replay is None else replay.claims(len(job.prompt_token_ids)),
             withdrawal=None if replay is None else replay.withdrawal,
+            ready=job.ready,
         )
         job.head.computed = batch.computing
+        remote = _remote.get()
+        if remote is not None:
+            remote.forget()
         return batch
 
 
@@ -404,12 +409,14 @@ def _refuse_beside_media(request: RequestFields, given: PromptMedia) -> None:
             )
 
 
-@contextmanager
-def _blaming(blame: Blame) -> Iterator[None]:
+@asynccontextmanager
+async def _blaming(job: Job) -> AsyncIterator[None]:
     try:
         yield
     except InvalidRequest as error:
-        raise blame(error) from error
+        if job.blame_again is not None and (told := await job.blame_again(error)) is not None:
+            raise told from error
+        raise job.blame(error) from error
 
 
 def check_stream_options(request: RequestFields) -> None:

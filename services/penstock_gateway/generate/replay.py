@@ -142,11 +142,13 @@ class ReplayedRequest:
         self._name = hashlib.sha256(self._name + fingerprint.encode()).digest()[:16]
         return fingerprint
 
-    async def settle(self, asked: AnswerBasis) -> None:
-        """Takes what became of the fixed request. Raises InvalidRequest where any of it is another
-        than the stream's was."""
-        tokens = sum(map(len, asked.prompt_token_ids))
-        digest = (await off_the_loop(asked.digest, 4 * tokens))[:6]
+    async def settle(self, asked: AnswerBasis | bytes) -> None:
+        """Takes what became of the fixed request, or its digest. Raises InvalidRequest where any of
+        it is another than the stream's was."""
+        if isinstance(asked, AnswerBasis):
+            tokens = sum(map(len, asked.prompt_token_ids))
+            asked = await off_the_loop(asked.digest, 4 * tokens)
+        digest = asked[:6]
         if self._origin is not None and self._origin.asked != digest:
             raise wrong_id(
                 "the model, its chat template, the server's settings or what the prompt is made of"
@@ -195,8 +197,10 @@ async def replay_of(
     request: RequestFields,
     kind: str,
     withdrawal: Withdrawal | None = None,
+    digest: bytes | None = None,
 ) -> ReplayedRequest:
-    """kind: of the endpoint. Raises InvalidRequest."""
+    """kind: of the endpoint.  digest: `digest_of_body`'s, where that was called elsewhere. Raises
+    InvalidRequest."""
     resumable = request.stream_options is not None and bool(request.stream_options.resumable)
     last, key = headers.last_event_id, headers.idempotency_key
     if last is not None and not resumable:
@@ -206,8 +210,8 @@ async def replay_of(
             f"Idempotency-Key must be 1 to {LONGEST_KEY} printable characters",
             param="Idempotency-Key",
         )
-    said = msgspec.json.encode(request)  # Not msgpack, whose whole numbers have 64 bits.
-    digest = await off_the_loop(lambda: _digest_of_body(kind, headers.tenant, said), len(said))
+    if digest is None:
+        digest = digest_of_body(kind, headers.tenant, request)
     origin: Origin | None = None
     known: tuple[KnownTokens, ...] = ()
     number = 0
@@ -320,9 +324,10 @@ class ResumableReply:
             await pace.rest()
 
 
-def _digest_of_body(kind: str, tenant: str, said: bytes) -> bytes:
+def digest_of_body(kind: str, tenant: str, request: RequestFields) -> bytes:
+    """Covers all that a request says."""
     body = hashlib.sha256(f"{kind} {tenant} ".encode())
-    body.update(said)
+    body.update(msgspec.json.encode(request))  # Not msgpack, whose whole numbers have 64 bits.
     return body.digest()[:12]
 
 

@@ -15,7 +15,8 @@ from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.completions.endpoint import MAX_PROMPTS, MAX_SEQUENCES
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Prepared
+from penstock_gateway.generate.endpoint import GenerateEndpoint
+from penstock_gateway.generate.job import Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
@@ -102,6 +103,7 @@ OPERATION = posting(
 
 class LlamaCompletion(GenerateEndpoint[LlamaCompletionRequest]):
     request_type = LlamaCompletionRequest
+    reply_spec = LlamaSpec
     id_prefix = "completion-"
 
     def check(self, request: LlamaCompletionRequest) -> None:

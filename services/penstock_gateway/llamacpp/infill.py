@@ -8,7 +8,8 @@ from penstock.media.desk import MediaLease
 from penstock.text.fim import fim_tokens
 from penstock_gateway.fim.endpoint import FIMRequest
 from penstock_gateway.fim.prompt import OtherFile, fim_prompt, with_files
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Prepared
+from penstock_gateway.generate.endpoint import GenerateEndpoint
+from penstock_gateway.generate.job import Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
 from penstock_gateway.llamacpp.reply import (
@@ -61,6 +62,7 @@ OPERATION = posting(
 
 class Infill(GenerateEndpoint[InfillRequest]):
     request_type = InfillRequest
+    reply_spec = LlamaSpec
     id_prefix = "infill-"
 
     def check(self, request: InfillRequest) -> None:

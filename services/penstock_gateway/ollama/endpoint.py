@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
-from starlette.types import Receive, Scope
 
 from penstock.client.generation_request import check_generates
 from penstock.errors import InvalidRequest
@@ -19,7 +18,8 @@ from penstock_gateway.chat.parsing_spec import ParsingSpec
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.tools import ANY_TOOLS
 from penstock_gateway.fim.prompt import fim_prompt
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Prepared
+from penstock_gateway.generate.endpoint import GenerateEndpoint
+from penstock_gateway.generate.job import Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import HTTPError
@@ -46,6 +46,7 @@ from penstock_gateway.ollama.request import (
     encoded,
     gives_up,
 )
+from penstock_gateway.request.endpoint import Headers
 from penstock_gateway.request.sampling import room_for_output, sampling_params
 from penstock_gateway.request.structure import JsonSchemaFormat, ResponseFormat
 from penstock_gateway.request.tokenising import encode
@@ -84,10 +85,11 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
     takes_forms_type = True
     id_prefix = "ollama-"
     stream_form = JSON_LINES
+    reply_spec = OllamaSpec
     show: Show
 
-    async def read(self, scope: Scope, receive: Receive) -> Asked:
-        request = await super().read(scope, receive)
+    def understood(self, body: bytes, headers: Headers) -> Asked:
+        request = super().understood(body, headers)
         return msgspec.structs.replace(request, stream=request.stream is not False)
 
     def check(self, request: Asked) -> None:

@@ -11,7 +11,7 @@ import types
 import typing
 from abc import ABC, abstractmethod
 from codecs import BOM_UTF8
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Generic, TypeVar, Union, cast
 
 import msgspec
@@ -21,7 +21,12 @@ from starlette.types import Receive, Scope, Send
 from penstock.config.foreign_names import meant
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import leaving
-from penstock_gateway.request.body import check_amount, check_json_type, read_body
+from penstock_gateway.request.body import (
+    check_amount,
+    check_amount_now,
+    check_json_type,
+    read_body,
+)
 from penstock_gateway.request.loose_values import as_meant
 from penstock_gateway.service import Service
 
@@ -340,6 +345,8 @@ def _annotation(annotation: Any) -> Any:
 
 
 Body = TypeVar("Body")
+Headers = Sequence[tuple[bytes, bytes]]
+"""Names, in lower case, and values."""
 
 LARGE = 262_144
 """Bytes of a body from which on decoding it is a turn by itself."""
@@ -373,9 +380,16 @@ class JsonEndpoint(ABC, Generic[Body]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
 
-    async def read(self, scope: Scope, receive: Receive) -> Body:
-        """The request's body. Raises InvalidRequest, ClientGone, and HTTPError: 400, 408, 413, 415,
-        or 503 where the gateway is leaving."""
+    def understood(self, body: bytes, headers: Headers) -> Body:
+        """The body as a struct. headers: of the HTTP request. Raises InvalidRequest."""
+        check_amount_now(body)
+        if len(body) > LARGE:
+            self._short.check(body)
+        return decode(body, self._decoder)
+
+    async def body(self, scope: Scope, receive: Receive) -> bytes:
+        """The request's body. Raises ClientGone, and HTTPError: 400, 408, 413, 415, or 503 where
+        the gateway is leaving."""
         service = self._service
         check_json_type(scope, forms_too=self.takes_forms_type)
         most = service.config.max_body_bytes
@@ -383,6 +397,11 @@ class JsonEndpoint(ABC, Generic[Body]):
         body = await read_body(scope, receive, limit=limit, timeout=service.patience.body)
         if service.draining and not self.answers_while_leaving:
             raise leaving()
+        return body
+
+    async def read(self, scope: Scope, receive: Receive) -> Body:
+        """The body as a struct, decoded in turns. Raises InvalidRequest, and what `body` raises."""
+        body = await self.body(scope, receive)
         await check_amount(body)
         if len(body) <= LARGE:
             return decode(body, self._decoder)

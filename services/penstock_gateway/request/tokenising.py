@@ -51,14 +51,18 @@ class TenantTurns:
     @asynccontextmanager
     async def turn(self, name: str) -> AsyncIterator[None]:
         """Waits for the tenant's turn."""
+        await self.enter(name)
+        try:
+            yield
+        finally:
+            self.leave(name)
+
+    async def enter(self, name: str) -> None:
+        """Waits for the tenant's turn, which lasts until `leave`."""
         if self._free and name not in self._busy and name not in self._waiting:
             self._take(name)
         else:
             await self._wait(name)
-        try:
-            yield
-        finally:
-            self._leave(name)
 
     async def _wait(self, name: str) -> None:
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -67,14 +71,15 @@ class TenantTurns:
             await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():
-                self._leave(name)
+                self.leave(name)
             raise
 
     def _take(self, name: str) -> None:
         self._free -= 1
         self._busy.add(name)
 
-    def _leave(self, name: str) -> None:
+    def leave(self, name: str) -> None:
+        """Ends the tenant's turn."""
         self._free += 1
         self._busy.discard(name)
         for other in list(self._waiting):
@@ -94,6 +99,27 @@ class TenantTurns:
                 break
         if places:
             self._waiting[name] = places
+
+
+class TenantTurn:
+    """A tenant's turn, which ends while its work waits for something else."""
+
+    def __init__(self, turns: TenantTurns, name: str) -> None:
+        self._turns = turns
+        self._name = name
+        self._mine = False
+
+    async def enter(self) -> None:
+        """Waits for the turn, if it isn't there. Idempotent."""
+        if not self._mine:
+            await self._turns.enter(self._name)
+            self._mine = True
+
+    def leave(self) -> None:
+        """Ends it. Idempotent."""
+        if self._mine:
+            self._mine = False
+            self._turns.leave(self._name)
 
 
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, TenantTurns] = WeakKeyDictionary()

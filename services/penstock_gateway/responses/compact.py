@@ -14,7 +14,8 @@ from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.request.terms import Terms
 from penstock_gateway.chat.prepared_chat import prepared_chat
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Prepared
+from penstock_gateway.generate.endpoint import GenerateEndpoint
+from penstock_gateway.generate.job import Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import SERVER, HTTPError
@@ -93,6 +94,7 @@ class Compact(GenerateEndpoint[CompactRequest]):
     """Asks the model for a summary, after all that the request holds."""
 
     request_type = CompactRequest
+    reply_spec = ResponsesSpec
     id_prefix = ID_PREFIX
 
     def check(self, request: CompactRequest) -> None:

@@ -14,7 +14,8 @@ from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.request.terms import Terms
 from penstock_gateway.chat.prepared_chat import prepared_chat
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Job, Prepared
+from penstock_gateway.generate.endpoint import GenerateEndpoint
+from penstock_gateway.generate.job import Job, Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import HTTPError, clip
@@ -111,6 +112,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
     """POST /v1/responses: answers one conversation."""
 
     request_type = ResponsesRequest
+    reply_spec = ResponsesSpec
     id_prefix = ID_PREFIX
     gives_receipts = True
     replayable = True
@@ -130,6 +132,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
     async def prepare(
         self, request: ResponsesRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
     ) -> Prepared:
+        request = await with_items(self._service, request, lease.tenant)
         before = await conversation_before(self._service, request, lease.tenant, head.id)
         conversation = ChatTranslation(request, before)
         limits, own = engine.welcome.limits, engine.welcome.generation.max_new_tokens
@@ -165,7 +168,6 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
     async def _whole(
         self, request: ResponsesRequest, terms: Terms, recorder: TimelineRecorder
     ) -> list[bytes]:
-        request = await with_items(self._service, request, terms.tenant)
         if request.background:
             return [await self._begin(request, terms, recorder)]
         return await super()._whole(request, terms, recorder)
@@ -190,7 +192,6 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         recorder: TimelineRecorder,
         events: EventStream,
     ) -> None:
-        request = await with_items(self._service, request, terms.tenant)
         if not request.background:
             await super()._stream(request, terms, recorder, events)
             return
@@ -209,7 +210,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
             recorder.waited(model.waited)
             with self._service.media.lease(terms.tenant, terms.deadline) as lease:
                 reply = _format_of(await self._job(request, model, lease))
-        request = msgspec.structs.replace(request, penstock_receipt=recorder.receipt or None)
+        request = msgspec.structs.replace(reply.request, penstock_receipt=recorder.receipt or None)
         seed = model.engine.welcome.seed
         return await begin_background(self._service, request, terms.tenant, reply.response, seed)
 
@@ -222,7 +223,8 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         recorder: TimelineRecorder,
         events: EventStream,
     ) -> None:
-        reply, conversation = _format_of(job), conversation_id(request)
+        reply = _format_of(job)
+        whole_request, conversation = reply.request, conversation_id(request)
         if reply.response.store or conversation:
 
             async def keep_it() -> None:
@@ -230,9 +232,9 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
                     return
                 id, whole, owner = reply.response.id, reply.encoded(), terms.tenant
                 try:
-                    await add_turn(self._service, request, owner, whole)
+                    await add_turn(self._service, whole_request, owner, whole)
                     kept = not reply.response.store or await keep(
-                        self._service, request, owner, id, whole
+                        self._service, whole_request, owner, id, whole
                     )
                 except HTTPError:
                     await events.write(reply.without_end())

@@ -104,7 +104,7 @@ async def _serve(
             with suppress(asyncio.CancelledError):
                 await task
         await models.close()
-        service.media.close()
+        service.close()
         if service.store is not None:
             service.store.close()
         if service.tracing is not None:

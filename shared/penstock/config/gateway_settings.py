@@ -187,6 +187,24 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " max_media_bytes, for base64.",
         ),
     ] = 33_554_432
+    max_body_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=600,
+            description="Most processor seconds that decoding, checking, filling the template and"
+            " tokenising one request's body may take, and one more for each 100,000 tokens of the"
+            " model's context; more is a 400 that names the largest field.",
+        ),
+    ] = 2.0
+    max_body_memory_mib: Annotated[
+        int,
+        Meta(
+            ge=64,
+            le=65_536,
+            description="Most memory, MiB, that this may take beside the process that does it.",
+        ),
+    ] = 1024
     max_realtime_connections: Annotated[
         int,
         Meta(

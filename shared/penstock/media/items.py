@@ -25,12 +25,14 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class PreparedItem:
-    """data: see `penstock.media.prepared`.  digest: its sha256, hex.  shape: as in Answer."""
+    """data: see `penstock.media.prepared`.  digest: its sha256, hex.  shape: as in Answer.  size:
+    bytes of the data, where these are in another process; 0: they are here."""
 
     name: str
     data: bytes
     digest: str
     shape: tuple[int, ...]
+    size: int = 0
 
 
 class MediaCache:
@@ -143,7 +145,7 @@ def _described(one: PreparedItem, placed: ItemLayout) -> MediaItem:
         name=one.name,
         kind=placed.kind,
         rows=placed.rows,
-        size=len(one.data),
+        size=one.size or len(one.data),
         digest=one.digest,
         grid=placed.grid,
     )

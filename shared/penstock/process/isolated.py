@@ -148,32 +148,8 @@ class IsolatedProcess:
 
     @contextlib.asynccontextmanager
     async def _bounded(self, seconds: float) -> AsyncIterator[None]:
-        """Around an exchange. Raises Frozen when the process is, and after so many seconds: a task
-        that had used its processor time would have ended its process before."""
-        loop, standstill = asyncio.get_running_loop(), Standstill(self.pid)
-
-        bound = asyncio.timeout(seconds)
-
-        async def watch() -> None:
-            while not standstill.look():
-                await asyncio.sleep(standstill.every)
-            if not bound.expired():
-                bound.reschedule(loop.time())
-
-        watching: list[asyncio.Task[None]] = []
-        # Most exchanges have ended by then.
-        first = loop.call_later(
-            standstill.every, lambda: watching.append(loop.create_task(watch()))
-        )
-        try:
-            async with bound:
-                yield
-        except TimeoutError:
-            raise Frozen from None
-        finally:
-            first.cancel()
-            for task in watching:
-                task.cancel()
+        async with unfrozen(self.pid, seconds):
+            yield
 
     async def _send(self, payload: bytes) -> None:
         """A frame. Raises OSError."""
@@ -232,6 +208,34 @@ class IsolatedProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         return True
+
+
+@contextlib.asynccontextmanager
+async def unfrozen(pid: int, seconds: float) -> AsyncIterator[None]:
+    """Around an exchange with a process. Raises Frozen when the process is, and after so many
+    seconds: a task that had used its processor time would have ended its process before."""
+    loop, standstill = asyncio.get_running_loop(), Standstill(pid)
+
+    bound = asyncio.timeout(seconds)
+
+    async def watch() -> None:
+        while not standstill.look():
+            await asyncio.sleep(standstill.every)
+        if not bound.expired():
+            bound.reschedule(loop.time())
+
+    watching: list[asyncio.Task[None]] = []
+    # Most exchanges have ended by then.
+    first = loop.call_later(standstill.every, lambda: watching.append(loop.create_task(watch())))
+    try:
+        async with bound:
+            yield
+    except TimeoutError:
+        raise Frozen from None
+    finally:
+        first.cancel()
+        for task in watching:
+            task.cancel()
 
 
 def cpu_seconds(pid: int) -> float | None:

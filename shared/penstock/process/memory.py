@@ -21,6 +21,15 @@ def resident_bytes() -> int | None:
         return None
 
 
+def address_space() -> int | None:
+    """Bytes of this process's address space, by Linux's /proc; None elsewhere."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[0]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def trim_heap() -> None:
     """Gives freed memory of this process back that the C library keeps for later. Takes up to some
     50 ms, in which other threads that allocate may wait."""

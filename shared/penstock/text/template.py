@@ -13,7 +13,7 @@ import re
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidRequest
 from penstock.model.config import GenerationDefaults
@@ -37,6 +37,9 @@ from penstock.text.template_shape import (
     without_space,
 )
 from penstock.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from penstock.text.render.here import LocalRenderer
 
 MAX_RENDERED_LENGTH = 16 << 20
 """Characters that a rendered conversation may have."""
@@ -86,8 +89,9 @@ class ChatTemplate:
         self._thought_parts: bool | None = None
         known = [name for name in _THOUGHTS if self.names(name)]
         self._thoughts = None if _THOUGHTS[0] in known else known
-        self._pool = pool or shared_pool()
-        self._leave = weakref.finalize(self, self._pool.join())
+        pool = pool or shared_pool()
+        self._pool: RenderPool | LocalRenderer = pool
+        self._leave = weakref.finalize(self, pool.join())
 
     def names(self, variable: str) -> bool:
         """Whether the template's text has this word: it may look at such a variable."""
@@ -96,6 +100,12 @@ class ChatTemplate:
     def close(self) -> None:
         """Lets go of the renderer processes. Idempotent."""
         self._leave()
+
+    def fill_here(self) -> None:
+        """From now on it is filled in this process, whose work is to be bounded."""
+        from penstock.text.render.here import LocalRenderer
+
+        self._pool = LocalRenderer()
 
     def encode(
         self,

@@ -268,7 +268,7 @@ async def test_a_stored_file_is_its_owners(tmp_path: Path) -> None:
         reply = await gateway.http.post("/v1/responses", json=asked, headers=own)
         assert reply.status_code == 200, reply.text
         assert SHOWN_CODE.encode() in bytes(engine.submitted[1][0])
-        gateway.app.state.service.media.close()
+        gateway.app.state.service.close()
 
 
 async def test_a_store_that_cannot_be_read_is_no_missing_file(
@@ -287,7 +287,7 @@ async def test_a_store_that_cannot_be_read_is_no_missing_file(
         assert (reply.status_code, reply.json()["error"]["code"]) == (503, "storage_unavailable")
         assert reply.headers["retry-after"] == "30"
         assert "stored contents can't be read" in [each.message for each in caplog.records]
-        gateway.app.state.service.media.close()
+        gateway.app.state.service.close()
 
 
 async def test_where_there_is_no_chat_they_are_refused() -> None:

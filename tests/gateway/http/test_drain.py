@@ -149,4 +149,4 @@ async def test_one_that_waits_for_its_first_session_leaves_on_a_signal(signum: i
         await serving
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(*address)
-    app.state.service.media.close()
+    app.state.service.close()

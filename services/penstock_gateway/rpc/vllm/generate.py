@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock_gateway.completions.endpoint import CompletionRequest, Completions
-from penstock_gateway.generate.endpoint import Prepared
+from penstock_gateway.generate.job import Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.errors import HTTPError, leaving
 from penstock_gateway.http.operations import OperationRoute
@@ -38,13 +38,14 @@ class GenerateCall(Completions):
 
     id_prefix = ""
     stream_form = FRAMES
+    reply_spec = GenerateSpec
     default_max_tokens = 20
 
     def __init__(self, service: Service, *, streamed: bool) -> None:
         super().__init__(service)
         self._streamed = streamed
 
-    async def read(self, scope: Scope, receive: Receive) -> CompletionRequest:
+    async def given(self, scope: Scope, receive: Receive) -> CompletionRequest:
         message = message_of(scope)
         if self._service.draining:
             raise leaving()

@@ -89,28 +89,33 @@ class RenderProcess(IsolatedProcess):
         known = fill.template in self._known
         forget = not known and len(self._known) >= MAX_TEMPLATES
         given = None if known else source
-        message = msgspec.structs.replace(fill, source=given, forget=forget)
-        try:
-            payload = _encoded(message)
-        except UnicodeEncodeError:
-            raise InvalidRequest(
-                "the messages are not valid Unicode: they hold lone surrogates", param="messages"
-            ) from None
-        except RecursionError:
-            raise too_deep(_deep_one(fill.variables)) from None
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidRequest(
-                f"the messages hold what a chat template can't be given: {error}", param="messages"
-            ) from None
-        if len(payload) > MAX_FRAME:
-            raise InvalidRequest(
-                f"the conversation has {len(payload)} bytes; at most {MAX_FRAME} are accepted",
-                param="messages",
-            )
+        payload = packed(msgspec.structs.replace(fill, source=given, forget=forget))
         if forget:
             self._known.clear()
         self._known.add(fill.template)
         return payload
+
+
+def packed(fill: Fill) -> bytes:
+    """A filling as it is sent. Raises InvalidRequest for what can't be, or is too much."""
+    try:
+        payload = _encoded(fill)
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            "the messages are not valid Unicode: they hold lone surrogates", param="messages"
+        ) from None
+    except RecursionError:
+        raise too_deep(_deep_one(fill.variables)) from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(
+            f"the messages hold what a chat template can't be given: {error}", param="messages"
+        ) from None
+    if len(payload) > MAX_FRAME:
+        raise InvalidRequest(
+            f"the conversation has {len(payload)} bytes; at most {MAX_FRAME} are accepted",
+            param="messages",
+        )
+    return payload
 
 
 def _encoded(message: Fill) -> bytes:
@@ -214,7 +219,7 @@ class RenderPool:
                 self._drop(process)
                 raise _explained(error, self._bounds) from None
             self._settle(process, answer)
-            return _checked(answer, fill.max_length)
+            return checked(answer, fill.max_length)
         raise _dead()
 
     async def filled_async(self, source: TemplateSource, fill: Fill) -> Filled:
@@ -230,7 +235,7 @@ class RenderPool:
                 self._drop(process)
                 raise _explained(error, self._bounds) from None
             self._settle(process, answer)
-            return _checked(answer, fill.max_length)
+            return checked(answer, fill.max_length)
         raise _dead()
 
     # --- who gets which process
@@ -354,7 +359,8 @@ def shared_pool() -> RenderPool:
     return RenderPool()
 
 
-def _checked(answer: Filled, max_length: int) -> Filled:
+def checked(answer: Filled, max_length: int) -> Filled:
+    """The answer, if it is a text. Raises InvalidRequest."""
     if answer.outcome == "text":
         return answer
     if answer.outcome == "invalid":

@@ -1,0 +1,84 @@
+"""Exceptions that clients are told of, as data and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.errors import (
+    DeadlineExceeded,
+    EngineUnavailable,
+    InvalidRequest,
+    Limited,
+    Overloaded,
+    RequestFailed,
+    TooLarge,
+)
+from penstock_gateway.http.errors import SERVER, HTTPError
+from penstock_gateway.preparing.wire import ErrorData
+
+
+def _invalid(data: ErrorData) -> InvalidRequest:
+    return InvalidRequest(data.message, param=data.param, code=data.code)
+
+
+def _too_large(data: ErrorData) -> TooLarge:
+    return TooLarge(data.message, param=data.param, code=data.code)
+
+
+def _http(data: ErrorData) -> HTTPError:
+    return HTTPError(
+        data.status,
+        data.message,
+        type=data.type,
+        param=data.param,
+        code=data.code,
+        headers=tuple(data.headers),
+    )
+
+
+_MADE: dict[str, Callable[[ErrorData], Exception]] = {
+    "InvalidRequest": _invalid,
+    "TooLarge": _too_large,
+    "HTTPError": _http,
+    "Overloaded": lambda data: Overloaded(data.message, retry_after=data.retry_after),
+    "Limited": lambda data: Limited(data.message, retry_after=data.retry_after),
+    "DeadlineExceeded": lambda data: DeadlineExceeded(data.message),
+    "RequestFailed": lambda data: RequestFailed(data.message),
+    "EngineUnavailable": lambda data: EngineUnavailable(data.message),
+    "MemoryError": lambda data: MemoryError(),
+}
+
+
+def data_of(error: Exception) -> ErrorData | None:
+    """None for an exception that clients are told nothing of."""
+    kind = type(error).__name__
+    if kind not in _MADE:
+        return None
+    if isinstance(error, HTTPError):
+        body = error.body
+        return ErrorData(
+            kind,
+            body.message,
+            body.param,
+            body.code,
+            status=error.status,
+            type=body.type,
+            headers=list(error.headers),
+        )
+    return ErrorData(
+        kind,
+        str(error),
+        getattr(error, "param", None),
+        getattr(error, "code", None),
+        getattr(error, "retry_after", 0.0),
+    )
+
+
+def exception_of(data: ErrorData) -> Exception:
+    """The exception that `data_of` was given."""
+    return _MADE[data.kind](data)
+
+
+def internal_error() -> HTTPError:
+    """500 for a preparer's exception that nobody foresaw; its log has the traceback."""
+    return HTTPError(500, "internal error; see the server's log for this x-request-id", type=SERVER)

@@ -1,0 +1,162 @@
+"""A gateway's preparers: how many there are, and whose turn it is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import Overloaded
+from penstock.process import logs
+from penstock_gateway.preparing.forks import ForkServer, Work
+from penstock_gateway.preparing.process import PreparerProcess
+from penstock_gateway.request.tokenising import TenantTurn, TenantTurns
+
+if TYPE_CHECKING:
+    from penstock_gateway.generate.endpoint import GenerateEndpoint
+
+log = logs.get(__name__)
+
+MOST = 64
+"""Processes at a time. Most of them wait: for a picture to be fetched, a model to be started."""
+IDLE = 2
+"""Processes that are kept for the next bodies."""
+MOST_WAIT = 30.0
+"""Seconds after which a body is refused for which no process was free."""
+
+
+def at_a_time() -> int:
+    """Bodies that are worked on at a time: a half of the processors, so that tokens go on, at least
+    two."""
+    return max(2, len(os.sched_getaffinity(0)) // 2)
+
+
+class Preparers:
+    """Belongs to one event loop.
+
+    work: makes what preparers do that are forked from now on.  served: what preparers
+    depend on that may change; they are forked anew when any of it is another object.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], Work],
+        served: Callable[[], tuple[object, ...]],
+    ) -> None:
+        self._work = work
+        self._served = served
+        self.endpoints: list[GenerateEndpoint[Any]] = []
+        """Those that preparers may be asked for."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._forks: ForkServer | None = None
+        self._forked_for: tuple[object, ...] = ()
+        self._idle: list[PreparerProcess] = []
+        self._count = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._turns = TenantTurns(at_a_time())
+
+    def register(self, endpoint: GenerateEndpoint[Any]) -> int:
+        """The endpoint's place, by which preparers know it. To be called before the first body."""
+        self.endpoints.append(endpoint)
+        return len(self.endpoints) - 1
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of the preparers that have nothing to do."""
+        return [process.pid for process in self._idle]
+
+    def turn(self, tenant: str) -> TenantTurn:
+        """The turn of a body of this tenant's. A tenant's bodies wait for one another."""
+        return TenantTurn(self._turns, tenant)
+
+    async def take(self) -> PreparerProcess:
+        """A process that has nothing to do; give it back, or drop it. Raises Overloaded."""
+        self._renew()
+        while True:
+            while self._idle:
+                process = self._idle.pop()
+                if self._forks is not None and process.is_of(self._forks):
+                    return process
+                self.drop(process)
+            if self._count < MOST:
+                return self._start()
+            await self._wait()
+
+    def give_back(self, process: PreparerProcess) -> None:
+        """Has the process stay for the next body, if it is to."""
+        fits = self._forks is not None and process.is_of(self._forks) and not process.leaves
+        if not fits or len(self._idle) >= IDLE:
+            self.drop(process)
+            return
+        self._idle.append(process)
+        self._wake()
+
+    def drop(self, process: PreparerProcess) -> None:
+        """Ends the process."""
+        process.end()
+        self._count -= 1
+        self._wake()
+
+    def close(self) -> None:
+        """Ends all of them. Idempotent."""
+        for process in self._idle:
+            process.end()
+        self._idle.clear()
+        if self._forks is not None:
+            self._forks.close()
+            self._forks = None
+
+    def _renew(self) -> None:
+        """Has forks be made of this process as it is now, if it has changed."""
+        served = self._served()
+        same = len(served) == len(self._forked_for) and all(
+            one is other for one, other in zip(served, self._forked_for, strict=True)
+        )
+        loop = asyncio.get_running_loop()
+        if self._forks is not None and self._forks.is_open and same and loop is self._loop:
+            return
+        self._loop = loop
+        former, self._forks = self._forks, None
+        if former is not None:
+            # Those at work go on: their socket is their own, and nobody ends them.
+            former.retire()
+        try:
+            self._forks = ForkServer(self._work())
+        except OSError as error:
+            raise _cannot_start(error) from None
+        self._forked_for = served
+
+    def _start(self) -> PreparerProcess:
+        if self._forks is None:
+            raise _cannot_start("it was closed")
+        try:
+            process = PreparerProcess(self._forks)
+        except OSError as error:
+            raise _cannot_start(error) from None
+        self._count += 1
+        return process
+
+    async def _wait(self) -> None:
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        try:
+            async with asyncio.timeout(MOST_WAIT):
+                await place
+        except TimeoutError:
+            raise Overloaded(
+                f"{MOST} requests with large bodies are being prepared", retry_after=1.0
+            ) from None
+
+    def _wake(self) -> None:
+        while self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
+
+
+def _cannot_start(reason: object) -> Overloaded:
+    log.error("a process that prepares requests can't be started", reason=str(reason))
+    return Overloaded("a process that prepares requests can't be started", retry_after=1.0)

@@ -1,0 +1,236 @@
+"""A preparer's own side: it decodes, checks and prepares one body at a time, until its socket is
+closed.
+
+Bounds: an address space of so many bytes more than it began with, and the processor seconds that
+come with each body; the timer's signal has no handler, so it ends the process wherever it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.client.ready_params import ready_params, without_ready
+from penstock.errors import InvalidRequest
+from penstock.process import logs
+from penstock.process.isolated_child import confine
+from penstock.process.memory import address_space, resident_bytes
+from penstock.request.structured_outputs import PARAM
+from penstock_gateway.generate.endpoint import GenerateEndpoint
+from penstock_gateway.generate.job import Prepared
+from penstock_gateway.generate.replay import AnswerBasis, digest_of_body
+from penstock_gateway.generate.reply import ReplyHead
+from penstock_gateway.keys.ring import Caller, current
+from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.preparing.error_data import data_of, exception_of, internal_error
+from penstock_gateway.preparing.home import Channel, HomeDesk, HomeLease, HomeStore
+from penstock_gateway.preparing.wire import (
+    Failed,
+    InvalidRequestName,
+    Leaving,
+    Open,
+    Opened,
+    Prepare,
+    Ready,
+    Weigh,
+    Weighed,
+    encoded_spec,
+)
+from penstock_gateway.request.fields import RequestFields
+from penstock_gateway.request.tokenising import tenant
+
+if TYPE_CHECKING:
+    from penstock.request.sampling_params import SamplingParams
+    from penstock_gateway.service import Service
+
+log = logs.get(__name__)
+
+LARGE = 96 << 20
+"""Bytes of memory more than at the beginning from which on the process gives way to a new one."""
+LIGHT = 1024
+"""Bytes of a field that the gateway gets whatever it is for."""
+
+
+class Preparer:
+    """service, endpoints: the gateway's own, in a fork of it.  memory: bytes that it may have more
+    than it begins with."""
+
+    def __init__(
+        self, service: Service, endpoints: Sequence[GenerateEndpoint[Any]], memory: int
+    ) -> None:
+        self._service = service
+        self._endpoints = endpoints
+        self._memory = memory
+        self._opened: tuple[GenerateEndpoint[Any], Any, Open] | None = None
+
+    def warm(self) -> None:
+        """Has templates be filled in this process and its forks."""
+        for backend in self._service.models.backends:
+            text = backend.client.text
+            if text is not None and text.template is not None:
+                text.template.fill_here()
+
+    def run(self, connection: socket.socket) -> None:
+        """Serves the gateway at the other end."""
+        used = address_space()
+        if used is not None:
+            confine(used + self._memory)
+        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            runner.run(self._serve(Channel(connection)))
+
+    async def _serve(self, channel: Channel) -> None:
+        self._service.media = HomeDesk(self._service.media, channel)  # type: ignore[assignment]
+        if self._service.store is not None:
+            self._service.store = HomeStore(self._service.store, channel)  # type: ignore[assignment]
+        begun = resident_bytes() or 0
+        await channel.begin()
+        while (task := await channel.next_task()) is not None:
+            answer = await self._answer(task)
+            if not isinstance(answer, Opened):
+                signal.setitimer(signal.ITIMER_PROF, 0)
+            leaves = self._opened is None and (resident_bytes() or 0) > begun + LARGE
+            if leaves:
+                await channel.send(Leaving())
+            await channel.send(answer)
+            if leaves:
+                return
+
+    async def _answer(self, task: Open | Prepare | Weigh) -> Opened | Ready | Weighed | Failed:
+        try:
+            if isinstance(task, Open):
+                return await self._open(task)
+            if isinstance(task, Weigh):
+                return _weighed(task)
+            return await self._prepare(task)
+        except Exception as error:
+            self._opened = None
+            data = data_of(error)
+            if data is None:
+                log.error("a request can't be prepared", exception=True)
+                data = data_of(internal_error())
+            if data is None:
+                raise
+            return Failed(data)
+
+    async def _open(self, task: Open) -> Opened:
+        signal.setitimer(signal.ITIMER_PROF, task.cpu)
+        endpoint = self._endpoints[task.endpoint]
+        tenant.set(task.tenant)
+        current.set(Caller(None, tenant=task.tenant, background=task.background))
+        request = endpoint.understood(task.body, task.headers)
+        endpoint.check_all(request)
+        digest = None
+        if task.digested or (request.stream_options and request.stream_options.resumable):
+            digest = digest_of_body(endpoint.id_prefix, task.tenant, request)
+        self._opened = endpoint, request, task
+        return Opened(_light(request), digest)
+
+    async def _prepare(self, task: Prepare) -> Ready:
+        if self._opened is None:
+            raise InvalidRequest("nothing was opened")
+        (endpoint, request, opened), self._opened = self._opened, None
+        left, _ = signal.getitimer(signal.ITIMER_PROF)
+        signal.setitimer(signal.ITIMER_PROF, left + task.cpu)
+        if task.seed is not None:
+            request = msgspec.structs.replace(request, seed=task.seed)
+        engine = self._engine(task.model)
+        head = ReplyHead(
+            id=task.id, model=task.name, created=task.created, draw=task.draw, adapter=task.adapter
+        )
+        lease = HomeLease(opened.tenant, task.deadline)
+        prepared = await endpoint.prepare(request, engine, head, lease)  # type: ignore[arg-type]
+        if task.blamed is not None:
+            error = exception_of(task.blamed)
+            raise prepared.blame(error) if isinstance(error, InvalidRequest) else error
+        return _ready(prepared, engine, task)
+
+    def _engine(self, model: int) -> EngineInfo:
+        backend = self._service.models.backends[model]
+        welcome, text = backend.client.welcome, backend.client.text
+        if welcome is None or text is None:
+            raise InvalidRequest("the model isn't known")
+        return EngineInfo(welcome, text, backend.config)
+
+
+def _ready(prepared: Prepared, engine: EngineInfo, task: Prepare) -> Ready:
+    """The request as the gateway gets it."""
+    basis = None
+    if task.basis is not None:
+        basis = AnswerBasis(
+            prepared.prompt_token_ids,
+            prepared.params,
+            prepared.media,
+            task.basis,
+            prepared.reading,
+        ).digest()
+    params = _different(prepared.params)
+    places = {id(each): place for place, each in enumerate(params)}
+    limits, tokenizer = engine.welcome.limits, engine.text.tokenizer
+    try:
+        ready = [ready_params(each, tokenizer, limits) for each in params]
+    except InvalidRequest as error:
+        raise prepared.blame(error) from None
+    spec, is_json = encoded_spec(prepared.reply)
+    media = prepared.media
+    return Ready(
+        [array("i", ids).tobytes() for ids in prepared.prompt_token_ids],
+        params if task.whole else [without_ready(each) for each in params],
+        ready,
+        [places[id(each)] for each in prepared.params],
+        spec,
+        is_json,
+        prepared.search is not None,
+        None if media is None else media.media,
+        0 if media is None else media.in_front,
+        array("i", prepared.prediction).tobytes(),
+        prepared.reading,
+        basis,
+        _blames(prepared),
+    )
+
+
+def _different(params: Sequence[SamplingParams]) -> list[SamplingParams]:
+    return list({id(each): each for each in params}.values())
+
+
+_REASON = "\N{REPLACEMENT CHARACTER}"
+
+
+def _blames(prepared: Prepared) -> InvalidRequestName | None:
+    told = prepared.blame(InvalidRequest(f"{PARAM}: {_REASON}", param=PARAM))
+    if told.param == PARAM:
+        return None
+    return InvalidRequestName(told.param, told.message.partition(_REASON)[0])
+
+
+def _weighed(task: Weigh) -> Weighed:
+    signal.setitimer(signal.ITIMER_PROF, task.cpu)
+    fields = msgspec.json.decode(task.body, type=dict[str, msgspec.Raw])
+    if not fields:
+        return Weighed("", 0)
+    largest = max(fields, key=lambda name: len(fields[name]))
+    return Weighed(largest[:100], len(fields[largest]))
+
+
+def _light(request: RequestFields) -> bytes:
+    """JSON of the fields that differ from their defaults and are small."""
+    kept: dict[str, Any] = {}
+    for field in msgspec.structs.fields(request):
+        value = getattr(request, field.name)
+        required = field.default is msgspec.NODEFAULT and (
+            field.default_factory is msgspec.NODEFAULT
+        )
+        if not required and value == field.default:
+            continue
+        written = msgspec.json.encode(value)
+        if len(written) <= LIGHT:
+            kept[field.encode_name] = msgspec.Raw(written)
+        elif required:
+            kept[field.encode_name] = type(value)()
+    return msgspec.json.encode(kept)

@@ -1,0 +1,126 @@
+"""The gateway's handle on a preparer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from penstock.process.isolated import CRASHES, Crashed, Died, Stalled, unfrozen
+from penstock.process.isolated_child import HEADER
+from penstock_gateway.preparing.forks import ForkServer
+from penstock_gateway.preparing.wire import (
+    MAX_FRAME,
+    Ask,
+    Failed,
+    Leaving,
+    Opened,
+    Ready,
+    Told,
+    ToPreparer,
+    Weighed,
+    encode,
+    from_preparer,
+)
+
+BEGINS = 20.0
+"""Seconds in which a fork has begun, however busy the machine is."""
+ENDS = 2.0
+"""Seconds in which the reason of an end is known."""
+_OVERTIME = (-signal.SIGPROF, -signal.SIGXCPU)
+
+Answer = Callable[[Ask], Awaitable[Told]]
+"""Answers what a preparer asks for."""
+
+
+class PreparerProcess:
+    """One exchange at a time. After an exception it must be ended."""
+
+    def __init__(self, forks: ForkServer) -> None:
+        """Raises OSError."""
+        self._forks = forks
+        self._socket: socket.socket = forks.fork()
+        self.pid = 0
+        self.leaves = False
+        """Whether it ends by itself: it has grown large."""
+        self.is_busy = False
+        """Whether it was asked, and hasn't answered."""
+
+    def is_of(self, forks: ForkServer) -> bool:
+        return self._forks is forks
+
+    def end(self) -> None:
+        """Ends it. To be called once."""
+        self._socket.close()
+        self._forks.end(self.pid)
+
+    async def ask(
+        self, message: ToPreparer, cpu: float, answer: Answer | None = None
+    ) -> Opened | Ready | Weighed | Failed:
+        """What it answers. cpu: seconds of processor time that the process bounds itself to.
+        answer: what it may ask for meanwhile, of which the time isn't counted.
+
+        Raises Stalled, Crashed, Frozen or Died.
+        """
+        self.is_busy = True
+        try:
+            if not self.pid:
+                async with asyncio.timeout(BEGINS):
+                    (self.pid,) = HEADER.unpack(await self._receive(HEADER.size))
+            async with self._bounded(cpu):
+                await self._send(encode(message))
+                told = await self._next()
+            while isinstance(told, Ask):
+                if answer is None:
+                    raise Died("it asks, and nothing was to be asked")
+                reply = await answer(told)
+                async with self._bounded(cpu):
+                    await self._send(encode(reply))
+                    told = await self._next()
+            self.is_busy = False
+            return told
+        except (OSError, EOFError):
+            raise await self._reason() from None
+
+    @contextlib.asynccontextmanager
+    async def _bounded(self, cpu: float) -> AsyncIterator[None]:
+        # By the clock three times as long, so that a busy machine isn't given up early.
+        async with unfrozen(self.pid, BEGINS + 3 * cpu):
+            yield
+
+    async def _next(self) -> Opened | Ready | Weighed | Failed | Ask:
+        while True:
+            (size,) = HEADER.unpack(await self._receive(HEADER.size))
+            if size > MAX_FRAME:
+                raise Died(f"it announces {size} bytes")
+            told = from_preparer.decode(await self._receive(size))
+            if not isinstance(told, Leaving):
+                return told
+            self.leaves = True
+
+    async def _send(self, payload: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._socket, HEADER.pack(len(payload)))
+        await loop.sock_sendall(self._socket, payload)
+
+    async def _receive(self, size: int) -> bytearray:
+        loop = asyncio.get_running_loop()
+        buffer = bytearray(size)
+        view, at = memoryview(buffer), 0
+        while at < size:
+            got = await loop.sock_recv_into(self._socket, view[at:])
+            if not got:
+                raise EOFError
+            at += got
+        return buffer
+
+    async def _reason(self) -> Exception:
+        """Why there is no answer."""
+        if not self.pid:
+            return Died("it has not begun")
+        status = await self._forks.status_of(self.pid, ENDS)
+        if status in _OVERTIME:
+            return Stalled()
+        return Crashed() if status in CRASHES else Died(f"status {status}")

@@ -1,0 +1,170 @@
+"""What a gateway and its preparers tell one another: a length of four bytes, then msgpack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.client.ready_params import ReadyParams
+from penstock.protocol.common import Media
+from penstock.request.sampling_params import SamplingParams
+
+MAX_FRAME = 512 << 20
+"""Bytes. A body is far smaller; pictures that come with it may be as large."""
+
+
+class ErrorData(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An exception that a client is told of. Fields as its class has them."""
+
+    kind: str
+    """Name of its class."""
+    message: str
+    param: str | None = None
+    code: str | None = None
+    retry_after: float = 0.0
+    status: int = 0
+    type: str = ""
+    headers: list[tuple[str, str]] = []
+
+
+class Open(msgspec.Struct, frozen=True, tag=True):
+    """A body, to be decoded and checked. Answered by Opened or Failed."""
+
+    endpoint: int
+    """The endpoint's place in the list of all."""
+    body: bytes
+    headers: list[tuple[bytes, bytes]]
+    """Of the HTTP request."""
+    tenant: str
+    background: bool
+    """Nobody waits for the answer."""
+    digested: bool
+    """The answer may be asked for again, so the body's digest is wanted."""
+    cpu: float
+    """Seconds of processor time that all work on this body may take."""
+
+
+class Opened(msgspec.Struct, frozen=True, tag=True):
+    """A body that is as it should be."""
+
+    light: bytes
+    """JSON of the request's fields but for those that are large."""
+    digest: bytes | None = None
+
+
+class Prepare(msgspec.Struct, frozen=True, tag=True):
+    """The request that was opened, to be prepared. Answered by Ready or Failed."""
+
+    model: int
+    """The model's place among the gateway's."""
+    id: str
+    name: str
+    """The model's, as replies have it."""
+    created: int
+    draw: bytes
+    adapter: str
+    deadline: float | None
+    seed: int | None
+    """Takes the place of the request's."""
+    basis: str | None
+    """Names the model in the digest of all that an answer depends on; None: that isn't wanted."""
+    whole: bool
+    """The sampling parameters are wanted as they are, with what ReadyParams has been made of."""
+    cpu: float
+    """Seconds of processor time more, for what a model of long contexts takes."""
+    blamed: ErrorData | None = None
+    """An error of the engine core's, which is to come back in the words of the request. Then the
+    answer is Failed."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """A prepared request. Fields as Prepared has them, unless they say otherwise."""
+
+    prompt_token_ids: list[bytes]
+    """int32, in the machine's order of bytes."""
+    params: list[SamplingParams]
+    """Different ones."""
+    ready: list[ReadyParams]
+    """What each of `params` asks of logits and grammars."""
+    which: list[int]
+    """The place in `params` of each prompt's."""
+    reply: bytes
+    """The ReplySpec."""
+    reply_is_json: bool
+    """It is JSON, as there are whole numbers beyond 64 bits in it, and not msgpack."""
+    searches: bool
+    media: Media | None
+    in_front: int
+    prediction: bytes
+    reading: str
+    basis: bytes | None
+    blames: InvalidRequestName | None
+    """How an error about the answer's form is told."""
+
+
+class InvalidRequestName(msgspec.Struct, frozen=True, array_like=True):
+    """What becomes of an InvalidRequest about `structured_outputs`."""
+
+    param: str | None
+    before: str
+    """What stands before its reason."""
+
+
+class Weigh(msgspec.Struct, frozen=True, tag=True):
+    """A body of which the largest field is wanted. Answered by Weighed or Failed."""
+
+    body: bytes
+    cpu: float
+
+
+class Weighed(msgspec.Struct, frozen=True, tag=True):
+    field: str
+    """Empty: there is none, as the body is no object."""
+    bytes: int
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The answer to a request that can't be prepared."""
+
+    error: ErrorData
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """What a preparer needs of its gateway. Answered by Told."""
+
+    number: int
+    what: str
+    """Name of one of `answers.ANSWERS`."""
+    payload: bytes
+
+
+class Told(msgspec.Struct, frozen=True, tag=True):
+    number: int
+    payload: bytes = b""
+    error: ErrorData | None = None
+
+
+class Leaving(msgspec.Struct, frozen=True, tag=True):
+    """Comes before the last answer: the process has grown large, and ends."""
+
+
+ToPreparer = Open | Prepare | Weigh | Told
+FromPreparer = Opened | Ready | Weighed | Failed | Ask | Leaving
+
+to_preparer = msgspec.msgpack.Decoder(ToPreparer)
+from_preparer = msgspec.msgpack.Decoder(FromPreparer)
+encode = msgspec.msgpack.Encoder().encode
+
+
+def encoded_spec(spec: msgspec.Struct) -> tuple[bytes, bool]:
+    """A ReplySpec's bytes, and whether they are JSON: msgpack's whole numbers have 64 bits."""
+    try:
+        return encode(spec), False
+    except OverflowError:
+        return msgspec.json.encode(spec), True
+
+
+def decoded_spec(data: bytes, kind: type[Any], *, is_json: bool) -> Any:
+    """A ReplySpec of this type, from what `encoded_spec` has made of it."""
+    return (msgspec.json if is_json else msgspec.msgpack).decode(data, type=kind)
