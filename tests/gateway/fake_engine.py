@@ -20,7 +20,7 @@ from penstock.client.deltas import KnownTokens
 from penstock.client.live import LiveFeed
 from penstock.client.observer import UNOBSERVED, Observer, RequestTiming, Unobserved, observe
 from penstock.client.placement import Computing, Placement
-from penstock.client.ready_params import ReadyParams, ready_params
+from penstock.client.ready_params import ReadyParams, ready_of_each
 from penstock.client.routing import RoutingRequest
 from penstock.client.session_turns import TextSink
 from penstock.errors import PenstockError
@@ -263,8 +263,10 @@ class FakeEngineClient:
             )
         ]
 
-    async def ready_params(self, params: SamplingParams, terms: Terms) -> ReadyParams:
-        return ready_params(params, self.text.tokenizer, self.welcome.limits)
+    async def ready_of_each(
+        self, params: Sequence[SamplingParams], terms: Terms
+    ) -> list[ReadyParams]:
+        return ready_of_each(params, self.text.tokenizer, self.welcome.limits)
 
     async def submit(
         self,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock.client.generation_request import token_sampling
-from penstock.client.ready_params import ReadyParams, ready_params, without_ready
+from penstock.client.ready_params import ReadyParams, ready_of_each, ready_params, without_ready
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import LogitsAdjustments, SpeechRules, ThinkingBudget, TokenSampling
 from penstock.request.sampling_params import SamplingParams
@@ -56,7 +56,7 @@ async def test_with_it_the_params_need_nothing_that_it_was_made_from(
     name: str, engine: Any, client: Any
 ) -> None:
     params = msgspec.structs.replace(PARAMS[name], seed=11)
-    ready, bare = await client.ready_params(params), without_ready(params)
+    [ready], bare = await client.ready_of_each([params]), without_ready(params)
     waiting = [asyncio.create_task(client.submit(list(b"x"), params, name="one"))]
     await until(lambda: engine.submits)
     waiting.append(asyncio.create_task(client.submit(list(b"x"), bare, name="one", ready=ready)))
@@ -108,3 +108,24 @@ async def test_what_a_request_holds_counts_among_what_is_sent_in_a_turn(
     assert heavy.carried_tokens == 1 + len(msgspec.msgpack.encode(encoded)) // 4
     light.abort()
     heavy.abort()
+
+
+def test_params_with_other_max_tokens_are_those_that_would_be_made() -> None:
+    other = EVERYTHING.with_max_tokens(3)
+    assert other == msgspec.structs.replace(EVERYTHING, max_tokens=3)
+    assert other.allowed_token_ids is EVERYTHING.allowed_token_ids
+    assert EVERYTHING.max_tokens == SamplingParams().max_tokens
+    assert EVERYTHING.with_max_tokens(None).max_tokens is None
+    with pytest.raises(InvalidRequest, match="min_tokens is 3, more than max_tokens, 2"):
+        SamplingParams(min_tokens=3).with_max_tokens(2)
+    with pytest.raises(InvalidRequest, match="max_tokens must be a whole number"):
+        EVERYTHING.with_max_tokens(-1)
+
+
+def test_what_differs_in_what_is_read_is_made_by_itself() -> None:
+    words = ["no"]
+    alike = [SamplingParams(bad_words=words, seed=seed) for seed in range(3)]
+    others = [SamplingParams(bad_words=words, presence_penalty=1.0), SamplingParams()]
+    made_of = ready_of_each([*alike, *others], TOKENIZER, LIMITS)
+    assert made_of == [made(each) for each in (*alike, *others)]
+    assert made_of[0] is made_of[1] is made_of[2]

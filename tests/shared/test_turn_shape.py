@@ -150,6 +150,42 @@ def test_many_turns_are_arranged_in_time_that_grows_as_they_do() -> None:
     assert whole["content"] == "\n\n".join(["x" * 40] * 200_000)
 
 
+def test_calls_of_one_turn_become_turns_with_their_own_results() -> None:
+    ids = ["a", "b", "a", None, "c"]
+    calls = [{"id": id, "function": {"name": str(at)}} for at, id in enumerate(ids)]
+    told = ["b", "x", "a", "c", "y", None, "a", "x"]
+    results = [
+        {"role": "tool", "tool_call_id": id, "content": str(at)} for at, id in enumerate(told)
+    ]
+    turn = {"role": "assistant", "content": "I look.", "tool_calls": calls}
+    end = {"role": "user", "content": "Well?"}
+    found = arranged([turn, *results, end], TurnShape(calls=False))
+    shown = [
+        each["tool_calls"][0]["function"]["name"] if "tool_calls" in each else each["content"]
+        for each in found
+    ]
+    # Call 0 (a), results 2 and 6; call 1 (b), 0; 2 (a); 3 (None), 5; 4 (c), 3; and of none.
+    assert shown == ["0", "2", "6", "1", "0", "2", "3", "5", "4", "3", "1", "4", "7", "Well?"]
+    assert [each["content"] for each in found if "tool_calls" in each] == ["I look.", *[""] * 4]
+
+
+def test_many_calls_of_one_turn_take_time_that_grows_as_they_do() -> None:
+    def took(count: int) -> float:
+        calls = [{"id": f"call{at}", "function": {"name": "f"}} for at in range(count)]
+        results = [
+            {"role": "tool", "tool_call_id": f"call{at}", "content": ""} for at in range(count)
+        ]
+        turn = {"role": "assistant", "content": "", "tool_calls": calls}
+        before = time.thread_time()
+        found = arranged([turn, *results], TurnShape(calls=False))
+        spent = time.thread_time() - before
+        assert len(found) == 2 * count
+        return spent
+
+    few = min(took(1_000) for _ in range(5))
+    assert min(took(8_000) for _ in range(3)) < 30 * few, "8 times as many; the square were 64"
+
+
 def test_a_broken_template_refuses_in_its_own_words() -> None:
     template = template_of("{{ raise_exception('Nothing, please.') }}")
     assert template.arranged(AGENT) == AGENT

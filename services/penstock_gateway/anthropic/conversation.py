@@ -44,10 +44,15 @@ class Conversation:
         self._messages: list[dict[str, Any]] = []
         self._sources: list[tuple[str, list[str]]] = []
         """The place in the request of each message, and of each of its parts."""
+        self._thoughts: dict[int, list[str]] = {}
+        """Thoughts of messages, by their place."""
         if request.system:
             self._add("system", _texts(request.system, "system"), "system", "system")
         for place, message in enumerate(request.messages or ()):
             self._take(message, f"messages[{place}]")
+        for place, thoughts in self._thoughts.items():
+            # A template may show the model those of the turn that is going on.
+            self._messages[place][REASONING] = "\n".join(thoughts)
         prefilled = self._messages[-1]["role"] == "assistant"
         if prefilled and self._messages[-1].get("tool_calls"):
             raise InvalidRequest(
@@ -147,8 +152,7 @@ class Conversation:
 
     def _take_assistant(self, blocks: list[ContentBlock], where: str) -> None:
         message = self._add("assistant", [], where)
-        # Of another turn's, which this one became a part of.
-        thoughts: list[str] = [message[REASONING]] if REASONING in message else []
+        thoughts: list[str] = []
         for number, block in enumerate(blocks):
             place = f"{where}.content[{number}]"
             match block.type:
@@ -161,9 +165,8 @@ class Conversation:
                 case _:
                     message["content"].append(_shown(block, place))
                     self._sources[-1][1].append(place)
-        if thoughts:
-            # A template may show the model those of the turn that is going on.
-            message[REASONING] = "\n".join(thoughts)
+        if thoughts:  # Perhaps beside those of another turn, which this one became a part of.
+            self._thoughts.setdefault(len(self._messages) - 1, []).extend(thoughts)
 
 
 _RENAMED = (

@@ -211,9 +211,11 @@ class Completions(GenerateEndpoint[CompletionRequest]):
 
 
 def for_rooms(rooms: Sequence[int], made: Callable[[int], SamplingParams]) -> list[SamplingParams]:
-    """Sampling parameters of each prompt, made once for each room: a grammar in them may be large.
-    rooms: tokens of output of each prompt."""
-    by_room = {room: made(room) for room in dict.fromkeys(rooms)}
+    """Sampling parameters of each prompt, all alike but for max_tokens: made once, as a grammar or
+    token ids in them may be many. rooms: tokens of output of each prompt."""
+    first, *others = dict.fromkeys(rooms)
+    params = made(first)
+    by_room = {first: params} | {room: params.with_max_tokens(room) for room in others}
     return [by_room[room] for room in rooms]
 
 

@@ -108,7 +108,7 @@ class GenerationBatch:
                 ready=ready[0] if ready else None,
             )
             return make([generation])
-        ready = ready or await made_once(client, params, terms)
+        ready = ready or await client.ready_of_each(params, terms)
         submit = partial(client.submit, timed=timed, prediction=prediction, read_at_end=read_at_end)
         budget = TurnBudget()
 
@@ -243,20 +243,6 @@ class GenerationBatch:
         finally:
             for pump in pumps:
                 pump.cancel()
-
-
-async def made_once(
-    client: EngineClient, params: Sequence[SamplingParams], terms: Terms
-) -> list[ReadyParams]:
-    """What is made of each prompt's params: once of those that are the same object, with a turn of
-    the event loop for others in between. Raises as EngineClient.submit."""
-    budget = TurnBudget()
-    made: dict[int, ReadyParams] = {}
-    for each in params:
-        if id(each) not in made:
-            await budget.take()
-            made[id(each)] = await client.ready_params(each, terms)
-    return [made[id(each)] for each in params]
 
 
 def _claiming(terms: Terms, claims: Sequence[Claim], prompt: int) -> Terms:

@@ -11,7 +11,7 @@ from penstock.client import BeamSearchParams, Hypothesis, beam_search, best_of
 from penstock.client.turn_budget import TurnBudget
 from penstock.errors import InvalidRequest
 from penstock.request.sampling_params import MAX_N
-from penstock_gateway.generate.batch import failure_of, made_once
+from penstock_gateway.generate.batch import failure_of
 from penstock_gateway.generate.reply import ChoiceOutput
 from penstock_gateway.request.fields import GenerateFields
 
@@ -121,7 +121,7 @@ async def search_all(
 
     Raises what a search raises, and what one of its choices failed with.
     """
-    ready = ready or await made_once(client, params, terms)
+    ready = ready or await client.ready_of_each(params, terms)
     budget = TurnBudget()
 
     async def one(i: int) -> SearchResult:

@@ -33,6 +33,7 @@ from penstock_gateway.llamacpp.request import (
     given,
     in_own_words,
     parameters,
+    response_fields,
 )
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.fields import (
@@ -56,6 +57,8 @@ MOST_PIECES = 1024
 """Entries of a prompt that is a list, where one of them is a text."""
 MOST_CHARACTERS = 256
 """The longest text in logit_bias."""
+ALL_CHARACTERS = 16_384
+"""Characters of all texts in logit_bias, which are tokenised."""
 
 Piece = str | int
 
@@ -108,6 +111,7 @@ class LlamaCompletion(GenerateEndpoint[LlamaCompletionRequest]):
 
     def check(self, request: LlamaCompletionRequest) -> None:
         check_unsupported(request, RULES)
+        response_fields(request)
         count = request.n_probs or 0
         if not 0 <= count <= MAX_LOGPROBS:
             raise InvalidRequest(
@@ -140,7 +144,7 @@ class LlamaCompletion(GenerateEndpoint[LlamaCompletionRequest]):
             shown = request.n_predict != 0
             answers += [LlamaChoice(prompted=prompted, shown=shown) for _ in range(wanted.n)]
         wishes = Shown(
-            fields=request.response_fields,
+            fields=response_fields(request),
             tokens=bool(request.return_tokens),
             probabilities=logprobs is not None,
             is_list=_are_several(request.prompt),
@@ -249,7 +253,9 @@ def _asked(request: LlamaCompletionRequest, engine: EngineInfo) -> GenerateField
             asked[name] = value
     return GenerateFields(
         **asked,
-        logit_bias=_bias(request.logit_bias, engine.text.tokenizer),
+        logit_bias=_bias(
+            request.logit_bias, engine.text.tokenizer, engine.welcome.limits.max_logit_bias
+        ),
         grammar=request.grammar,
         json_schema=request.json_schema,
     )
@@ -258,11 +264,20 @@ def _asked(request: LlamaCompletionRequest, engine: EngineInfo) -> GenerateField
 def _bias(
     wanted: dict[str, float | bool] | list[list[str | int | float | bool]] | None,
     tokenizer: Tokenizer,
+    most: int,
 ) -> dict[str, float] | None:
-    """A bias of each token id. Raises InvalidRequest."""
+    """A bias of each token id. most: ids that may have one, and so entries.  Raises
+    InvalidRequest."""
     by_id = isinstance(wanted, dict)
+    if len(wanted or ()) > most:
+        raise InvalidRequest(
+            f"logit_bias has {len(wanted or ())} entries; at most {most} are allowed"
+            " (--max-logit-bias)",
+            param="logit_bias",
+        )
     pairs: Iterable[Sequence[Any]] = wanted.items() if isinstance(wanted, dict) else wanted or ()
     found: dict[str, float] = {}
+    characters = 0
     for pair in pairs:
         key: Any = pair[0] if len(pair) == 2 else None
         bias = pair[-1] if pair else None
@@ -277,6 +292,13 @@ def _bias(
             raise InvalidRequest(
                 f"logit_bias has a text of {len(key)} characters; at most {MOST_CHARACTERS} are"
                 " allowed",
+                param="logit_bias",
+            )
+        characters += 0 if is_id else len(key)
+        if characters > ALL_CHARACTERS:
+            raise InvalidRequest(
+                f"logit_bias has texts of more than {ALL_CHARACTERS} characters together; at most"
+                " so many are allowed",
                 param="logit_bias",
             )
         ids = [key] if is_id else tokenizer.encode(key, add_special=False)

@@ -25,6 +25,7 @@ from penstock_gateway.llamacpp.request import (
     given,
     in_own_words,
     parameters,
+    response_fields,
 )
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.fields import Text, check_unsupported
@@ -67,6 +68,7 @@ class Infill(GenerateEndpoint[InfillRequest]):
 
     def check(self, request: InfillRequest) -> None:
         check_unsupported(request, NEUTRAL)
+        response_fields(request)
         files = len(request.input_extra or ())
         if files > MAX_FILES:
             raise InvalidRequest(
@@ -92,7 +94,7 @@ class Infill(GenerateEndpoint[InfillRequest]):
         prompted = PromptFacts(tokens=len(ids))
         answers = [LlamaChoice(prompted=prompted, shown=not only_computes) for _ in range(params.n)]
         wishes = Shown(
-            fields=request.response_fields,
+            fields=response_fields(request),
             tokens=bool(request.return_tokens),
             truncated=kept < len(files),
         )

@@ -23,6 +23,7 @@ from penstock_gateway.generate.reply import (
 )
 from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.http.events import failed_stream
+from penstock_gateway.llamacpp.request import FieldPath
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
@@ -147,7 +148,7 @@ class Shown:
     n_probs is there.  truncated: as LlamaAnswer has it.  is_list: whether the reply is a list even
     of one answer."""
 
-    fields: list[str] | None = None
+    fields: list[FieldPath] | None = None
     tokens: bool = False
     probabilities: bool = False
     truncated: bool = False
@@ -293,14 +294,24 @@ class LlamaFormat(WrittenAtOnce):
         """The fields that the client wants to see; the reply itself if it named none."""
         if not self.wishes.fields:
             return reply
-        known, shown = msgspec.to_builtins(reply), {}
-        for name in self.wishes.fields:
-            found: Any = known
-            for part in name.split("/"):
-                found = found.get(part, UNSET) if isinstance(found, dict) else UNSET
-            if found is not UNSET:
-                shown[name] = found
+        shown = {}
+        for path in self.wishes.fields:
+            found: Any = reply
+            for part in path:
+                found = _part(found, part)
+                if found is UNSET:
+                    break
+            else:
+                shown["/".join(path)] = found
         return shown
+
+
+def _part(whole: Any, name: str) -> Any:
+    """What an object of a reply has under that name; UNSET where it has nothing, and of what is no
+    object."""
+    if isinstance(whole, msgspec.Struct):
+        return getattr(whole, name, UNSET) if name in whole.__struct_fields__ else UNSET
+    return whole.get(name, UNSET) if isinstance(whole, dict) else UNSET
 
 
 class LlamaSpec(ReplySpec, frozen=True):

@@ -25,6 +25,9 @@ from penstock_gateway.request.sampling import room_for_output, sampling_params
 
 RANDOM_SEED = -1
 """The seed that stands for none."""
+MOST_FIELDS = 128
+LONGEST_FIELD = 128
+"""Entries of response_fields, and characters of each: the reply has some fifty."""
 
 
 class LlamaFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,6 +96,30 @@ NEUTRAL = (
 )
 """What samplers that aren't there are set to where they do nothing; their further fields then have
 no effect."""
+
+FieldPath = tuple[str, ...]
+"""Where a field of a reply is: its name, and in front of it what it is a part of."""
+
+
+def response_fields(request: LlamaFields) -> list[FieldPath] | None:
+    """The fields that alone the reply has, each once; None: it has all. Raises InvalidRequest."""
+    names = request.response_fields
+    if not names:
+        return None
+    if len(names) > MOST_FIELDS:
+        raise InvalidRequest(
+            f"response_fields has {len(names)} entries; at most {MOST_FIELDS} are allowed",
+            param="response_fields",
+        )
+    longest = max(map(len, names))
+    if longest > LONGEST_FIELD:
+        raise InvalidRequest(
+            f"response_fields has a name of {longest} characters; at most {LONGEST_FIELD} are"
+            " allowed",
+            param="response_fields",
+        )
+    return [tuple(name.split("/")) for name in dict.fromkeys(names)]
+
 
 Asked = TypeVar("Asked", bound=GenerateFields)
 

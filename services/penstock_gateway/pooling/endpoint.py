@@ -40,7 +40,7 @@ from penstock_gateway.chat.prompt import (
     check_variables,
     refuse_template,
 )
-from penstock_gateway.generate.chunked_reply import Splices
+from penstock_gateway.generate.chunked_reply import Pace, Splices
 from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.events import while_connected
 from penstock_gateway.http.replies import send_json, send_whole
@@ -57,7 +57,7 @@ from penstock_gateway.pooling.fields import (
 from penstock_gateway.pooling.messages import PoolMessage, input_of, read_parts
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import check_request_id, request_terms, terms_headers
-from penstock_gateway.request.tokenising import off_the_loop
+from penstock_gateway.request.tokenising import LONG_TEXT, off_the_loop
 from penstock_gateway.tracing import trace as tracing
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class Call:
             )
 
         size = sum(len(each) for each in given if isinstance(each, str))
-        return await off_the_loop(lambda: [one(each) for each in given], size)
+        return await _made([partial(one, each) for each in given], size)
 
     async def read_pairs(
         self, pairs: list[tuple[str, str]], instruction: str | None
@@ -189,21 +189,19 @@ class Call:
         """Token ids of texts that belong together. Raises InvalidRequest."""
         welcome, tokenizer = self.engine.welcome, self.engine.text.tokenizer
 
-        def all_of_them() -> list[PoolInput]:
-            return [
-                text_input(
-                    first,
-                    second,
-                    tokenizer,
-                    welcome,
-                    limit=self.limit,
-                    side=self.side,
-                    instruction=instruction,
-                )
-                for first, second in pairs
-            ]
+        def one(first: str, second: str) -> PoolInput:
+            return text_input(
+                first,
+                second,
+                tokenizer,
+                welcome,
+                limit=self.limit,
+                side=self.side,
+                instruction=instruction,
+            )
 
-        return await off_the_loop(all_of_them, sum(len(one) + len(two) for one, two in pairs))
+        size = sum(len(one) + len(two) for one, two in pairs)
+        return await _made([partial(one, *pair) for pair in pairs], size)
 
     async def pool(self, inputs: list[PoolInput], asked: Pooling) -> list[PoolResult]:
         """One result for each input, in order. What one fails with ends the others."""
@@ -265,6 +263,18 @@ class Call:
             media=given.media,
         )
         return given.result(result)
+
+
+async def _made(makers: Sequence[Callable[[], PoolInput]], characters: int) -> list[PoolInput]:
+    """What each makes of its share of so many characters: in a thread if these are many, else in
+    several turns of the loop if the makers are."""
+    if characters > LONG_TEXT:
+        return await off_the_loop(lambda: [make() for make in makers], characters)
+    made, pace = [], Pace()
+    for make in makers:
+        made.append(make())
+        await pace.rest()
+    return made
 
 
 def _first(failures: BaseExceptionGroup[Any]) -> BaseException:

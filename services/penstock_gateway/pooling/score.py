@@ -25,7 +25,7 @@ from penstock.client.pooling_inputs import (
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.protocol.common import Pooling
-from penstock_gateway.generate.chunked_reply import paced
+from penstock_gateway.generate.chunked_reply import Pace, paced
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
@@ -54,6 +54,9 @@ from penstock_gateway.service import Service
 
 PRODUCTS = 1000
 """Multiply-adds that take as long as a character of a text that is tokenised, about."""
+
+MAX_PAIRED_PARTS = 1 << 16
+"""Parts of all pairs of a request, each counted as often as it stands in one."""
 
 CHATS_AT_ONCE = 16
 """Conversations of one request that are texts at a time, and not token ids yet."""
@@ -220,6 +223,7 @@ async def _of_pairs(
 ) -> list[PoolResult]:
     """What a cross-encoder makes of pairs. Raises InvalidRequest, and what preparing media
     raises."""
+    _check_parts(pairs)
     asked = Pooling("classify", activate=options.activate)
     template = conversation_template(call.engine.welcome)
     if template is not None:
@@ -228,8 +232,26 @@ async def _of_pairs(
         return await _of_chats(call, given.values(), chats, asked)
     if pooling_model(call.engine.welcome).template is None:
         refuse_instruction(options.instruction)
-    texts = [(query.text(), document.text()) for query, document in pairs]
-    return await call.pool(await call.read_pairs(texts, options.instruction), asked)
+    texts: dict[int, str] = {}
+    pace = Pace()
+    for each in chain.from_iterable(pairs):
+        if id(each) not in texts:
+            texts[id(each)] = each.text()
+            await pace.rest()
+    paired = [(texts[id(query)], texts[id(document)]) for query, document in pairs]
+    return await call.pool(await call.read_pairs(paired, options.instruction), asked)
+
+
+def _check_parts(pairs: Sequence[tuple[Scored, Scored]]) -> None:
+    """Raises InvalidRequest for more parts of all pairs together than can be put together."""
+    parts = sum(len(query.parts) + len(document.parts) for query, document in pairs)
+    if parts > MAX_PAIRED_PARTS:
+        largest = max(chain.from_iterable(pairs), key=lambda each: len(each.parts))
+        raise InvalidRequest(
+            f"{len(pairs)} pairs have {parts} parts together, {len(largest.parts)} of them in"
+            f" {largest.where}; at most {MAX_PAIRED_PARTS} are allowed",
+            param=largest.where,
+        )
 
 
 async def each_vector(
@@ -244,7 +266,12 @@ async def each_vector(
         chats = [partial(message_of, each, instruction) for each in given]
         return await _of_chats(call, given, chats, asked)
     refuse_instruction(instruction)
-    return await call.pool(await call.read_each([each.alone() for each in given]), asked)
+    alone = []
+    pace = Pace()
+    for each in given:
+        alone.append(each.alone())
+        await pace.rest()
+    return await call.pool(await call.read_each(alone), asked)
 
 
 async def _of_chats(
@@ -256,8 +283,10 @@ async def _of_chats(
     """What is made of conversations with the inputs. Few are written at a time: all together have
     the query as often as there are documents. Raises InvalidRequest that names an input, and what
     preparing media raises."""
+    pace = Pace()
     for each in given:
         each.check()
+        await pace.rest()
     few = asyncio.Semaphore(CHATS_AT_ONCE)
 
     async def made(write: Callable[[], ScoredChat], lease: MediaLease) -> PoolInput:

@@ -18,6 +18,8 @@ from penstock_gateway.pooling.messages import TEXTS, PoolMessage, PoolPart, one_
 
 SCHEME = 64
 """Characters of a URL that its scheme ends in."""
+MAX_PARTS = 1 << 14
+"""Parts of all inputs of a list."""
 _PART = re.compile(r"messages\[(\d+)\]\.content\[(\d+)\]")
 _OF_A_CHAT = ("messages", "input", "prompt")
 
@@ -124,21 +126,38 @@ def scored_inputs(name: str, given: str | Document | Sequence[str | Document]) -
     Raises InvalidRequest for none, too many, and an empty one."""
     if isinstance(given, Document) and given.content is not None:
         _check_content(given, name)
+        check_count(name, len(given.content))
         found = [
             _filled(place, {place: part}) for place, part in _by_place(name, given.content).items()
         ]
     elif isinstance(given, (str, Document)):
         found = [scored_of(given, name)]
     else:
+        check_count(name, len(given))
+        _check_parts(name, given)
         found = [scored_of(each, f"{name}[{place}]") for place, each in enumerate(given)]
-    check_count(name, len(found))
     return found
 
 
 def _check_content(given: Document, where: str) -> None:
-    if given.content is not None and (given.text, given.image) != (None, None):
+    """Raises InvalidRequest for content beside something else, and of too many parts: each is read
+    again for each pair."""
+    if given.content is None:
+        return
+    if (given.text, given.image) != (None, None):
         raise InvalidRequest(
             f"{where} has content beside text or image; its parts are all there is", param=where
+        )
+    if given.content:
+        check_count(f"{where}.content", len(given.content))
+
+
+def _check_parts(name: str, given: Sequence[str | Document]) -> None:
+    parts = sum(len(each.content or ()) for each in given if isinstance(each, Document))
+    if parts > MAX_PARTS:
+        raise InvalidRequest(
+            f"{name} have content of {parts} parts together; at most {MAX_PARTS} are allowed",
+            param=name,
         )
 
 
@@ -157,13 +176,11 @@ def _said(part: PoolPart) -> str | None:
 
 
 def _filled(where: str, parts: dict[str, PoolPart], *, plain: bool = False) -> Scored:
-    """Raises InvalidRequest for an input without anything in it, or of too many parts: each is
-    read again for each pair."""
+    """Raises InvalidRequest for an input without anything in it."""
     if all(_said(part) == "" for part in parts.values()):
         raise InvalidRequest(
             f"{where} is empty; a text, an image, or content with parts is needed", param=where
         )
-    check_count(f"{where}.content", len(parts))
     return Scored(where, parts, plain)
 
 

@@ -39,7 +39,7 @@ from penstock.client.pool_request import (
     check_input,
     check_task,
 )
-from penstock.client.ready_params import ReadyParams, ready_params
+from penstock.client.ready_params import ReadyParams, ready_of_each, ready_params
 from penstock.client.replacing import ChangeMode, replace_weights
 from penstock.client.routing_policies import make_routing
 from penstock.client.served_model import ModelText
@@ -294,12 +294,13 @@ class EngineClient(ClientView):
         observed.accepted(generation.timing, generation.max_tokens)
         return generation
 
-    async def ready_params(self, params: SamplingParams, terms: Terms = NO_TERMS) -> ReadyParams:
-        """What `submit` takes as `ready` for any number of prompts with these params. Raises as it
-        does."""
+    async def ready_of_each(
+        self, params: Sequence[SamplingParams], terms: Terms = NO_TERMS
+    ) -> list[ReadyParams]:
+        """What `submit` takes as `ready` with each of these. Raises as it does."""
         welcome, text = await self._ready(terms)
         check_generates(welcome)
-        return ready_params(params, text.tokenizer, welcome.limits)
+        return ready_of_each(params, text.tokenizer, welcome.limits)
 
     async def search(
         self,

@@ -3,6 +3,7 @@ tokens, biases, the grammar's text."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
     from penstock.protocol.to_frontend import Limits
     from penstock.request.sampling_params import SamplingParams
     from penstock.text.tokenizer import Tokenizer
+
+_READ = (
+    "bad_words",
+    "logit_bias",
+    "allowed_token_ids",
+    "structured_outputs",
+    "logprob_token_ids",
+)
+"""Fields of SamplingParams, beside the penalties, that are read here and nowhere else."""
 
 _BYTES_PER_TOKEN = 4
 """Bytes of a Submit that take as long to encode and send as a token of its prompt, at most."""
@@ -58,17 +68,28 @@ def ready_params(params: SamplingParams, tokenizer: Tokenizer, limits: Limits) -
     )
 
 
+def ready_of_each(
+    params: Sequence[SamplingParams], tokenizer: Tokenizer, limits: Limits
+) -> list[ReadyParams]:
+    """The ReadyParams of each, made once of those that share what they are made from. Raises as
+    `ready_params`."""
+    made: dict[tuple[object, ...], ReadyParams] = {}
+    for each in params:
+        if (key := _shared(each)) not in made:
+            made[key] = ready_params(each, tokenizer, limits)
+    return [made[_shared(each)] for each in params]
+
+
+def _shared(params: SamplingParams) -> tuple[object, ...]:
+    """Equal where `ready_params` is the same, of params that exist."""
+    penalties = (params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
+    return (*penalties, *(id(getattr(params, name)) for name in _READ))
+
+
 def without_ready(params: SamplingParams) -> SamplingParams:
     """The params without the fields that `ready_params` has read, none of which is needed beside
     what it has made."""
-    return msgspec.structs.replace(
-        params,
-        bad_words=None,
-        logit_bias=None,
-        allowed_token_ids=None,
-        structured_outputs=None,
-        logprob_token_ids=None,
-    )
+    return msgspec.structs.replace(params, **dict.fromkeys(_READ))
 
 
 def adjustments(

@@ -46,8 +46,6 @@ log = logs.get(__name__)
 
 UNANSWERED, UNANSWERED_PACE = 2.0, 0.2
 """Seconds after which an engine core that has not answered is looked at so seldom, in seconds."""
-TURN = 0.02
-"""Seconds of the event loop that a turn takes, at most and one message more."""
 AT_ONCE = 16
 """Tokens of a message after which those that have a sink go to it."""
 
@@ -239,7 +237,8 @@ class EngineSession(ReportedState):
             await asyncio.sleep(pause)
 
     def pump(self) -> None:
-        """Takes what has come, for TURN seconds, and dials where needed."""
+        """Takes what has come, as far as this iteration of the event loop has time for it, and
+        dials where needed."""
         self._turns.begin()
         if self._closed:
             return
@@ -249,7 +248,7 @@ class EngineSession(ReportedState):
         self._progress.not_heard(pause, now)
         if self._opening is not None:
             return
-        for event in self.transport.take(now, now + TURN):
+        for event in self.transport.take(now, self._owner.turns.until(now)):
             self._handle(event, now)
             if self._opening is not None:
                 self._turns.watch(None)

@@ -16,6 +16,11 @@ ENDS_AT_ONCE = 8
 with all of a step of 256 at once, every other stream stood still for 50 ms."""
 
 
+READING = 0.02
+"""Seconds of an iteration of the event loop in which messages are read, at most and one message
+more of each session."""
+
+
 class LoopTurns:
     """Has the event loop call `turn` when the session's socket has something, when the heartbeat
     says so, and soon where the session asks for it: each of the latter once for each turn.
@@ -92,10 +97,22 @@ class ConsumerTurns(Generic[Due]):
     """
 
     def __init__(self) -> None:
+        self._until: float | None = None
         self.due: list[Due] = []
         self.written: list[TextSink] = []
         self.merging = False
         self._ended: deque[asyncio.Event] = deque()
+
+    def until(self, now: float) -> float:
+        """When reading is over for this iteration of the event loop, by time.monotonic: of all
+        sessions together, and of one that is looked at several times."""
+        if self._until is None:
+            self._until = now + READING
+            asyncio.get_running_loop().call_soon(self._iterated)
+        return self._until
+
+    def _iterated(self) -> None:
+        self._until = None
 
     def over(self, wake: asyncio.Event, *, at_once: bool) -> None:
         """Sets the event that wakes a consumer when its request is over.

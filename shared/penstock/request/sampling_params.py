@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import math
 from typing import Any
@@ -131,17 +132,10 @@ class SamplingParams(msgspec.Struct, kw_only=True):
         _number("min_p", self.min_p, 0.0, 1.0)
         if self.seed is not None:
             _whole("seed", self.seed, 0, MAX_SEED)
-        if self.max_tokens is not None:
-            _whole("max_tokens", self.max_tokens, 0, 2**31 - 1)
-        _whole("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        self._check_lengths()
         _whole("min_indentation", self.min_indentation, 0, 2**31 - 1)
         if self.thinking_token_budget is not None:
             _whole("thinking_token_budget", self.thinking_token_budget, -1, 2**31 - 1)
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise InvalidRequest(
-                f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}",
-                param="min_tokens",
-            )
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), 0, MAX_LOGPROBS)
@@ -165,6 +159,16 @@ class SamplingParams(msgspec.Struct, kw_only=True):
                 param="output_kind",
             )
 
+    def _check_lengths(self) -> None:
+        if self.max_tokens is not None:
+            _whole("max_tokens", self.max_tokens, 0, 2**31 - 1)
+        _whole("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequest(
+                f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}",
+                param="min_tokens",
+            )
+
     def __setattr__(self, name: str, value: Any) -> None:
         old = getattr(self, name)
         super().__setattr__(name, value)
@@ -177,6 +181,14 @@ class SamplingParams(msgspec.Struct, kw_only=True):
     def clone(self) -> SamplingParams:
         """A copy that can be changed for itself."""
         return msgspec.structs.replace(self)
+
+    def with_max_tokens(self, most: int | None) -> SamplingParams:
+        """A copy with other max_tokens. It shares all the rest, however large, and nothing else is
+        checked again. Raises InvalidRequest."""
+        other = copy.copy(self)
+        msgspec.structs.force_setattr(other, "max_tokens", most)
+        other._check_lengths()
+        return other
 
     @property
     def num_logprobs(self) -> int | None:

@@ -164,16 +164,16 @@ def _one_call_each(messages: list[Message]) -> Iterator[Message]:
         if not others:
             yield message
             continue
-        results = []
+        by_call: dict[Any, list[Message]] = {call.get("id"): [] for call in (first, *others)}
+        of_none: list[Message] = []
         while rest and rest[0]["role"] == "tool":
-            results.append(rest.popleft())
+            result = rest.popleft()
+            by_call.get(result.get("tool_call_id"), of_none).append(result)
         for call in (first, *others):
             own = message if call is first else {"role": "assistant", "content": ""}
             yield {**own, "tool_calls": [call]}
-            mine = [each for each in results if each.get("tool_call_id") == call.get("id")]
-            results = [each for each in results if each not in mine]
-            yield from mine
-        yield from results
+            yield from by_call.pop(call.get("id"), ())
+        yield from of_none
 
 
 class _Turns:

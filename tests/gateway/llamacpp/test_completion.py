@@ -11,6 +11,7 @@ import pytest
 from penstock.model.config import GenerationDefaults
 from penstock.request.structured_outputs import StructuredOutputs
 from tests.gateway import sse
+from tests.gateway.byte_tokenizer import ByteTokenizer
 from tests.gateway.fake_engine import CONTEXT, HELLO, FakeEngineClient, say, welcome
 
 COMPLETION = "/completion"
@@ -147,6 +148,47 @@ async def test_biases_of_ids_and_texts(http: httpx.AsyncClient, engine: FakeEngi
     assert engine.submitted[-1][1].logit_bias == {98: 2.0, 99: -100.0}
 
 
+@pytest.mark.parametrize(
+    ("biases", "encoded"),
+    [
+        ([["b", 1]] * 1025, 0),
+        ({f"b{number}": 1 for number in range(1025)}, 0),
+        ([["b" * 256, 1]] * 100, 64),
+    ],
+)
+async def test_biases_are_counted_before_texts_are_tokenised(
+    http: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+    biases: Any,
+    encoded: int,
+) -> None:
+    texts, encode = [], ByteTokenizer.encode
+
+    def counted(self: ByteTokenizer, text: str, **how: Any) -> list[int]:
+        texts.append(text)
+        return encode(self, text, **how)
+
+    monkeypatch.setattr(ByteTokenizer, "encode", counted)
+    refused = await http.post(COMPLETION, json={"prompt": "a", "logit_bias": biases})
+    assert refused.status_code == 400, refused.text
+    assert refused.json()["error"]["param"] == "logit_bias"
+    assert "are allowed" in refused.text
+    assert len(texts) == encoded
+
+
+async def test_the_wanted_fields_are_those_of_the_whole_reply(http: httpx.AsyncClient) -> None:
+    asked = {"prompt": "a", "n_predict": 4, "n_probs": 2, "n_cmpl": 2}
+    wanted = [
+        "tokens_predicted", "content", "generation_settings", "generation_settings/top_k",
+        "completion_probabilities", "generation_settings/stop/0", "timings/x", "nothing", "content",
+    ]  # fmt: skip
+    answers = await _asked(http, **asked, response_fields=wanted)
+    for whole, shown in zip(await _asked(http, **asked), answers, strict=True):
+        assert [*shown] == wanted[:5]
+        assert shown.pop("generation_settings/top_k") == whole["generation_settings"]["top_k"]
+        assert shown == {name: whole[name] for name in shown}
+
+
 async def test_a_prompt_may_be_computed_ahead(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:
@@ -181,6 +223,8 @@ async def test_a_prompt_may_be_computed_ahead(
         ({"logit_bias": [[97.5, 1]]}, "logit_bias"),
         ({"logit_bias": [["a", "b"]]}, "logit_bias"),
         ({"logit_bias": [[97000, 1]]}, "logit_bias"),
+        ({"response_fields": ["a"] * 129}, "response_fields"),
+        ({"response_fields": ["a/" * 65]}, "response_fields"),
         ({"grammar": 'root ::= "a"', "json_schema": {}}, "json_schema"),
         ({"lora": [{"id": 0, "scale": 1}]}, "lora"),
     ],
