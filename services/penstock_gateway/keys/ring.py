@@ -57,10 +57,7 @@ class KeyRing:
 
     def find(self, scope: Scope) -> ApiKey | None:
         """The key that a request brings, if it brings one that is known."""
-        key = bearer(scope) or named_key(scope)
-        if not key and scope["type"] == "websocket":
-            key = key_of(scope)
-        return self._by_digest.get(digest_of(key))
+        return self._by_digest.get(digest_of(key_sent(scope)))
 
     def known(self, digest: bytes) -> ApiKey | None:
         """The key with that SHA-256, if it is still known."""
@@ -86,6 +83,14 @@ class KeyRing:
             await asyncio.sleep(LOOK_EVERY)
             if _version(self._config.api_keys) != self._version:
                 await asyncio.to_thread(self.reload)
+
+
+def key_sent(scope: Scope) -> bytes:
+    """The key that a request brings, known or not, wherever clients have it; empty without one."""
+    key = bearer(scope) or named_key(scope)
+    if not key and scope["type"] == "websocket":
+        key = key_of(scope)
+    return key
 
 
 def bearer(scope: Scope) -> bytes:

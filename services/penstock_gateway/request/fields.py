@@ -23,7 +23,7 @@ from penstock.protocol.common import Grant, SessionTerms
 from penstock.request.api_keys import TENANT_DIGITS, digest_of
 from penstock.request.terms import MAX_DEADLINE_MS, Terms, checked_session
 from penstock_gateway.http.errors import clip
-from penstock_gateway.keys.ring import bearer, current
+from penstock_gateway.keys.ring import current, key_sent
 from penstock_gateway.request import tokenising
 from penstock_gateway.request.structure import ResponseFormat, StructuredFields
 from penstock_gateway.request.tokenising import Prediction
@@ -143,7 +143,7 @@ def tenant_of(scope: Scope) -> str:
         return caller.key.tenant_name
     if caller.tenant is not None:
         return caller.tenant
-    sent = bearer(scope)
+    sent = key_sent(scope)
     return digest_of(sent).hex()[:TENANT_DIGITS] if sent else ""
 
 

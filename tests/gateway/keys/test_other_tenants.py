@@ -25,24 +25,47 @@ STORED = [
 LISTS = [FILES, BATCHES, MESSAGES]
 
 
+Sent = Callable[[str], dict[str, str]]
+
+
+def named(secret: str) -> dict[str, str]:
+    return {"x-api-key": secret}
+
+
+@pytest.fixture(params=["keys", "bearer keys that nobody knows", "x-api-keys that nobody knows"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Whether the server has keys, and where clients send theirs."""
+    return str(request.param)
+
+
 @pytest.fixture
-async def gateway(tmp_path: Path, engine: FakeEngineClient) -> AsyncIterator[Storing]:
+def sent(kind: str) -> Sent:
+    """Headers that bring a key."""
+    return named if kind.startswith("x-") else bearer
+
+
+@pytest.fixture
+async def gateway(
+    tmp_path: Path, engine: FakeEngineClient, kind: str, sent: Sent
+) -> AsyncIterator[Storing]:
     engine.script = say("Yes.")
-    config = GatewayConfig(api_keys=write(tmp_path / "keys.json", key(ALICE), key(BOB)))
+    config = GatewayConfig()
+    if kind == "keys":
+        config = GatewayConfig(api_keys=write(tmp_path / "keys.json", key(ALICE), key(BOB)))
     data = tmp_path / "data"
     async with storing(data, engine, config=config, stored_response_hours=1) as gateway:
         yield gateway
 
 
-async def stored(gateway: Storing) -> dict[str, str]:
+async def stored(gateway: Storing, sent: Sent) -> dict[str, str]:
     """Something of Alice's at each path, by its id."""
 
     async def made(path: str, **body: Any) -> str:
-        answer = await gateway.http.post(path, json=body, headers=bearer(ALICE))
+        answer = await gateway.http.post(path, json=body, headers=sent(ALICE))
         assert answer.status_code == 200, answer.text
         return str(answer.json()["id"])
 
-    file = (await gateway.upload(line("1"), bearer(ALICE))).json()["id"]
+    file = (await gateway.upload(line("1"), sent(ALICE))).json()["id"]
     message = {"role": "user", "content": "One?"}
     params = {"model": MODEL, "max_tokens": 2, "messages": [message]}
     return {
@@ -64,14 +87,14 @@ def says(answer: httpx.Response, id: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("operation", STORED, ids=lambda each: f"{each.method} {each.path}")
-async def test_it_is_as_if_it_had_never_been(gateway: Storing, operation: Any) -> None:
+async def test_it_is_as_if_it_had_never_been(gateway: Storing, sent: Sent, operation: Any) -> None:
     place = operation.path.partition("/{")[0]
-    own = (await stored(gateway))[place]
+    own = (await stored(gateway, sent))[place]
     unknown = own[:-8] + "0" * 8
 
     async def asked(secret: str, id: str) -> httpx.Response:
         path = f"{place}/{id}{operation.path.partition('}')[2]}"
-        headers = bearer(secret) | {"content-type": "application/json"}
+        headers = sent(secret) | {"content-type": "application/json"}
         return await gateway.http.request(operation.method, path, headers=headers)
 
     told = says(await asked(BOB, own), own)
@@ -81,11 +104,11 @@ async def test_it_is_as_if_it_had_never_been(gateway: Storing, operation: Any) -
 
 
 @pytest.mark.parametrize("place", LISTS)
-async def test_it_is_on_no_list(gateway: Storing, place: str) -> None:
-    own = (await stored(gateway))[place]
+async def test_it_is_on_no_list(gateway: Storing, sent: Sent, place: str) -> None:
+    own = (await stored(gateway, sent))[place]
 
     async def listed(secret: str, **query: str) -> httpx.Response:
-        return await gateway.http.get(place, params=query, headers=bearer(secret))
+        return await gateway.http.get(place, params=query, headers=sent(secret))
 
     assert own in [each["id"] for each in (await listed(ALICE)).json()["data"]]
     assert (await listed(BOB)).json()["data"] == []
@@ -123,22 +146,22 @@ USES: dict[str, Callable[[dict[str, str]], tuple[str, dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-async def test_nothing_can_be_made_of_it(gateway: Storing, use: str) -> None:
-    path, body = USES[use](await stored(gateway))
-    answer = await gateway.http.post(path, json=body, headers=bearer(BOB))
+async def test_nothing_can_be_made_of_it(gateway: Storing, sent: Sent, use: str) -> None:
+    path, body = USES[use](await stored(gateway, sent))
+    answer = await gateway.http.post(path, json=body, headers=sent(BOB))
     assert answer.status_code == 404, answer.text
 
 
-async def test_an_answer_of_the_same_id_is_its_own(gateway: Storing) -> None:
+async def test_an_answer_of_the_same_id_is_its_own(gateway: Storing, sent: Sent) -> None:
     """A client may choose the id of a response."""
     body = {"input": "One?", "request_id": "same", "store": True}
     ids = []
     for secret in (ALICE, BOB):
-        answer = await gateway.http.post(RESPONSES, json=body, headers=bearer(secret))
+        answer = await gateway.http.post(RESPONSES, json=body, headers=sent(secret))
         assert answer.status_code == 200, answer.text
         ids.append(answer.json()["id"])
     assert ids[0] == ids[1]
-    gone = await gateway.http.delete(f"{RESPONSES}/{ids[0]}", headers=bearer(BOB))
+    gone = await gateway.http.delete(f"{RESPONSES}/{ids[0]}", headers=sent(BOB))
     assert gone.status_code == 200
-    kept = await gateway.http.get(f"{RESPONSES}/{ids[0]}", headers=bearer(ALICE))
+    kept = await gateway.http.get(f"{RESPONSES}/{ids[0]}", headers=sent(ALICE))
     assert kept.status_code == 200

@@ -53,9 +53,11 @@ def frame(kind: int, payload: bytes, *, final: bool = True) -> bytes:
 
 
 def test_so_many_may_be_open(gateway: LiveGateway) -> None:
-    """There is a bound for a tenant, and one for all; whoever goes makes room."""
+    """There is a bound for a tenant, wherever its key is sent, and one for all; whoever goes makes
+    room."""
     config = GatewayConfig(max_realtime_connections=2, max_realtime_tenant_connections=1)
-    alice, bob, carol = (b"authorization: Bearer %b" % who for who in (b"a", b"b", b"c"))
+    alice, carol = b"x-api-key: a", b"authorization: Bearer c"
+    bob = b"sec-websocket-protocol: realtime, openai-insecure-api-key.b"
     with LiveGateway(Listener(), config) as bounded, ExitStack() as stack:
         for who in (alice, bob):
             stack.enter_context(shake(bounded, who)).read_until(b"session.created")

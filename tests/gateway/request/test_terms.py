@@ -40,11 +40,15 @@ async def test_each_key_is_a_tenant_and_is_not_sent(http, engine, url):
         {"authorization": "Bearer two"},
         {"authorization": "Basic b25lOnR3bw=="},
         {"authorization": "Bearer "},
+        {"x-api-key": "sk-uno"},
+        {"x-api-key": "two", "authorization": "Basic b25lOnR3bw=="},
+        {"x-api-key": "two", "authorization": "Bearer sk-uno"},
     ):
         assert (await post(http, url, headers, user="somebody")).status_code == 200
-    none, one, same, two, basic, empty = (terms.tenant for terms in engine.terms)
+    none, one, same, two, basic, empty, *named = (terms.tenant for terms in engine.terms)
     assert one == same == hashlib.sha256(b"sk-uno").hexdigest()[:32]
     assert none == basic == empty == ""
+    assert named == [one, two, one]
     assert len({none, one, two}) == 3
     assert "sk-uno" not in repr(engine.submitted)
 

@@ -273,3 +273,13 @@ async def test_a_client_that_knows_nothing_but_reflection(serving: Serving) -> N
     services, text = await asyncio.to_thread(ask)
     assert {*SERVED, "grpc.health.v1.Health"} <= services
     assert text
+
+
+async def test_without_keys_whatever_key_is_sent_makes_a_tenant(serve: Serve) -> None:
+    serving = await serve()
+    keys = [("x-api-key", "uno"), ("authorization", "Bearer uno"), ("x-api-key", "two")]
+    for metadata in ((), *((each,) for each in keys)):
+        request, reply = GenerateRequest(text="x"), GenerateResponse
+        await serving.unary("/vllm.Inference/Generate", request, reply, metadata=metadata)
+    tenants = [terms.tenant for terms in serving.engine.terms]
+    assert tenants == ["", *(digest_of(key).hex()[:32] for key in (b"uno", b"uno", b"two"))]
