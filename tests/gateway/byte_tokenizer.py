@@ -86,9 +86,14 @@ class LineTemplate:
     def arranges_at_once(self, messages: list[dict[str, Any]]) -> bool:
         return True
 
-    def arranged(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def arranged(self, messages: list[dict[str, Any]], write: Any = None) -> list[dict[str, Any]]:
         """It shows any turns."""
         return messages
+
+    shows_tools_at_once = True
+
+    def shows_tools(self) -> bool:
+        return True
 
     async def rendered(
         self, now: int | None = None, /, *, add_generation_prompt: bool = True, **given: Any

@@ -31,6 +31,7 @@ from penstock_gateway.chat.prompt import (
     thinking_variables,
 )
 from penstock_gateway.chat.reply import ChatCompletion, ChatSpec
+from penstock_gateway.chat.shown_tools import note_unshown
 from penstock_gateway.chat.tool_choice import ToolChoice
 from penstock_gateway.chat.tools import OPENAI_TOOLS, Tool, ToolLimits, ToolUse, tool_use
 from penstock_gateway.generate.endpoint import GenerateEndpoint
@@ -311,6 +312,7 @@ async def prompt_of(
     variables = {**thinking_variables(request), **(request.chat_template_kwargs or {})}
     if use.tools:
         variables["tools"] = use.for_template()
+        await note_unshown(engine)
     if request.documents:
         variables["documents"] = request.documents
     return await chat_prompt(

@@ -19,6 +19,7 @@ from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.items import PromptMedia
 from penstock.media.prompt import of_chat
 from penstock.media.sources import MediaSource
+from penstock.parsing.written_calls import writer_of
 from penstock.text.as_written import PackedMessages, with_texts
 from penstock.text.template import ChatTemplate
 from penstock.text.template_shape import shaped, stand_ins
@@ -156,10 +157,11 @@ async def _made(
     await _give_way(messages)
     check_length(characters(plain), limit)
     with_media.desk.check_count(facts, sources)
+    write = writer_of(engine.config.tool_call_parser, template.source, engine.welcome.family)
     if template.arranges_at_once(plain):
-        plain = template.arranged(plain)
+        plain = template.arranged(plain, write)
     else:
-        plain = await asyncio.to_thread(template.arranged, plain)
+        plain = await asyncio.to_thread(template.arranged, plain, write)
     marks = stand_ins()
     if facts is not None:
         shape = template.known_shape

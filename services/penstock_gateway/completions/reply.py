@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock_gateway.generate.chunked_reply import ChunkedReply, LogprobLists, Pace, paced
+from penstock_gateway.generate.chunked_reply import ChunkedReply, LogprobLists, Pace, paced, steps
 from penstock_gateway.generate.logprobs import (
     CompletionLogprobs,
     PromptLogprobs,
+    characters_of,
     completion_logprobs,
 )
 from penstock_gateway.generate.reply import (
@@ -90,6 +91,7 @@ class CompletionFormat(ChunkedReply[TextChoice]):
         """Written log-probabilities of prompts that are shown, by prompt."""
         self._ids: dict[int, bytes] = {}
         self._texts: dict[int, bytes] = {}
+        self._hidden = tokenizer.special_ids if echo_options.hides_special else frozenset[int]()
         self._is_plain = not echo_options.logprobs and not echo_options.token_ids
         choices = range(len(prompts) * n)
         self._unopened = set(choices) if echo_options.echo or echo_options.token_ids else set()
@@ -135,7 +137,13 @@ class CompletionFormat(ChunkedReply[TextChoice]):
         options = self._echo_options
         if at in self._written or not (options.echo and options.logprobs):
             return
-        lists, ids = LogprobLists(), self._prompts[at].prompt_token_ids
+        ids, text = self._prompts[at].prompt_token_ids, self._prompts[at].text
+        total = 0
+        for begin, end in steps(len(ids)):
+            total += characters_of(self._tokenizer, ids[begin:end])
+            await pace.rest()
+        # What is more is in front: a BOS, the space that a tokenizer begins words with.
+        lists = LogprobLists(before_text=max(total - len(text), 0))
         await lists.add(self._tokenizer, ids, self._source(at), pace, as_ids=options.as_ids)
         self._written[at] = lists
 
@@ -156,7 +164,12 @@ class CompletionFormat(ChunkedReply[TextChoice]):
         if options.logprobs:
             lists = LogprobLists(self._written.get(at))
             await lists.add(
-                self._tokenizer, choice.token_ids, choice.logprobs, pace, as_ids=options.as_ids
+                self._tokenizer,
+                choice.token_ids,
+                choice.logprobs,
+                pace,
+                as_ids=options.as_ids,
+                hidden=self._hidden,
             )
             piece.logprobs = lists.shown(self._splices)
         if options.token_ids:
@@ -203,6 +216,7 @@ class CompletionFormat(ChunkedReply[TextChoice]):
             delta.logprobs,
             self._offsets.get(choice, 0),
             as_ids=self._echo_options.as_ids,
+            hidden=self._hidden,
         )
         if written is None:
             return more

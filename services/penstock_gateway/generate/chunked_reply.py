@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -154,13 +154,14 @@ class Splices:
 
 
 class LogprobLists:
-    """The parallel lists of CompletionLogprobs. after: of the tokens before."""
+    """The parallel lists of CompletionLogprobs. after: of the tokens before.  before_text: how many
+    characters of the first tokens the text doesn't show."""
 
-    def __init__(self, after: LogprobLists | None = None) -> None:
+    def __init__(self, after: LogprobLists | None = None, before_text: int = 0) -> None:
         count = len(CompletionLogprobs.__struct_fields__)
         before: Sequence[JsonList | None] = [None] * count if after is None else after._lists
         self._lists: list[JsonList] = [JsonList(each) for each in before]
-        self.offset: int = 0 if after is None else after.offset
+        self.offset: int = -before_text if after is None else after.offset
         """Characters of the text so far."""
 
     async def add(
@@ -171,12 +172,19 @@ class LogprobLists:
         pace: Pace,
         *,
         as_ids: bool,
+        hidden: Container[int] = (),
     ) -> None:
-        """The next tokens. Those without log-probabilities are left out."""
+        """The next tokens. Those without log-probabilities are left out. hidden: those that the
+        text doesn't show."""
         given = logprobs or ()
         for begin, end in steps(min(len(ids), len(given))):
             more, self.offset = completion_logprobs(
-                tokenizer, ids[begin:end], given[begin:end], self.offset, as_ids=as_ids
+                tokenizer,
+                ids[begin:end],
+                given[begin:end],
+                self.offset,
+                as_ids=as_ids,
+                hidden=hidden,
             )
             self.extend(more)
             await pace.rest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -41,7 +41,7 @@ class ChatLogprobs(msgspec.Struct):
 
 class CompletionLogprobs(msgspec.Struct):
     """Parallel lists, one element a token. text_offset: characters of the choice's text before
-    the token, by the texts of the tokens."""
+    the token."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -89,11 +89,13 @@ def completion_logprobs(
     offset: int,
     *,
     as_ids: bool = False,
+    hidden: Container[int] = (),
 ) -> tuple[CompletionLogprobs, int]:
     """Log-probabilities of some tokens, the first at `offset`; and the offset of what follows.
 
-    None for a prompt's first token.  as_ids: write tokens as token_id:5.  The emitted token is
-    always the first of its `top_logprobs` (as in vLLM), so they may be one more than asked for.
+    None for a prompt's first token.  as_ids: write tokens as token_id:5.  hidden: tokens that the
+    text doesn't show.  An offset below 0 is before the text.  The emitted token is always the first
+    of its `top_logprobs` (as in vLLM), so they may be one more than asked for.
     """
     out = CompletionLogprobs([], [], [], [])
     for token, at in zip(ids, logprobs or (), strict=False):
@@ -110,10 +112,20 @@ def completion_logprobs(
                 top[name] = max(logprob, LOWEST)
             out.token_logprobs.append(max(at.logprob, LOWEST))
             out.top_logprobs.append(top)
-        out.text_offset.append(offset)
-        # Characters that begin in this token: its bytes but for UTF-8's continuation bytes.
-        offset += sum(byte & 0xC0 != 0x80 for byte in raw)
+        out.text_offset.append(max(offset, 0))
+        if token not in hidden:
+            offset += _characters(raw)
     return out, offset
+
+
+def characters_of(tokenizer: Tokenizer, ids: list[int]) -> int:
+    """Characters that begin in these tokens."""
+    return sum(_characters(tokenizer.token_bytes(token)) for token in ids)
+
+
+def _characters(raw: bytes) -> int:
+    """Characters that begin in a token: its bytes but for UTF-8's continuation bytes."""
+    return sum(byte & 0xC0 != 0x80 for byte in raw)
 
 
 def prompt_logprobs(

@@ -42,6 +42,8 @@ class EchoOptions:
     """How many alternatives to show for each of the prompt's tokens; None: no log-probabilities."""
     echo: bool = False
     """The prompt comes before the answer."""
+    hides_special: bool = True
+    """The answer's text leaves special tokens out."""
 
     @classmethod
     def of(cls, request: GenerateFields, *, logprobs: bool) -> EchoOptions:
@@ -51,6 +53,7 @@ class EchoOptions:
             token_ids=bool(request.return_token_ids),
             prompt_logprobs=request.prompt_logprobs,
             echo=bool(request.echo),
+            hides_special=request.skip_special_tokens is not False,
         )
 
 

@@ -33,6 +33,7 @@ from penstock_gateway.http.errors import (
     head_too_large,
     logged_cause,
 )
+from penstock_gateway.http.notes import HEADER, begin_notes, header_of
 from penstock_gateway.http.operations import OPENAI_ERRORS, ErrorShape, Operation, PathSet
 from penstock_gateway.http.replies import send_error
 from penstock_gateway.http.scope_keys import REQUEST_ID
@@ -86,6 +87,7 @@ class Boundary:
             return
         shape = self._shape(scope)
         started = finished = False
+        notes = begin_notes()
 
         async def send_with_id(message: Message) -> None:
             nonlocal started, finished
@@ -97,6 +99,7 @@ class Boundary:
                     (b"x-request-id", request_id.encode()),
                     *([] if shape.id_header is None else [(shape.id_header, request_id.encode())]),
                     *scope.get(LIMIT_HEADERS, _NO_HEADERS).items(),
+                    *header_of(notes),
                 ]
             else:
                 finished = not message.get("more_body", False)
@@ -366,6 +369,7 @@ EXPOSED = (
     "retry-after",
     "server-timing",
     "x-penstock-shared",
+    HEADER,
     *(
         f"x-ratelimit-{part}-{what}"
         for part in ("limit", "remaining", "reset")

@@ -16,6 +16,7 @@ from penstock_gateway.chat.endpoint import ChatRequest, blame_of, num_logprobs, 
 from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.parsing_spec import ParsingSpec
 from penstock_gateway.chat.prepared_chat import prepared_chat
+from penstock_gateway.chat.shown_tools import shows_tools
 from penstock_gateway.chat.tools import ANY_TOOLS
 from penstock_gateway.fim.prompt import fim_prompt
 from penstock_gateway.generate.endpoint import GenerateEndpoint
@@ -134,9 +135,16 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
     async def prepare(
         self, request: Asked, engine: EngineInfo, head: ReplyHead, lease: MediaLease
     ) -> Prepared:
+        asked = self.chat_of(request)
+        if asked.tools and not await shows_tools(engine):
+            raise InvalidRequest(
+                f"{head.model} does not support tools: its chat template does not show them",
+                param="tools",
+                code="unsupported_value",
+            )
         chat = await prepared_chat(
             self._service,
-            self.chat_of(request),
+            asked,
             engine,
             lease,
             max_tokens=most_tokens(request, engine),

@@ -27,6 +27,7 @@ from penstock_gateway.request.body import (
     check_json_type,
     read_body,
 )
+from penstock_gateway.request.long_numbers import check_numbers
 from penstock_gateway.request.loose_values import as_meant
 from penstock_gateway.service import Service
 
@@ -126,12 +127,12 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
     body = body.removeprefix(BOM_UTF8)
     try:
         try:
-            return decoder.decode(body)
+            request = decoder.decode(body)
         except msgspec.ValidationError:
             meant = _meant(body, decoder.type)
             if meant is None:
                 raise
-        return decoder.decode(meant)
+            request = decoder.decode(meant)
     except msgspec.ValidationError as error:
         raise _explain(str(error), decoder.type) from None
     except RecursionError:
@@ -141,14 +142,18 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
     except (msgspec.DecodeError, ValueError) as error:
         reason = str(error).removeprefix("JSON is malformed: ") if body else "it is empty"
         raise _not_json(_surrogate(reason, body) or reason) from None
+    check_numbers(body)
+    return request
 
 
 async def _decode_large(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
     """Does the same as `decode`. What is wrong at first sight is looked at again in a thread."""
     try:
-        return decoder.decode(body)
+        request = decoder.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return await asyncio.to_thread(decode, body, decoder)
+    await asyncio.to_thread(check_numbers, body)
+    return request
 
 
 def _meant(body: bytes, kind: Any) -> bytes | None:

@@ -18,8 +18,10 @@ import msgspec
 from penstock.process.memory import trim_heap
 from penstock.protocol.common import Grammar
 from penstock.request.structured_outputs import GBNF_RULE
+from penstock.request.written_numbers import read_exactly
 from penstock_worker.grammar_text.errors import GrammarError
-from penstock_worker.grammar_text.schemas.keywords import inner
+from penstock_worker.grammar_text.schemas.held_numbers import with_held_numbers
+from penstock_worker.grammar_text.schemas.keywords import Unservable, changed, inner
 from penstock_worker.grammar_text.schemas.served import served
 from penstock_worker.grammar_text.structural_tag import to_grammar
 
@@ -207,7 +209,7 @@ def _source(library: Any, definition: Grammar, special: Mapping[str, int]) -> st
     compile = library.LLMatcher
     match definition.kind:
         case "json_schema":
-            text = schema_text(library, json.loads(definition.text))
+            text = schema_text(library, read_exactly(definition.text))
             return str(compile.grammar_from_json_schema(text))
         case "json_object":
             text = schema_text(library, {"type": "object"})
@@ -222,7 +224,7 @@ def _source(library: Any, definition: Grammar, special: Mapping[str, int]) -> st
         case "gbnf":
             return str(compile.grammar_from_lark(_from_gbnf(definition.text)))
         case "structural_tag":
-            tag = json.loads(definition.text)
+            tag = read_exactly(definition.text)
             part = partial(schema_text, library, followed=False)
             return to_grammar(tag, special, part, _lark_of)
     raise GrammarError(f"no such kind of grammar: {definition.kind}")
@@ -233,7 +235,11 @@ def schema_text(library: Any, schema: Any, *, followed: bool = True) -> str:
     GrammarError."""
 
     def complaint(served_so_far: Any) -> str:
-        grammar = library.LLMatcher.grammar_from_json_schema(json.dumps(served_so_far))
+        try:
+            held = changed(served_so_far, with_held_numbers)
+        except Unservable as error:
+            return str(error)
+        grammar = library.LLMatcher.grammar_from_json_schema(json.dumps(held))
         return str(library.LLMatcher.validate_grammar(grammar))
 
     return json.dumps(served(schema, complaint, followed=followed), ensure_ascii=False)

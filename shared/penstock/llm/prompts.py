@@ -15,6 +15,7 @@ from penstock.media.desk import not_taken
 from penstock.media.sources import MediaSource
 from penstock.media.words import WORDS
 from penstock.model.config import GenerationDefaults
+from penstock.parsing.written_calls import writer_of
 from penstock.protocol.common import SessionTerms
 from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
@@ -274,7 +275,7 @@ def _conversation(
             )
     if sources is not None:
         sources += found
-    plain = text.template.arranged(plain)
+    plain = text.template.arranged(plain, writer_of("auto", text.template.source))
     if text.media is not None:
         plain = shaped(plain, text.template.content_shape(), marks)
     return text.template, plain

@@ -326,7 +326,7 @@ def item_limits(settings: MediaSettings) -> dict[MediaKind, int]:
     Raises StartupError.
     """
     default: dict[MediaKind, int] = {"image": 16, "audio": 16, "video": 16}
-    stated = _object("limit_mm_per_prompt", settings.limit_mm_per_prompt)
+    stated = json_object("limit_mm_per_prompt", settings.limit_mm_per_prompt)
     for kind, value in stated.items():
         count = value.get("count") if isinstance(value, dict) else value  # vLLM has both forms
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_ITEMS:
@@ -370,7 +370,7 @@ def local_folder(settings: MediaSettings) -> Path | None:
 
 def processor_settings(settings: MediaSettings) -> dict[str, Any]:
     """The operator's mm_processor_kwargs. Raises StartupError."""
-    return _object("mm_processor_kwargs", settings.mm_processor_kwargs)
+    return json_object("mm_processor_kwargs", settings.mm_processor_kwargs)
 
 
 class FrameSettings(NamedTuple):
@@ -384,8 +384,9 @@ class FrameSettings(NamedTuple):
 
 def frame_settings(settings: MediaSettings) -> FrameSettings:
     """Raises StartupError."""
-    where, stated = "media_io_kwargs", _object("media_io_kwargs", settings.media_io_kwargs)
+    where, stated = "media_io_kwargs", json_object("media_io_kwargs", settings.media_io_kwargs)
     video = stated.pop("video", {})
+    stated.pop("image", None)
     if stated or not isinstance(video, dict) or video.keys() - {"num_frames", "fps"}:
         raise StartupError(
             f"{where} is {settings.media_io_kwargs[:80]}; allowed: "
@@ -403,7 +404,8 @@ def frame_settings(settings: MediaSettings) -> FrameSettings:
     )
 
 
-def _object(name: str, text: str) -> dict[str, Any]:
+def json_object(name: str, text: str) -> dict[str, Any]:
+    """A setting that is a JSON object; empty: none. Raises StartupError."""
     if not text.strip():
         return {}
     try:

@@ -153,7 +153,7 @@ def prepare_item(task: Prepare) -> PreparedArrays:
 
 def _picture(task: Prepare, image: ImagePreparation) -> PreparedArrays:
     if task.raw is None:
-        picture = open_picture(task.data, task.bounds.pixels)
+        picture = open_picture(task.data, task.bounds.pixels, task.bounds.background)
     else:
         width, height = task.raw
         picture = raw_picture(task.data, width, height)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from penstock.media.picture import BadPicture
+from penstock.media.picture import WHITE, BadPicture, in_rgb
 
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,gif"
 """What is read, by FFmpeg's names. None of them opens another file."""
@@ -63,8 +63,16 @@ class _Packets:
 class Clip:
     """An opened video. Use it as a context manager."""
 
-    def __init__(self, data: bytes, *, seconds: float, max_pixels: int) -> None:
-        """seconds: that it may last.  max_pixels: of a frame. Raises BadPicture, MemoryError."""
+    def __init__(
+        self,
+        data: bytes,
+        *,
+        seconds: float,
+        max_pixels: int,
+        background: tuple[int, ...] = WHITE,
+    ) -> None:
+        """seconds: that it may last.  max_pixels: of a frame.  background: behind what is
+        transparent. Raises BadPicture, MemoryError."""
         import av
 
         av.logging.set_level(None)
@@ -72,6 +80,7 @@ class Clip:
         self._errors = (av.FFmpegError, ValueError, ArithmeticError)
         self._data = data
         self._max_pixels = max_pixels
+        self._background = background
         self._options = {
             "format_whitelist": FORMATS,
             "codec_whitelist": ",".join(CODECS),
@@ -247,7 +256,7 @@ class Clip:
             for at, frame in frames:
                 last = frame
                 while number is not None and at >= number:
-                    yield _upright(frame)
+                    yield self._upright(frame)
                     number = next(waiting, None)
                 if number is None:
                     return
@@ -259,17 +268,18 @@ class Clip:
         while number is not None:
             if last is None:
                 raise BadPicture("is damaged: it can't be decoded")
-            yield _upright(last)
+            yield self._upright(last)
             number = next(waiting, None)
+
+    def _upright(self, frame: Any) -> Image.Image:
+        """Turned as the file says that the camera was held."""
+        clear = any(part.is_alpha for part in frame.format.components) or frame.format.has_palette
+        rows = frame.to_ndarray(format="rgba" if clear else "rgb24")
+        quarters = round(frame.rotation / 90) % 4
+        turned = Image.fromarray(np.ascontiguousarray(np.rot90(rows, quarters)))
+        return in_rgb(turned, self._background)
 
 
 def refuse_file(*_: object) -> Any:
     """Refuses another file, which FFmpeg would open because this one names it."""
     raise PermissionError("a file leads to another one")
-
-
-def _upright(frame: Any) -> Image.Image:
-    """Turned as the file says that the camera was held."""
-    rows = frame.to_ndarray(format="rgb24")
-    quarters = round(frame.rotation / 90) % 4
-    return Image.fromarray(np.ascontiguousarray(np.rot90(rows, quarters)))

@@ -17,6 +17,7 @@ from typing import Any
 
 from penstock.config.settings import MediaSettings
 from penstock.errors import DeadlineExceeded, InvalidRequest, Limited, TooLarge
+from penstock.media.background import WHITE, background
 from penstock.media.changes import (
     domains,
     facts_with,
@@ -195,7 +196,9 @@ class MediaDesk:
             settings.max_media_seconds,
             settings.max_video_frames,
             settings.max_video_pixels,
+            background(settings),
         )
+        self._behind = () if self._bounds.background == WHITE else self._bounds.background
         self._changes = processor_settings(settings)
         self._frames = frame_settings(settings)
         allowed = domains(settings)
@@ -317,7 +320,9 @@ class MediaDesk:
         data, parts = await self._reader.read_parts(source, take)
         self.counts.items += 1
         self.counts.bytes += len(data)
-        name = await off_the_loop(len(data), item_name, preparation, source, data, parts)
+        name = await off_the_loop(
+            len(data), item_name, preparation, source, data, parts, self._behind
+        )
         item = self.cache.find(lease.tenant, name) or await self._shared(
             (lease.tenant, name), self._task(preparation, source, data, parts), source
         )

@@ -84,20 +84,27 @@ class MediaCache:
 
 # Names of items, by their content.
 
-VERSION = 2
+VERSION = 3
 """Version of the code that prepares: raise it whenever the same bytes give other pixels or
 frames."""
 
 
 def item_name(
-    preparation: AnyItem, source: MediaSource, data: bytes, parts: tuple[int, ...]
+    preparation: AnyItem,
+    source: MediaSource,
+    data: bytes,
+    parts: tuple[int, ...],
+    background: tuple[int, ...] = (),
 ) -> str:
     """sha256 (hex) over the item's kind, its preparation and its bytes, each with its length, so
-    that no two items are framed alike. parts: bytes of each file, where it has several."""
+    that no two items are framed alike. parts: bytes of each file, where it has several.
+    background: behind what is transparent; empty: white."""
     shape = () if source.raw is None else source.raw[1]
     kind = f"{source.kind} {' x '.join(map(str, shape))}".rstrip()
     if parts:
         kind += f" in parts of {parts}"
+    if background:
+        kind += f" on {background}"
     total = hashlib.sha256()
     for part in (kind.encode(), preparation_digest(preparation).encode(), data):
         total.update(len(part).to_bytes(8, "little"))

@@ -9,6 +9,7 @@ from PIL import Image, UnidentifiedImageError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """The picture formats that are read, by Pillow's names."""
+WHITE = (255, 255, 255)
 _ORIENTATION = 0x0112
 """EXIF's tag: how the camera was held."""
 _TURNS = {
@@ -26,11 +27,11 @@ class BadPicture(ValueError):
     """The bytes are no picture that is read here; says why, to follow "the picture"."""
 
 
-def open_picture(data: bytes, max_pixels: int) -> Image.Image:
-    """The picture in RGB, turned as its EXIF data say. Raises BadPicture, and MemoryError.
+def open_picture(data: bytes, max_pixels: int, background: tuple[int, ...] = WHITE) -> Image.Image:
+    """The picture in RGB, turned as its EXIF data say. background: red, green and blue behind
+    what is transparent. Raises BadPicture, and MemoryError.
 
-    As transformers' load_image does: transparent parts have whatever colour lies under them. See
-    `in_rgb` for what it does otherwise.
+    As transformers' load_image does, but for what `in_rgb` says.
     """
     # Our own bound is checked before anything is decoded.
     Image.MAX_IMAGE_PIXELS = None
@@ -38,7 +39,7 @@ def open_picture(data: bytes, max_pixels: int) -> Image.Image:
         with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
             _check(picture, max_pixels)
             turn = _turn(picture)
-            rgb = in_rgb(picture)
+            rgb = in_rgb(picture, background)
     except (BadPicture, MemoryError):
         raise
     except UnidentifiedImageError:
@@ -48,9 +49,11 @@ def open_picture(data: bytes, max_pixels: int) -> Image.Image:
     return rgb if turn is None else rgb.transpose(turn)
 
 
-def in_rgb(picture: Image.Image) -> Image.Image:
+def in_rgb(picture: Image.Image, background: tuple[int, ...] = WHITE) -> Image.Image:
     """The picture with 8 bits a colour. Raises BadPicture for one whose numbers have no range.
 
+    What is transparent lets the background through, as it does for who looks at the picture;
+    Pillow's own conversion shows the colours that lie beneath.
     Of grey of 16 bits, the upper 8 are kept, as Pillow does with colours of 16 bits. Its own
     conversion, and so transformers', takes numbers over 255 for 255: almost all of it is white.
     """
@@ -63,7 +66,11 @@ def in_rgb(picture: Image.Image) -> Image.Image:
     if mode.startswith("I;16"):
         upper = 0 if mode.endswith("B") else 1
         picture = Image.frombytes("L", picture.size, picture.tobytes()[upper::2])
-    return picture.convert("RGB")
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    whole = Image.new("RGBA", picture.size, (*background, 255))
+    whole.alpha_composite(picture.convert("RGBA"))
+    return whole.convert("RGB")
 
 
 def raw_picture(data: bytes, width: int, height: int) -> Image.Image:

@@ -41,7 +41,8 @@ def prepare_clip(
             "is a file, which can't be decoded here: the server lacks PyAV (pip install "
             "penstock-llm[video]); frames can be sent, as data:video/jpeg;base64,…"
         )
-    with Clip(data, seconds=bounds.seconds, max_pixels=bounds.pixels) as clip:
+    most, behind = bounds.pixels, bounds.background
+    with Clip(data, seconds=bounds.seconds, max_pixels=most, background=behind) as clip:
         numbers = sampled(clip.total, clip.rate, video.sampling, video.group)
         _check_frames(len(numbers), bounds)
         _check_size(video, clip.size, len(numbers), bounds)  # Before anything is decoded.
@@ -82,7 +83,7 @@ def picture_frames(data: bytes, parts: tuple[int, ...], bounds: ItemBounds) -> F
     """The frames in pictures' files, one after the other, so many bytes each."""
     ends = np.cumsum(parts).tolist()
     frames = (
-        open_picture(data[end - size : end], bounds.pixels)
+        open_picture(data[end - size : end], bounds.pixels, bounds.background)
         for end, size in zip(ends, parts, strict=True)
     )
     return FrameSequence(frames, len(parts), FRAMES_RATE)

@@ -37,12 +37,14 @@ class ProcessBounds(msgspec.Struct, frozen=True, array_like=True):
 class ItemBounds(msgspec.Struct, frozen=True, array_like=True):
     """What an item may have, checked before it is decoded. pixels: of a picture, or a frame.
     seconds: of a sound or a video.  frames: of a video, that are shown.  all_pixels: of these
-    together, once they are resized."""
+    together, once they are resized.  background: red, green and blue behind what is
+    transparent."""
 
     pixels: int
     seconds: float = 0.0
     frames: int = 0
     all_pixels: int = 0
+    background: tuple[int, int, int] = (255, 255, 255)
 
 
 class Prepare(msgspec.Struct, frozen=True, array_like=True):

@@ -70,7 +70,7 @@ def read_texts(messages: list[dict[str, Any]], places: Sequence[Place]) -> None:
     them."""
     for at, number in places:
         function = messages[at]["tool_calls"][number]["function"]
-        function["arguments"] = WrittenArguments(_spaced(function["arguments"]))
+        function["arguments"] = WrittenArguments(spaced(function["arguments"]))
 
 
 def _text_of_call(call: Any) -> str | None:
@@ -83,7 +83,7 @@ def _with_arguments(call: dict[str, Any], arguments: str) -> dict[str, Any]:
     return {**call, "function": {**call["function"], "arguments": arguments}}
 
 
-def _spaced(text: str) -> str:
+def spaced(text: str) -> str:
     """JSON without spaces with those of `tojson`; any other as it is."""
     if re.search(r"[ \t\n\r]", _STRING.sub("", text)):
         return text

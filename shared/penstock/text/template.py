@@ -10,32 +10,21 @@ from __future__ import annotations
 
 import itertools
 import re
+import secrets
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidRequest
 from penstock.model.config import GenerationDefaults
+from penstock.text.arrangement import THOUGHTS, Arrangement
 from penstock.text.as_written import PackedMessages, with_texts
 from penstock.text.disarm import Disarmed
 from penstock.text.render.pool import RenderPool, shared_pool
 from penstock.text.render.wire import Fill, Filled, TemplateSource
 from penstock.text.segment_encoder import SegmentEncoder
-from penstock.text.template_shape import (
-    ContentShape,
-    TurnShape,
-    arranged,
-    ends_before_calls,
-    one_message,
-    shape_of,
-    simple_turns,
-    space_before_calls,
-    takes_thoughts,
-    thought_part,
-    turn_shape_of,
-    without_space,
-)
+from penstock.text.template_shape import ContentShape, one_message, shape_of
 from penstock.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -45,6 +34,9 @@ MAX_RENDERED_LENGTH = 16 << 20
 """Characters that a rendered conversation may have."""
 
 _NUMBERS = itertools.count()
+
+WriteCalls = Callable[[Sequence[dict[str, Any]], Callable[[str], str]], str]
+"""The text of calls as the model writes them, given what stands for each mark that is a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +76,13 @@ class ChatTemplate:
         self._encoder = SegmentEncoder(tokenizer)
         self._number = next(_NUMBERS)
         self._shape: ContentShape | None = None
-        self._turns: TurnShape | None = None
-        self._call_space: str | None = None
-        self._thought_parts: bool | None = None
-        known = [name for name in _THOUGHTS if self.names(name)]
-        self._thoughts = None if _THOUGHTS[0] in known else known
+        own = weakref.proxy(self)
+        self._arrangement = Arrangement(
+            lambda turns, **more: own.render(turns, **more),
+            lambda: own.content_shape().texts,
+            filter(self.names, THOUGHTS),
+        )
+        self._secret = secrets.token_hex(12)
         pool = pool or shared_pool()
         self._pool: RenderPool | LocalRenderer = pool
         self._leave = weakref.finalize(self, pool.join())
@@ -178,7 +172,7 @@ class ChatTemplate:
         """The conversation as one text, for people to look at; see RenderedChat.text."""
         given = _given(messages, add_generation_prompt, continue_final_message, kwargs)
         asked = self._asked(given, continue_final_message, apart=False)
-        return self._pool.filled(self._sent, asked).text
+        return self._with_marks(self._pool.filled(self._sent, asked).text)
 
     @property
     def known_shape(self) -> ContentShape | None:
@@ -191,49 +185,43 @@ class ChatTemplate:
             self._shape = shape_of(lambda content: self.render(one_message(content)))
         return self._shape
 
-    def arranged(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The messages in turns that the template shows; see `penstock.text.template_shape`. The
-        first conversation whose turns are not simple asks the template, and blocks meanwhile.
-        Thoughts have the name that the template knows them by."""
-        turns = self._spaced(self._in_turns(messages))
-        names = self._thoughts
-        if names is None or not any(map(_thoughts_of, turns)):
-            return turns
-        if self._thought_parts is None:
-            self._thought_parts = takes_thoughts(self.render)
-        if self._thought_parts:
-            return [_with_thought_part(each) for each in turns]
-        return [_with_thoughts_as(each, names) for each in turns]
-
-    def _in_turns(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if simple_turns(messages):
-            return messages
-        if self._turns is None:
-            self._turns = turn_shape_of(self._probed())
-        return arranged(messages, self._turns)
-
-    def _spaced(self, turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Texts before calls without the space that the template puts there."""
-        if not any(map(ends_before_calls, turns)):
-            return turns
-        if self._call_space is None:
-            self._call_space = space_before_calls(self._probed())
-        space = self._call_space
-        return [without_space(each, space) for each in turns] if space else turns
-
-    def _probed(self) -> Callable[[list[dict[str, Any]]], str]:
-        texts = self.content_shape().texts
-        return lambda turns: self.render(_of_shape(turns, texts=texts))
+    def arranged(
+        self, messages: list[dict[str, Any]], write: WriteCalls | None = None
+    ) -> list[dict[str, Any]]:
+        """The messages as the template shows them, see `penstock.text.arrangement`. The first
+        conversation whose turns are not simple asks the template, and blocks meanwhile. write:
+        calls, where it shows none; None: they are left to it."""
+        told = None if write is None else lambda calls: write(calls, self._mark)
+        return self._arrangement.of(messages, told)
 
     def arranges_at_once(self, messages: list[dict[str, Any]]) -> bool:
         """Whether `arranged` asks nothing."""
-        turns = self._turns is not None or simple_turns(messages)
-        space = self._call_space is not None or not any(map(ends_before_calls, messages))
-        known = self._thoughts is None or self._thought_parts is not None
-        return turns and space and (known or not any(map(_thoughts_of, messages)))
+        return self._arrangement.is_known(messages)
+
+    @property
+    def shows_tools_at_once(self) -> bool:
+        """Whether `shows_tools` asks nothing."""
+        return self._arrangement.knows_tools
+
+    def shows_tools(self) -> bool:
+        """Whether the model is told of the tools that it may call; asks the template once, and
+        blocks meanwhile."""
+        return self._arrangement.shows_tools()
+
+    def _mark(self, token: str) -> str:
+        """What stands in a message for a special token that isn't the client's."""
+        if token not in self._special:
+            return token
+        return f"{self._secret}x{sorted(self._special).index(token)}x"
+
+    def _with_marks(self, text: str) -> str:
+        if self._secret not in text:
+            return text
+        special = sorted(self._special)
+        return re.sub(rf"{self._secret}x(\d+)x", lambda found: special[int(found[1])], text)
 
     def _rendered(self, filled: Filled) -> RenderedChat:
-        return self._readable(filled.text, Disarmed({}, filled.stand_ins))
+        return self._readable(self._with_marks(filled.text), Disarmed({}, filled.stand_ins))
 
     def _readable(self, text: str, disarmed: Disarmed) -> RenderedChat:
         return RenderedChat(
@@ -290,41 +278,6 @@ def _given(
         **kwargs,
         "add_generation_prompt": opening,
     }
-
-
-_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
-"""Names of a message's thoughts: ours and most templates', and those that gpt-oss, LFM2.5 and Solar
-have."""
-
-
-def _thoughts_of(message: dict[str, Any]) -> Any:
-    return message.get(_THOUGHTS[0])
-
-
-def _with_thought_part(message: dict[str, Any]) -> dict[str, Any]:
-    """Thoughts in the content."""
-    thoughts, content = _thoughts_of(message), message["content"]
-    if not thoughts:
-        return message
-    if isinstance(content, str):
-        content = [{"type": "text", "text": content}] if content else []
-    return {**message, "content": [thought_part(thoughts), *content]}
-
-
-def _with_thoughts_as(message: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """Thoughts under those names in place of ours. gpt-oss refuses them beside a content in a turn
-    of calls, so there they stay unknown."""
-    thoughts = _thoughts_of(message)
-    if not thoughts or not names or (message["content"] and message.get("tool_calls")):
-        return message
-    others = {name: value for name, value in message.items() if name != _THOUGHTS[0]}
-    return {**dict.fromkeys(names, thoughts), **others}
-
-
-def _of_shape(turns: list[dict[str, Any]], *, texts: bool) -> list[dict[str, Any]]:
-    if texts:
-        return turns
-    return [{**each, "content": [{"type": "text", "text": each["content"]}]} for each in turns]
 
 
 def token_variables(tokenizer: Tokenizer, generation: GenerationDefaults | None) -> dict[str, str]:

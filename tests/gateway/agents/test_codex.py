@@ -335,16 +335,17 @@ async def test_a_picture_that_a_tool_shows() -> None:
     thought = {"type": "reasoning", "summary": [], "content": [{"type": "text", "text": "Hm."}]}
     question = {"role": "user", "content": "Now?"}
     engine = SeeingEngine()
+    both = '{"name": "view", "arguments": {}}\n{"name": "draw", "arguments": {"input": "x"}}'
     async with SeeingGateway(engine) as gateway:
         for more, rest in (
             ([], ""),
             ([question], "user:Now?;"),
-            ([thought, *calls], "assistant:;"),
+            ([thought, *calls], f"assistant:{both};"),
         ):
             body = {"input": [question, *calls, *outputs, *more]}
             reply = await gateway.client.post(URL, json=body)
             assert reply.status_code == 200, reply.text
-            shown = "user:Now?;assistant:;tool:Here:;tool:;user:<image>;user:<image>;"
+            shown = f"user:Now?;assistant:{both};tool:Here:;tool:;user:<image>;user:<image>;"
             expected = (shown + rest).replace("<image>", "<image>" * ROWS)
             assert engine.submitted[-1][0] == engine.text.tokenizer.encode(expected)
             media = engine.media[-1]

@@ -222,7 +222,7 @@ SHOWN_BY_TOOLS: dict[str, tuple[str, dict[str, Any], str]] = {
                 {"role": "tool", "tool_call_id": "1", "content": [text("Here:"), image()]},
             ]
         },
-        "user:Q;assistant:;tool:Here:<image>;",
+        "user:Q;assistant:CALL;tool:Here:<image>;",
     ),
     "responses": (
         "/v1/responses",
@@ -240,7 +240,7 @@ SHOWN_BY_TOOLS: dict[str, tuple[str, dict[str, Any], str]] = {
                 },
             ]
         },
-        "user:Q;assistant:;tool:Here:;user:<image>;",
+        "user:Q;assistant:CALL;tool:Here:;user:<image>;",
     ),
     "messages": (
         "/v1/messages",
@@ -275,7 +275,7 @@ SHOWN_BY_TOOLS: dict[str, tuple[str, dict[str, Any], str]] = {
                 },
             ],
         },
-        "user:Q;assistant:;tool:Here:;user:<image>;",
+        "user:Q;assistant:CALL;tool:Here:;user:<image>;",
     ),
     "ollama": (
         "/api/chat",
@@ -296,7 +296,7 @@ SHOWN_BY_TOOLS: dict[str, tuple[str, dict[str, Any], str]] = {
                 },
             ],
         },
-        "user:Q;assistant:;tool:<image>Here:;",
+        "user:Q;assistant:CALL;tool:<image>Here:;",
     ),
 }
 
@@ -308,6 +308,7 @@ async def test_a_picture_that_a_tool_shows(api: str) -> None:
     async with SeeingGateway(engine) as gateway:
         reply = await gateway.client.post(path, json={"model": MODEL, **body})
         assert reply.status_code == 200, reply.text
+    filled = filled.replace("CALL", '{"name": "look", "arguments": {}}')
     assert engine.submitted[0][0] == ids_of(engine, filled)
     assert len(engine.media[0].items) == 1
 

@@ -11,10 +11,13 @@ import pytest
 from penstock.client import SequenceDelta
 from penstock.protocol.common import TokenLogprobs
 from penstock.request.sampling_params import SamplingParams
+from penstock.text.tokenizer import Tokenizer
+from penstock_gateway.generate.logprobs import characters_of, completion_logprobs
 from tests.gateway import sse
 from tests.gateway.byte_tokenizer import END
 from tests.gateway.fake_engine import HELLO, FakeEngineClient, FakeGeneration, Step
 from tests.gateway.request.test_request_fields import BODIES, CHAT, TEXT
+from tests.shared.tiny_models import sentencepiece_tokenizer, with_bos
 
 PROMPT = "Once é"
 IDS = list(PROMPT.encode())
@@ -184,3 +187,54 @@ async def test_a_chat_echo_is_the_assistants_last_message(
         else:
             text = response.json()["choices"][0]["message"]["content"]
         assert text == f"{begins}{HELLO}0"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_offsets_are_places_in_the_text(
+    http: httpx.AsyncClient, engine: FakeEngineClient, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """With a BOS in front of the prompt, and a special token in the answer, of which no text says
+    anything."""
+
+    def encode(text: str, **_: Any) -> list[int]:
+        return [END, *text.encode()]
+
+    def script(prompt: list[int], params: SamplingParams) -> Iterable[Step]:
+        said = [ord("a"), END, ord("b")]
+        yield [SequenceDelta(index=0, token_ids=said, logprobs=[of(each, 1) for each in said])]
+        yield [SequenceDelta(index=0, text="ab", finish_reason="stop")]
+
+    monkeypatch.setattr(engine.text.tokenizer, "encode", encode)
+    engine.script = script
+    body = {"prompt": PROMPT, "echo": True, "logprobs": 1, "max_tokens": 4, "stream": stream}
+    response = await http.post(TEXT, json=body)
+    assert response.status_code == 200, response.text
+    replies = sse.parse(response.text) if stream else [response.json()]
+    pieces = [choice for reply in replies for choice in reply["choices"]]
+    text = "".join(piece["text"] for piece in pieces)
+    assert text == f"{PROMPT}ab"
+    logprobs = [piece["logprobs"] for piece in pieces if piece["logprobs"]]
+    tokens = [each for piece in logprobs for each in piece["tokens"]]
+    offsets = [each for piece in logprobs for each in piece["text_offset"]]
+    assert tokens[:2] == ["<|end|>", PROMPT[0]]
+    assert tokens[-3:] == ["a", "<|end|>", "b"]
+    assert offsets[:2] == [0, 0]
+    assert offsets[-3:] == [len(PROMPT), len(PROMPT) + 1, len(PROMPT) + 1]
+    for token, offset in zip(tokens, offsets, strict=True):
+        assert token.startswith(("<|", "bytes:")) or text.startswith(token, offset)
+
+
+@pytest.mark.parametrize("scheme", ["", "first"])
+@pytest.mark.parametrize("text", ["Hello you", " Hello", "é", "\n"])
+def test_offsets_by_tokenizers_that_put_something_in_front(scheme: str, text: str) -> None:
+    backend = with_bos(sentencepiece_tokenizer(prepend_scheme=scheme), "<s>")
+    tokenizer = Tokenizer.from_bytes(backend.to_str().encode(), add_bos=True, bos_token_id=1)
+    ids = tokenizer.encode(text)
+    assert ids[0] == 1
+    offset = len(text) - characters_of(tokenizer, ids)
+    found, end = completion_logprobs(tokenizer, ids, [None] * len(ids), offset)
+    assert end == len(text)
+    shown = zip(found.tokens, found.text_offset, strict=True)
+    for place, (token, begin) in enumerate(shown):
+        if place and not token.startswith("bytes:"):
+            assert text.startswith(token, begin) or (not begin and text.startswith(token[1:]))

@@ -94,6 +94,6 @@ def test_settings_of_frames() -> None:
     assert read("") == FrameSettings(9)
     assert read('{"video": {"num_frames": 7, "fps": 2}}') == FrameSettings(9, 7, 2.0)
     assert read('{"video": {"num_frames": -1}}') == FrameSettings(9, 0)
-    for wrong in ("[]", '{"image": {}}', '{"video": {"num_frames": 0}}', '{"video": {"fps": "a"}}'):
+    for wrong in ("[]", '{"audio": {}}', '{"video": {"num_frames": 0}}', '{"video": {"fps": "a"}}'):
         with pytest.raises(StartupError, match="media_io_kwargs"):
             read(wrong)

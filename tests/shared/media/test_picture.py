@@ -8,11 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 from transformers.image_utils import load_image
 
+from penstock.config.settings import MediaSettings
+from penstock.errors import StartupError
+from penstock.media.background import background
+from penstock.media.items import item_name
 from penstock.media.picture import BadPicture, in_rgb, open_picture, raw_picture
-from tests.shared.media.pictures import picture, saved
+from penstock.media.sources import MediaSource
+from tests.shared.media.pictures import PREPARATION, picture, saved
 
 KINDS = {"PNG": ("1", "L", "LA", "P", "RGB", "RGBA"), "JPEG": ("L", "RGB", "CMYK")}
 KINDS |= {"WEBP": ("RGB", "RGBA"), "GIF": ("L", "P", "RGB"), "BMP": ("1", "L", "P", "RGB")}
@@ -37,6 +42,9 @@ def test_kinds_and_modes(kind: str, mode: str, tmp_path: Path) -> None:
     ours = open_picture(file.read_bytes(), 10_000)
     theirs = load_image(str(file))
     assert ours.mode == "RGB"
+    if mode in ("RGBA", "LA"):  # There transformers shows what is beneath; see below.
+        assert ours.size == theirs.size
+        return
     assert np.array_equal(np.asarray(ours), np.asarray(theirs))
 
 
@@ -146,3 +154,74 @@ def test_bad_files_say_why_in_our_words(case: str) -> None:
     words = str(caught.value)
     assert "PIL" not in words
     assert "0x" not in words
+
+
+def _clear_circle(mode: str) -> Image.Image:
+    """A black circle; around it nothing, with red beneath."""
+    image = Image.new("RGBA", (40, 30), (255, 0, 0, 0))
+    ImageDraw.Draw(image).ellipse((10, 5, 29, 24), (0, 0, 0, 255))
+    if mode == "P":
+        return image.quantize(8)
+    return image.convert(mode)
+
+
+@pytest.mark.parametrize("colour", [(255, 255, 255), (0, 255, 0)])
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        *(("PNG", mode) for mode in ("RGBA", "LA", "P")),
+        *(("WEBP", "RGBA"), ("GIF", "RGBA"), ("TIFF", "RGBA")),
+    ],
+)
+def test_what_is_transparent_lets_the_background_through(
+    kind: str, mode: str, colour: tuple[int, int, int]
+) -> None:
+    more = {"lossless": True, "exact": True} if kind == "WEBP" else {}
+    rows = np.asarray(open_picture(saved(_clear_circle(mode), kind, **more), 10_000, colour))
+    assert rows[0, 0].tolist() == list(colour)
+    assert rows[15, 20].tolist() == [0, 0, 0]
+
+
+def test_what_is_half_transparent_is_mixed_as_pillow_mixes_it() -> None:
+    image = picture()
+    image.putalpha(Image.linear_gradient("L").resize(image.size))
+    white = Image.new("RGB", image.size, (255, 255, 255))
+    white.paste(image, mask=image.getchannel("A"))
+    ours = np.asarray(open_picture(saved(image), 10_000)).astype(int)
+    assert np.abs(ours - np.asarray(white).astype(int)).max() <= 1
+
+
+def test_a_colour_that_stands_for_nothing_lets_the_background_through() -> None:
+    image = Image.new("RGB", (40, 30), (255, 0, 0))
+    data = saved(image, "PNG", transparency=(255, 0, 0))
+    assert (np.asarray(open_picture(data, 10_000)) == 255).all()
+
+
+@pytest.mark.parametrize(
+    "text", ['{"image": {"rgba_background_color": [1, 2]}}', '{"image": {"x": 1}}', '{"image": 3}']
+)
+def test_a_background_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(StartupError, match="rgba_background_color"):
+        background(MediaSettings(media_io_kwargs=text))
+
+
+def test_a_background_is_part_of_an_items_name() -> None:
+    text = '{"image": {"rgba_background_color": [0, 255, 0]}}'
+    green = background(MediaSettings(media_io_kwargs=text))
+    assert green == (0, 255, 0)
+    source = MediaSource("here", data=b"x")
+    names = {item_name(PREPARATION, source, b"x", (), each) for each in ((), green)}
+    assert len(names) == 2
+
+
+def test_what_is_transparent_in_a_clip_lets_the_background_through() -> None:
+    from penstock.media.clip import Clip
+
+    first, second = (_clear_circle("RGBA") for _ in range(2))
+    data = saved(first, "GIF", save_all=True, append_images=[second], duration=100, disposal=2)
+    green = (0, 255, 0)
+    with Clip(data, seconds=10, max_pixels=10_000, background=green) as clip:
+        for frame in clip.frames(range(clip.total)):
+            rows = np.asarray(frame)
+            assert rows[0, 0].tolist() == list(green)
+            assert rows[15, 20].max() < 16

@@ -10,6 +10,7 @@ from typing import Any
 from penstock_worker.grammar_text.closed_objects import closed
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.schemas import circles
+from penstock_worker.grammar_text.schemas.held_numbers import with_held_numbers
 from penstock_worker.grammar_text.schemas.keywords import (
     NARROWED,
     OPPOSITE,
@@ -80,6 +81,7 @@ def _served(document: Any, complaint: Callable[[Any], str], attempt: Attempt) ->
         made = changed(made, lambda node: _without_implied(node, definitions))
         made = changed(made, counted)
         made = changed(made, with_careful_patterns)
+        made = changed(made, with_held_numbers)
         made = changed(made, with_careful_bounds)
         _check_optional(made)
         if "$defs" in made and complaint(made).startswith(circles.COMPLAINT):
