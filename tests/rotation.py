@@ -75,3 +75,11 @@ def others_turns(items: Iterable[AnyCase], sample: int) -> Iterator[AnyCase]:
             if (zlib.crc32(entry.encode()) + count[entry]) % TURNS != turn:
                 yield item
             count[entry] += 1
+
+
+def takes_turns(items: Iterable[AnyCase]) -> Iterator[AnyCase]:
+    """The cases that don't run at every landing."""
+    files = tuple(name for names in WHOLE for name in names)
+    for item in items:
+        if item.nodeid.startswith((*files, *EACH)):
+            yield item
