@@ -77,6 +77,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="of what takes turns (tests/rotation.py), what runs in the N-th; without it, all",
     )
     parser.addoption(
+        "--landing",
+        type=int,
+        metavar="N",
+        help="of what takes turns, what runs at the N-th landing",
+    )
+    parser.addoption(
         "--met",
         action="store_true",
         help="tells how often the examples of each property met its case (tests/met.py)",
@@ -135,20 +141,34 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("penstock")
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
-    sample = config.getoption("--sample")
-    return (
-        None if sample is None else f"sample: --sample {sample} runs the same (tests/rotation.py)"
-    )
+def turns_of(config: pytest.Config) -> rotation.Turns | None:
+    """The turns that run; None: they don't count."""
+    sample, landing = config.getoption("--sample"), config.getoption("--landing")
+    if config.getoption("--every-landing"):
+        return ()
+    if config.getoption("--long") or (sample is None and landing is None):
+        return None
+    if sample is None:
+        return rotation.turns_of_landing(landing)
+    return rotation.turn_of_commit(sample)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    lines = []
+    for name in ("--sample", "--landing"):
+        number = config.getoption(name)
+        if number is not None:
+            lines.append(f"turns: {name} {number} runs the same (tests/rotation.py)")
+    return lines
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files whose turn it isn't are not even imported."""
-    sample = config.getoption("--sample")
-    if sample is None or config.getoption("--long"):
+    turns = turns_of(config)
+    if turns is None:
         return None
     name = collection_path.relative_to(TESTS.parent).as_posix()
-    return True if name in rotation.others_files(sample) else None
+    return True if name in rotation.left_out_files(turns) else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -203,15 +223,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
         left_out = item.get_closest_marker("long") and not config.getoption("--long")
         (long if left_out else kept).append(item)
-    sample = config.getoption("--sample")
-    if sample is not None and not config.getoption("--long"):
-        others = set(rotation.others_turns(kept, sample))
+    turns = turns_of(config)
+    if turns is not None:
+        others = set(rotation.others_turns(kept, turns))
         long += others
         kept = [item for item in kept if item not in others]
-    if config.getoption("--every-landing"):
-        some = set(rotation.takes_turns(kept))
-        long += some
-        kept = [item for item in kept if item not in some]
     if long:
         config.hook.pytest_deselected(items=long)
     if _PARALLEL:

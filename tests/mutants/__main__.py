@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.mutants import results
 from tests.mutants.mutant import Mutant, listed
-from tests.mutants.trial import Copy, Found
+from tests.mutants.trial import Copy, Found, preload
 
 
 def main() -> int:
@@ -41,10 +41,9 @@ def main() -> int:
     chosen = parser.parse_args()
     mutants = chosen_of(listed(), chosen.area, chosen.name, built=chosen.built)
     os.nice(10)
+    preload()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        found = tried(Copy(Path(folder)), mutants, folders=chosen.folders)
-    if chosen.record:
-        results.record(found)
+        found = tried(Copy(Path(folder)), mutants, folders=chosen.folders, record=chosen.record)
     print(results.table(mutants, found))
     wrong = [
         each for each in mutants if found[each.name].verdict == "survived" and not each.equivalent
@@ -66,13 +65,19 @@ def chosen_of(
     ]
 
 
-def tried(copy: Copy, mutants: Sequence[Mutant], *, folders: bool) -> dict[str, Found]:
-    """Returns what became of each, by name. Raises SystemExit where a test that found a fault fails
-    without one, too."""
+def tried(
+    copy: Copy, mutants: Sequence[Mutant], *, folders: bool, record: bool = False
+) -> dict[str, Found]:
+    """Returns what became of each, by name. record: at once, in the committed table.
+
+    Raises SystemExit where a test that found a fault fails without one, too.
+    """
     found = {}
     for number, mutant in enumerate(mutants, 1):
         begun = time.monotonic()
         found[mutant.name] = each = copy.found(mutant, folders=folders)
+        if record:
+            results.record({mutant.name: each})
         took = f"{time.monotonic() - begun:.0f} s"
         print(
             f"{number}/{len(mutants)} {mutant.name}: {each.verdict} ({took}) {each.by}", flush=True
