@@ -1,7 +1,10 @@
 # make serve   install what is missing, then start the whole system
 # make shell   a shell in which `penstock` and its Python are found
 # make check   lint, types, import rules, unit tests: minutes
-# make test    everything that CI runs: that, and whole systems, the page, clients, sanitizers
+# make test    that, and whole systems, the page, clients, sanitizers: of what is slow a twelfth
+# make ci      what CI runs: of what is slow a sixth, another one at each landing
+# make landing counts one in tests/landing.txt, before it: so CI runs what has waited longest
+# make mutants  puts faults into a copy of the tree, one by one: do the tests find them?
 # make clients the SDKs and programs that tests/system/clients runs, in .venv-clients
 # make sanitize  the CPU kernels' tests under AddressSanitizer and UBSan (PYTEST_ARGS=--long: all)
 # make docs    the documentation as a site, in build/site
@@ -17,7 +20,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev serve shell check test clients sanitize lint format clean
+.PHONY: help setup setup-dev serve shell check test ci landing mutants clients sanitize lint format clean
 
 PORT ?= 8000
 MODEL ?=
@@ -62,6 +65,15 @@ check: setup-dev
 
 test: setup-dev
 	@$(BIN)/python -m tests.steps test $(if $(PENSTOCK_NO_CLIENTS),--without-clients) $(PYTEST_ARGS)
+
+ci: setup-dev
+	@$(BIN)/python -m tests.steps ci $(if $(PENSTOCK_NO_CLIENTS),--without-clients) $(PYTEST_ARGS)
+
+landing:
+	@echo $$(($$(cat tests/landing.txt) + 1)) >tests/landing.txt && cat tests/landing.txt
+
+mutants: setup-dev
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 # All of them are pinned and none is resolved: that takes pip minutes.
 clients: setup-dev

@@ -11,10 +11,10 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from testing import preloaded
-from tests import left_behind, rotation, thinning
+from tests import left_behind, met, rotation, thinning
 from tests.thinning import by_test, share_of, thinned
 
 _PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
@@ -51,6 +51,8 @@ INTERPRETED = tuple(
 )
 """Tests of Triton kernels. Without a GPU they are interpreted, which takes seconds a test."""
 
+UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target)
+
 FORKED = (
     SYSTEMS,
     TESTS / "deploy",
@@ -73,6 +75,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         metavar="N",
         help="of what takes turns (tests/rotation.py), what runs in the N-th; without it, all",
+    )
+    parser.addoption(
+        "--landing",
+        type=int,
+        metavar="N",
+        help="of what takes turns, what runs at the N-th landing",
+    )
+    parser.addoption(
+        "--met",
+        action="store_true",
+        help="tells how often the examples of each property met its case (tests/met.py)",
+    )
+    parser.addoption(
+        "--no-shrinking",
+        action="store_true",
+        help="the first example that fails will do (tests/mutants)",
+    )
+    parser.addoption(
+        "--every-landing",
+        action="store_true",
+        help="nothing that takes turns (tests/rotation.py)",
     )
     parser.addoption(
         "--chaos",
@@ -113,24 +136,64 @@ def pytest_configure(config: pytest.Config) -> None:
         derandomize=True,
         max_examples=thinning.part(100, 1 / 3),
         suppress_health_check=[HealthCheck.too_slow],
+        phases=UNSHRUNK if config.getoption("--no-shrinking") else tuple(Phase),
     )
     settings.load_profile("penstock")
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
-    sample = config.getoption("--sample")
-    return (
-        None if sample is None else f"sample: --sample {sample} runs the same (tests/rotation.py)"
-    )
+def turns_of(config: pytest.Config) -> rotation.Turns | None:
+    """The turns that run; None: they don't count."""
+    sample, landing = config.getoption("--sample"), config.getoption("--landing")
+    if config.getoption("--every-landing"):
+        return ()
+    if config.getoption("--long") or (sample is None and landing is None):
+        return None
+    if sample is None:
+        return rotation.turns_of_landing(landing)
+    return rotation.turn_of_commit(sample)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    lines = []
+    for name in ("--sample", "--landing"):
+        number = config.getoption(name)
+        if number is not None:
+            lines.append(f"turns: {name} {number} runs the same (tests/rotation.py)")
+    return lines
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files whose turn it isn't are not even imported."""
-    sample = config.getoption("--sample")
-    if sample is None or config.getoption("--long"):
+    turns = turns_of(config)
+    if turns is None:
         return None
     name = collection_path.relative_to(TESTS.parent).as_posix()
-    return True if name in rotation.others_files(sample) else None
+    return True if name in rotation.left_out_files(turns) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """A property whose examples never met its case has shown nothing."""
+    met.take()
+    done = yield
+    found = met.take()
+    pyfuncitem.user_properties += [("met", (case, *counts)) for case, counts in found.items()]
+    for case, (times, examples) in found.items():
+        assert times, f"none of {examples} examples met the case: {case}"
+    return done
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if not config.getoption("--met"):
+        return
+    terminalreporter.section("how often properties met their cases")
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "met":
+                case, times, examples = value
+                terminalreporter.line(f"{times:>5} of {examples:>5}  {report.nodeid}: {case}")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -160,9 +223,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
         left_out = item.get_closest_marker("long") and not config.getoption("--long")
         (long if left_out else kept).append(item)
-    sample = config.getoption("--sample")
-    if sample is not None and not config.getoption("--long"):
-        others = set(rotation.others_turns(kept, sample))
+    turns = turns_of(config)
+    if turns is not None:
+        others = set(rotation.others_turns(kept, turns))
         long += others
         kept = [item for item in kept if item not in others]
     if long:

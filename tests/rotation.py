@@ -1,24 +1,35 @@
-"""What takes long takes turns: `make test` runs a twelfth of it, by the number of the commit, so
-that any twelve commits in a row run all of it. pytest alone, and --long, leave none out."""
+"""What takes long takes turns.
+
+There are twelve turns. `make test` runs one of them, by the number of the commit; a landing (`make
+ci`) runs two, by the number in landing.txt, so that any six landings in a row run all of it. That
+is a file because a shallow clone knows no number of commits, and a landing may bring any number.
+pytest alone, and --long, leave none out.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from tests.rotated_always import ALWAYS, FIRST
 from tests.rotated_cases import EACH
 from tests.rotated_files import CLIENTS, WHOLE
 
 ROOT = Path(__file__).parents[1]
+LANDING = Path(__file__).with_name("landing.txt")
 
 TURNS = len(WHOLE)
-SANITIZED = (0, 6)
+LANDINGS = 6
+"""After so many landings all turns have been run."""
+SANITIZED = (0, 3)
 """Turns in which the sanitizers run: first with the instruction sets of their own first turn, then
 with those of the second (tests/kernels/cpu/sanitize.py)."""
+
+Turns = Collection[int]
 
 
 class Case(Protocol):
@@ -31,11 +42,11 @@ class Case(Protocol):
 AnyCase = TypeVar("AnyCase", bound=Case)
 
 
-def number_of_this_commit() -> int:
+def number_of_this_commit(folder: Path = ROOT) -> int:
     """How many there have been; 0 where that isn't known."""
     done = subprocess.run(
         ["git", "rev-list", "--count", "HEAD"],
-        cwd=ROOT,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
@@ -43,35 +54,78 @@ def number_of_this_commit() -> int:
     return int(done.stdout) if done.returncode == 0 else 0
 
 
-def has_clients(sample: int) -> bool:
-    """Whether tests of other people's clients run in the turn."""
-    return any(name.startswith(CLIENTS) for name in WHOLE[sample % TURNS])
+def number_of_this_landing() -> int:
+    """The number that is committed."""
+    return int(LANDING.read_text(encoding="utf-8"))
 
 
-def sanitizers_turn(sample: int) -> int | None:
-    """The turn of the sanitizers' own that runs in this one; None where they don't."""
-    turn = sample % TURNS
-    return SANITIZED.index(turn) if turn in SANITIZED else None
+def turn_of_commit(number: int) -> Turns:
+    """The turn that `make test` runs at a commit."""
+    return {number % TURNS}
 
 
-def others_files(sample: int) -> tuple[str, ...]:
-    """The files whose turn it isn't."""
-    turn = sample % TURNS
-    return tuple(name for at, names in enumerate(WHOLE) if at != turn for name in names)
+def turns_of_landing(number: int) -> Turns:
+    """The turns that a landing runs."""
+    return {*range(number % LANDINGS, TURNS, LANDINGS)}
 
 
-def others_turns(items: Iterable[AnyCase], sample: int) -> Iterator[AnyCase]:
-    """The cases whose turn it isn't. Those of an entry of EACH are dealt out one by one, beginning
-    with a turn that depends on its name: what is added elsewhere changes no other case's turn."""
-    turn = sample % TURNS
-    files = others_files(sample)
-    count = Counter[str]()
+def has_clients(turns: Turns) -> bool:
+    """Whether tests of other people's clients run in the turns."""
+    return any(name.startswith(CLIENTS) for turn in turns for name in WHOLE[turn])
+
+
+def sanitizers_turns(turns: Turns) -> list[int]:
+    """The turns of the sanitizers' own that run in these."""
+    return [own for own, turn in enumerate(SANITIZED) if turn in turns]
+
+
+def left_out_files(turns: Turns) -> tuple[str, ...]:
+    """The files of which nothing runs in the turns."""
+    kept = tuple(name.partition("::")[0] for name in (*FIRST, *ALWAYS))
+    return tuple(name for name in others_files(turns) if name not in kept)
+
+
+def others_files(turns: Turns) -> tuple[str, ...]:
+    """The files that take other turns as a whole, but for what runs at every landing."""
+    return tuple(name for at, names in enumerate(WHOLE) if at not in turns for name in names)
+
+
+def others_turns(items: Iterable[AnyCase], turns: Turns) -> Iterator[AnyCase]:
+    """The cases that run in other turns only. Those of an entry of EACH are dealt out one by one,
+    beginning with a turn that depends on its name: what is added elsewhere changes no other case's
+    turn."""
+    files = others_files(turns)
+    whole = tuple(name for turn in turns for name in WHOLE[turn])
+    count, tests = Counter[str](), set[str]()
     for item in items:
         name = item.nodeid  # pytest puts it together whenever it is asked for
-        if name.startswith(files):
-            yield item
-        elif name.startswith(EACH) and not name.startswith(WHOLE[turn]):
+        own = name.startswith(files)
+        if not own and name.startswith(EACH) and not name.startswith(whole):
             entry = next(entry for entry in EACH if name.startswith(entry))
-            if (zlib.crc32(entry.encode()) + count[entry]) % TURNS != turn:
-                yield item
+            own = (zlib.crc32(entry.encode()) + count[entry]) % TURNS not in turns
             count[entry] += 1
+        if not _runs_always(name, tests) and own:
+            yield item
+
+
+def takes_turns(items: Iterable[AnyCase]) -> Iterator[AnyCase]:
+    """The cases that don't run at every landing."""
+    return others_turns(items, ())
+
+
+def _runs_always(name: str, tests: set[str]) -> bool:
+    """Whether a case takes no turns. tests: those of which a case came before."""
+    test = name.partition("[")[0]
+    first = test not in tests
+    tests.add(test)
+    return name.startswith(ALWAYS) or (first and name.startswith(FIRST))
+
+
+def left_out(turns: Turns) -> str:
+    """What doesn't run in the turns, in words."""
+    files = len(left_out_files(turns))
+    some = "nothing" if len(turns) == TURNS else f"{TURNS - len(turns)} of {TURNS} turns"
+    return (
+        f"{some}: {files} files, of {len(EACH)} others most cases, and what --long adds "
+        "(tests/README.md)"
+    )

@@ -1,8 +1,8 @@
-"""Runs the steps of `make check` or `make test`, all of them whatever the first ones say, and tells
-at the end what each took.
+"""Runs the steps of `make check`, `make test` or `make ci`: all of them, whatever the first say.
+At the end it tells what each took, and what was left out.
 
     python -m tests.steps check
-    python -m tests.steps test [--without-clients] [pytest's arguments]
+    python -m tests.steps test|ci [--without-clients] [pytest's arguments]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.rotation import has_clients, number_of_this_commit, sanitizers_turn
+from tests import rotation
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -89,15 +89,15 @@ class Step:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.steps", description=__doc__)
-    parser.add_argument("which", choices=("check", "test"))
+    parser.add_argument("which", choices=("check", "test", "ci"))
     parser.add_argument("--without-clients", action="store_true")
     chosen, pytest_arguments = parser.parse_known_args()
     begun = time.monotonic()
     types, *steps = static()
     steps += tests(chosen.which, pytest_arguments, with_clients=not chosen.without_clients)
     aside = [types]
-    if chosen.which == "test" and not named(pytest_arguments):
-        aside += beside_all(pytest_arguments, with_clients=not chosen.without_clients)
+    if chosen.which != "check" and not named(pytest_arguments):
+        aside += beside_all(chosen.which, pytest_arguments, with_clients=not chosen.without_clients)
     with ExitStack() as stack:
         for step in aside:
             stack.enter_context(beside(step))
@@ -108,23 +108,46 @@ def main() -> int:
     for step in steps:
         print(f"  {'FAILED' if step.failed else 'ok':<8}{step.name:<14}{step.seconds:>6.0f} s")
     print(f"  {'':<8}{'in all':<14}{time.monotonic() - begun:>6.0f} s")
+    print(f"  left out: {left_out(chosen.which, pytest_arguments)}")
     return int(any(step.failed for step in steps))
 
 
-def beside_all(arguments: list[str], *, with_clients: bool) -> list[Step]:
+def turns_of(which: str) -> tuple[str, rotation.Turns]:
+    """Returns pytest's option for what takes turns, and the turns that it stands for."""
+    if which == "ci":
+        number = rotation.number_of_this_landing()
+        return f"--landing={number}", rotation.turns_of_landing(number)
+    number = rotation.number_of_this_commit()
+    return f"--sample={number}", rotation.turn_of_commit(number)
+
+
+def left_out(which: str, arguments: list[str]) -> str:
+    """What a run doesn't show, for its last line."""
+    if named(arguments):
+        return "all but what is named"
+    if "--long" in arguments:
+        return "nothing, but for what has a flag of its own (tests/README.md)"
+    if takes_no_turns(arguments):
+        return "what the arguments don't choose, and what --long adds"
+    slow = "what is slow, and of the rest " if which == "check" else ""
+    return slow + rotation.left_out(turns_of(which)[1])
+
+
+def beside_all(which: str, arguments: list[str], *, with_clients: bool) -> list[Step]:
     """Beside all of the tests: what installs the clients, and the sanitizers, in their turns. In
     every one if the arguments say of the tests that turns don't count."""
-    sample = number_of_this_commit()
-    every = takes_no_turns(arguments) or "--long" in arguments
+    _, turns = turns_of(which)
+    long = "--long" in arguments
+    every = takes_no_turns(arguments) or long
     steps = []
-    if with_clients and (every or has_clients(sample)):
+    if with_clients and (every or rotation.has_clients(turns)):
         ENVIRONMENT[INSTALLING] = "1"
         steps.append(Step("installing", [CLIENTS]))
-    turn = sanitizers_turn(sample)
-    how = ["--long"] if "--long" in arguments else ["--sample", str(sample if every else turn)]
-    if every or turn is not None:
-        sanitizing = [sys.executable, "-m", "tests.kernels.cpu.sanitize", *how]
-        steps.append(Step("sanitizers", [sanitizing]))
+    sanitizers = rotation.sanitizers_turns(range(rotation.TURNS) if every else turns)
+    sanitizing = [sys.executable, "-m", "tests.kernels.cpu.sanitize"]
+    hows = [["--long"]] if long else [["--sample", str(turn)] for turn in sanitizers]
+    if hows:
+        steps.append(Step("sanitizers", [[*sanitizing, *how] for how in hows]))
     return steps
 
 
@@ -155,16 +178,16 @@ def beside(step: Step) -> Iterator[None]:
 
 
 def tests(which: str, arguments: list[str], *, with_clients: bool) -> list[Step]:
-    """check: what is quick and starts no system.  test: the rest too, whole models among it.
+    """check: what is quick and starts no system.  test, ci: the rest too, whole models among it.
     Arguments that name files or folders choose these instead."""
     if named(arguments):
-        return [pytest("tests", [], arguments)]
+        return [pytest(which, "tests", [], arguments)]
     if which == "check":
         units = ["tests", "--ignore=tests/system", "-m", "not slow"]
-        return [pytest("unit", units, arguments, per_core=PER_CORE_OF_UNITS)]
+        return [pytest(which, "unit", units, arguments, per_core=PER_CORE_OF_UNITS)]
     # In one run: each process imports and collects once, and has one server for all that share it.
-    left_out = [] if with_clients else ["--ignore=tests/system/clients"]
-    return [pytest("tests", ["tests", *left_out], arguments)]
+    ignored = [] if with_clients else ["--ignore=tests/system/clients"]
+    return [pytest(which, "tests", ["tests", *ignored], arguments)]
 
 
 def named(arguments: list[str]) -> bool:
@@ -178,12 +201,12 @@ def takes_no_turns(arguments: list[str]) -> bool:
 
 
 def pytest(
-    name: str, chosen: list[str], arguments: list[str], *, per_core: float = PER_CORE
+    which: str, name: str, chosen: list[str], arguments: list[str], *, per_core: float = PER_CORE
 ) -> Step:
     """A file's tests run in one process, in their order."""
     options = [*parallel(per_core), "--durations=30", "--durations-min=1"]
     if chosen and not takes_no_turns(arguments):
-        options += ["--sample", str(number_of_this_commit())]
+        options.append(turns_of(which)[0])
     command = [sys.executable, "-m", "pytest", *options, *chosen, *arguments]
     return Step(name, [command], passing=(0, NOTHING_CHOSEN) if arguments else (0,))
 

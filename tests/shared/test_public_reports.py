@@ -115,6 +115,30 @@ def test_windows_begin_behind_max_window_layers(behind: int) -> None:
     assert windows == [7 if kind == "sliding_attention" else None for kind in theirs.layer_types]
 
 
+@pytest.mark.parametrize(
+    ("of", "architecture"),
+    [
+        (transformers.Qwen2Config, "Qwen2ForCausalLM"),
+        (transformers.Qwen3Config, "Qwen3ForCausalLM"),
+    ],
+    ids=["qwen2", "qwen3"],
+)
+@pytest.mark.parametrize("stated", [True, False])
+@pytest.mark.parametrize("behind", [0, 1, 3])
+def test_windows_of_releases_from_before_layers_were_named(
+    of: Any, architecture: str, stated: bool, behind: int
+) -> None:
+    """config.json of Qwen's releases has no layer_types, and states a window where it is off."""
+    theirs = of(
+        num_hidden_layers=3, use_sliding_window=stated, sliding_window=7, max_window_layers=behind
+    )
+    written = {**theirs.to_dict(), "architectures": [architecture], "sliding_window": 7}
+    del written["layer_types"]
+    config = read_config(Fields(written, "c"))
+    windows = [config.layer(number).attention.window for number in range(3)]
+    assert windows == [7 if kind == "sliding_attention" else None for kind in theirs.layer_types]
+
+
 @pytest.mark.parametrize("pad", [False, True])
 def test_added_tokens_without_an_embedding_are_left_out(tmp_path: Path, pad: bool) -> None:
     """huggingface/transformers issue 37011: Gemma 3 1B's tokenizer has the picture's token of the

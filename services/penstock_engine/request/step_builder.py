@@ -105,8 +105,12 @@ class StepBuilder:
     def withdraw(self, sequence: Sequence) -> None:
         """Takes back what a sequence was given: it is being preempted."""
         item = self.items.pop(sequence.slot, None) if sequence.slot is not None else None
-        if item is not None:
-            self.left += item[2] - item[1]
+        if item is None:
+            return
+        tokens = item[2] - item[1]
+        self.left += tokens
+        if tokens > 1 and sequence.reports_prompt:
+            self.reportable += tokens
 
     def draft(self, slot: int, count: int, new_blocks: list[int]) -> None:
         """Allows so many drafts after the tokens of a scheduled sequence. new_blocks: all that the

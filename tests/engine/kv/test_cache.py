@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock_engine.kv.cache import HostTier, KVCache
+from penstock_engine.kv.cache import HostTier, KVCache, Match
 from penstock_engine.kv.keys import block_key, root_key
+from tests.met import met
 from tests.thinning import part
 
 
@@ -38,13 +39,17 @@ def chain(tokens: Sequence[int], salt: str = "") -> list[bytes]:
     return keys
 
 
+starts = st.tuples(st.just("start"), st.lists(st.integers(0, 1), min_size=1, max_size=5))
 operations = st.lists(
     st.one_of(
-        st.tuples(st.just("start"), st.lists(st.integers(0, 1), min_size=1, max_size=5)),
+        starts,
+        starts,
+        st.tuples(st.just("end"), st.integers(0, 9)),
         st.tuples(st.just("end"), st.integers(0, 9)),
         st.tuples(st.just("forget"), st.integers(0, 9)),
         st.tuples(st.just("plan"), st.none()),
     ),
+    min_size=20,
     max_size=60,
 )
 
@@ -55,6 +60,7 @@ def test_what_is_found_is_what_was_computed(size: int, host: int, steps: list) -
     cache = KVCache(size, 1, host)
     memory = Memory(cache)
     tables: list[list[int]] = []
+    found = {"device": 0, "host": 0}
     for kind, value in steps:
         if kind == "start":
             keys = chain(value)
@@ -62,6 +68,9 @@ def test_what_is_found_is_what_was_computed(size: int, host: int, steps: list) -
             if len(keys) - match.blocks + match.taken > cache.pool.num_free:
                 continue
             free = cache.pool.num_free
+            absent = sum(key not in cache._block_of for key in keys[: match.blocks])
+            found["host"] += absent > 0
+            found["device"] += match.blocks > absent
             table = cache.claim(keys[: match.blocks])
             assert free - cache.pool.num_free == match.taken
             table += cache.take(len(keys) - match.blocks)
@@ -81,6 +90,95 @@ def test_what_is_found_is_what_was_computed(size: int, host: int, steps: list) -
             cache.release(table)
         cache.check(tables)
     assert cache.num_cached <= size
+    met("a prefix that exists", found["device"])
+    met("a prefix of which some is on the host", found["host"])
+
+
+def test_a_fetch_that_found_less_gives_all_its_blocks_back_and_names_those_that_came() -> None:
+    cache = KVCache(4, 1)
+    keys = chain([1, 2, 3])
+    blocks = cache.begin_fetch(7, 3)
+    assert (cache.pool.num_free, cache.num_fetching) == (1, 3)
+    cache.end_fetch(7, keys[:1])
+    cache.check([])
+    assert (cache.pool.num_free, cache.num_fetching) == (4, 0)
+    assert cache.match(keys) == Match(1, 1)
+    assert cache.claim(keys[:1]) == blocks[:1]
+
+
+def test_nothing_is_found_of_what_was_forgotten_on_the_host_or_the_device() -> None:
+    cache = KVCache(2, 1, 2)
+    for keys in (chain([1, 2]), chain([3, 4])):
+        table = cache.take(2)
+        cache.publish(table, keys)
+        cache.release(table)
+    assert [cache.match(chain(tokens)).blocks for tokens in ([1, 2], [3, 4])] == [2, 2]
+    cache.forget_all()
+    cache.check([])
+    assert [cache.match(chain(tokens)).blocks for tokens in ([1, 2], [3, 4])] == [0, 0]
+
+
+def test_what_lies_behind_a_gap_is_not_found() -> None:
+    cache = KVCache(3, 1)
+    keys = chain([1, 2, 3])
+    table = cache.take(3)
+    cache.publish(table, keys)
+    cache.forget_private(table[1:2])
+    assert cache.match(keys).blocks == 1
+
+
+def test_blocks_are_claimed_in_the_order_of_their_keys() -> None:
+    """The first one comes from the host, the second lies on the device."""
+    cache = KVCache(2, 1, 2)
+    memory = Memory(cache)
+    keys = chain([1, 2])
+    table = cache.take(2)
+    memory.device.update(zip(table, keys, strict=True))
+    cache.publish(table, keys)
+    cache.release(table[:1])
+    cache.release(cache.take(1))  # the first one's place
+    cache.release(table[1:])
+    assert cache.match(keys).blocks == 2
+    claimed = cache.claim(keys)
+    memory.copy()
+    assert [memory.device[block] for block in claimed] == keys
+
+
+def test_who_computes_the_same_a_second_time_changes_nothing_that_is_found() -> None:
+    cache = KVCache(4, 1)
+    keys = chain([1, 2])
+    first, second = cache.take(2), cache.take(2)
+    cache.publish(first, keys)
+    cache.publish(second, keys)
+    cache.check([first, second])
+    cache.release(second)
+    assert cache.claim(keys) == first
+
+
+def test_what_is_forgotten_does_not_come_back_from_the_host() -> None:
+    cache = KVCache(1, 1, 1)
+    keys = chain([1])
+    for _ in range(2):  # It goes to the host, and comes back.
+        table = cache.claim(keys) if cache.match(keys).blocks else cache.take(1)
+        cache.publish(table, keys)
+        cache.release(table)
+        cache.release(cache.take(1))
+    table = cache.claim(keys)
+    cache.forget_private(table)
+    assert cache.match(keys).blocks == 0
+
+
+def test_only_what_nobody_else_holds_is_forgotten() -> None:
+    cache = KVCache(4, 1, 2)
+    keys = chain([1, 2])
+    first = cache.take(2)
+    cache.publish(first, keys)
+    second = cache.claim(keys[:1])
+    cache.forget_private(first)
+    assert cache.match(keys).blocks == 1, "the second is held once, the first one twice"
+    cache.release(first)
+    cache.release(second)
+    cache.check([])
 
 
 def test_evicted_contents_come_back_from_the_host() -> None:
@@ -127,9 +225,12 @@ def test_the_host_forgets_the_least_recent() -> None:
     host = HostTier(2)
     assert {host.store(b"a"), host.store(b"b")} == {0, 1}
     host.read(b"a")
-    assert host.store(b"a") is None
     block = host.store(b"c")
     assert b"b" not in host
+    assert host.store(b"a") is None, "it is there"
+    assert host.store(b"d") == block, "stored again, it counts as newer"
+    block = host.store(b"c")
+    assert b"a" not in host
     assert host.read(b"c") == block
     host.drop(b"c")
     assert host.num_used == 1

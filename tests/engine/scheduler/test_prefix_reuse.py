@@ -70,6 +70,16 @@ def test_another_salt_shares_nothing() -> None:
         assert request.cached == expected
 
 
+def test_another_tenant_shares_nothing() -> None:
+    h = Harness(block_size=4, max_num_batched_tokens=64)
+    front = h.connect()
+    h.start_worker()
+    for tenant, salt, expected in (("a", "", 0), ("b", "", 0), ("", "a", 0), ("a", "", 28)):
+        request = h.submit(front, PROMPT, max_tokens=1, tenant=tenant, salt=salt)
+        h.run()
+        assert request.cached == expected
+
+
 def test_without_prefix_caching_nothing_is_shared_between_requests() -> None:
     h = Harness(block_size=4, max_num_batched_tokens=64, prefix_caching=False)
     front = h.connect()

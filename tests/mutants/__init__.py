@@ -1,0 +1,1 @@
+"""Faults put in by hand, one at a time, and whether the tests find them."""

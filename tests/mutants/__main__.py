@@ -1,0 +1,93 @@
+"""Puts faults into a copy of the tree, one at a time, and says which of them the tests find.
+
+    make mutants ARGS="--area engine_kv"
+    python -m tests.mutants [--area AREA] [--name NAME] [--built] [--folders] [--record]
+
+Of each fault first the tests run that must fail. `at once`: one did that runs at every landing; `in
+turns`: only one did that takes turns; `survived`: none did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.mutants import results
+from tests.mutants.mutant import Mutant, listed
+from tests.mutants.trial import Copy, Found, preload
+
+
+def main() -> int:
+    """Returns 1 if a fault survived that isn't equivalent."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument(
+        "--area", action="append", default=[], help="a file of `faults`; repeatable"
+    )
+    parser.add_argument("--name", action="append", default=[], help="a fault's name; repeatable")
+    parser.add_argument("--built", action="store_true", help="also C++: minutes of compiling each")
+    parser.add_argument(
+        "--folders",
+        action="store_true",
+        help="where none of its tests fails, run all of their folders",
+    )
+    parser.add_argument("--record", action="store_true", help=f"write {results.FILE.name}")
+    chosen = parser.parse_args()
+    mutants = chosen_of(listed(), chosen.area, chosen.name, built=chosen.built)
+    os.nice(10)
+    preload()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        found = tried(Copy(Path(folder)), mutants, folders=chosen.folders, record=chosen.record)
+    print(results.table(mutants, found))
+    wrong = [
+        each for each in mutants if found[each.name].verdict == "survived" and not each.equivalent
+    ]
+    return int(bool(wrong))
+
+
+def chosen_of(
+    mutants: Sequence[Mutant], areas: Sequence[str], names: Sequence[str], *, built: bool
+) -> list[Mutant]:
+    """Those of the areas and names, of all if there are none. What must be compiled comes only if
+    it is named or `built` says so."""
+    return [
+        each
+        for each in mutants
+        if (not areas or each.area in areas)
+        and (not names or each.name in names)
+        and (built or each.name in names or not each.built)
+    ]
+
+
+def tried(
+    copy: Copy, mutants: Sequence[Mutant], *, folders: bool, record: bool = False
+) -> dict[str, Found]:
+    """Returns what became of each, by name. record: at once, in the committed table.
+
+    Raises SystemExit where a test that found a fault fails without one, too.
+    """
+    found = {}
+    for number, mutant in enumerate(mutants, 1):
+        begun = time.monotonic()
+        found[mutant.name] = each = copy.found(mutant, folders=folders)
+        if record:
+            results.record({mutant.name: each})
+        took = f"{time.monotonic() - begun:.0f} s"
+        print(
+            f"{number}/{len(mutants)} {mutant.name}: {each.verdict} ({took}) {each.by}", flush=True
+        )
+    finders = dict.fromkeys(each.by for each in found.values() if each.by and "(" not in each.by)
+    failed = copy.run([*finders], every_landing=False) if finders else None
+    if failed is not None:
+        raise SystemExit(f"without any fault {failed} fails")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""A copy of the tree, in which one fault at a time is put in and the tests are run.
+
+Each run is forked from this process, which has imported what others have written, and nothing of
+the tree but this package: so a run begins in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.mutants.mutant import Mutant
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = Path("kernels/penstock_kernels/cpu/libpenstock_cpu.so")
+PACKAGES = ("services", "shared", "kernels")
+COMPILING = {"PENSTOCK_CXXFLAGS": "-O1", "PENSTOCK_INSTRUCTION_SETS": "portable,avx2"}
+OWN_MODULES = (
+    "deploy",
+    "docs",
+    "loadtest",
+    "testing",
+    "tests",
+    "penstock",
+    "penstock_engine",
+    "penstock_gateway",
+    "penstock_kernels",
+    "penstock_worker",
+)
+OTHERS_MODULES = (
+    "anyio",
+    "fastapi",
+    "httpx",
+    "hypothesis",
+    "msgspec",
+    "numpy",
+    "pytest",
+    "pytest_asyncio",
+    "pytest_timeout",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "uvicorn",
+    "xdist",
+    "zmq",
+)
+PATIENCE = 900
+"""Seconds that a run of tests may take. One that takes longer has met an endless loop."""
+FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+ALL_PASSED, SOME_FAILED, NONE_CHOSEN = 0, 1, 5
+"""pytest's exit statuses."""
+
+
+class Broken(Exception):
+    """The tests didn't run."""
+
+
+class Found(NamedTuple):
+    """What became of a fault."""
+
+    verdict: str
+    """`at once`: by a test that runs at every landing.  `in turns`: by one that doesn't.
+    `survived`."""
+    by: str = ""
+    """The test that failed first."""
+
+
+class Copy:
+    """The tree as it stands, without what git ignores, and with the compiled kernels."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for name in filter(None, names.split("\0")):
+            if (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, folder / name)
+        shutil.copy2(ROOT / LIBRARY, folder / LIBRARY)
+
+    def run(self, tests: Sequence[str], *, every_landing: bool) -> str | None:
+        """Runs tests up to the first that fails. Returns its name; None: none failed.
+
+        every_landing: only of what takes no turns. Raises Broken."""
+        options = [
+            "-x",
+            "-q",
+            "--tb=no",
+            "-p",
+            "no:cacheprovider",
+            "--no-header",
+            "-W",
+            "ignore",
+            "--no-shrinking",
+        ]
+        if every_landing:
+            options.append("--every-landing")
+        printed = self.folder / "printed.txt"
+        forked = multiprocessing.get_context("fork").Process(
+            target=_test, args=(self.folder, self._environment(), [*options, *tests], printed)
+        )
+        forked.start()
+        forked.join(PATIENCE)
+        if forked.exitcode is None:
+            forked.kill()
+            forked.join()
+            return f"{tests[0]} (no end in {PATIENCE} s)"
+        if forked.exitcode < 0:
+            return f"{tests[0]} (ended by signal {-forked.exitcode})"
+        if forked.exitcode in (ALL_PASSED, NONE_CHOSEN):
+            return None
+        said = printed.read_text(encoding="utf-8", errors="replace")
+        failed = FAILED.search(said)
+        if forked.exitcode != SOME_FAILED or failed is None:
+            raise Broken(f"{' '.join(tests)}\n{said[-3000:]}")
+        return failed[1]
+
+    def found(self, mutant: Mutant, *, folders: bool) -> Found:
+        """Puts the fault in and runs the tests that must fail; then, if none did and the argument
+        says so, all of their folders."""
+        with self._with(mutant):
+            for tests in (mutant.tests, mutant.folders) if folders else (mutant.tests,):
+                for verdict in ("at once", "in turns"):
+                    by = self.run(tests, every_landing=verdict == "at once")
+                    if by is not None:
+                        return Found(verdict, by)
+        return Found("survived")
+
+    def build(self) -> None:
+        """Compiles the kernels, quickly and for few instruction sets: they have the same bits.
+        Raises Broken."""
+        done = subprocess.run(
+            [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+            cwd=self.folder, env=self._environment() | COMPILING, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        if done.returncode or "not built" in done.stderr:
+            raise Broken(done.stderr[-3000:])
+
+    @contextmanager
+    def _with(self, mutant: Mutant) -> Iterator[None]:
+        path = self.folder / mutant.file
+        source = path.read_text(encoding="utf-8")
+        library = (self.folder / LIBRARY).read_bytes() if mutant.built else b""
+        _write(path, mutant.applied(source))
+        try:
+            if mutant.built:
+                self.build()
+            yield
+        finally:
+            _write(path, source)
+            if mutant.built:
+                (self.folder / LIBRARY).write_bytes(library)
+
+    def _environment(self) -> dict[str, str]:
+        """Imports come from the copy."""
+        paths = [str(self.folder / name) for name in PACKAGES]
+        hidden = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTEST_ADDOPTS")
+        kept = {name: value for name, value in os.environ.items() if name not in hidden}
+        return {**kept, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _test(folder: Path, environment: dict[str, str], options: list[str], printed: Path) -> None:
+    """Runs pytest on the copy, in a process of its own, and ends with its exit status."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    out = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    for name in [name for name in sys.modules if name.partition(".")[0] in OWN_MODULES]:
+        del sys.modules[name]
+    own = [str(ROOT), *(str(ROOT / name) for name in PACKAGES)]
+    sys.path[:] = [
+        str(folder),
+        *(str(folder / name) for name in PACKAGES),
+        *(path for path in sys.path if path and path not in own),
+    ]
+    importlib.invalidate_caches()
+    pytest = importlib.import_module("pytest")
+    sys.exit(int(pytest.main(options)))
+
+
+def preload() -> None:
+    """Imports what most tests import of others."""
+    for name in OTHERS_MODULES:
+        importlib.import_module(name)
+
+
+def _write(path: Path, text: str) -> None:
+    """What was compiled of it goes: a change of the same length within a second leaves no trace
+    that Python looks for."""
+    path.write_text(text, encoding="utf-8")
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+        compiled.unlink()

@@ -1,0 +1,56 @@
+"""What takes no turns though its file does: what separates tenants, keys, salts and adapters; a
+case of each rule of samplers, stops and finish reasons; a case of each promise."""
+
+from __future__ import annotations
+
+PROMISES: dict[str, tuple[str, ...]] = {
+    "alone and in company, the same bits": (
+        "tests/worker/forward/test_cpu_bit_identity.py",
+        "tests/worker/forward/test_bit_identity.py",
+        "tests/worker/models/test_family_bits.py",
+        "tests/kernels/cpu/test_rows.py",
+        "tests/kernels/cpu/test_decoder_rows.py",
+        "tests/system/test_invariance.py",
+    ),
+    "a worker, an engine core or a gateway dies, and streams go on with the same bytes": (
+        "tests/system/test_recovery.py",
+        "tests/system/test_resumed_streams.py",
+        "tests/system/test_killed_gateways.py",
+        "tests/shared/test_client_resumes.py",
+    ),
+    "signed answers that anybody can compute again": (
+        "tests/system/test_receipts.py::test_an_honest_answer_is_equal",
+    ),
+    "KV from disk or another engine core changes no answer": (
+        "tests/system/test_disk_kv.py::test_a_later_life_finds_prompts_and_says_the_same",
+        "tests/system/test_kv_transfer.py::test_another_engine_core_has_computed_it",
+        "tests/engine/test_walk_disk.py",
+    ),
+    "audits find what went wrong": ("tests/engine/test_walk_audits.py",),
+    "training on what was sampled": ("tests/worker/training/test_trainer_forward.py",),
+}
+"""What README.md and docs/guides/exactness.md promise, and tests of it: of each the first case
+runs at every landing."""
+
+FIRST: tuple[str, ...] = (
+    *(name for names in PROMISES.values() for name in names),
+    "tests/engine/test_walk_claims.py",
+    "tests/engine/test_walk_shared.py",
+    "tests/kernels/cpu/test_sampler.py",
+    "tests/shared/test_client_blame.py",
+    "tests/system/test_adapters.py::test_the_model_and_adapters_together_say_what_each_says_alone",
+    "tests/system/test_keys.py",
+    "tests/system/test_shared_requests.py",
+    "tests/worker/adapters/",
+    "tests/worker/sampler/",
+)
+"""Files, folders and single tests: the first case of each test runs at every landing."""
+
+ALWAYS: tuple[str, ...] = (
+    "tests/engine/handlers/test_adoption.py",
+    "tests/engine/handlers/test_sharing.py",
+    "tests/gateway/keys/test_access.py",
+    "tests/gateway/keys/test_other_tenants.py",
+    "tests/gateway/keys/test_rate_limits.py::test_requests_a_minute",
+)
+"""And those of which every case does."""
