@@ -58,7 +58,7 @@ class LoadAdapterEndpoint(JsonEndpoint[LoadAdapterRequest]):
     request_type = LoadAdapterRequest
     takes_long_bodies = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
         done = await load_adapter(
             self._service,
@@ -76,7 +76,7 @@ class UnloadAdapterEndpoint(JsonEndpoint[UnloadAdapterRequest]):
     request_type = UnloadAdapterRequest
     takes_long_bodies = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
         await say(send, unload_adapter(self._service, request.lora_name))
 

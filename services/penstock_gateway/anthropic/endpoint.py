@@ -123,8 +123,9 @@ class CountTokens(JsonEndpoint[CountRequest]):
 
     request_type = CountRequest
     answers_while_leaving = True
+    runs_elsewhere = True
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
         check(request)
         headers = terms_headers(scope)

@@ -74,7 +74,7 @@ class CreateEndpoint(JsonEndpoint[BatchRequest]):
     request_type = BatchRequest
     takes_long_bodies = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         store, owner = self._service.stored(), tenant_of(scope)
         request = await self.read(scope, receive)
         check(request)

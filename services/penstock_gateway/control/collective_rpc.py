@@ -50,7 +50,7 @@ class CollectiveRPCEndpoint(JsonEndpoint[CollectiveRPCRequest]):
 
     request_type = CollectiveRPCRequest
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
         client = self._service.models.ask(request.model).backend.client
         results = await client.call_workers(

@@ -59,7 +59,7 @@ class UpdateWeightsEndpoint(JsonEndpoint[UpdateWeightsRequest]):
     request_type = UpdateWeightsRequest
     takes_long_bodies = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
         source = _allowed(self._service.config.weights_allowed_folder, request.model_path)
         backend = self._service.models.ask(request.model).backend

@@ -148,7 +148,7 @@ class CreateConversation(JsonEndpoint[ConversationRequest]):
 
     request_type = ConversationRequest
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         service, owner = self._service, tenant_of(scope)
         records = kept_conversations(service)
         request = await self.read(scope, receive)
@@ -174,7 +174,7 @@ class UpdateEndpoint(JsonEndpoint[ConversationUpdate]):
     request_type = ConversationUpdate
     takes_long_bodies = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         records, owner = kept_conversations(self._service), tenant_of(scope)
         id = scope["path_params"]["id"]
         _there(await records.find(owner, id), id)
@@ -189,7 +189,7 @@ class AddEndpoint(JsonEndpoint[ItemsRequest]):
 
     request_type = ItemsRequest
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         service, owner, id = self._service, tenant_of(scope), scope["path_params"]["id"]
         _there(await kept_conversations(service).find(owner, id), id)
         request = await self.read(scope, receive)

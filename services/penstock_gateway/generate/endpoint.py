@@ -59,7 +59,6 @@ from penstock_gateway.tracing import trace as tracing
 if TYPE_CHECKING:
     from penstock_gateway.receipts.desk import ReceiptDesk
     from penstock_gateway.request.fields import TermsHeaders
-    from penstock_gateway.service import Service
 
 Fields = TypeVar("Fields", bound=RequestFields)
 RECEIPT_WISHES = ("0", "1", "digest", "logprobs")
@@ -89,11 +88,6 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     reply_spec: type[ReplySpec]
     """The type of what its prepared requests say of their replies."""
 
-    def __init__(self, service: Service) -> None:
-        super().__init__(service)
-        self.place = service.preparers.register(self)
-        """By which preparers know it."""
-
     @abstractmethod
     def check(self, request: Fields) -> None:
         """Raises InvalidRequest for a body that is wrong whatever the model."""
@@ -116,7 +110,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         """The last bytes of a stream that fails before its job is prepared."""
         return failed_stream(error)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
         arrived = time.monotonic()
         headers = terms_headers(scope)
@@ -312,8 +306,9 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         if remote is None:
             prepared = await self.prepare(request, asked.engine, head, lease)
         else:
+            seed = None if replay is None else getattr(request, "seed", None)
             basis = None if replay is None else model
-            prepared = await remote.prepared(request, asked, head, lease, basis=basis)
+            prepared = await remote.prepared(request, asked, head, lease, seed=seed, basis=basis)
         job = replace(prepared.job(head, asked.engine), held=held, replay=replay)
         if replay is not None:
             replay.check_choices(len(job.prompt_token_ids) * job.params[0].n)
@@ -392,6 +387,12 @@ def _computed_with(job: Job, fingerprint: str | None) -> None:
     """Notes what all of the answer is computed with."""
     computing = None if fingerprint is None else Computing(fingerprint)
     job.head.computed = lambda: computing
+
+
+def left_out() -> frozenset[str]:
+    """Names of the fields that the request being handled has, and that are elsewhere."""
+    remote = _remote.get()
+    return frozenset() if remote is None else remote.dropped
 
 
 def _resumable(request: RequestFields) -> bool:

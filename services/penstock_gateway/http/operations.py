@@ -23,7 +23,8 @@ Parameters = Mapping[str, tuple[str, dict[str, Any]]]
 """What each means, and its JSON schema: a string, integer or boolean, with an enum or bounds, or an
 array of such."""
 
-_SCOPE = "penstock.query"
+QUERY = "penstock.query"
+"""The key of a scope's parameters."""
 _FLAGS = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -43,14 +44,14 @@ def take_query(scope: Scope, known: Parameters, *, skips_unknown: bool) -> None:
         elif not skips_unknown:
             allowed = ", ".join(known) or "none"
             raise InvalidRequest(f"unknown parameter {clip(name)}; allowed: {allowed}", param=name)
-    scope[_SCOPE] = {
+    scope[QUERY] = {
         name: _read(name, found.get(name, []), schema) for name, (_, schema) in known.items()
     }
 
 
 def asked(request: Request, name: str) -> Any:
     """A parameter's value; of one that wasn't given its default, or None; of a list, a list."""
-    return request.scope[_SCOPE][name]
+    return request.scope[QUERY][name]
 
 
 def _is_list(known: Parameters, name: str) -> bool:

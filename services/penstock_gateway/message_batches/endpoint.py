@@ -195,7 +195,7 @@ class CreateMessageBatch(JsonEndpoint[MessageBatchRequest]):
 
     request_type = MessageBatchRequest
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         store, owner = self._service.stored(), tenant_of(scope)
         request = await self.read(scope, receive)
         await check_room(store, owner)

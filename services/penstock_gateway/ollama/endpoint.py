@@ -19,7 +19,7 @@ from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.shown_tools import shows_tools
 from penstock_gateway.chat.tools import ANY_TOOLS
 from penstock_gateway.fim.prompt import fim_prompt
-from penstock_gateway.generate.endpoint import GenerateEndpoint
+from penstock_gateway.generate.endpoint import GenerateEndpoint, left_out
 from penstock_gateway.generate.job import Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
@@ -109,14 +109,14 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
         """The request in chat's terms. Raises InvalidRequest."""
 
     async def _whole(self, request: Asked, terms: Terms, recorder: TimelineRecorder) -> list[bytes]:
-        if self.only_loads(request):
+        if not left_out() and self.only_loads(request):
             return [await self._loaded(request, terms)]
         return await super()._whole(request, terms, recorder)
 
     async def _stream(
         self, request: Asked, terms: Terms, recorder: TimelineRecorder, events: EventStream
     ) -> None:
-        if self.only_loads(request):
+        if not left_out() and self.only_loads(request):
             await events.write(await self._loaded(request, terms) + b"\n", last=True)
             return
         await super()._stream(request, terms, recorder, events)

@@ -150,7 +150,7 @@ class Pull(JsonEndpoint[PullRequest]):
     takes_long_bodies = False
     answers_while_leaving = True
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
         self._service.models.named(
             request.model or request.name
@@ -166,7 +166,7 @@ class Show(JsonEndpoint[ShowRequest]):
     takes_long_bodies = False
     answers_while_leaving = True
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
         payload = await while_connected(self._of(request.model or request.name), receive)
         await send_json(send, 200, payload)

@@ -341,6 +341,7 @@ class BytesReply(NamedTuple):
 class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     """Makes vectors for whoever posts a body."""
 
+    runs_elsewhere = True
     id_prefix: str
     """Prefix of the ids in its replies."""
 
@@ -349,7 +350,7 @@ class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         """The reply, for msgspec, or bytes. Raises InvalidRequest, and what a request fails
         with."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrived = time.monotonic()
         headers = terms_headers(scope)
         request = await self.read(scope, receive)

@@ -15,7 +15,7 @@ from penstock_gateway.preparing.process import PreparerProcess
 from penstock_gateway.request.tokenising import TenantTurn, TenantTurns
 
 if TYPE_CHECKING:
-    from penstock_gateway.generate.endpoint import GenerateEndpoint
+    from penstock_gateway.request.endpoint import JsonEndpoint
 
 log = logs.get(__name__)
 
@@ -47,17 +47,19 @@ class Preparers:
     ) -> None:
         self._work = work
         self._served = served
-        self.endpoints: list[GenerateEndpoint[Any]] = []
+        self.endpoints: list[JsonEndpoint[Any]] = []
         """Those that preparers may be asked for."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._forks: ForkServer | None = None
         self._forked_for: tuple[object, ...] = ()
+        self._forked_with = 0
+        """Endpoints that the forks know."""
         self._idle: list[PreparerProcess] = []
         self._count = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._turns = TenantTurns(at_a_time())
 
-    def register(self, endpoint: GenerateEndpoint[Any]) -> int:
+    def register(self, endpoint: JsonEndpoint[Any]) -> int:
         """The endpoint's place, by which preparers know it. To be called before the first body."""
         self.endpoints.append(endpoint)
         return len(self.endpoints) - 1
@@ -114,6 +116,7 @@ class Preparers:
         same = len(served) == len(self._forked_for) and all(
             one is other for one, other in zip(served, self._forked_for, strict=True)
         )
+        same = same and self._forked_with == len(self.endpoints)
         loop = asyncio.get_running_loop()
         if self._forks is not None and self._forks.is_open and same and loop is self._loop:
             return
@@ -126,7 +129,7 @@ class Preparers:
             self._forks = ForkServer(self._work())
         except OSError as error:
             raise _cannot_start(error) from None
-        self._forked_for = served
+        self._forked_for, self._forked_with = served, len(self.endpoints)
 
     def _start(self) -> PreparerProcess:
         if self._forks is None:

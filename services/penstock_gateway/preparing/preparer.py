@@ -12,49 +12,60 @@ import signal
 import socket
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from penstock.client.generation_request import check_prompt
 from penstock.client.ready_params import ready_params, without_ready
 from penstock.errors import InvalidRequest
 from penstock.process import logs
 from penstock.process.isolated_child import confine
 from penstock.process.memory import address_space, resident_bytes
 from penstock.request.structured_outputs import PARAM
-from penstock_gateway.generate.endpoint import GenerateEndpoint
 from penstock_gateway.generate.job import Prepared
 from penstock_gateway.generate.replay import AnswerBasis, digest_of_body
 from penstock_gateway.generate.reply import ReplyHead
+from penstock_gateway.http.operations import QUERY
+from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.keys.ring import Caller, current
 from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.preparing.channel import Channel
 from penstock_gateway.preparing.error_data import data_of, exception_of, internal_error
-from penstock_gateway.preparing.home import Channel, HomeDesk, HomeLease, HomeStore
+from penstock_gateway.preparing.home_media import HomeDesk, HomeLease
+from penstock_gateway.preparing.home_models import HomeModels, engine_of
+from penstock_gateway.preparing.home_records import HomeStore
+from penstock_gateway.preparing.light import light_request
+from penstock_gateway.preparing.whole import Parameters
 from penstock_gateway.preparing.wire import (
     Failed,
+    Handle,
+    Handled,
     InvalidRequestName,
     Leaving,
     Open,
     Opened,
     Prepare,
     Ready,
+    Task,
     Weigh,
     Weighed,
     encoded_spec,
 )
-from penstock_gateway.request.fields import RequestFields
+from penstock_gateway.request.endpoint import JsonEndpoint, with_body
 from penstock_gateway.request.tokenising import tenant
 
 if TYPE_CHECKING:
+    from starlette.types import Message, Scope
+
     from penstock.request.sampling_params import SamplingParams
+    from penstock_gateway.generate.endpoint import GenerateEndpoint
     from penstock_gateway.service import Service
 
 log = logs.get(__name__)
 
 LARGE = 96 << 20
 """Bytes of memory more than at the beginning from which on the process gives way to a new one."""
-LIGHT = 1024
-"""Bytes of a field that the gateway gets whatever it is for."""
 
 
 class Preparer:
@@ -62,7 +73,7 @@ class Preparer:
     than it begins with."""
 
     def __init__(
-        self, service: Service, endpoints: Sequence[GenerateEndpoint[Any]], memory: int
+        self, service: Service, endpoints: Sequence[JsonEndpoint[Any]], memory: int
     ) -> None:
         self._service = service
         self._endpoints = endpoints
@@ -88,6 +99,8 @@ class Preparer:
         self._service.media = HomeDesk(self._service.media, channel)  # type: ignore[assignment]
         if self._service.store is not None:
             self._service.store = HomeStore(self._service.store, channel)  # type: ignore[assignment]
+        models = HomeModels(self._service.models, channel)
+        self._service.models = models  # type: ignore[assignment]
         begun = resident_bytes() or 0
         await channel.begin()
         while (task := await channel.next_task()) is not None:
@@ -101,13 +114,17 @@ class Preparer:
             if leaves:
                 return
 
-    async def _answer(self, task: Open | Prepare | Weigh) -> Opened | Ready | Weighed | Failed:
+    async def _answer(self, task: Task) -> Opened | Ready | Handled | Weighed | Failed:
         try:
-            if isinstance(task, Open):
-                return await self._open(task)
-            if isinstance(task, Weigh):
-                return _weighed(task)
-            return await self._prepare(task)
+            match task:
+                case Open():
+                    return self._open(task)
+                case Prepare():
+                    return await self._prepare(task)
+                case Handle():
+                    return await self._handle(task)
+                case Weigh():
+                    return _weighed(task)
         except Exception as error:
             self._opened = None
             data = data_of(error)
@@ -118,18 +135,18 @@ class Preparer:
                 raise
             return Failed(data)
 
-    async def _open(self, task: Open) -> Opened:
+    def _open(self, task: Open) -> Opened:
         signal.setitimer(signal.ITIMER_PROF, task.cpu)
-        endpoint = self._endpoints[task.endpoint]
-        tenant.set(task.tenant)
-        current.set(Caller(None, tenant=task.tenant, background=task.background))
+        endpoint = cast("GenerateEndpoint[Any]", self._endpoints[task.endpoint])
+        _begin_for(task)
         request = endpoint.understood(task.body, task.headers)
         endpoint.check_all(request)
         digest = None
         if task.digested or (request.stream_options and request.stream_options.resumable):
             digest = digest_of_body(endpoint.id_prefix, task.tenant, request)
         self._opened = endpoint, request, task
-        return Opened(_light(request), digest)
+        light, dropped = light_request(request)
+        return Opened(light, dropped, digest)
 
     async def _prepare(self, task: Prepare) -> Ready:
         if self._opened is None:
@@ -139,7 +156,7 @@ class Preparer:
         signal.setitimer(signal.ITIMER_PROF, left + task.cpu)
         if task.seed is not None:
             request = msgspec.structs.replace(request, seed=task.seed)
-        engine = self._engine(task.model)
+        engine = engine_of(self._service.models.backends[task.model])
         head = ReplyHead(
             id=task.id, model=task.name, created=task.created, draw=task.draw, adapter=task.adapter
         )
@@ -150,16 +167,47 @@ class Preparer:
             raise prepared.blame(error) if isinstance(error, InvalidRequest) else error
         return _ready(prepared, engine, task)
 
-    def _engine(self, model: int) -> EngineInfo:
-        backend = self._service.models.backends[model]
-        welcome, text = backend.client.welcome, backend.client.text
-        if welcome is None or text is None:
-            raise InvalidRequest("the model isn't known")
-        return EngineInfo(welcome, text, backend.config)
+    async def _handle(self, task: Handle) -> Handled:
+        signal.setitimer(signal.ITIMER_PROF, task.cpu)
+        _begin_for(task)
+        parameters = msgspec.json.decode(task.parameters, type=Parameters)
+        scope: Scope = {
+            "type": "http",
+            "method": task.method,
+            "path": task.path,
+            "headers": task.headers,
+            "query_string": b"",
+            "path_params": parameters.path,
+            QUERY: parameters.query,
+            REQUEST_ID: task.id,
+        }
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        async def never() -> Message:
+            await asyncio.Event().wait()
+            return {"type": "http.disconnect"}
+
+        endpoint = self._endpoints[task.endpoint]
+        await endpoint.handle(scope, with_body(task.body, never), send)
+        start, *pieces = sent
+        return Handled(
+            start["status"], start["headers"], [bytes(each.get("body", b"")) for each in pieces]
+        )
+
+
+def _begin_for(task: Open | Handle) -> None:
+    """Notes whose request it is."""
+    tenant.set(task.tenant)
+    current.set(Caller(None, tenant=task.tenant, background=task.background))
 
 
 def _ready(prepared: Prepared, engine: EngineInfo, task: Prepare) -> Ready:
     """The request as the gateway gets it."""
+    for ids in prepared.prompt_token_ids:
+        check_prompt(ids, engine.welcome)
     basis = None
     if task.basis is not None:
         basis = AnswerBasis(
@@ -216,21 +264,3 @@ def _weighed(task: Weigh) -> Weighed:
         return Weighed("", 0)
     largest = max(fields, key=lambda name: len(fields[name]))
     return Weighed(largest[:100], len(fields[largest]))
-
-
-def _light(request: RequestFields) -> bytes:
-    """JSON of the fields that differ from their defaults and are small."""
-    kept: dict[str, Any] = {}
-    for field in msgspec.structs.fields(request):
-        value = getattr(request, field.name)
-        required = field.default is msgspec.NODEFAULT and (
-            field.default_factory is msgspec.NODEFAULT
-        )
-        if not required and value == field.default:
-            continue
-        written = msgspec.json.encode(value)
-        if len(written) <= LIGHT:
-            kept[field.encode_name] = msgspec.Raw(written)
-        elif required:
-            kept[field.encode_name] = type(value)()
-    return msgspec.json.encode(kept)

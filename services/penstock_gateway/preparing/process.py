@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 from penstock.process.isolated import CRASHES, Crashed, Died, Stalled, unfrozen
 from penstock.process.isolated_child import HEADER
@@ -15,6 +15,7 @@ from penstock_gateway.preparing.wire import (
     MAX_FRAME,
     Ask,
     Failed,
+    Handled,
     Leaving,
     Opened,
     Ready,
@@ -42,6 +43,7 @@ class PreparerProcess:
         """Raises OSError."""
         self._forks = forks
         self._socket: socket.socket = forks.fork()
+        self._sending = asyncio.Lock()
         self.pid = 0
         self.leaves = False
         """Whether it ends by itself: it has grown large."""
@@ -57,53 +59,60 @@ class PreparerProcess:
         self._forks.end(self.pid)
 
     async def ask(
-        self, message: ToPreparer, cpu: float, answer: Answer | None = None
-    ) -> Opened | Ready | Weighed | Failed:
+        self, message: ToPreparer, cpu: float, answer: Answer
+    ) -> Opened | Ready | Handled | Weighed | Failed:
         """What it answers. cpu: seconds of processor time that the process bounds itself to.
-        answer: what it may ask for meanwhile, of which the time isn't counted.
+        answer: answers what it asks meanwhile, several at a time; of that the time isn't counted.
 
         Raises Stalled, Crashed, Frozen or Died.
         """
         self.is_busy = True
+        open_asks: set[asyncio.Task[None]] = set()
         try:
             if not self.pid:
                 async with asyncio.timeout(BEGINS):
                     (self.pid,) = HEADER.unpack(await self._receive(HEADER.size))
-            async with self._bounded(cpu):
+            async with unfrozen(self.pid, BEGINS + 3 * cpu):
                 await self._send(encode(message))
-                told = await self._next()
-            while isinstance(told, Ask):
-                if answer is None:
-                    raise Died("it asks, and nothing was to be asked")
-                reply = await answer(told)
-                async with self._bounded(cpu):
-                    await self._send(encode(reply))
-                    told = await self._next()
+            while isinstance(told := await self._next(open_asks, cpu), Ask):
+                task = asyncio.create_task(self._reply(told, answer))
+                open_asks.add(task)
+                task.add_done_callback(open_asks.discard)
             self.is_busy = False
             return told
         except (OSError, EOFError):
             raise await self._reason() from None
+        finally:
+            for task in list(open_asks):
+                task.cancel()
 
-    @contextlib.asynccontextmanager
-    async def _bounded(self, cpu: float) -> AsyncIterator[None]:
-        # By the clock three times as long, so that a busy machine isn't given up early.
-        async with unfrozen(self.pid, BEGINS + 3 * cpu):
-            yield
+    async def _reply(self, ask: Ask, answer: Answer) -> None:
+        payload = encode(await answer(ask))
+        # Where the process has gone, whoever reads hears of it.
+        with contextlib.suppress(OSError):
+            await self._send(payload)
 
-    async def _next(self) -> Opened | Ready | Weighed | Failed | Ask:
+    async def _next(
+        self, open_asks: set[asyncio.Task[None]], cpu: float
+    ) -> Opened | Ready | Handled | Weighed | Failed | Ask:
         while True:
-            (size,) = HEADER.unpack(await self._receive(HEADER.size))
-            if size > MAX_FRAME:
-                raise Died(f"it announces {size} bytes")
-            told = from_preparer.decode(await self._receive(size))
+            async with contextlib.AsyncExitStack() as stack:
+                if not open_asks:
+                    # By the clock three times as long, so that a busy machine isn't given up early.
+                    await stack.enter_async_context(unfrozen(self.pid, BEGINS + 3 * cpu))
+                (size,) = HEADER.unpack(await self._receive(HEADER.size))
+                if size > MAX_FRAME:
+                    raise Died(f"it announces {size} bytes")
+                told = from_preparer.decode(await self._receive(size))
             if not isinstance(told, Leaving):
                 return told
             self.leaves = True
 
     async def _send(self, payload: bytes) -> None:
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._socket, HEADER.pack(len(payload)))
-        await loop.sock_sendall(self._socket, payload)
+        async with self._sending:
+            await loop.sock_sendall(self._socket, HEADER.pack(len(payload)))
+            await loop.sock_sendall(self._socket, payload)
 
     async def _receive(self, size: int) -> bytearray:
         loop = asyncio.get_running_loop()

@@ -50,6 +50,8 @@ class Opened(msgspec.Struct, frozen=True, tag=True):
 
     light: bytes
     """JSON of the request's fields but for those that are large."""
+    dropped: list[str]
+    """The names of these."""
     digest: bytes | None = None
 
 
@@ -111,6 +113,30 @@ class InvalidRequestName(msgspec.Struct, frozen=True, array_like=True):
     """What stands before its reason."""
 
 
+class Handle(msgspec.Struct, frozen=True, tag=True):
+    """A whole request, whose reply is short. Answered by Handled or Failed."""
+
+    endpoint: int
+    body: bytes
+    headers: list[tuple[bytes, bytes]]
+    method: str
+    path: str
+    parameters: bytes
+    """JSON of the path's and of the query's."""
+    id: str
+    tenant: str
+    background: bool
+    cpu: float
+
+
+class Handled(msgspec.Struct, frozen=True, tag=True):
+    """The response."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    pieces: list[bytes]
+
+
 class Weigh(msgspec.Struct, frozen=True, tag=True):
     """A body of which the largest field is wanted. Answered by Weighed or Failed."""
 
@@ -149,8 +175,9 @@ class Leaving(msgspec.Struct, frozen=True, tag=True):
     """Comes before the last answer: the process has grown large, and ends."""
 
 
-ToPreparer = Open | Prepare | Weigh | Told
-FromPreparer = Opened | Ready | Weighed | Failed | Ask | Leaving
+Task = Open | Prepare | Handle | Weigh
+ToPreparer = Task | Told
+FromPreparer = Opened | Ready | Handled | Weighed | Failed | Ask | Leaving
 
 to_preparer = msgspec.msgpack.Decoder(ToPreparer)
 from_preparer = msgspec.msgpack.Decoder(FromPreparer)

@@ -16,11 +16,12 @@ from typing import Annotated, Any, Generic, TypeVar, Union, cast
 
 import msgspec
 from msgspec import inspect
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from penstock.config.foreign_names import meant
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import leaving
+from penstock_gateway.preparing.cost import is_small
 from penstock_gateway.request.body import (
     check_amount,
     check_amount_now,
@@ -349,6 +350,18 @@ def _annotation(annotation: Any) -> Any:
     return annotation
 
 
+def with_body(body: bytes, receive: Receive) -> Receive:
+    """Gives the body that was read, then what comes behind it."""
+    bodies = iter([body])
+
+    async def receive_again() -> Message:
+        for each in bodies:
+            return {"type": "http.request", "body": each, "more_body": False}
+        return await receive()
+
+    return receive_again
+
+
 Body = TypeVar("Body")
 Headers = Sequence[tuple[bytes, bytes]]
 """Names, in lower case, and values."""
@@ -375,14 +388,32 @@ class JsonEndpoint(ABC, Generic[Body]):
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self.place = service.preparers.register(self)
+        """By which preparers know it."""
         kind = self.request_type
         if service.config.unknown_fields == "ignore":
             kind = skipping(kind)
         self._short = ShortFields(kind)
         self._decoder: msgspec.json.Decoder[Body] = msgspec.json.Decoder(kind)
 
-    @abstractmethod
+    runs_elsewhere = False
+    """Whether a preparer answers the whole request where its body is large: what it asks of engine
+    cores and of the disk is asked here."""
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self.runs_elsewhere:
+            await self.handle(scope, receive, send)
+            return
+        body = await self.body(scope, receive)
+        if is_small(body):
+            await self.handle(scope, with_body(body, receive), send)
+        else:
+            from penstock_gateway.preparing.whole import answer_elsewhere
+
+            await answer_elsewhere(self._service, self, scope, body, receive, send)
+
+    @abstractmethod
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
 
     def understood(self, body: bytes, headers: Headers) -> Body:

@@ -108,12 +108,14 @@ class TenantTurn:
         self._turns = turns
         self._name = name
         self._mine = False
+        self._entering = asyncio.Lock()
 
     async def enter(self) -> None:
         """Waits for the turn, if it isn't there. Idempotent."""
-        if not self._mine:
-            await self._turns.enter(self._name)
-            self._mine = True
+        async with self._entering:
+            if not self._mine:
+                await self._turns.enter(self._name)
+                self._mine = True
 
     def leave(self) -> None:
         """Ends it. Idempotent."""

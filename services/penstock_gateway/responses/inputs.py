@@ -85,8 +85,9 @@ class CountInputTokens(JsonEndpoint[ResponsesRequest]):
 
     request_type = ResponsesRequest
     answers_while_leaving = True
+    runs_elsewhere = True
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
         check(request)
         tenant = terms_headers(scope).tenant

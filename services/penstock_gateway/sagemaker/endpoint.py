@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_frontend import Welcome
@@ -25,7 +25,7 @@ from penstock_gateway.pooling.embeddings import Embeddings
 from penstock_gateway.pooling.pooling import PoolingEndpoint
 from penstock_gateway.pooling.score import Rerank, ScoreEndpoint
 from penstock_gateway.request.body import check_amount, check_json_type, read_body
-from penstock_gateway.request.endpoint import JsonEndpoint, decode
+from penstock_gateway.request.endpoint import JsonEndpoint, decode, with_body
 from penstock_gateway.service import Service
 
 ADAPTER = b"x-amzn-sagemaker-adapter-identifier"
@@ -104,7 +104,7 @@ class Invocations:
             kind = kind_of(fields, asked.engine.welcome)
         if kind not in self._made:
             self._made[kind] = _KINDS[kind](service)
-        await self._made[kind](scope, _with_body(body, receive), send)
+        await self._made[kind](scope, with_body(body, receive), send)
 
 
 def _name(fields: Mapping[str, msgspec.Raw]) -> str | None:
@@ -119,18 +119,6 @@ class _NamesModel(msgspec.Struct):
 
 
 _naming = msgspec.json.Decoder(_NamesModel)
-
-
-def _with_body(body: bytes, receive: Receive) -> Receive:
-    """Gives the body that was read, then what else the client does."""
-    left = [body]
-
-    async def again() -> Message:
-        if left:
-            return {"type": "http.request", "body": left.pop(), "more_body": False}
-        return await receive()
-
-    return again
 
 
 class NewAdapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -162,7 +150,7 @@ class AddAdapter(JsonEndpoint[NewAdapter]):
     request_type = NewAdapter
     takes_long_bodies = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
         await say(send, await load_adapter(self._service, request.name, request.src))
 

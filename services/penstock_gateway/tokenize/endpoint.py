@@ -113,8 +113,9 @@ class TextEndpoint(JsonEndpoint[Request], Generic[Request]):
     """Asks the tokenizer only."""
 
     answers_while_leaving = True
+    runs_elsewhere = True
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
         tenant = terms_headers(scope).tenant
         payload = await while_connected(self._answer(request, tenant), receive)

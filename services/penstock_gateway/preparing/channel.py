@@ -1,0 +1,103 @@
+"""A preparer's end of its socket: tasks that come, and what it asks of its gateway, which has the
+network, the disk and other requests' media."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from penstock.process.isolated_child import HEADER
+from penstock_gateway.preparing.error_data import exception_of
+from penstock_gateway.preparing.wire import (
+    MAX_FRAME,
+    Ask,
+    FromPreparer,
+    Task,
+    Told,
+    encode,
+    to_preparer,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+class Channel:
+    """A preparer's end of its socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+        self._tasks: asyncio.Queue[Task | None] = asyncio.Queue()
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._asked = 0
+        self._sending = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
+        self._told: set[asyncio.Task[bytes]] = set()
+
+    async def begin(self) -> None:
+        """Tells which process this is, and begins to read."""
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._socket, HEADER.pack(os.getpid()))
+        self._reading = asyncio.create_task(self._read())
+
+    async def next_task(self) -> Task | None:
+        """None: the gateway has gone."""
+        return await self._tasks.get()
+
+    async def send(self, message: FromPreparer) -> None:
+        """Raises OSError where the gateway has gone."""
+        loop = asyncio.get_running_loop()
+        payload = encode(message)
+        async with self._sending:
+            await loop.sock_sendall(self._socket, HEADER.pack(len(payload)))
+            await loop.sock_sendall(self._socket, payload)
+
+    async def ask(self, what: str, payload: bytes) -> bytes:
+        """What the gateway answers. Raises what its answer failed with."""
+        self._asked += 1
+        number = self._asked
+        told = self._waiting[number] = asyncio.get_running_loop().create_future()
+        await self.send(Ask(number, what, payload))
+        return await told
+
+    def tell(self, what: str, payload: bytes) -> None:
+        """Asks, and waits for no answer."""
+        task = asyncio.create_task(self.ask(what, payload))
+        self._told.add(task)
+        task.add_done_callback(self._told.discard)
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                (size,) = HEADER.unpack(await self._receive(HEADER.size))
+                if size > MAX_FRAME:
+                    raise EOFError
+                message = to_preparer.decode(await self._receive(size))
+                if isinstance(message, Told):
+                    self._hear(message)
+                else:
+                    self._tasks.put_nowait(message)
+        except (OSError, EOFError):
+            # Whatever is waited for won't come.
+            os._exit(0)
+
+    def _hear(self, told: Told) -> None:
+        waiting = self._waiting.pop(told.number)
+        if told.error is None:
+            waiting.set_result(told.payload)
+        else:
+            waiting.set_exception(exception_of(told.error))
+
+    async def _receive(self, size: int) -> bytearray:
+        loop = asyncio.get_running_loop()
+        buffer = bytearray(size)
+        view, at = memoryview(buffer), 0
+        while at < size:
+            got = await loop.sock_recv_into(self._socket, view[at:])
+            if not got:
+                raise EOFError
+            at += got
+        return buffer

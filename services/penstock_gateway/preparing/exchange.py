@@ -1,0 +1,170 @@
+"""One body's exchanges with a preparer: in its tenant's turn, again where a process dies, and what
+a client is told where the body is at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.errors import InvalidRequest, Overloaded
+from penstock.process import logs
+from penstock.process.isolated import STANDSTILL, Crashed, Died, Frozen, Stalled
+from penstock_gateway.http.errors import clip
+from penstock_gateway.preparing.answers import ANSWERS, Home
+from penstock_gateway.preparing.error_data import data_of, exception_of, internal_error
+from penstock_gateway.preparing.wire import (
+    Ask,
+    Failed,
+    Handled,
+    Opened,
+    Ready,
+    Told,
+    ToPreparer,
+    Weigh,
+    Weighed,
+)
+
+if TYPE_CHECKING:
+    from penstock_gateway.preparing.process import PreparerProcess
+    from penstock_gateway.service import Service
+
+Outcome = TypeVar("Outcome")
+
+log = logs.get(__name__)
+
+ATTEMPTS = 3
+"""Preparers that a body gets when they die under it, for no fault of its own."""
+
+
+class Exchange:
+    """Belongs to one body. `leave` it, whatever happens.
+
+    tenant: whose it is.
+    """
+
+    def __init__(self, service: Service, tenant: str, body: bytes) -> None:
+        self._preparers = service.preparers
+        self._turn = service.preparers.turn(tenant)
+        self.most = service.config.max_body_seconds
+        """Seconds of processor time that the body may take."""
+        self._body = body
+        self._process: PreparerProcess | None = None
+
+    def forget(self) -> None:
+        """Lets go of the body."""
+        self._body = b""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a process is kept for what comes next."""
+        return self._process is not None
+
+    def leave(self) -> None:
+        """Ends the turn, and gives the process back. Idempotent."""
+        self._turn.leave()
+        self.let_go()
+
+    async def bravely(self, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        """What the work returns; it is done again where its process dies for no fault of its own.
+        Raises what the body's faults are."""
+        for _ in range(ATTEMPTS):
+            try:
+                return await work()
+            except Died as error:
+                self._drop()
+                log.warning("a process that prepared a request has died", reason=str(error))
+            except Frozen:
+                self._drop()
+                log.error("a preparer stood still and was replaced", seconds=STANDSTILL)
+                raise Overloaded(
+                    "the process that prepared the request stood still, and was replaced",
+                    retry_after=1.0,
+                ) from None
+            except Stalled:
+                self._drop()
+                raise await self._too_dear() from None
+            except Crashed:
+                self._drop()
+                raise await self._refused("brought the process down that prepared it") from None
+            except BaseException:
+                self.leave()
+                raise
+        log.error("preparers die", attempts=ATTEMPTS)
+        raise Overloaded(
+            "the process that prepared the request died, and so did the next ones", retry_after=1.0
+        )
+
+    async def _too_dear(self) -> InvalidRequest:
+        log.warning("a body took too long to prepare, and its process was ended", most=self.most)
+        return await self._refused(
+            f"takes more than {self.most:g} s of a processor to prepare (--max-body-seconds)"
+        )
+
+    async def _refused(self, why: str) -> InvalidRequest:
+        field, size = await self._largest()
+        where = f"; its largest field is {clip(field)}, with {size} bytes" if field else ""
+        return InvalidRequest(
+            f"the request {why}{where}", param=field or None, code="request_too_large"
+        )
+
+    async def _largest(self) -> tuple[str, int]:
+        """The name and the bytes of the body's largest field; none where that can't be told."""
+        try:
+            told = await self.ask(Weigh(self._body, self.most), self.most)
+            self.let_go()
+        except Exception:
+            self._drop()
+            return "", 0
+        return (told.field, told.bytes) if isinstance(told, Weighed) else ("", 0)
+
+    async def ask(
+        self, message: ToPreparer, cpu: float, home: Home | None = None
+    ) -> Opened | Ready | Handled | Weighed:
+        """In the tenant's turn. Raises what the preparer's answer is, if it failed."""
+
+        async def answer(ask: Ask) -> Told:
+            # What it waits for is nobody's turn.
+            self._turn.leave()
+            try:
+                return await _answered(ask, home)
+            finally:
+                await self._turn.enter()
+
+        await self._turn.enter()
+        if self._process is None:
+            self._process = await self._preparers.take()
+        told = await self._process.ask(message, cpu, answer)
+        self._turn.leave()
+        if isinstance(told, Failed):
+            self.let_go()
+            raise exception_of(told.error)
+        return told
+
+    def let_go(self) -> None:
+        """Gives the process back."""
+        process, self._process = self._process, None
+        if process is not None:
+            if process.is_busy:
+                self._preparers.drop(process)
+            else:
+                self._preparers.give_back(process)
+
+    def _drop(self) -> None:
+        self._turn.leave()
+        process, self._process = self._process, None
+        if process is not None:
+            self._preparers.drop(process)
+
+
+async def _answered(ask: Ask, home: Home | None) -> Told:
+    """An error is an answer, too."""
+    try:
+        if home is None:
+            raise RuntimeError("a preparer asks before it may")
+        return Told(ask.number, await ANSWERS[ask.what](home, ask.payload))
+    except Exception as error:
+        data = data_of(error)
+        if data is None:
+            log.error("a preparer's question can't be answered", exception=True)
+            data = data_of(internal_error())
+        return Told(ask.number, error=data)

@@ -1,0 +1,122 @@
+"""Models that a preparer's request names: the gateway finds them, and asks their engine cores."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.client.pool_request import PoolResult
+from penstock.errors import EngineUnavailable
+from penstock.media.items import PromptMedia
+from penstock.protocol.common import Media, Pooling
+from penstock.request.terms import Terms
+from penstock_gateway.models.backend import AskedModel, EngineInfo, ModelBackend, ModelRegistry
+from penstock_gateway.preparing.wire import (
+    encode,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+from penstock_gateway.preparing.channel import Channel
+
+
+class Use(msgspec.Struct, frozen=True, array_like=True):
+    """A model that a request names."""
+
+    name: str | None
+    deadline: float | None
+
+
+class Used(msgspec.Struct, frozen=True, array_like=True):
+    """A model that is there. place: among the gateway's.  name, waited: as AskedModel has them."""
+
+    place: int
+    name: str
+    waited: float
+
+
+class PoolAsked(msgspec.Struct, frozen=True, array_like=True):
+    """Arguments of EngineClient.pool. prompt_token_ids: int32."""
+
+    prompt_token_ids: bytes
+    pooling: Pooling
+    name: str
+    terms: Terms
+    media: Media | None = None
+    in_front: int = 0
+
+
+class HomeClient:
+    """In place of an EngineClient: the gateway's submits what is to be pooled."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.count = 1
+
+    def fingerprint_for(self, prompt_token_ids: list[int], terms: Terms) -> str | None:
+        """None: the gateway holds the parts of a request to one fingerprint."""
+        return None
+
+    async def pool(
+        self,
+        prompt_token_ids: list[int],
+        pooling: Pooling,
+        *,
+        name: str,
+        terms: Terms,
+        media: PromptMedia | None = None,
+    ) -> PoolResult:
+        """As EngineClient.pool."""
+        asked = PoolAsked(
+            array("i", prompt_token_ids).tobytes(),
+            pooling,
+            name,
+            terms,
+            None if media is None else media.media,
+            0 if media is None else media.in_front,
+        )
+        return _pooled.decode(await self._channel.ask("pool", encode(asked)))
+
+
+_pooled = msgspec.msgpack.Decoder(PoolResult)
+_used = msgspec.msgpack.Decoder(Used)
+
+
+class HomeBackend:
+    """In place of a ModelBackend."""
+
+    def __init__(self, client: HomeClient) -> None:
+        self.client = client
+
+
+class HomeModels:
+    """In place of a ModelRegistry: the gateway's finds and starts models, and knows who may use
+    them."""
+
+    def __init__(self, models: ModelRegistry, channel: Channel) -> None:
+        self.backends = models.backends
+        self._channel = channel
+
+    @asynccontextmanager
+    async def using(
+        self, name: str | None, deadline: float | None = None
+    ) -> AsyncIterator[AskedModel]:
+        """As ModelRegistry.using."""
+        used = _used.decode(await self._channel.ask("use", encode(Use(name, deadline))))
+        backend = HomeBackend(HomeClient(self._channel))
+        engine = engine_of(self.backends[used.place])
+        yield AskedModel(used.name, None, engine, backend, used.waited)  # type: ignore[arg-type]
+
+
+def engine_of(backend: ModelBackend) -> EngineInfo:
+    """The model as this process was forked with it."""
+    welcome, text = backend.client.welcome, backend.client.text
+    if welcome is None or text is None:
+        raise EngineUnavailable("the model isn't known any more")
+    return EngineInfo(welcome, text, backend.config)
