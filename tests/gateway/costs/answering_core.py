@@ -31,7 +31,7 @@ from penstock.protocol.to_frontend import (
     SequenceOutput,
     ToFrontend,
 )
-from penstock.transport.events import Opened, Received
+from penstock.transport.events import Ended, Opened, Received
 from penstock.transport.session_server import SessionServer
 from testing.scripted_engine import STATUS
 from tests.gateway.costs.models import MODELS, ServedModel
@@ -81,12 +81,7 @@ class AnsweringCore:
         self._sessions: set[bytes] = set()
         self._open: dict[tuple[bytes, int], _Open] = {}
         self._status_due = 0.0
-        self.ids: list[int] = []
         self.answer = Answer()
-
-    def set(self, answer: Answer) -> None:
-        self.answer = answer
-        self.ids = self._model.ids(answer.text)
 
     def turn(self) -> bool:
         """Whether there is more to say."""
@@ -98,6 +93,8 @@ class AnsweringCore:
                     welcome = msgspec.structs.replace(self._model.welcome, boot=self._boot.hex())
                     self._server.send(session, welcome, list(self._model.frames))
                     self._status_due = 0.0
+                case Ended(session):
+                    self._ended(session)
                 case Received(session, Submit() as submit):
                     self._submitted(session, submit)
                 case Received(session, Advance() as advance):
@@ -115,6 +112,11 @@ class AnsweringCore:
 
     def _send(self, session: bytes, message: ToFrontend) -> None:
         self._server.send(session, message)
+
+    def _ended(self, session: bytes) -> None:
+        self._sessions.discard(session)
+        for key in [key for key in self._open if key[0] == session]:
+            del self._open[key]
 
     def _submitted(self, session: bytes, submit: Submit) -> None:
         self._send(session, Accepted(submit.request))
@@ -148,7 +150,7 @@ class AnsweringCore:
             return
         asked = submit.stopping
         most = asked.max_tokens if asked.ignore_eos else min(asked.max_tokens, answer.tokens)
-        said = list(itertools.islice(itertools.cycle(self.ids), max(1, most)))
+        said = list(itertools.islice(itertools.cycle(self._model.ids(answer.text)), max(1, most)))
         cached: int | None = 0
         wanted = submit.sampling.prompt_logprobs
         if wanted is not None:
@@ -182,7 +184,9 @@ class AnsweringCore:
         top = submit.sampling.logprobs or 1
         entries = [_logprobs(top)]
         outputs = [
-            SequenceOutput(submit.request, index, self.ids[:1], entries, "length")
+            SequenceOutput(
+                submit.request, index, self._model.ids(self.answer.text)[:1], entries, "length"
+            )
             for index in indexes
         ]
         self._send(session, Outputs(outputs))
@@ -223,8 +227,6 @@ def _logprobs(top: int) -> TokenLogprobs:
 def main(folder: str, *names: str) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     cores = [AnsweringCore(context, Path(folder), name) for name in names]
-    for core in cores:
-        core.set(Answer())
     print("ready", flush=True)
     poller = zmq.Poller()
     for core in cores:
@@ -243,7 +245,7 @@ def main(folder: str, *names: str) -> None:
         while lines:
             answer = msgspec.json.decode(lines.popleft(), type=Answer)
             for core in cores:
-                core.set(answer)
+                core.answer = answer
             print("set", flush=True)
 
 

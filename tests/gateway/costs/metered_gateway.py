@@ -44,7 +44,7 @@ def main(endpoint: str, folder: str) -> None:
     os.set_inheritable(sock.fileno(), True)
     print(sock.getsockname()[1], flush=True)
     process._loop_factory = lambda: _metered  # type: ignore[assignment]
-    storage = StorageSettings(data_dir=folder)
+    storage = StorageSettings(data_dir=folder, stored_response_hours=1)
     process.main(endpoint, config, fd=sock.detach(), storage=storage)
 
 

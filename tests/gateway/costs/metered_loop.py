@@ -48,6 +48,8 @@ class Meter:
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
+        self._clock = time.pthread_getcpuclockid(self._thread)
+        self._cpu = 0.0
         self._worst = NOTHING
         self._longest_held = 0.0
         self._turns = 0
@@ -94,21 +96,18 @@ class Meter:
                 self._longest_held, min(wall, time.process_time() - self._all) - own
             )
         if seconds > self._worst.seconds:
-            stacks = self.found.most_common(1)
-            self._worst = Turn(
-                seconds=seconds,
-                held=self._longest_held,
-                handles=self.handles,
-                slowest=f"{_described(self._slowest)} {self._slowest_seconds:.3f} s",
-                stack=stacks[0][0] if stacks else (),
-            )
+            self._worst = self._turn(seconds, self._slowest, self._slowest_seconds)
 
     def take(self) -> tuple[Turn, int, float]:
-        """The longest turn since the last call, how many there were, and their seconds. May be
-        called by another thread."""
+        """The longest turn since the last call, be it one that goes on, how many have ended, and
+        their seconds. May be called by another thread."""
         worst, turns, seconds = self._worst, self._turns, self._seconds
         self._worst, self._turns, self._seconds = NOTHING, 0, 0.0
         held, self._longest_held = self._longest_held, 0.0
+        if self.begun:  # A turn that goes on counts as it is.
+            spent = time.clock_gettime(self._clock) - self._cpu
+            if spent > worst.seconds:
+                worst = self._turn(spent, self._running, spent)
         return msgspec.structs.replace(worst, held=held), turns, seconds
 
     def look(self) -> None:
@@ -119,6 +118,16 @@ class Meter:
             frame = sys._current_frames().get(self._thread)
             if frame is not None:
                 self.found[_stack(frame)] += 1
+
+    def _turn(self, seconds: float, slowest: Any, its_seconds: float) -> Turn:
+        stacks = self.found.most_common(1)
+        return Turn(
+            seconds=seconds,
+            held=self._longest_held,
+            handles=self.handles,
+            slowest=f"{_described(slowest)} {its_seconds:.3f} s",
+            stack=stacks[0][0] if stacks else (),
+        )
 
     def _note(self, now: float) -> None:
         if now - self._since > self._slowest_seconds:

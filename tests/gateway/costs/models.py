@@ -12,7 +12,7 @@ import msgspec
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, trainers
 
 from penstock.model.config import GenerationDefaults
-from penstock.model.pooling_config import PoolingConfig
+from penstock.model.pooling_config import PoolingConfig, SparseWeights
 from penstock.prepare import prepare
 from penstock.prepare.folder import TOKENIZER
 from penstock.protocol.common import PoolingTask
@@ -33,16 +33,29 @@ class ServedModel(NamedTuple):
     frames: tuple[bytes, bytes]
 
     def ids(self, text: str) -> list[int]:
-        found: list[int] = Tokenizer.from_buffer(self.frames[0]).encode(
-            text, add_special_tokens=False
-        ).ids
+        found: list[int] = _tokenizer(self.frames[0]).encode(text, add_special_tokens=False).ids
         return found
+
+
+@cache
+def _tokenizer(vocabulary: bytes) -> Tokenizer:
+    return Tokenizer.from_buffer(vocabulary)
 
 
 @cache
 def byte_level() -> bytes:
     """The default model's vocabulary: byte-level BPE."""
     return (prepare("smollm2-135m") / TOKENIZER).read_bytes()
+
+
+@cache
+def fills_in() -> bytes:
+    """The same with tokens for what is missing in the middle of a text, as Qwen's coders have
+    them."""
+    tokenizer = Tokenizer.from_buffer(byte_level())
+    names = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in names])
+    return tokenizer.to_str().encode()
 
 
 @cache
@@ -80,7 +93,7 @@ def _template(name: str) -> bytes:
 
 
 def _generating(vocabulary: bytes, template: str, family: str) -> ServedModel:
-    size = Tokenizer.from_buffer(vocabulary).get_vocab_size()
+    size = _tokenizer(vocabulary).get_vocab_size()
     welcome = msgspec.structs.replace(
         WELCOME,
         model="m",
@@ -117,7 +130,7 @@ def _pooling(
 
 MODELS: dict[str, Callable[[], ServedModel]] = {
     "llama": lambda: _generating(byte_level(), "llama3_1", "llama"),
-    "qwen": lambda: _generating(byte_level(), "qwen3", "qwen3"),
+    "qwen": lambda: _generating(fills_in(), "qwen3", "qwen3"),
     "gemma": lambda: _generating(sentencepiece(), "gemma", "gemma3"),
     "vectors": lambda: _pooling(
         byte_level(),
@@ -132,6 +145,13 @@ MODELS: dict[str, Callable[[], ServedModel]] = {
         "classify",
         "token_classify",
     ),
+    "sparse": lambda: _pooling(
+        byte_level(),
+        PoolingConfig(mode="cls", normalize=False, size=1024, sparse=SparseWeights(size=30_000)),
+        "embed_sparse",
+    ),
 }
-"""By the name of the engine core's socket: two that chat with a byte-level vocabulary, one with
-SentencePiece's, one that makes vectors, and a cross-encoder."""
+"""By the name of the engine core's socket: two that chat with a byte-level vocabulary, of which the
+second also fills in, one with
+SentencePiece's, one that makes vectors, a cross-encoder, and one
+that weighs words."""

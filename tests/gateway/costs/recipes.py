@@ -9,7 +9,7 @@ import msgspec
 
 from tests.gateway.costs.answering_core import Answer
 from tests.gateway.costs.fillers import written
-from tests.gateway.costs.scene import Cost, PATIENCE, Scene
+from tests.gateway.costs.scene import PATIENCE, Cost, Scene
 
 FOUND = Path(__file__).with_name("found.json")
 """Bodies that were dear: new ones are added, none is taken away."""
@@ -41,4 +41,10 @@ def found() -> list[Recipe]:
 def cost_of(recipe: Recipe, scene: Scene, patience: float = PATIENCE) -> Cost:
     """Sends it once."""
     scene.answer(recipe.answer)
-    return scene.gateway(recipe.model).cost(recipe.path, recipe.content(), patience=patience)
+    gateway, content = scene.gateway(recipe.model), recipe.content()
+    cost = gateway.cost(recipe.path, content, patience=patience)
+    if cost.status == 503 and "no session" in cost.said:
+        # What came before it had stopped the loop for so long; it is told of that one.
+        gateway.wait_ready()
+        cost = gateway.cost(recipe.path, content, patience=patience)
+    return cost

@@ -3,6 +3,7 @@ its event loop."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import http.client
 import shutil
@@ -23,7 +24,13 @@ from tests.gateway.costs.metered_loop import Turn
 from tests.gateway.costs.models import MODELS
 
 PATIENCE = 20.0
-"""Seconds until a body is given up that isn't answered, and its gateway with it."""
+"""Processor seconds of the loop after which a body is given up that isn't answered, and its gateway
+with it."""
+LONGEST = 12 * PATIENCE
+"""Seconds after which it is given up in any case."""
+LOOK_EVERY = 0.2
+Posted = tuple[int, str, int]
+"""Status, or 0; the answer's beginning; its bytes."""
 PYTHON = (sys.executable, "-m")
 
 
@@ -80,6 +87,7 @@ class MeteredGateway:
         self.log = folder / f"{model}.log"
         self.model = model
         self._data = folder / f"{model}.data"
+        self._asking = concurrent.futures.ThreadPoolExecutor(1)
 
     def __enter__(self) -> MeteredGateway:
         self.start()
@@ -99,11 +107,15 @@ class MeteredGateway:
                 stderr=log,
             )
         self.port = int(self._line())
+        self.wait_ready()
+        # What the first conversation waits for in a thread is known to the ones after it.
+        self._posted("/v1/chat/completions", _FIRST, "application/json")
+        self.take()
+
+    def wait_ready(self) -> None:
+        """Until it has a session with its engine core."""
         url = f"http://127.0.0.1:{self.port}/health/ready"
         wait(lambda: answers(url), self.process, self.log, pause=0.02)
-        # What the first conversation waits for in a thread is known to the ones after it.
-        self._posted("/v1/chat/completions", _FIRST, "application/json", PATIENCE)
-        self.take()
 
     def end(self) -> None:
         self.process.kill()
@@ -141,51 +153,51 @@ class MeteredGateway:
         """Sends a body, reads the answer to its end, and returns what it took. A gateway that
         doesn't answer in time is ended, and another started."""
         before = self.take()
-        begun, seconds = time.monotonic(), self.loop_seconds()
-        try:
-            status, said, received = self._posted(path, body, content_type, patience)
+        begun = time.monotonic()
+        asked = self._asking.submit(self._posted, path, body, content_type)
+        if self._settled(asked, patience):
+            status, said, received = asked.result()
             waited = time.monotonic() - begun
-            self._posted("/health/live", b"", "", patience, method="GET")
-        except (OSError, http.client.HTTPException) as error:
-            waited, spent = time.monotonic() - begun, self.loop_seconds() - seconds
-            grown = self._resident() - before.resident
+            self._posted("/health/live", b"", "", method="GET")
+            report = self.take()
+        else:
+            status, said, received = 0, "given up", 0
+            waited, report = time.monotonic() - begun, self.take()
             self.end()
+            concurrent.futures.wait([asked])
             self.start()
-            turn = Turn(seconds=spent, held=0.0, handles=0, slowest="given up", stack=())
-            return Cost(
-                status=0, said=type(error).__name__, turn=turn, loop=spent, process=spent,
-                waited=waited, grown=grown, sent=len(body), received=0,
-            )  # fmt: skip
-        report = self.take()
         return Cost(
-            status=status, said="" if status < 300 else said, turn=report.worst,
-            loop=report.seconds, process=report.all_seconds, waited=waited,
-            grown=report.most_resident - before.resident, sent=len(body), received=received,
+            status=status, said="" if 200 <= status < 300 else said, turn=report.worst,
+            loop=max(report.seconds, report.worst.seconds), process=report.all_seconds,
+            waited=waited, grown=report.most_resident - before.resident, sent=len(body),
+            received=received,
         )  # fmt: skip
 
-    def _resident(self) -> int:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+    def _settled(self, asked: concurrent.futures.Future[Posted], patience: float) -> bool:
+        """Whether there is an answer before it is given up."""
+        spent, deadline = self.loop_seconds() + patience, time.monotonic() + LONGEST
+        while not concurrent.futures.wait([asked], LOOK_EVERY).done:
+            if self.loop_seconds() > spent or time.monotonic() > deadline:
+                return False
+        return True
 
-    def _posted(
-        self, path: str, body: bytes, content_type: str, patience: float, method: str = "POST"
-    ) -> tuple[int, str, int]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience)
+    def _posted(self, path: str, body: bytes, content_type: str, method: str = "POST") -> Posted:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LONGEST)
+        headers = {"content-type": content_type} if content_type else {}
         with contextlib.closing(connection):
-            headers = {"content-type": content_type} if content_type else {}
             try:
                 connection.request(method, path, body or None, headers)
             except (BrokenPipeError, ConnectionResetError):
                 pass  # It was refused before it had come.
-            response = connection.getresponse()
-            deadline = time.monotonic() + patience
-            first, received = response.read1(65_536), 0
-            part = first
-            while part:
-                received += len(part)
-                if time.monotonic() > deadline:
-                    raise TimeoutError
-                part = response.read1(1 << 20)
+            try:
+                response = connection.getresponse()
+                first = part = response.read1(65_536)
+                received = len(first)
+                while part:
+                    part = response.read1(1 << 20)
+                    received += len(part)
+            except (OSError, http.client.HTTPException) as error:
+                return 0, type(error).__name__, 0
             return response.status, first[:300].decode(errors="replace"), received
 
 
