@@ -1,5 +1,5 @@
-"""Streams of one tenant beside another that sends the largest inputs, or asks for the largest
-replies: `python -m loadtest.large_inputs --help`.
+"""Streams of one tenant beside another that sends the largest inputs, asks for the largest replies,
+or sends products of fields: `python -m loadtest.large_inputs --help`.
 
 A real system with the default model serves some streams; the times between their chunks are noted
 undisturbed, and then beside one client of another tenant for each kind of body, sent again and
@@ -9,6 +9,8 @@ event loop and the worker computed and waited for a processor: what streams lose
 gateway can mend; nor what they lose to other programs, of which the clients here are a part.  A
 stream's first piece is told of by itself: by the default policy, who comes first is served first,
 so it waits for a prompt that came before it.
+
+Products of fields (crossed_inputs.py) are sent once each, to a server with several models.
 """
 
 from __future__ import annotations
@@ -18,15 +20,28 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import gguf
 import msgspec
 
+from loadtest import crossed_inputs
 from loadtest.adversary.__main__ import LOST
 from loadtest.repeated_body import sending
-from loadtest.report import Document, Flags, Measurement, distribution, machine_line, table
+from loadtest.report import (
+    Document,
+    Flags,
+    Measurement,
+    distribution,
+    machine_line,
+    sections,
+    table,
+)
+from penstock.process.machine import version_of
 from penstock.request.api_keys import entry, new_key
+from penstock.version import __version__
+from penstock_kernels.cpu.library import instruction_set
 from testing.serving import Server
 from testing.streams.reading import connected
 from testing.streams.timed import Streams, Tally, beside, prompt_ids
@@ -89,16 +104,63 @@ def _with_long_context(folder: Path) -> str:
 
 def measure(options: Flags) -> Document:
     keys = {name: new_key() for name in ("alice", "mallory")}
+    document: Document = {
+        "serve": list(options.serve),
+        "streams": options.streams,
+        "patience": options.patience,
+        "instruction_set": instruction_set(),
+        "versions": {"penstock": __version__, **_versions("tokenizers", "msgspec", "uvloop")},
+    }
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.writelines(f"{entry(key, name=name, tenant=name)}\n" for name, key in keys.items())
         file.flush()
-        with Server("--api-keys", file.name, *options.serve) as server:
-            rows = asyncio.run(_run(server, keys, options, ("",)))
-        with tempfile.TemporaryDirectory() as folder:
-            model = _with_long_context(Path(folder))
-            with Server("--api-keys", file.name, model) as server:
-                rows += asyncio.run(_run(server, keys, options, LONG_KINDS))
-    return {"serve": list(options.serve), "streams": options.streams, "rows": rows}
+        if "repeated" in options.parts:
+            with Server("--api-keys", file.name, *options.serve) as server:
+                rows = asyncio.run(_run(server, keys, options, ("",)))
+            with tempfile.TemporaryDirectory() as folder:
+                model = _with_long_context(Path(folder))
+                with Server("--api-keys", file.name, model) as server:
+                    rows += asyncio.run(_run(server, keys, options, LONG_KINDS))
+            document["rows"] = rows
+        if "crossed" in options.parts:
+            with tempfile.TemporaryDirectory() as folder:
+                models = crossed_inputs.models_file(Path(folder))
+                with Server("--api-keys", file.name, "--models", str(models)) as server:
+                    document["crossed"] = asyncio.run(_crossed(server, keys, options))
+    return document
+
+
+def _versions(*names: str) -> dict[str, str]:
+    return {name: version_of(name) or "none" for name in names}
+
+
+async def _crossed(server: Server, keys: dict[str, str], options: Flags) -> list[Document]:
+    model = crossed_inputs.DEFAULT
+    async with (
+        connected(server.url, options.streams, key=keys["alice"]) as client,
+        crossed_inputs.sender(server.url, keys["mallory"], options.patience) as sending,
+    ):
+        body = {"prompt": "a b c d", "model": model}
+        letters = (await client.post("/tokenize", json=body)).json()["tokens"]
+        alice = Streams(client, lambda seed: {**_stream(seed, letters), "model": model})
+
+        async def heard(work: Callable[[], Awaitable[Document]]) -> Document:
+            lost, before = _lost(server.log), _scheduled(server)
+            alice.tally = Tally()
+            done = await work()
+            after = _scheduled(server)
+            felt = _felt(alice)
+            alice.tally = Tally()
+            return {
+                **done,
+                **felt,
+                "sessions_lost": _lost(server.log) - lost,
+                "gateway_seconds": after["gateway_ran"] - before["gateway_ran"],
+            }
+
+        async with beside(alice.repeat() for _ in range(options.streams)):
+            await asyncio.sleep(3.0)
+            return await crossed_inputs.crossed(heard, sending, options.products)
 
 
 async def _run(
@@ -135,25 +197,34 @@ def _stream(seed: int, letters: list[int]) -> Body:
 
 async def _heard(alice: Streams, name: str, seconds: float, server: Server) -> Document:
     lost, scheduled = _lost(server.log), _scheduled(server)
-    tally = alice.tally = Tally()
+    alice.tally = Tally()
     await asyncio.sleep(seconds)
+    felt = _felt(alice)
+    after = _scheduled(server)
+    shares = {key: 1000 * (after[key] - scheduled[key]) / seconds for key in after}
+    return {
+        "kind": name,
+        "per_second": len(alice.tally.gaps) / seconds,
+        **felt,
+        "sessions_lost": _lost(server.log) - lost,
+        "answers": "",
+        **shares,
+    }
+
+
+def _felt(alice: Streams) -> Document:
+    """Milliseconds between pieces since the tally was new, and until a first one at the latest."""
+    tally = alice.tally
     # What is still open at the end is a gap too, or a stream that stands still would look fine.
     now = time.monotonic()
     for seed, since in alice.since.items():
         (tally.firsts if seed in alice.silent else tally.gaps).append(now - since)
     gaps, firsts = distribution(tally.gaps, 1000), distribution(tally.firsts, 1000)
-    after = _scheduled(server)
-    shares = {key: 1000 * (after[key] - scheduled[key]) / seconds for key in after}
     return {
-        "kind": name,
-        "per_second": len(tally.gaps) / seconds,
         "p50_ms": gaps["p50"],
         "p99_ms": gaps["p99"],
         "longest_ms": gaps["max"],
         "first_ms": firsts["max"],
-        "sessions_lost": _lost(server.log) - lost,
-        "answers": "",
-        **shares,
     }
 
 
@@ -162,7 +233,9 @@ def _scheduled(server: Server) -> dict[str, float]:
     processor while they could have."""
     found = {}
     processes = server.processes()
-    for name, title in (("gateway", "gateway 0"), ("worker", "worker 0")):
+    for name in ("gateway", "worker"):
+        # Of several models the first one's, which serves the streams.
+        title = min(title for title in processes if title.startswith(name))
         ran, waited, _ = Path(f"/proc/{processes[title]}/schedstat").read_text().split()
         found |= {f"{name}_ran": int(ran) / 1e9, f"{name}_waited": int(waited) / 1e9}
     served = sum(_computed(Path(f"/proc/{process}/stat")) for process in processes.values())
@@ -199,9 +272,19 @@ COLUMNS = {
 
 
 def markdown(document: Document) -> str:
-    return (
-        f"{machine_line(document)}\n\n{document['streams']} streams of one tenant, beside one "
-        f"client of another:\n\n{table(COLUMNS, document['rows'])}"
+    versions = ", ".join(f"{name} {number}" for name, number in document["versions"].items())
+    machine = f"{machine_line(document)}, {document['instruction_set']}; {versions}"
+    repeated, crossed = document.get("rows"), document.get("crossed")
+    return sections(
+        (
+            machine,
+            f"{document['streams']} streams of one tenant, beside one client of another:"
+            if repeated
+            else "",
+            table(COLUMNS, repeated) if repeated else "",
+            "The same beside products of fields, each sent once:" if crossed else "",
+            crossed_inputs.page(crossed, document["patience"]) if crossed else "",
+        )
     )
 
 
@@ -213,6 +296,14 @@ COMMAND = Measurement(
     {
         "--seconds": (6.0, "beside each kind"),
         "--streams": (1, "ordinary ones at a time"),
+        "--parts": {
+            "nargs": "+",
+            "choices": ("repeated", "crossed"),
+            "default": ["repeated", "crossed"],
+            "help": "what is sent: kinds again and again, products of fields once",
+        },
+        "--products": (51, "of fields, the dearest"),
+        "--patience": (30.0, "seconds until a product is given up that isn't answered"),
         "serve": {"nargs": "*", "help": "arguments for penstock serve, after --"},
     },
 )

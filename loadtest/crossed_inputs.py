@@ -1,0 +1,172 @@
+"""What a stream feels of another tenant's products of fields: a part of `loadtest.large_inputs`.
+
+Each body of tests/gateway/costs/found.json is sent once to a real server, whose default model
+serves the stream.  Bodies that a model of the default's size would compute for minutes go to one of
+a single layer with a long context and Llama 3.1's template; what is scored, ranked or embedded goes
+to small random encoders.  All of them are behind the same gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import gguf
+import msgspec
+
+from loadtest.report import Document, say, table
+from tests.gateway.costs.fillers import written
+from tests.gateway.costs.recipes import Recipe, found
+from tests.shared.tiny_models import write_gguf
+from tests.worker.pooling.pooling_models import save, sentence_files
+
+DEFAULT, LAYER = "smollm2-135m", "layer"
+ENCODERS = {"vectors": "vectors", "pairs": "pairs"}
+LONG_CONTEXT = 131_072
+LARGE = 100_000
+"""Bytes of a body from which on its model has one layer."""
+TEMPLATE = Path("tests/shared/templates/llama3_1.jinja")
+AFTER = 1.0
+"""Seconds of the stream after an answer that count for it."""
+
+
+def models_file(folder: Path) -> Path:
+    """The list of models for `penstock serve --models`, made in the folder."""
+
+    def adjust(writer: gguf.GGUFWriter) -> None:
+        writer.add_context_length(LONG_CONTEXT)
+        writer.add_chat_template(TEMPLATE.read_text(encoding="utf-8"))
+
+    layer = write_gguf(folder / "layer.gguf", adjust=adjust, without=("context_length",))
+    pairs, vectors = folder / "pairs", folder / "vectors"
+    save(pairs, "BertForSequenceClassification", num_labels=1, max_position_embeddings=512)
+    save(vectors, "BertModel", max_position_embeddings=512)
+    sentence_files(vectors, "mean_tokens", normalize=True)
+    places = {LAYER: layer, "pairs": pairs, "vectors": vectors}
+    entries: list[dict[str, Any]] = [{"name": DEFAULT, "model": DEFAULT}]
+    entries += [{"name": name, "model": str(place)} for name, place in places.items()]
+    for entry in entries:
+        entry["memory_gib"] = 1.5
+    file = folder / "models.json"
+    file.write_text(json.dumps({"models": entries}), encoding="utf-8")
+    return file
+
+
+def recipes(most: int) -> list[Recipe]:
+    """The dearest of the list, by what they took when they were found."""
+    known = [each for each in found() if _model_of(each)]
+    return sorted(known, key=lambda each: -each.was)[:most]
+
+
+def _model_of(recipe: Recipe) -> str:
+    """Whom it is sent to; empty: there is no such model here."""
+    if recipe.model in ("llama", "qwen", "gemma"):
+        return LAYER if len(written(recipe.body)) >= LARGE else DEFAULT
+    return ENCODERS.get(recipe.model, "")
+
+
+class Sender:
+    """The other tenant. url: of the server.  patience: seconds until it gives up."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, url: str, key: str, patience: float
+    ) -> None:
+        self._process, self._url, self._key, self._patience = process, url, key, patience
+
+    async def send(self, recipe: Recipe) -> Document:
+        """Sends a body, and says what came of it."""
+        body = recipe.body
+        if isinstance(body, dict):
+            body = {"model": _model_of(recipe), **body}
+        with tempfile.NamedTemporaryFile() as file:
+            Path(file.name).write_bytes(written(body))
+            asked = {
+                "url": self._url + recipe.path,
+                "key": self._key,
+                "file": file.name,
+                "patience": self._patience,
+            }
+            stdin, stdout = self._process.stdin, self._process.stdout
+            if stdin is None or stdout is None:
+                raise RuntimeError("the client has no pipes")
+            stdin.write(json.dumps(asked).encode() + b"\n")
+            await stdin.drain()
+            answer: Document = msgspec.json.decode(await stdout.readline())
+        return {**answer, "bytes": len(written(body)), "model": _model_of(recipe)}
+
+
+@asynccontextmanager
+async def sender(url: str, key: str, patience: float) -> AsyncIterator[Sender]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "loadtest.sent_once"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield Sender(process, url, key, patience)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+Heard = Callable[[Callable[[], Awaitable[Document]]], Awaitable[Document]]
+"""Does something beside the stream, and tells what the stream felt of it."""
+
+
+async def crossed(heard: Heard, sending: Sender, most: int) -> list[Document]:
+    """A row for nothing, and one for each body."""
+
+    async def nothing() -> Document:
+        await asyncio.sleep(10.0)
+        return {"status": 0, "seconds": 0.0, "bytes": 0, "model": "", "said": ""}
+
+    rows = [{"kind": "nothing", "path": "", **await heard(nothing)}]
+    for recipe in recipes(most):
+        begun = time.monotonic()
+
+        async def send(recipe: Recipe = recipe) -> Document:
+            answer = await sending.send(recipe)
+            await asyncio.sleep(AFTER)
+            return answer
+
+        row = {"kind": recipe.name, "path": recipe.path, "was": recipe.was, **await heard(send)}
+        say(f"{time.monotonic() - begun:6.1f} s  {row['longest_ms']:8.0f} ms  {row['kind']}")
+        rows.append(row)
+    return rows
+
+
+COLUMNS = {
+    "body": "{kind}",
+    "path": "{path}",
+    "kB": "{kilobytes:,.0f}",
+    "to": "{model}",
+    "answer": "{answer}",
+    "after, s": "{seconds:.2f}",
+    "longest gap, ms": "{longest_ms:,.0f}",
+    "times undisturbed": "{times:.1f}",
+    "p99, ms": "{p99_ms:,.1f}",
+    "sessions lost": "{sessions_lost}",
+    "gateway ran, s": "{gateway_seconds:.2f}",
+}
+
+
+def page(rows: list[Document], patience: float) -> str:
+    """The table."""
+    usual = rows[0]["longest_ms"]
+    shown = [
+        {
+            **row,
+            "kilobytes": row["bytes"] / 1000,
+            "times": row["longest_ms"] / usual if usual else 0.0,
+            "answer": row["status"] or ("" if row is rows[0] else f"none in {patience:g} s"),
+        }
+        for row in rows
+    ]
+    return table(COLUMNS, shown)
