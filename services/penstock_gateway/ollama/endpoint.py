@@ -21,9 +21,11 @@ from penstock_gateway.fim.prompt import fim_prompt
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
+from penstock_gateway.http.control import check_control
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import JSON_LINES, EventStream
 from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.keys.ring import current
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.ollama.reply import (
     ChatLine,
@@ -87,6 +89,10 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
 
     async def read(self, scope: Scope, receive: Receive) -> Asked:
         request = await super().read(scope, receive)
+        if self._unloads(request):
+            current.get().check_unloads(request.model or "a model")
+            if self._service.ring is None:
+                check_control(scope, self._service.config, "keep_alive: 0")
         return msgspec.structs.replace(request, stream=request.stream is not False)
 
     def check(self, request: Asked) -> None:
@@ -121,12 +127,18 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
         """What is always served is loaded, whatever keep_alive says; what is started on demand is
         by now, or goes where keep_alive is 0."""
         backend = self._service.models.named(request.model)
-        if gives_up(request.keep_alive) and backend.on_demand and backend.residence is not None:
+        if self._unloads(request) and backend.residence is not None:
             backend.residence.unload()
             return loaded(backend.name or "", self.show, "unload")
         async with self._service.models.using(request.model, terms.deadline) as asked:
             check_generates(asked.engine.welcome)
             return loaded(asked.name, self.show)
+
+    def _unloads(self, request: Asked) -> bool:
+        """Whether it has a model on demand unloaded. Raises what `named` raises."""
+        if not (self.only_loads(request) and gives_up(request.keep_alive)):
+            return False
+        return self._service.models.named(request.model).on_demand
 
     async def prepare(
         self, request: Asked, engine: EngineInfo, head: ReplyHead, lease: MediaLease
