@@ -52,7 +52,9 @@ class Stream(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         length = b"content-length: %d\r\n\r\n" % len(self._body)
-        transport.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + length + self._body)
+        transport.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n" + length + self._body
+        )
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:

@@ -138,7 +138,7 @@ def raw(balancer: Balancer, sent: bytes) -> bytes:
 )
 def test_a_head_beyond_its_bounds_is_refused(tmp_path: Path, headers: bytes) -> None:
     with balanced(tmp_path, ok) as (balancer, (gateway,)):
-        head = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+        head = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
         assert raw(balancer, head + headers + b"\r\n").startswith(b"HTTP/1.1 400 ")
         assert gateway.asked == []
         fitting = b"big: " + b"x" * 30_000 + b"\r\n"
@@ -147,7 +147,7 @@ def test_a_head_beyond_its_bounds_is_refused(tmp_path: Path, headers: bytes) -> 
 
 def test_one_source_has_its_bound(tmp_path: Path) -> None:
     with balanced(tmp_path, ok, settings={"PENSTOCK_PER_SOURCE": "5"}) as (balancer, _):
-        asked = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
+        asked = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
         with contextlib.ExitStack() as stack:
             answers = []
             for _ in range(8):

@@ -117,7 +117,12 @@ class Connection:
 
     def post(self, path: str, body: bytes, *headers: str) -> None:
         """Sends a whole request."""
-        head = [f"POST {path} HTTP/1.1", "host: gateway", f"content-length: {len(body)}", *headers]
+        head = [
+            f"POST {path} HTTP/1.1",
+            "host: localhost",
+            f"content-length: {len(body)}",
+            *headers,
+        ]
         self.socket.sendall("\r\n".join(head).encode() + b"\r\n\r\n" + body)
 
     def read_until(self, mark: bytes) -> bytes:

@@ -130,6 +130,11 @@ def test_json_and_an_empty_file(tmp_path):
             "belong to one tenant",
         ),
         (f"- {{name: a, sha256: '{DIGEST}', admin: true, metrics: true}}", "leave metrics out"),
+        (
+            f"- {{name: a, sha256: '{DIGEST}', admin: true, unload_models: true}}",
+            "leave unload_mod",
+        ),
+        (f"- {{name: a, sha256: '{DIGEST}', metrics: true, unload_models: true}}", "nothing else"),
         ("keys: {", "keys.yaml"),
         ("just text", "keys.yaml"),
     ],

@@ -9,19 +9,29 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
+import random
 import subprocess
 import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from penstock.errors import UnsupportedModel
+from penstock.prepare import tokenizer_cost
 from penstock.prepare.tokenizer_bounds import check_pieces, check_tokenizer
+from penstock.prepare.tokenizer_cost import check_nesting
+from penstock.text.tokenizer import Tokenizer
 from tests.shared.tiny_models import byte_level_tokenizer, sentencepiece_tokenizer
 
 pytestmark = pytest.mark.timeout(240)
+
+RELEASES = os.environ.get("PENSTOCK_RELEASES", "")
 
 PROGRAM = """
 import resource, sys
@@ -108,6 +118,22 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a large tree": (
         _unigram("<unk>", *(chr(0x4E00 + i) * 4000 for i in range(2000))),
         "tokens of 24000005 bytes together",
+    ),
+    "pieces that begin one another": (
+        _unigram("<unk>", *("a" * n for n in range(1, 4001))),
+        "a piece of 4000 bytes and the 3999 pieces that it begins with have 8002000 bytes",
+    ),
+    "words without end": (
+        _file(
+            model={
+                "type": "WordPiece",
+                "vocab": {"[UNK]": 0, "a": 1, "##a": 2},
+                "unk_token": "[UNK]",
+                "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 10**6,
+            }
+        ),
+        "model: max_input_chars_per_word is 1000000; 512 at most",
     ),
     "a long added token": (
         _file(added_tokens=[_added(3, "a" * 3_000_000)]),
@@ -239,6 +265,54 @@ def test_what_releases_have_is_taken(kind: str) -> None:
 def test_usual_tokenizers_are_taken() -> None:
     for tokenizer in (byte_level_tokenizer(), sentencepiece_tokenizer()):
         check_tokenizer(tokenizer.to_str().encode(), "x")
+
+
+def nested(pieces: Iterable[str]) -> int:
+    """Bytes of the pieces that one text begins with, at most: by looking at each pair."""
+    sizes = {each: len(each.encode()) for each in pieces}
+    return max(sum(sizes[begin] for begin in sizes if each.startswith(begin)) for each in sizes)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_bytes_that_one_text_begins_with_are_counted(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = random.Random(seed)
+    pieces = ["".join(choose.choices("abé", k=choose.randint(1, 9))) for _ in range(60)]
+    most = nested(pieces)
+    monkeypatch.setattr(tokenizer_cost, "MOST_NESTED", most)
+    check_nesting(pieces, "m.gguf")
+    monkeypatch.setattr(tokenizer_cost, "MOST_NESTED", most - 1)
+    with pytest.raises(UnsupportedModel, match=f"m.gguf: a piece of .* have {most} bytes"):
+        check_nesting(pieces, "m.gguf")
+
+
+def test_what_may_just_be_costs_little() -> None:
+    """Of both kinds, in processor time: with what the bounds leave, and the worst text."""
+    longest = math.isqrt(2 * tokenizer_cost.MOST_NESTED) - 1
+    pieces = _unigram("<unk>", *("a" * n for n in range(1, longest + 1)))
+    words = CASES["words without end"][0]
+    words["model"]["max_input_chars_per_word"] = tokenizer_cost.MOST_OF_A_WORD
+    for case, words_of in ((pieces, 5000), (words, tokenizer_cost.MOST_OF_A_WORD)):
+        content = json.dumps(case).encode()
+        check_tokenizer(content, "x")
+        tokenizer = Tokenizer.from_bytes(content, add_bos=False, bos_token_id=None)
+        text = " ".join(["a" * words_of] * (5000 // words_of))
+        begun = time.thread_time()
+        tokenizer.encode(text, most=10_000)
+        assert time.thread_time() - begun < 2, "13 s without bounds"
+
+
+@pytest.mark.skipif(not RELEASES, reason="no files of releases (PENSTOCK_RELEASES)")
+def test_vocabularies_of_releases_are_far_below() -> None:
+    """Whatever kind of model they are of, as if it were Unigram."""
+    found = 0
+    for file in sorted(Path(RELEASES).rglob("tokenizer.json")):
+        vocab = json.loads(file.read_bytes())["model"]["vocab"]
+        pieces = [each if isinstance(each, str) else each[0] for each in vocab]
+        check_nesting(pieces, str(file))
+        found += 1
+    assert found
 
 
 def test_a_gguf_files_tokens_have_the_same_bounds() -> None:

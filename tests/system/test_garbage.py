@@ -85,7 +85,7 @@ def told_at_rest(pid: int, file: Path) -> tuple[int, Counter[str]]:
 def reset(port: int) -> None:
     """A stream to its end on a connection that is then reset, as load balancers end idle ones."""
     body = json.dumps({**BODY, "stream": True}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
         connection.sendall(head.encode() + b"content-type: application/json\r\n\r\n" + body)
         got = b""

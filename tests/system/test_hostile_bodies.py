@@ -58,7 +58,7 @@ async def attack(url: str, body: bytes) -> int:
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     path = "/v1/chat/completions" if body.startswith(b'{"messages"') else "/v1/completions"
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     answer = asyncio.create_task(reader.readline())
     try:
         writer.write(head.encode())

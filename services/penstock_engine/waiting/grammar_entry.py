@@ -40,7 +40,7 @@ class GrammarEntry:
         self.digest = digest
         self.definition = definition
         self.stage = GrammarStage.WANTED
-        self.tenant = tenant  # of the first request that brought it: who has it compiled
+        self.tenant = tenant  # whose requests share it, and who has it compiled
         self.holders: dict[Request, None] = {}
         """Open requests that follow it."""
         self.waiting: dict[Sequence, None] = {}
@@ -50,6 +50,11 @@ class GrammarEntry:
         self.deaths = 0  # workers that died while they compiled it
         self.answered: set[int] = set()
         """Ranks that are done with compiling it."""
+
+    @property
+    def key(self) -> tuple[str, bytes]:
+        """By which its tenant's requests find it."""
+        return self.tenant, self.digest
 
 
 def digest_of(definition: Grammar) -> bytes:

@@ -1,8 +1,8 @@
 """The grammars of structured output: who holds them, who waits for them, what the worker has.
 
-The worker compiles; the engine core decides what, in which order, and for how long.  Requests that
-bring the same grammar share it.  When no request holds it any more it is kept for the next one,
-until room is needed.
+The worker compiles; the engine core decides what, in which order, and for how long.  A tenant's
+requests that bring the same grammar share it.  When no request holds it any more it is kept for the
+next one, until room is needed.  Tenants share nothing: how soon a grammar is there would tell.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.fault_attribution import FaultAttribution
 from penstock_engine.sessions.workers import Workers
 from penstock_engine.waiting.grammar_entry import GrammarEntry, GrammarStage, digest_of
+from penstock_engine.waiting.idle_grammars import IdleGrammars
 from penstock_engine.waiting.queue import Part
 from penstock_engine.waiting.queue_bounds import leaves_room
 
 
 class GrammarManager:
     """Every operation is constant in the number of grammars, but for a worker's coming and
-    going."""
+    going, and for making room, which is linear in the tenants that have unused ones."""
 
     def __init__(
         self, settings: GrammarSettings, scheduling: SchedulerState, workers: Workers
@@ -38,9 +39,10 @@ class GrammarManager:
         self._scheduling = scheduling
         self._workers = workers
         self._entries: dict[int, GrammarEntry] = {}
-        self._by_digest: dict[bytes, GrammarEntry] = {}
-        self._idle: dict[int, GrammarEntry] = {}
-        """Ready and held by nobody, the longest unused first."""
+        self._by_digest: dict[tuple[str, bytes], GrammarEntry] = {}
+        """By tenant and digest."""
+        self._idle = IdleGrammars()
+        """Ready and held by nobody."""
         self._wanted = CompileOrder(apart=scheduling.policy.keeps_tenants_apart)
         self._compiling: dict[int, GrammarEntry] = {}
         """Grammars that are being compiled, in the order of their deadlines."""
@@ -48,14 +50,15 @@ class GrammarManager:
         self._waiting_of: dict[str, tuple[int, int]] = {}
         """Number of sequences that wait for grammars, and of their tokens, by tenant."""
         self._held_by: dict[str, int] = {}
-        """GrammarManager that are there, by the tenant that brought them."""
+        """Grammars that are there, by the tenant that brought them."""
 
     # ---- requests and sequences
 
-    def is_full(self, definition: Grammar) -> bool:
+    def is_full(self, tenant: str, definition: Grammar) -> bool:
         """Whether there is no room for a new request's grammar."""
-        known = digest_of(definition) in self._by_digest
-        return not known and not self._idle and len(self._entries) >= self._settings.max_grammars
+        if (tenant, digest_of(definition)) in self._by_digest:
+            return False
+        return len(self._entries) >= self._settings.max_grammars and self._yielded(tenant) is None
 
     def refusal(self, tenant: str, weight: int, definition: Grammar, room: Part) -> str | None:
         """Why a tenant's new request with a grammar can't be taken, or None. room: what may wait,
@@ -64,13 +67,13 @@ class GrammarManager:
         if used[0] >= room.requests or used[1] >= room.tokens:
             return f"{used[0]} sequences ({used[1]} tokens) are waiting for their grammars"
         most = self._settings.max_grammars
-        if self.is_full(definition):
-            return f"{most} grammars are in use, the maximum"
+        if self.is_full(tenant, definition):
+            return f"{most} grammars are in use, or kept for others, the maximum"
         if not self._scheduling.policy.keeps_tenants_apart:
             return None
         sequences, tokens = self._waiting_of.get(tenant, (0, 0))
         held = self._held_by.get(tenant, 0)
-        known = digest_of(definition) in self._by_digest
+        known = (tenant, digest_of(definition)) in self._by_digest
         busy = len(self._entries) - len(self._idle)
         if sequences and not (
             leaves_room(sequences + 1, room.requests - used[0] - 1, weight)
@@ -87,15 +90,15 @@ class GrammarManager:
     def hold(self, request: Request, definition: Grammar) -> None:
         """The request follows this grammar until `release`."""
         digest = digest_of(definition)
-        entry = self._by_digest.get(digest)
+        entry = self._by_digest.get((request.tenant, digest))
         if entry is None:
-            self._make_room()
+            self._make_room(request.tenant)
             self._last_number += 1
             entry = GrammarEntry(self._last_number, digest, definition, request.tenant)
-            self._entries[entry.number] = self._by_digest[digest] = entry
+            self._entries[entry.number] = self._by_digest[entry.key] = entry
             self._wanted.add(entry)
             self._held_by[request.tenant] = self._held_by.get(request.tenant, 0) + 1
-        self._idle.pop(entry.number, None)
+        self._idle.discard(entry)
         entry.holders[request] = None
         request.grammar = entry.number
 
@@ -114,8 +117,8 @@ class GrammarManager:
         if entry.holders:
             return
         if entry.stage is GrammarStage.READY:
-            self._idle[entry.number] = entry
-            self._make_room(0)
+            self._idle.add(entry)
+            self._make_room(entry.tenant, 0)
         else:
             self._forget(entry)
 
@@ -178,7 +181,7 @@ class GrammarManager:
                 self.park(sequence)
         compiling = list(self._compiling.values())
         self._compiling.clear()
-        for entry in list(self._idle.values()):
+        for entry in list(self._idle):
             self._forget(entry)
         for entry in self._entries.values():
             entry.stage = GrammarStage.WANTED
@@ -242,7 +245,7 @@ class GrammarManager:
             if len(entry.holders) != holders.get(number, 0):
                 raise BrokenState(f"{len(entry.holders)} hold grammar {number}: {holders}")
             ready = entry.stage is GrammarStage.READY
-            if (not entry.holders) != (number in self._idle) or (not entry.holders and not ready):
+            if (not entry.holders) != (entry in self._idle) or (not entry.holders and not ready):
                 raise BrokenState(f"grammar {number} is idle, and held or not ready; or neither")
             if (entry.stage is GrammarStage.COMPILING) != (number in self._compiling):
                 raise BrokenState(f"grammar {number} is {entry.stage.name}")
@@ -269,19 +272,39 @@ class GrammarManager:
             raise ValueError(f"request {sequence.request.name} has no grammar to wait for")
         return self._entries[number]
 
-    def _make_room(self, wanted: int = 1) -> None:
-        """Forgets the longest unused until `wanted` more fit, as far as some are unused."""
-        while self._idle and len(self._entries) + wanted > self._settings.max_grammars:
-            self._forget(next(iter(self._idle.values())))
+    def _make_room(self, tenant: str, wanted: int = 1) -> None:
+        """Forgets unused ones until `wanted` more of the tenant's fit, as far as some give way."""
+        while len(self._entries) + wanted > self._settings.max_grammars:
+            yielded = self._yielded(tenant)
+            if yielded is None:
+                return
+            self._forget(yielded)
+
+    def _yielded(self, tenant: str) -> GrammarEntry | None:
+        """The unused grammar that gives way to one more of the tenant's: of whoever has most, so
+        that each keeps an equal share. None: none does.
+
+        A tenant that has most, and all in use, takes others' as long as they are more than half of
+        all: it can have the other half in use at once, and can't make others compile again.
+        """
+        if not self._idle:
+            return None
+        own = self._held_by.get(tenant, 0)
+        most = max(self._idle.tenants, key=self._held_by.__getitem__)
+        if self._held_by[most] > own:
+            return self._idle.first(most)
+        if tenant in self._idle.tenants:
+            return self._idle.first(tenant)
+        return self._idle.first(most) if 2 * len(self._idle) > self._settings.max_grammars else None
 
     def _forget(self, entry: GrammarEntry) -> None:
         told = entry.stage in (GrammarStage.COMPILING, GrammarStage.READY)
         entry.stage = GrammarStage.GONE
-        del self._entries[entry.number], self._by_digest[entry.digest]
+        del self._entries[entry.number], self._by_digest[entry.key]
         self._held_by[entry.tenant] -= 1
         if not self._held_by[entry.tenant]:
             del self._held_by[entry.tenant]
-        self._idle.pop(entry.number, None)
+        self._idle.discard(entry)
         self._compiling.pop(entry.number, None)
         if told:
             self._workers.send(DropGrammar(entry.number))

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -71,6 +71,17 @@ _replay: ContextVar[ReplayedRequest | None] = ContextVar("replay", default=None)
 """The replay that the request being handled belongs to, if any."""
 
 
+class Call(NamedTuple):
+    """An HTTP request that is being answered. arrived: when its headers had come, monotonic."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    headers: TermsHeaders
+    recorder: TimelineRecorder
+    arrived: float
+
+
 class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     """An endpoint that generates text from a JSON body. Subclasses say what the body and the reply
     look like."""
@@ -115,6 +126,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         arrived = time.monotonic()
         headers = terms_headers(scope)
         recorder = TimelineRecorder(scope, service.config.slow_request_seconds)
+        call = Call(scope, receive, send, headers, recorder, arrived)
         given = await self.given(scope, receive)
         if isinstance(given, bytes) and not is_small(given):
             async with RemoteBody(
@@ -127,14 +139,14 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             ) as body:
                 token = _remote.set(body)
                 try:
-                    await self._answer(body.light, scope, receive, send, headers, recorder, arrived)
+                    await self.answer(body.light, call)
                 finally:
                     _remote.reset(token)
             return
         if isinstance(given, bytes):
             given = self.understood(given, scope["headers"])
         self.check_all(given)
-        await self._answer(given, scope, receive, send, headers, recorder, arrived)
+        await self.answer(given, call)
 
     async def given(self, scope: Scope, receive: Receive) -> bytes | Fields:
         """The body; the request itself where it doesn't come as JSON."""
@@ -150,17 +162,10 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         """A request whose large fields were left out, and which was checked before."""
         return self._decoder.decode(written)
 
-    async def _answer(
-        self,
-        request: Fields,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        headers: TermsHeaders,
-        recorder: TimelineRecorder,
-        arrived: float,
-    ) -> None:
+    async def answer(self, request: Fields, call: Call) -> None:
+        """Answers a request that is right by itself. Raises what else is wrong with it."""
         service, remote = self._service, _remote.get()
+        scope, receive, send, headers, recorder, arrived = call
         recorder.receipt = self._receipt_wish(request, headers.receipt)
         terms = msgspec.structs.replace(
             request_terms(request, headers, arrived),

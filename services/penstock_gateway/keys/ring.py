@@ -139,6 +139,14 @@ class Caller:
         """Whether its key allows the model."""
         return self.key is None or self.key.models is None or model in self.key.models
 
+    def check_unloads(self, model: str) -> None:
+        """Raises HTTPError 403 where its key may not have a model unloaded."""
+        if self.key is not None and not (self.key.admin or self.key.unload_models):
+            raise forbidden(
+                f"unloading {clip(model)} needs an admin API key, or one with `unload_models`",
+                param="keep_alive",
+            )
+
     def check_model(self, model: str) -> None:
         """Raises HTTPError 403."""
         if not self.may_use(model):
@@ -224,7 +232,7 @@ class Access:
         if key.admin or (key.metrics and path in self._metrics):
             return
         if key.metrics:
-            raise forbidden("this API key may only read /metrics on the admin port")
+            raise forbidden("this API key may only read /load, and /metrics on the admin port")
         if path in self._admin:
             raise forbidden(f"{path} needs an admin API key")
         if path in self._metrics:

@@ -19,13 +19,15 @@ from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.shown_tools import shows_tools
 from penstock_gateway.chat.tools import ANY_TOOLS
 from penstock_gateway.fim.prompt import fim_prompt
-from penstock_gateway.generate.endpoint import GenerateEndpoint, left_out
+from penstock_gateway.generate.endpoint import Call, GenerateEndpoint, left_out
 from penstock_gateway.generate.job import Prepared
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
+from penstock_gateway.http.control import check_control
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import JSON_LINES, EventStream
 from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.keys.ring import current
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.ollama.reply import (
     ChatLine,
@@ -93,6 +95,13 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
         request = super().understood(body, headers)
         return msgspec.structs.replace(request, stream=request.stream is not False)
 
+    async def answer(self, request: Asked, call: Call) -> None:
+        if self._unloads(request):
+            current.get().check_unloads(request.model or "a model")
+            if self._service.ring is None:
+                check_control(call.scope, self._service.config, "keep_alive: 0")
+        await super().answer(request, call)
+
     def check(self, request: Asked) -> None:
         check(request)
         num_logprobs(request)
@@ -125,12 +134,18 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
         """What is always served is loaded, whatever keep_alive says; what is started on demand is
         by now, or goes where keep_alive is 0."""
         backend = self._service.models.named(request.model)
-        if gives_up(request.keep_alive) and backend.on_demand and backend.residence is not None:
+        if self._unloads(request) and backend.residence is not None:
             backend.residence.unload()
             return loaded(backend.name or "", self.show, "unload")
         async with self._service.models.using(request.model, terms.deadline) as asked:
             check_generates(asked.engine.welcome)
             return loaded(asked.name, self.show)
+
+    def _unloads(self, request: Asked) -> bool:
+        """Whether it has a model on demand unloaded. Raises what `named` raises."""
+        if left_out() or not (self.only_loads(request) and gives_up(request.keep_alive)):
+            return False
+        return self._service.models.named(request.model).on_demand
 
     async def prepare(
         self, request: Asked, engine: EngineInfo, head: ReplyHead, lease: MediaLease

@@ -103,6 +103,7 @@ LOAD = Operation(
     path="/load",
     summary="Requests being answered (vLLM)",
     tag="operations",
+    access="metrics",
     reply=Load,
 )
 

@@ -22,6 +22,7 @@ _FIELDS = (
     "models",
     "admin",
     "metrics",
+    "unload_models",
     "share_identical_requests",
 )
 
@@ -56,7 +57,16 @@ def add(parser: Parser) -> None:
         help="May read /metrics and control the server.",
     )
     parser.add_argument(
-        "--metrics", action="store_true", default=None, help="May read /metrics, and nothing else."
+        "--metrics",
+        action="store_true",
+        default=None,
+        help="May read /metrics and /load, and nothing else.",
+    )
+    parser.add_argument(
+        "--unload-models",
+        action="store_true",
+        default=None,
+        help="May have models that are loaded on demand unloaded.",
     )
     parser.add_argument(
         "--share-identical-requests",

@@ -122,8 +122,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str,
         Meta(
             description="Host names that a server without API keys answers to, beside IP"
-            " addresses and local names: a JSON list or names with commas; *.DOMAIN: all below a"
-            " domain; *: any."
+            " addresses, localhost and its machine's names: a JSON list or names with commas;"
+            " *.DOMAIN: all below a domain; *: any."
         ),
     ] = ""
     allowed_methods: Annotated[

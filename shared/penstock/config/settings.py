@@ -157,7 +157,13 @@ class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         int, Meta(ge=64, le=16_777_216, description="Longest grammar or schema, bytes.")
     ] = 262_144
     max_grammars: Annotated[
-        int, Meta(ge=1, le=65_536, description="Compiled grammars that a worker keeps.")
+        int,
+        Meta(
+            ge=1,
+            le=65_536,
+            description="Compiled grammars that a worker keeps; unused ones of each tenant up to "
+            "an equal share.",
+        ),
     ] = 256
     grammar_compile_timeout: Annotated[
         float,

@@ -29,6 +29,7 @@ from penstock.prepare.gguf_vocabulary import (
     read_vocabulary,
 )
 from penstock.prepare.tokenizer_bounds import check_character_table, check_pieces
+from penstock.prepare.tokenizer_cost import check_nesting
 
 # BERT's WordPiece. In GGUF files, tokens that begin a word have a mark in front and the others
 # have none; in BERT's own vocabulary the others begin with `##`.
@@ -96,6 +97,7 @@ def unigram(vocabulary: Vocabulary) -> Built:
     if unknown is None:
         unknown = vocabulary.types.index(UNKNOWN) if UNKNOWN in vocabulary.types else None
     check_pieces(vocabulary.tokens, f"{fields.where}: {KEY}tokens", tree=True)
+    check_nesting(vocabulary.tokens, f"{fields.where}: {KEY}tokens")
     pieces = list(zip(vocabulary.tokens, scores, strict=True))
     bytewise = fields.flag(f"{KEY}byte_fallback", False)
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=unknown, byte_fallback=bytewise))

@@ -2,6 +2,7 @@
 
 The library takes any: it ends the process where memory, or the stack, is at its end. That is while
 it loads a file of a few kilobytes, or at some later text, which grows with each step of the file.
+Or it takes hours for a text of some pages.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from tokenizers import Regex, normalizers
 
 from penstock.errors import UnsupportedModel
+from penstock.prepare.tokenizer_cost import check_nesting, check_word
 from penstock.text.token_table import HIGHEST_ID
 
 LONGEST_PIECE = 4096
@@ -41,6 +43,7 @@ _AROUND = re.compile(r"[\^$\\]|\(\?[^:]")
 class _Model(msgspec.Struct):
     type: str | None = None
     vocab: dict[str, int] | list[tuple[str, float]] | None = None
+    max_input_chars_per_word: int | None = None
 
 
 class _Token(msgspec.Struct):
@@ -130,7 +133,11 @@ def _check_vocabulary(file: _File, where: str) -> None:
         _check_ids(vocab.values(), f"{where}: model: vocab")
         check_pieces(vocab, f"{where}: model: vocab", tree=False)
     elif vocab is not None:
-        check_pieces([piece for piece, _ in vocab], f"{where}: model: vocab", tree=True)
+        pieces = [piece for piece, _ in vocab]
+        check_pieces(pieces, f"{where}: model: vocab", tree=True)
+        check_nesting(pieces, f"{where}: model: vocab")
+    longest = file.model.max_input_chars_per_word
+    check_word(longest, f"{where}: model: max_input_chars_per_word")
     added = file.added_tokens or []
     _check_ids([token.id for token in added], f"{where}: added_tokens")
     check_pieces([token.content for token in added], f"{where}: added_tokens", tree=True)

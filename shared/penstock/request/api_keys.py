@@ -48,9 +48,9 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weight: of its share under --scheduling-policy fair.  highest_priority: the lowest value that
     its requests may ask for.  max_concurrent: requests that the tenant may have open.
     requests_per_minute, tokens_per_minute: of this key; none: any number.
-    models: names that it may use, of the model and of adapters; none: all.  admin: may read
-    /metrics on the admin port, and load adapters.  metrics: may read /metrics there, and do nothing
-    else.
+    models: names that it may use, of the model and of adapters; none: all.  unload_models: may have
+    models on demand unloaded.  admin: may read /metrics on the admin port, and control the server.
+    metrics: may read /metrics there, and /load, and do nothing else.
     share_identical_requests: whether equal ones of its tenant's that are open at once are computed
     once; none: as the server's setting says.
     """
@@ -68,6 +68,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     models: tuple[str, ...] | None = None
     admin: bool = False
     metrics: bool = False
+    unload_models: bool = False
     share_identical_requests: bool | None = None
 
     @property
@@ -194,6 +195,10 @@ def check_keys(keys: list[ApiKey]) -> list[ApiKey]:
             )
         if key.admin and key.metrics:
             raise ValueError(f"{key.name}: an admin's key reads /metrics too, so leave metrics out")
+        if key.unload_models and (key.admin or key.metrics):
+            more = "an admin's key" if key.admin else "a key with metrics"
+            does = "unloads models too" if key.admin else "does nothing else"
+            raise ValueError(f"{key.name}: {more} {does}, so leave unload_models out")
         if key.digest in seen:
             raise ValueError(f"{key.name} and {seen[key.digest]} are the same key")
         seen[key.digest] = key.name

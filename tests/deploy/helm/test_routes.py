@@ -87,7 +87,10 @@ def test_names_without_keys_are_those_of_route_and_ingress() -> None:
         }
     )
     own = containers(gateway(documents))[0]
-    assert flag(own, "--allowed-hosts") == "c.example,a.example,*.b.example"
+    hosts = (flag(own, "--allowed-hosts") or "").split(",")
+    assert hosts[-3:] == ["c.example", "a.example", "*.b.example"]
+    service = str(gateway(documents)["metadata"]["name"])
+    assert [host.partition(".")[0] for host in hosts[:-3]] == [service] * 4
 
 
 def test_engines_and_their_workers_follow_one_count() -> None:

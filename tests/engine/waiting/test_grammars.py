@@ -98,6 +98,60 @@ def test_unused_grammars_make_room_the_longest_unused_first() -> None:
     assert {terminal(request).finish for request in (one, two, resumed)} == {"stop"}
 
 
+def test_nothing_is_shared_between_tenants() -> None:
+    """Whether another tenant has had a grammar compiled doesn't show in how soon it is there."""
+    h, front = make()
+    first = submit(h, front, tenant="a", seed=1)
+    assert asked(h) == [1]
+    same, other = submit(h, front, tenant="a", seed=2), submit(h, front, tenant="b", seed=1)
+    assert asked(h) == [1, 2]
+    h.compiles(1)
+    assert (first.prepared, same.prepared, other.prepared) == (True, True, False)
+    h.compiles(2)
+    h.run()
+    assert [terminal(each).finish for each in (first, same, other)] == ["stop"] * 3
+    assert submit(h, front, tenant="b").prepared
+    assert not submit(h, front, tenant="c").prepared
+    assert asked(h) == [3]
+
+
+def compiled(h: Harness) -> list[str]:
+    assert h.worker is not None
+    return [grammar.text for grammar in h.worker.grammars.values()]
+
+
+def test_a_tenant_pushes_no_other_tenants_grammars_out() -> None:
+    """One after the other or all at once: who has most gives way, down to equal shares."""
+    h, front = make(max_grammars=6)
+    h.compile_at_once = True
+    for text, tenant in (("5", "a"), ("6", "a"), *((f"{n}", "flood") for n in range(10, 30))):
+        submit(h, front, Grammar("regex", text), tenant=tenant)
+        h.run()
+    assert compiled(h) == ["5", "6", "26", "27", "28", "29"]
+    flood = [submit(h, front, Grammar("regex", f"{n}"), tenant="flood") for n in range(40, 50)]
+    assert [each.accepted for each in flood] == [True] * 4 + [False] * 6
+    assert "kept for others" in flood[-1].rejected.message
+    h.run()
+    assert compiled(h)[:2] == ["5", "6"]
+    # Another one takes room from who has most, down to equal shares, and then its own.
+    for text, tenant in (("7", "b"), ("8", "b"), ("9", "b")):
+        submit(h, front, Grammar("regex", text), tenant=tenant)
+        h.run()
+    assert compiled(h) == ["5", "6", "42", "43", "8", "9"]
+
+
+def test_what_is_kept_for_others_leaves_half_to_who_uses_it() -> None:
+    h, front = make(max_grammars=6)
+    h.compile_at_once = True
+    for n in range(6):
+        submit(h, front, Grammar("regex", f"{10 + n}"), tenant=f"idle {n}")
+        h.run()
+    busy = [submit(h, front, Grammar("regex", f"{n}"), tenant="busy") for n in range(20, 26)]
+    assert [each.accepted for each in busy] == [True] * 3 + [False] * 3
+    h.run()
+    assert compiled(h) == ["13", "14", "15", "20", "21", "22"]
+
+
 def test_a_bad_grammar_fails_its_request_before_anything_else() -> None:
     h, front = make()
     request, other = submit(h, front, BAD, n=2), submit(h, front)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,17 @@ from starlette.types import Receive, Scope, Send
 from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
 from penstock_gateway.app import create_app
-from penstock_gateway.http.boundary import Boundary, own_hosts
+from penstock_gateway.http import own_names
+from penstock_gateway.http.boundary import Boundary
 from penstock_gateway.http.operations import Operation, OperationRoute
+from penstock_gateway.http.own_names import own_hosts
 from penstock_gateway.http.replies import send_json
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.keyring import ALICE, bearer, key, write
 
 LOOPBACK, REMOTE = ("127.0.0.1", 40_000), ("192.0.2.7", 40_000)
 ENGINE = FakeEngineClient()
+MACHINE_NAMES = own_names.machine_names
 
 
 def application(**settings: Any) -> FastAPI:
@@ -44,6 +49,16 @@ OF_JSON = [
     if each.body is not None and each.body_type == "application/json"
 ]
 
+
+@pytest.fixture(scope="module", autouse=True)
+def box(machine: None) -> Iterator[None]:
+    """The machine is called box.lan.example."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own_names, "machine_names", MACHINE_NAMES)
+        patch.setattr(socket, "gethostname", lambda: "Box.lan.example")
+        yield
+
+
 OWN = [
     {},
     {"host": "localhost"},
@@ -53,25 +68,35 @@ OWN = [
     {"host": "[::1]:8000"},
     {"host": "[fe80::1%25eth0]:8000"},
     {"host": "192.168.1.20:8000"},
-    {"host": "gateway:8000"},
-    {"host": "my_box.local:8000"},
-    {"host": "penstock-gateway.models.svc:8000"},
-    {"host": "penstock-gateway.models.svc.cluster.local:8000"},
-    {"host": f"{socket.gethostname()}:8000"},
+    {"host": "box:8000"},
+    {"host": "box.local:8000"},
+    {"host": "box.lan.example:8000"},
+    {"host": "host.docker.internal:8000"},
     {"host": "localhost:8000", "origin": "http://localhost:8000"},
     {"host": "box.local", "origin": "https://box.local"},
     {"host": "localhost:8000", "origin": "http://localhost:8000", "sec-fetch-site": "same-origin"},
     # Behind a proxy that replaces Host.
-    {"host": "gateway", "origin": "https://llm.example", "sec-fetch-site": "same-origin"},
+    {"host": "box", "origin": "https://llm.example", "sec-fetch-site": "same-origin"},
     {"host": "localhost:8000", "sec-fetch-site": "none"},
     # Installed programs.
     {"host": "localhost:8000", "origin": "vscode-webview://1a2b", "sec-fetch-site": "cross-site"},
     {"host": "localhost:8000", "origin": "tauri://localhost"},
-    {"host": "localhost:8000", "origin": "chrome-extension://abcdef"},
+]
+EXTENSIONS = [
+    {"host": "localhost:8000", "origin": f"{scheme}://abcdef"}
+    for scheme in ("chrome-extension", "moz-extension", "safari-web-extension", "extension")
 ]
 FOREIGN_HOSTS = [
     {"host": "evil.example:8000"},
     {"host": "evil.example:8000", "origin": "http://evil.example:8000"},
+    # Whoever is in the same network can answer to these.
+    {"host": "evil:8000"},
+    {"host": "evil:8000", "origin": "http://evil:8000", "sec-fetch-site": "same-origin"},
+    {"host": "evil.local", "origin": "http://evil.local"},
+    {"host": "evil.internal"},
+    {"host": "evil.home.arpa"},
+    {"host": "evil.models.svc"},
+    {"host": "box.evil.example"},
     {"host": "localhost.evil.example"},
     {"host": "127.0.0.1.nip.example:8000"},
     {"host": "evil.example", "x-forwarded-host": "localhost:8000"},
@@ -91,7 +116,7 @@ FOREIGN_PAGES = [
     {"host": "localhost:8000", "sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate",
      "sec-fetch-dest": "iframe"},
     {"origin": "https://evil.example"},
-    {"host": "gateway", "origin": "https://evil.example", "x-forwarded-host": "evil.example"},
+    {"host": "box", "origin": "https://evil.example", "x-forwarded-host": "evil.example"},
 ]  # fmt: skip
 
 
@@ -155,6 +180,15 @@ async def test_what_is_open_is_open_to_all(let_in: Boundary, headers: Any) -> No
         assert (await ask(let_in, name, headers)).status_code == 200, name
 
 
+@pytest.mark.parametrize("headers", EXTENSIONS, ids=shown)
+async def test_extensions_use_it_and_do_not_control_it(let_in: Boundary, headers: Any) -> None:
+    for name in TABLE:
+        reply = await ask(let_in, name, headers)
+        assert reply.status_code == (403 if name in CONTROL else 200), name
+    allowed = behind_door(application(allowed_origins=headers["origin"]))
+    assert (await ask(allowed, "POST /pause", headers)).status_code == 200
+
+
 async def test_links_may_be_followed_but_post_nothing(let_in: Boundary) -> None:
     headers = {"host": "localhost:8000", "sec-fetch-site": "cross-site",
                "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}  # fmt: skip
@@ -189,7 +223,7 @@ async def test_bodies_say_that_they_are_json(kind: str) -> None:
     "kind", [None, "application/json", "Application/JSON; charset=utf-8", "application/a+json"]
 )
 async def test_bodies_of_json_are_read(http: httpx.AsyncClient, kind: str | None) -> None:
-    headers = {} if kind is None else {"content-type": kind}
+    headers = {"host": "localhost"} | ({} if kind is None else {"content-type": kind})
     body = json.dumps({"prompt": "Hi"})
     reply = await http.post("/tokenize", content=body, headers=headers)
     assert reply.status_code == 200
@@ -202,7 +236,7 @@ async def test_other_machines_use_it_and_do_not_control_it() -> None:
     } <= set(CONTROL)
     inside = behind_door(APP)
     for name in TABLE:
-        reply = await ask(inside, name, {"host": "gateway:8000"}, REMOTE)
+        reply = await ask(inside, name, {"host": "box:8000"}, REMOTE)
         assert reply.status_code == (403 if name in CONTROL else 200), name
         if name in CONTROL:
             assert "--allow-remote-control" in reply.text
@@ -215,7 +249,7 @@ async def test_other_machines_use_it_and_do_not_control_it() -> None:
 async def test_the_operator_may_let_other_machines_control_it() -> None:
     inside = behind_door(application(allow_remote_control=True, allow_open=True))
     for name in CONTROL:
-        assert (await ask(inside, name, {"host": "gateway"}, REMOTE)).status_code == 200
+        assert (await ask(inside, name, {"host": "box"}, REMOTE)).status_code == 200
         assert (await ask(inside, name, {"host": "a.example"}, REMOTE)).status_code == 403
 
 
@@ -232,6 +266,38 @@ def test_names_that_the_operator_allows(allowed: str, own: str, foreign: str) ->
     known = own_hosts(GatewayConfig(allowed_hosts=allowed))
     assert known(own.encode())
     assert not known(foreign.encode())
+
+
+@pytest.mark.parametrize(
+    ("host", "full", "own", "foreign"),
+    [
+        ("box", "box.lan.example", ["box", "box.lan.example", "BOX.local"], ["lan.example"]),
+        ("Box.lan.example", "box.lan.example", ["box", "box.lan.example"], ["a.lan.example"]),
+        ("box", "localhost", ["box", "localhost"], ["box.example"]),
+        ("box", "evil.example", ["box"], ["evil.example", "evil"]),
+    ],
+)
+def test_names_of_the_machine(
+    host: str, full: str, own: list[str], foreign: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    monkeypatch.setattr(own_names, "full_name", lambda host: full)
+    known = own_hosts(GatewayConfig())
+    assert [each for each in own if not known(each.encode())] == []
+    assert [each for each in foreign if known(each.encode())] == []
+
+
+def test_a_resolver_that_does_not_answer_holds_no_start_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr(own_names, "PATIENCE", 0.01)
+    monkeypatch.setattr(socket, "getfqdn", lambda host: "late" if answered.wait(60) else "")
+    try:
+        assert own_names.full_name("nobody.example") == ""
+    finally:
+        answered.set()
+        own_names.full_name.cache_clear()
 
 
 def test_any_name_may_be_allowed_and_wrong_ones_are_refused() -> None:

@@ -261,6 +261,17 @@ async def test_the_admin_port_is_the_admins(keys: str) -> None:
         assert (await http.get("/v1/models", headers=bearer(ADMIN))).status_code == 404
 
 
+async def test_the_load_is_for_whoever_watches(tmp_path: Path) -> None:
+    """What all tenants together ask is nothing that each of them may see."""
+    entries = [key(ALICE), key(ADMIN, admin=True), key(METRICS, metrics=True)]
+    config = GatewayConfig(api_keys=write(tmp_path / "keys.json", *entries))
+    async with await client(create_app(FakeEngineClient(), config)) as http:  # type: ignore[arg-type]
+        reply = await http.get("/load", headers=bearer(ALICE))
+        assert (reply.status_code, "`metrics`" in reply.text) == (403, True)
+        for secret in (ADMIN, METRICS):
+            assert (await http.get("/load", headers=bearer(secret))).json() == {"server_load": 0}
+
+
 async def test_a_key_for_metrics_opens_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "metrics.key"
     file.write_text(METRICS)
@@ -276,7 +287,8 @@ async def test_a_key_for_metrics_opens_nothing_else(tmp_path: Path) -> None:
             reply = await http.request(
                 operation.method, operation.template, json={}, headers=bearer(METRICS)
             )
-            assert (reply.status_code == 403) == (operation.path not in OPEN), operation.path
+            allowed = operation.path in (*OPEN, "/load")
+            assert (reply.status_code == 403) == (not allowed), operation.path
     assert engine.submitted == []
 
 

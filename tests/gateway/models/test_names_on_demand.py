@@ -34,10 +34,12 @@ class Demanded:
     told: list[ToSupervisor] = field(default_factory=list)
     clients: list[FakeEngineClient] = field(default_factory=list)
 
-    def app(self, **config: Any) -> httpx.AsyncClient:
+    def app(
+        self, *, peer: tuple[str, int] = ("127.0.0.1", 123), **config: Any
+    ) -> httpx.AsyncClient:
         backends = [self._backend(name) for name in self.names]
         app = create_app(backends, msgspec.structs.replace(CONFIG, **config))
-        transport = httpx.ASGITransport(app)
+        transport = httpx.ASGITransport(app, client=peer)
         return httpx.AsyncClient(transport=transport, base_url="http://gateway")
 
     def _backend(self, name: str) -> ModelBackend:
@@ -90,7 +92,7 @@ async def test_a_key_starts_nothing_that_it_may_not_use(tmp_path: Path, asked: s
 
 async def test_a_key_unloads_nothing_that_it_may_not_use(tmp_path: Path) -> None:
     demanded = Demanded(("red", "blue"))
-    keys = write(tmp_path / "keys.json", key(ALICE, models=["blue"]))
+    keys = write(tmp_path / "keys.json", key(ALICE, models=["blue"], unload_models=True))
     async with demanded.app(api_keys=keys) as client:
         for name, code in (("red", 403), ("blue", 200)):
             asked = {"model": name, "keep_alive": 0, "stream": False}
@@ -107,6 +109,45 @@ async def test_a_model_is_unloaded_and_found_by_its_name_with_a_tag() -> None:
         assert reply.status_code == 200, reply.text
         assert (await client.post("/api/pull", json={"model": "red:latest"})).status_code == 200
     assert demanded.told == [Unload("blue")], "to ask for a model starts none"
+
+
+UNLOADS = {"model": "blue", "keep_alive": 0, "stream": False}
+
+
+@pytest.mark.parametrize("path", ["/api/generate", "/api/chat"])
+@pytest.mark.parametrize("right", [None, "unload_models", "admin"])
+async def test_unloading_needs_a_right(tmp_path: Path, path: str, right: str | None) -> None:
+    demanded = Demanded(("red", "blue"))
+    rights = {} if right is None else {right: True}
+    keys = write(tmp_path / "keys.json", key(ALICE, **rights))
+    async with demanded.app(api_keys=keys) as client:
+        for streams in (False, True):
+            asked = {**UNLOADS, "stream": streams}
+            reply = await client.post(path, json=asked, headers=bearer(ALICE))
+            assert reply.status_code == (403 if right is None else 200), reply.text
+            assert right is not None or "unload_models" in reply.text
+        loads = {**UNLOADS, "keep_alive": "5m"}
+        await client.post(path, json=loads, headers=bearer(ALICE))
+    unloaded = [each for each in demanded.told if isinstance(each, Unload)]
+    assert unloaded == ([] if right is None else [Unload("blue")] * 2)
+    assert Want("blue") in demanded.told, "to load one, its name is enough"
+
+
+async def test_without_keys_a_model_is_unloaded_from_this_machine() -> None:
+    demanded = Demanded(("red", "blue"))
+    extension = {"origin": "chrome-extension://abc"}
+    async with demanded.app(peer=("192.0.2.7", 1)) as client:
+        reply = await client.post("/api/generate", json=UNLOADS)
+        assert (reply.status_code, "--allow-remote-control" in reply.text) == (403, True)
+    async with demanded.app(peer=("192.0.2.7", 1), allow_remote_control=True) as client:
+        assert (await client.post("/api/generate", json=UNLOADS)).status_code == 200
+    async with demanded.app() as client:
+        reply = await client.post("/api/generate", json=UNLOADS, headers=extension)
+        assert (reply.status_code, "--allowed-origins" in reply.text) == (403, True)
+    async with demanded.app(allowed_origins=extension["origin"]) as client:
+        reply = await client.post("/api/generate", json=UNLOADS, headers=extension)
+        assert reply.status_code == 200
+    assert demanded.told == [Unload("blue")] * 2
 
 
 async def test_an_adapter_of_a_model_that_was_never_loaded_has_it_started() -> None:

@@ -36,7 +36,7 @@ def shake(gateway: LiveGateway, *headers: bytes, path: bytes = b"/v1/realtime") 
     connection = gateway.connect()
     lines = [
         b"GET %b HTTP/1.1" % path,
-        b"host: gateway",
+        b"host: localhost",
         b"connection: upgrade",
         b"upgrade: websocket",
         b"sec-websocket-version: 13",

@@ -35,7 +35,7 @@ def frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream: int = 0) -
 
 
 ATTACKS = {
-    "HTTP/1.1": b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
+    "HTTP/1.1": b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "noise": random.Random(1).randbytes(4096),
     "half a preface": PREFACE[:9],
     "a length of 16 MiB": PREFACE + b"\xff\xff\xff" + bytes(6) + bytes(64),

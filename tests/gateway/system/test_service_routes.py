@@ -383,7 +383,7 @@ async def test_openapi_document(http: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize("path", ["/nothing", "/v1/models/x", "/version"])
 async def test_a_host_that_is_none(http: httpx.AsyncClient, host: str, path: str) -> None:
     reply = await http.get(path, headers={"host": host.encode()})
-    if host in ("", "x" * 500):
+    if host == "":
         assert reply.status_code == (200 if path == "/version" else 404)
     else:
         assert reply.json()["error"]["code"] == "host_not_allowed"

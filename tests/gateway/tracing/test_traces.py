@@ -216,7 +216,7 @@ def test_what_computes_nothing_is_not_traced(collector: Collector) -> None:
         for path in ("/health/live", "/metrics", "/v1/models", "/nowhere"):
             with running.connect() as connection:
                 connection.socket.sendall(
-                    f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode()
+                    f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode()
                 )
                 connection.read_all()
         ask(running, "/v1/completions", "marker")

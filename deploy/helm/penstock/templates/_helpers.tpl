@@ -225,8 +225,11 @@ readinessProbe:
 {{- end }}
 {{- end -}}
 
-{{- /* Public names, each with a comma in front. */ -}}
+{{- /* Names of the gateways' Service in the cluster, and public ones, each with a comma in front. */ -}}
 {{- define "penstock.hosts" -}}
+{{- $service := printf "%s-gateway" (include "penstock.name" .) -}}
+{{- $own := printf "%s.%s" $service .Release.Namespace -}}
+,{{ $service }},{{ $own }},{{ $own }}.svc,{{ $own }}.svc.cluster.local
 {{- if and .Values.ingress.enabled .Values.ingress.host }},{{ .Values.ingress.host }}{{ end -}}
 {{- if .Values.httpRoute.enabled }}{{ range .Values.httpRoute.hostnames }},{{ . }}{{ end }}{{ end -}}
 {{- end -}}
