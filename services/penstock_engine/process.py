@@ -369,7 +369,7 @@ def _adapters(
             )
         except InvalidRequest as error:
             raise StartupError(f"--lora-modules {module.name}: {error.message}") from None
-        parent = module.base_model_name or prepared.parent
+        parent = module.base_model_name or ""
         found.append(NamedAdapter(module.name, prepared.file, 0, prepared.rank, parent))
     if noted is not None:
         _note(noted, found)

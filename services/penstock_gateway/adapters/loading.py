@@ -66,9 +66,7 @@ class AdapterLoader:
                 raise RequestFailed(str(error)) from None
             self._check_free(name, in_place=in_place)
             stamp = self.client.adapters.stamp(name)
-            self.client.name_adapters(
-                [NamedAdapter(name, prepared.file, stamp, prepared.rank, prepared.parent)]
-            )
+            self.client.name_adapters([NamedAdapter(name, prepared.file, stamp, prepared.rank)])
 
     def _digests(self) -> set[str]:
         """Digests of the adapters that have names and a file."""

@@ -201,7 +201,8 @@ class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 class MessageReply(msgspec.Struct, tag_field="type", tag="message", kw_only=True):
     """stop_reason: end_turn, max_tokens, stop_sequence, tool_use, or
-    model_context_window_exceeded; null while the answer is under way."""
+    model_context_window_exceeded; null while the answer is under way.  stop_details, container: of
+    refusals and of code that Anthropic runs, which there are none of here."""
 
     id: str
     role: str = "assistant"
@@ -209,6 +210,8 @@ class MessageReply(msgspec.Struct, tag_field="type", tag="message", kw_only=True
     model: str
     stop_reason: str | None = None
     stop_sequence: str | None = None
+    stop_details: None = None
+    container: None = None
     usage: MessageUsage
     penstock_timeline: TimelineField = UNSET
     penstock_receipt: ReceiptField = UNSET
@@ -268,7 +271,12 @@ class MessagesFormat(WrittenAtOnce):
     def end(self, out: bytearray, usage: UsageInfo) -> None:
         self._events.out = out
         reply = self._reply
-        ended = {"stop_reason": reply.stop_reason, "stop_sequence": reply.stop_sequence}
+        ended = {
+            "stop_reason": reply.stop_reason,
+            "stop_sequence": reply.stop_sequence,
+            "stop_details": None,
+            "container": None,
+        }
         self._events.send("message_delta", delta=ended, usage=MessageUsage.of(usage))
         signed = {} if self.receipt is UNSET else {"penstock_receipt": self.receipt}
         self._events.send("message_stop", **signed)

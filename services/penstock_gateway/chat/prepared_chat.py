@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+
+import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.chat.endpoint import ChatRequest, blame_of, check_chat, prompt_of, tools_of
+from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.output_parsing import read_as, reading_of, with_budget
 from penstock_gateway.chat.parsing_spec import AnswerModel, ParsingSpec
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt
 from penstock_gateway.chat.tools import OPENAI_TOOLS, ToolLimits
+from penstock_gateway.chat.truncation import truncated_prompt
 from penstock_gateway.generate.job import Blame, Prepared
 from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.models.backend import EngineInfo
@@ -51,16 +55,27 @@ async def prepared_chat(
     now: int,
     logprobs: int | None = None,
     tools: ToolLimits = OPENAI_TOOLS,
+    truncation: tuple[int, str] | None = None,
 ) -> PreparedChat:
     """`max_tokens` returns the answer's, for a prompt of so many tokens. `own_words` says an error
     of chat's in the names of the request. now: the time that the template knows, Unix, seconds.
+    truncation: tokens that the prompt may have without its oldest messages, and the request's word
+    for leaving them out; None: nothing is left out.
     Raises InvalidRequest, in the request's names, and what preparing media raises."""
     try:
         config = engine.config
         check_chat(chat)
         use = tools_of(chat, auto_allowed=config.enable_auto_tool_choice, limits=tools)
         with_media = ChatMedia(service.media, lease, store=service.store)
-        prompt = await prompt_of(chat, engine, use, with_media, now)
+        if truncation is None:
+            prompt = await prompt_of(chat, engine, use, with_media, now)
+        else:
+
+            def fill(messages: list[Message]) -> Awaitable[ChatPrompt]:
+                shorter = msgspec.structs.replace(chat, messages=messages)
+                return prompt_of(shorter, engine, use, with_media, now)
+
+            prompt = await truncated_prompt(chat.messages, fill, *truncation)
         most = max_tokens(len(prompt.prompt_token_ids))
         params = sampling_params(chat, engine.welcome, max_tokens=most, logprobs=logprobs)
         params, parsing = read_as(

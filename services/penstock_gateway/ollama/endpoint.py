@@ -131,15 +131,16 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
         await super()._stream(request, terms, recorder, events)
 
     async def _loaded(self, request: Asked, terms: Terms) -> bytes:
-        """What is always served is loaded, whatever keep_alive says; what is started on demand is
-        by now, or goes where keep_alive is 0."""
+        """What is always served stays loaded, whatever keep_alive says; what is started on demand
+        is by now, or goes where keep_alive is 0."""
         backend = self._service.models.named(request.model)
+        gone = gives_up(request.keep_alive)
         if self._unloads(request) and backend.residence is not None:
             backend.residence.unload()
             return loaded(backend.name or "", self.show, "unload")
         async with self._service.models.using(request.model, terms.deadline) as asked:
             check_generates(asked.engine.welcome)
-            return loaded(asked.name, self.show)
+            return loaded(asked.name, self.show, "unload" if gone else "load")
 
     def _unloads(self, request: Asked) -> bool:
         """Whether it has a model on demand unloaded. Raises what `named` raises."""
@@ -167,6 +168,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
             own_words=in_own_words,
             now=head.created,
             logprobs=num_logprobs(request),
+            truncation=_truncation(request, engine),
         )
         return chat.answered_by(self.reply_to(request, chat.parsing))
 
@@ -232,11 +234,26 @@ class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
         return Prepared([ids], [params], reply, lambda error: in_own_words(blame(error)))
 
 
+def _context(request: OllamaFields, engine: EngineInfo) -> int:
+    """Tokens of the context that the request asks for, at most the model's."""
+    most = engine.welcome.limits.max_model_len
+    asked = None if request.options is None else request.options.num_ctx
+    return most if asked is None else max(1, min(asked, most))
+
+
+def _truncation(request: OllamaFields, engine: EngineInfo) -> tuple[int, str] | None:
+    if request.truncate is False:
+        return None
+    return _context(request, engine) - 1, "truncate is true"
+
+
 def most_tokens(request: OllamaFields, engine: EngineInfo) -> Callable[[int], int]:
     """num_predict, or as many as there is room for after a prompt of so many tokens."""
     options = request.options or Options()
     wanted = options.num_predict
     welcome = engine.welcome
+    # Where a context may shift, Ollama's goes on behind num_ctx.
+    context = _context(request, engine) if request.shift is False else None
 
     def most(prompt_tokens: int) -> int:
         room = room_for_output(
@@ -247,6 +264,15 @@ def most_tokens(request: OllamaFields, engine: EngineInfo) -> Callable[[int], in
             field="options.num_predict",
             source="messages" if isinstance(request, OllamaChatRequest) else "prompt",
         )
+        if request.truncate is False and prompt_tokens >= _context(request, engine):
+            raise InvalidRequest(
+                f"the prompt has {prompt_tokens} tokens, truncate is false, and options.num_ctx is "
+                f"{options.num_ctx}",
+                param="options.num_ctx",
+                code="context_length_exceeded",
+            )
+        if context is not None:
+            room = max(1, min(room, context - prompt_tokens))
         return room if wanted is None or wanted < 0 else min(wanted, room)
 
     return most

@@ -51,9 +51,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     frequency_penalty: Number = None
     repetition_detection: RepetitionDetection | None = None
     """vLLM's."""
+    num_ctx: Whole = None
+    """The most tokens of the prompt; see `truncate`. More than the model's context is as much."""
 
     # --- without effect: the server's own settings decide
-    num_ctx: Any = None
     num_keep: Any = None
     num_batch: Any = None
     num_gpu: Any = None
@@ -116,12 +117,15 @@ class OllamaFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fiel
     top_logprobs: Whole = None
     """How many of the likeliest tokens are shown in the place of each, as in OpenAI's chat."""
 
+    truncate: Flag = None
+    """Whether the oldest messages are left out where the prompt is longer than the context; true
+    where nothing is said, as in Ollama."""
+    shift: Flag = None
+    """Whether an answer may be longer than num_ctx has room for: true where nothing is said. At the
+    model's own context it ends, as nothing is forgotten here."""
+
     # --- without effect on the output
     keep_alive: Any = None
-    truncate: Flag = None
-    """Whether messages are left out, or an answer forgets its beginning, where the context is full:
-    here nothing is ever left out, and an answer ends."""
-    shift: Flag = None
 
 
 class OllamaChatRequest(OllamaFields, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -108,6 +108,14 @@ CANCEL = Operation(
 )
 
 
+def _truncation(request: ResponsesRequest, context: int) -> tuple[int, str] | None:
+    """The most tokens of the prompt, where the oldest items may be left out, and the reason."""
+    if request.truncation != "auto":
+        return None
+    output = request.max_output_tokens or 1
+    return max(context - output, 1), "truncation is auto"
+
+
 class Responses(GenerateEndpoint[ResponsesRequest]):
     """POST /v1/responses: answers one conversation."""
 
@@ -159,6 +167,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
             now=head.created,
             tools=conversation.tools.limits,
             logprobs=(chat_request.top_logprobs or 0) if chat_request.logprobs else None,
+            truncation=_truncation(request, limits.max_model_len),
         )
         stored = keeps(self._service, request)
         return chat.answered_by(

@@ -173,6 +173,7 @@ class ResponsesFormat(WrittenAtOnce):
             parallel_tool_calls=request.parallel_tool_calls is not False,
             tool_choice=_tool_choice(request),
             tools=spec.tools,
+            truncation=request.truncation or "disabled",
             reasoning=request.reasoning,
         )
 

@@ -145,7 +145,7 @@ async def test_an_adapter_is_loaded_replaced_and_unloaded(
     first = engine.adapters.find("law")
     assert first is not None
     assert first.file is not None
-    assert (first.rank, first.parent) == (4, "some/model")
+    assert (first.rank, first.parent) == (4, "")
     assert Path(first.file.path).parent == tmp_path / "cache" / "adapters"
 
     again = await load(http, "law", tmp_path / "allowed" / "law")
@@ -314,3 +314,12 @@ async def test_a_body_of_names_is_short(http: httpx.AsyncClient, path: str) -> N
     reply = await http.post(path, json={"lora_name": "a" * 2**20, "lora_path": "/a"})
     assert reply.status_code == 413
     assert "1048576" in reply.json()["error"]["message"]
+
+
+async def test_the_parent_is_the_served_model_whatever_an_adapters_file_says(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.adapters.learn([NamedAdapter("other", AdapterFile("c" * 64, "/y"), 1)])
+    cards = {card["id"]: card for card in (await http.get("/v1/models")).json()["data"]}
+    assert cards["other"]["parent"] == MODEL
+    assert cards["other"]["parent"] in cards

@@ -62,7 +62,10 @@ async def test_events_are_those_of_the_whole_reply(http: httpx.AsyncClient) -> N
     assert [text] == [block["text"] for block in reply["content"]]
     assert events[0]["message"]["usage"]["input_tokens"] == reply["usage"]["input_tokens"]
     assert events[-2]["usage"] == reply["usage"]
-    assert events[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+    ended = {"stop_reason": "end_turn", "stop_sequence": None}
+    assert events[-2]["delta"] == ended | {"stop_details": None, "container": None}
+    assert reply["stop_details"] is reply["container"] is None
+    assert events[0]["message"]["container"] is None
 
 
 @pytest.mark.parametrize("feeds", [True, False])

@@ -160,7 +160,11 @@ async def test_as_many_tokens_as_there_is_room_for(
 
 @pytest.mark.parametrize(
     ("path", "fields"),
-    [(CHAT, {"messages": []}), (GENERATE, {}), (GENERATE, {"prompt": "", "keep_alive": "5m"})],
+    [
+        *((CHAT, {"messages": []}), (GENERATE, {}), (GENERATE, {"prompt": "", "keep_alive": "5m"})),
+        *((CHAT, {"messages": [], "keep_alive": never}) for never in (0, "0s")),
+        *((GENERATE, {"keep_alive": never}) for never in (0, "0s")),
+    ],
 )
 async def test_who_asks_for_nothing_has_the_model_loaded(
     http: httpx.AsyncClient, engine: FakeEngineClient, path: str, fields: dict[str, Any]
@@ -168,7 +172,8 @@ async def test_who_asks_for_nothing_has_the_model_loaded(
     [line] = await lines_of(http, path, **fields)
     reply = await whole(http, path, **fields)
     for told in (line, reply):
-        assert (told["done"], told["done_reason"], told["model"]) == (True, "load", MODEL)
+        reason = "unload" if fields.get("keep_alive") in (0, "0s") else "load"
+        assert (told["done"], told["done_reason"], told["model"]) == (True, reason, MODEL)
     assert not engine.submitted
     missing = await http.post(path, json={**fields, "model": "llama3.2"})
     assert missing.status_code == 404

@@ -378,7 +378,7 @@ async def test_what_has_no_effect_is_accepted_and_the_reply_says_so(
     assert response.status_code == 200, response.text
     reply = response.json()
     Response.model_validate(reply, strict=True)
-    assert (reply["store"], reply["truncation"]) == (False, "disabled")
+    assert (reply["store"], reply["truncation"]) == (False, "auto")
     await http.post(URL, json={"input": "Hi"})
     (one, _, _), (other, _, _) = engine.submitted
     assert one == other
