@@ -1,4 +1,4 @@
-"""What all tests share: no network, a cache of their own, few threads, repeatable Hypothesis."""
+"""What all tests share: no network, a cache of their own, few threads, examples by the commit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 
 from testing import preloaded
-from tests import left_behind, met, rotation, thinning
+from tests import left_behind, properties, rotation, thinning
 from tests.thinning import by_test, share_of, thinned
 
 _PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
@@ -51,8 +50,6 @@ INTERPRETED = tuple(
 )
 """Tests of Triton kernels. Without a GPU they are interpreted, which takes seconds a test."""
 
-UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target)
-
 FORKED = (
     SYSTEMS,
     TESTS / "deploy",
@@ -65,6 +62,7 @@ fixture `executed`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    properties.add_options(parser)
     parser.addoption(
         "--long",
         action="store_true",
@@ -81,16 +79,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         metavar="N",
         help="of what takes turns, what runs at the N-th landing",
-    )
-    parser.addoption(
-        "--met",
-        action="store_true",
-        help="tells how often the examples of each property met its case (tests/met.py)",
-    )
-    parser.addoption(
-        "--no-shrinking",
-        action="store_true",
-        help="the first example that fails will do (tests/mutants)",
     )
     parser.addoption(
         "--every-landing",
@@ -130,15 +118,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before any module of tests is imported: some count their examples by it."""
     thinning.every = config.getoption("--long")
     config.pluginmanager.register(left_behind)
-    settings.register_profile(
-        "penstock",
-        deadline=None,
-        derandomize=True,
-        max_examples=thinning.part(100, 1 / 3),
-        suppress_health_check=[HealthCheck.too_slow],
-        phases=UNSHRUNK if config.getoption("--no-shrinking") else tuple(Phase),
-    )
-    settings.load_profile("penstock")
+    config.pluginmanager.register(properties)
+    properties.load_profile(config)
 
 
 def turns_of(config: pytest.Config) -> rotation.Turns | None:
@@ -154,7 +135,7 @@ def turns_of(config: pytest.Config) -> rotation.Turns | None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    lines = []
+    lines = [f"properties: --seed {properties.seed_of(config)} tries the same examples"]
     for name in ("--sample", "--landing"):
         number = config.getoption(name)
         if number is not None:
@@ -169,31 +150,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     name = collection_path.relative_to(TESTS.parent).as_posix()
     return True if name in rotation.left_out_files(turns) else None
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """A property whose examples never met its case has shown nothing."""
-    met.take()
-    done = yield
-    found = met.take()
-    pyfuncitem.user_properties += [("met", (case, *counts)) for case, counts in found.items()]
-    for case, (times, examples) in found.items():
-        assert times, f"none of {examples} examples met the case: {case}"
-    return done
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    if not config.getoption("--met"):
-        return
-    terminalreporter.section("how often properties met their cases")
-    for report in terminalreporter.getreports("passed"):
-        for name, value in report.user_properties:
-            if name == "met":
-                case, times, examples = value
-                terminalreporter.line(f"{times:>5} of {examples:>5}  {report.nodeid}: {case}")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -230,6 +186,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in kept if item not in others]
     if long:
         config.hook.pytest_deselected(items=long)
+    properties.sow(kept, config)
     if _PARALLEL:
         kept.sort(key=thinning.place)
     items[:] = kept

@@ -1,0 +1,94 @@
+"""Properties (Hypothesis): which examples they try, and whether these met what they are about.
+
+A plugin of pytest. Each commit tries other examples, by a seed that is printed; what failed is kept
+in .hypothesis, and tried first.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Generator, Iterable
+
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from tests import met, rotation, thinning
+
+UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Those of pytest's command line that are about properties."""
+    parser.addoption(
+        "--seed",
+        type=int,
+        metavar="N",
+        help="of the examples of properties; without it, the number of the commit",
+    )
+    parser.addoption(
+        "--met",
+        action="store_true",
+        help="tells how often the examples of each property met its case (tests/met.py)",
+    )
+    parser.addoption(
+        "--no-shrinking",
+        action="store_true",
+        help="the first example that fails will do (tests/mutants)",
+    )
+
+
+def load_profile(config: pytest.Config) -> None:
+    """Before any module of tests is imported: they count their examples by it."""
+    settings.register_profile(
+        "penstock",
+        deadline=None,
+        database=DirectoryBasedExampleDatabase(rotation.ROOT / ".hypothesis/examples"),
+        max_examples=thinning.part(100, 1 / 3),
+        suppress_health_check=[HealthCheck.too_slow],
+        phases=UNSHRUNK if config.getoption("--no-shrinking") else tuple(Phase),
+    )
+    settings.load_profile("penstock")
+
+
+def seed_of(config: pytest.Config) -> int:
+    """The number that the examples of properties begin with: other ones at each commit."""
+    given: int | None = config.getoption("--seed")
+    return rotation.number_of_this_commit() if given is None else given
+
+
+def sow(items: Iterable[pytest.Item], config: pytest.Config) -> None:
+    """Gives each property a seed of its own: what is added elsewhere changes nobody's examples.
+    What failed before is in the database, and comes first."""
+    if config.getoption("hypothesis_seed", None) is not None:
+        return
+    number = seed_of(config)
+    for item in items:
+        test = getattr(item, "obj", None)
+        if hasattr(test, "hypothesis"):
+            seed(zlib.crc32(f"{number} {item.nodeid.partition('[')[0]}".encode()))(test)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """A property whose examples never met its case has shown nothing."""
+    met.take()
+    done = yield
+    found = met.take()
+    pyfuncitem.user_properties += [("met", (case, *counts)) for case, counts in found.items()]
+    for case, (times, examples) in found.items():
+        assert times, f"none of {examples} examples met the case: {case}"
+    return done
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if not config.getoption("--met"):
+        return
+    terminalreporter.section("how often properties met their cases")
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "met":
+                case, times, examples = value
+                terminalreporter.line(f"{times:>5} of {examples:>5}  {report.nodeid}: {case}")
