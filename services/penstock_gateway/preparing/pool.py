@@ -65,6 +65,16 @@ class Preparers:
         return len(self.endpoints) - 1
 
     @property
+    def forks(self) -> ForkServer | None:
+        """The process that preparers are forked of now; None: none was wanted yet."""
+        return self._forks
+
+    @property
+    def count(self) -> int:
+        """Preparers that there are."""
+        return self._count
+
+    @property
     def pids(self) -> list[int]:
         """Ids of the preparers that have nothing to do."""
         return [process.pid for process in self._idle]

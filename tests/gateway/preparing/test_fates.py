@@ -1,0 +1,184 @@
+"""A preparer that dies, is stopped or takes too much at any point: its request fails with an error
+that says why or is done again, and nothing else notices."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock.config.settings import GatewayConfig
+from tests.gateway.fake_engine import FakeEngineClient
+from tests.gateway.live_gateway import LiveGateway
+from tests.gateway.preparing.fated_tokenizer import FatedTokenizer
+
+pytestmark = pytest.mark.timeout(300)
+
+LONG = "word " * 2000
+"""A text that isn't tokenised by the gateway itself."""
+MANY = [f"{place:090d}" for place in range(100)]
+"""Prompts that together are more than the gateway prepares itself."""
+SECONDS = 0.5
+"""Processor seconds that a body may take here."""
+
+
+class FatedGateway:
+    """A gateway whose preparers meet fates. times: how often one comes."""
+
+    def __init__(self, folder: Path, times: int) -> None:
+        self.met = folder / "met"
+        self.engine = FakeEngineClient()
+        text = self.engine.text
+        tokenizer = FatedTokenizer(self.met, times)
+        self.engine.text = type(text)(tokenizer, text.template)
+        config = GatewayConfig(max_body_seconds=SECONDS, max_body_memory_mib=512)
+        self.live = LiveGateway(self.engine, config)
+
+    def post(self, prompt: str | list[str], **fields: Any) -> httpx.Response:
+        headers = {"authorization": f"Bearer {fields.pop('tenant', 'somebody')}"}
+        body = {"prompt": prompt, "max_tokens": 4, "seed": 1, **fields}
+        return httpx.post(
+            f"{self.live.url}/v1/completions", json=body, headers=headers, timeout=120
+        )
+
+    def fates(self) -> int:
+        """How many have come."""
+        return self.met.stat().st_size if self.met.exists() else 0
+
+    def wait_for(self, state: Callable[[], bool]) -> None:
+        until = time.monotonic() + 60
+        while not state():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def fated(tmp_path: Path) -> Iterator[Callable[[int], FatedGateway]]:
+    made: list[FatedGateway] = []
+
+    def make(times: int = 1_000_000) -> FatedGateway:
+        gateway = FatedGateway(tmp_path, times)
+        gateway.live.__enter__()
+        made.append(gateway)
+        return gateway
+
+    yield make
+    for each in made:
+        each.live.__exit__(None, None, None)
+
+
+def test_a_large_body_is_answered_as_a_small_one_is(fated: Callable[..., FatedGateway]) -> None:
+    """What is submitted is the same, whoever prepared it."""
+    gateway = fated()
+    fields = {"stop": ["x"], "logit_bias": {"65": 1.5}, "bad_words": ["ab"], "logprobs": 2}
+    large = gateway.post(LONG, **fields)
+    assert large.status_code == 400
+    assert "context" in large.json()["error"]["message"]
+    replies = gateway.post(MANY, **fields)
+    assert replies.status_code == 200, replies.text
+    elsewhere = gateway.engine.submitted[-100:]
+    ready = gateway.engine.ready[-100:]
+    one = gateway.post(MANY[5], **fields)
+    assert one.status_code == 200
+    ids, params, _ = gateway.engine.submitted[-1]
+    assert elsewhere[5][0] == ids == list(MANY[5].encode())
+    assert ready[5] == gateway.engine.ready[-1]
+    assert elsewhere[5][1].stop == params.stop
+    assert elsewhere[5][1].max_tokens == params.max_tokens
+    assert replies.json()["choices"][5]["text"] == one.json()["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("fate", ["<kill>", "<stop>"])
+def test_it_is_done_again_or_fails_with_a_reason(
+    fated: Callable[..., FatedGateway], fate: str
+) -> None:
+    gateway = fated(1)
+    reply = gateway.post([fate, *MANY])
+    if fate == "<kill>":
+        assert reply.status_code == 200, reply.text
+    else:
+        assert reply.status_code == 503
+        assert "stood still" in reply.json()["error"]["message"]
+    assert gateway.fates() >= 1
+    again = gateway.post(MANY)
+    assert again.status_code == 200
+
+
+def test_one_whose_preparers_always_die_is_refused(fated: Callable[..., FatedGateway]) -> None:
+    gateway = fated()
+    reply = gateway.post(["<kill>", *MANY])
+    assert reply.status_code == 503
+    assert "died, and so did the next ones" in reply.json()["error"]["message"]
+    assert gateway.fates() == 3
+
+
+@pytest.mark.parametrize(
+    ("fate", "says"),
+    [("<spin>", "0.5 s of a processor"), ("<crash>", "brought the process down")],
+)
+def test_what_takes_too_much_is_refused_with_its_largest_field(
+    fated: Callable[..., FatedGateway], fate: str, says: str
+) -> None:
+    gateway = fated()
+    reply = gateway.post([fate, *MANY], user="u" * 50)
+    error = reply.json()["error"]
+    assert reply.status_code == 400
+    assert says in error["message"]
+    assert 'its largest field is "prompt"' in error["message"]
+    assert error["param"] == "prompt"
+    assert gateway.fates() == 1, "it isn't tried again"
+
+
+def test_too_much_memory_is_refused(fated: Callable[..., FatedGateway]) -> None:
+    gateway = fated()
+    reply = gateway.post(["<swell>", *MANY])
+    assert reply.status_code in (400, 503)
+    assert gateway.post(MANY).status_code == 200
+
+
+def test_another_tenants_body_waits_for_none(fated: Callable[..., FatedGateway]) -> None:
+    """One tenant's preparer waits for ever; another's body, and a small one, are answered."""
+    gateway = fated()
+    replies: list[httpx.Response] = []
+    hog = threading.Thread(
+        target=lambda: replies.append(gateway.post(["<wait>", *MANY], tenant="hog"))
+    )
+    hog.start()
+    gateway.wait_for(lambda: gateway.fates() == 1)
+    other = gateway.post(MANY, tenant="other")
+    small = gateway.post("q", tenant="hog")
+    assert (other.status_code, small.status_code) == (200, 200)
+    assert not replies
+    hog.join(120)
+    assert replies[0].status_code == 503, "it stood still"
+
+
+def test_the_process_that_forks_may_die(fated: Callable[..., FatedGateway]) -> None:
+    gateway = fated()
+    assert gateway.post(MANY).status_code == 200
+    forks = gateway.live.service.preparers.forks
+    assert forks is not None
+    os.kill(forks.pid, signal.SIGKILL)
+    gateway.wait_for(lambda: not forks.is_open)
+    assert gateway.post(MANY).status_code == 200
+
+
+def test_a_client_that_leaves_takes_its_preparer_along(
+    fated: Callable[..., FatedGateway],
+) -> None:
+    gateway = fated()
+    with gateway.live.connect() as connection:
+        body = json.dumps({"prompt": ["<wait>", *MANY], "max_tokens": 1}).encode()
+        connection.post("/v1/completions", body, "content-type: application/json")
+        gateway.wait_for(lambda: gateway.fates() == 1)
+        busy = gateway.live.service.preparers.count
+        assert busy == 1
+    gateway.wait_for(lambda: gateway.live.service.preparers.count == 0)
