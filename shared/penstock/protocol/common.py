@@ -239,7 +239,7 @@ class Stopping(msgspec.Struct, frozen=True, array_like=True):
     """What ends the sequence as a loop; None: nothing does."""
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Log-probabilities at one position: natural logarithms, float32 values, of the raw
     distribution (before any penalty, truncation or temperature). An impossible token has -1e30, not
     -inf."""
