@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidRequest
+from penstock.text import stop as stop_module
 from penstock.text.stop import IndentedText, StopMatcher
 from tests.thinning import part
 
@@ -63,6 +65,31 @@ def test_any_cutting_gives_the_same_as_one_letter_at_a_time(
         assert emitted == text[: seen - held], "held back: what could begin a stop string, only"
     assert match is None
     assert emitted + matcher.finish() == text
+
+
+def test_texts_that_end_at_the_same_strings_share_what_is_looked_for() -> None:
+    strings = ["never seen", "elsewhere"]
+    one, other = StopMatcher(strings), StopMatcher([*strings])
+    assert one._strings is other._strings
+    assert one.push("a never s") == ("a ", None)
+    assert other.push("een else") == ("een ", None), "each is at a place of its own"
+    assert one.push("een") == ("", "never seen")
+    del one, other
+    assert tuple(strings) not in stop_module._in_use, "what nobody reads by is forgotten"
+
+
+def test_long_strings_take_little_memory() -> None:
+    """A gateway may hold thousands of requests, each with 16 of them."""
+    strings = tuple(f"{number} " + "xy" * 510 for number in range(16))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        held = StopMatcher(strings)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 40 * sum(map(len, strings))
+    assert held.push(strings[3]) == ("", strings[3])
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/embeddings", {"inputs": "x"}, "unknown field inputs; did you mean input?"),
     ("/v1/embeddings", {}, "input is missing"),
     ("/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "2 first and 3 second"),
-    ("/score", {"text_1": "a"}, "one of text_2 and documents"),
+    ("/score", {"text_1": "a"}, "one of text_2, documents, items, data_2"),
     ("/rerank", {"query": "x", "documents": []}, "1 to 2048"),
     ("/rerank", {"query": "x", "documents": ["x"], "top_n": -1}, "top_n is -1"),
 ]

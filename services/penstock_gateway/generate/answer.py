@@ -149,6 +149,7 @@ class StreamedAnswer:
         timeline = await self._recorder.asked_for(batch.timings, batch.n, events.write_seconds)
         if timeline is not None:
             self._reply.timeline(out, timeline)
+        await self._reply.ends(self._total())
         self._reply.end(out, self._total())
         await events.write(lambda: self._reply.spliced(out), last=True)
 

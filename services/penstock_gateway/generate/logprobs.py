@@ -15,7 +15,7 @@ LOWEST = -9999.0
 """What OpenAI shows for a token that is impossible, or as good as."""
 
 
-class TopLogprob(msgspec.Struct):
+class TopLogprob(msgspec.Struct, gc=False):
     """A token that could have been. bytes: its UTF-8 bytes; half a character is possible."""
 
     token: str
@@ -23,7 +23,7 @@ class TopLogprob(msgspec.Struct):
     bytes: list[int]
 
 
-class ChatLogprob(msgspec.Struct):
+class ChatLogprob(msgspec.Struct, gc=False):
     """The token that was emitted, and the likeliest ones in its place."""
 
     token: str
@@ -49,7 +49,7 @@ class CompletionLogprobs(msgspec.Struct):
     text_offset: list[int]
 
 
-class PromptLogprob(msgspec.Struct):
+class PromptLogprob(msgspec.Struct, gc=False):
     """rank: 1 for the likeliest token; null for one that is not among those asked for."""
 
     logprob: float

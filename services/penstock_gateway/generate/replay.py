@@ -249,6 +249,7 @@ class ResumableReply:
         self.begin = reply.begin
         self.usage = reply.usage
         self.timeline = reply.timeline
+        self.ends = reply.ends
         self.end = reply.end
         self.failed = reply.failed
         self.whole = reply.whole

@@ -256,6 +256,9 @@ class ReplyFormat(Protocol):
     def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
         """Appends the chunk that holds the timeline and no choices."""
 
+    async def ends(self, usage: UsageInfo) -> None:
+        """Called before `end`: writes in turns what may be long of it."""
+
     def end(self, out: bytearray, usage: UsageInfo) -> None:
         """Appends what a stream ends with."""
 
@@ -295,7 +298,7 @@ class PlainChunk(Protocol):
 
 
 class Placeless:
-    """The part of a ReplyFormat whose events don't say how far they are."""
+    """The part of a ReplyFormat whose events don't say how far they are, and whose end is short."""
 
     def place(self, out: bytearray, choice: int) -> None:
         """Does nothing."""
@@ -307,6 +310,9 @@ class Placeless:
 
     def renumber(self, number: int) -> None:
         """Does nothing."""
+
+    async def ends(self, usage: UsageInfo) -> None:
+        """Does nothing: mostly, what a stream ends with is short."""
 
 
 class WrittenAtOnce(Placeless):

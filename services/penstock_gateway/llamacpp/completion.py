@@ -22,7 +22,6 @@ from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
 from penstock_gateway.llamacpp.reply import (
     LlamaAnswer,
-    LlamaChoice,
     LlamaSpec,
     PromptFacts,
     Shown,
@@ -134,22 +133,22 @@ class LlamaCompletion(GenerateEndpoint[LlamaCompletionRequest]):
         logprobs = request.n_probs or None
         params = parameters(request, asked, engine, ids, source="prompt", logprobs=logprobs)
         tokenizer = engine.text.tokenizer
-        answers = []
+        facts = []
         for prompt, each, wanted in zip(prompts, ids, params, strict=True):
             prompted = PromptFacts(
                 tokens=len(each),
                 settings=_settings(request, wanted),
                 prompt=await _text_of(prompt, each, tokenizer),
             )
-            shown = request.n_predict != 0
-            answers += [LlamaChoice(prompted=prompted, shown=shown) for _ in range(wanted.n)]
+            facts.append(prompted)
         wishes = Shown(
             fields=response_fields(request),
             tokens=bool(request.return_tokens),
             probabilities=logprobs is not None,
             is_list=_are_several(request.prompt),
         )
-        return Prepared(ids, params, LlamaSpec(answers, wishes), blamed)
+        spec = LlamaSpec(facts, params[0].n, request.n_predict != 0, wishes)
+        return Prepared(ids, params, spec, blamed)
 
 
 def _are_several(prompt: Any) -> bool:

@@ -14,7 +14,6 @@ from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
 from penstock_gateway.llamacpp.reply import (
     LlamaAnswer,
-    LlamaChoice,
     LlamaSpec,
     PromptFacts,
     Shown,
@@ -91,14 +90,13 @@ class Infill(GenerateEndpoint[InfillRequest]):
                 param="input_prefix",
             )
         (params,) = parameters(request, asked, engine, [ids], source="input_prefix")
-        prompted = PromptFacts(tokens=len(ids))
-        answers = [LlamaChoice(prompted=prompted, shown=not only_computes) for _ in range(params.n)]
         wishes = Shown(
             fields=response_fields(request),
             tokens=bool(request.return_tokens),
             truncated=kept < len(files),
         )
-        return Prepared([ids], [params], LlamaSpec(answers, wishes), in_own_words)
+        spec = LlamaSpec([PromptFacts(tokens=len(ids))], params.n, not only_computes, wishes)
+        return Prepared([ids], [params], spec, in_own_words)
 
 
 async def _prompt(request: InfillRequest, engine: EngineInfo) -> tuple[list[int], FIMRequest]:

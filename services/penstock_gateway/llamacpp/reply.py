@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock_gateway.generate.chunked_reply import paced, steps
+from penstock_gateway.generate.chunked_reply import JsonList, Pace, Splices, paced, steps
 from penstock_gateway.generate.logprobs import LOWEST, token_text
 from penstock_gateway.generate.reply import (
     PromptLogprobsSource,
@@ -50,7 +50,7 @@ class Timings(msgspec.Struct):
     predicted_per_second: float
 
 
-class LikelyToken(msgspec.Struct):
+class LikelyToken(msgspec.Struct, gc=False):
     """A token that could have been. bytes: its UTF-8 bytes; half a character is possible."""
 
     id: int
@@ -59,7 +59,7 @@ class LikelyToken(msgspec.Struct):
     logprob: float
 
 
-class TokenProbabilities(LikelyToken):
+class TokenProbabilities(LikelyToken, gc=False):
     """The token that was emitted, and the likeliest ones in its place, by the model alone: before
     temperature and the like."""
 
@@ -168,6 +168,8 @@ class LlamaFormat(WrittenAtOnce):
     _first: int | None = None
     """Time at which the first token came; None before."""
     _timeline: TimelineField = UNSET
+    _ending: list[bytes] = field(default_factory=list)
+    """What a stream ends with."""
 
     def begin(self, source: PromptLogprobsSource) -> None:
         """Does nothing: probabilities of the prompt aren't shown."""
@@ -200,11 +202,19 @@ class LlamaFormat(WrittenAtOnce):
     def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
         self._timeline = timeline
 
-    def end(self, out: bytearray, usage: UsageInfo) -> None:
+    async def ends(self, usage: UsageInfo) -> None:
+        pace = Pace()
         for index in range(len(self.answers)):
-            out += b"data: "
-            out += encoder.encode(self._shown(self._answer(index, "", usage)))
-            out += b"\n\n"
+            written = encoder.encode(self._shown(self._answer(index, "", usage)))
+            self._ending.append(b"data: %b\n\n" % written)
+            await pace.rest()
+
+    def end(self, out: bytearray, usage: UsageInfo) -> None:
+        """All answers, which `ends` has written."""
+
+    def spliced(self, out: bytearray) -> list[bytes]:
+        ending, self._ending = self._ending, []
+        return [bytes(out), *ending]
 
     def failed(self, error: HTTPError) -> bytes:
         return failed_stream(error)
@@ -215,7 +225,7 @@ class LlamaFormat(WrittenAtOnce):
         self._timeline = timeline
         self._first = min(choice.begun or 0 for choice in choices) or None
         tokens = sum(len(choice.token_ids) for choice in choices)
-        written = []
+        written, splices = JsonList(), Splices()
         async with paced(tokens if self.wishes.probabilities else 0) as pace:
             for index, (answer, choice) in enumerate(zip(self.answers, choices, strict=True)):
                 text = answer.take("".join(choice.texts), len(choice.token_ids))
@@ -224,16 +234,22 @@ class LlamaFormat(WrittenAtOnce):
                 if self.wishes.tokens and answer.shown:
                     reply.tokens = choice.token_ids
                 if self.wishes.probabilities and answer.shown:
-                    reply.completion_probabilities = told = []
-                    for begin, end in steps(len(choice.token_ids)):
-                        ids, found = choice.token_ids[begin:end], choice.logprobs[begin:end]
-                        told += self._probabilities(ids, found)
-                        await pace.rest()
-                written.append(encoder.encode(self._shown(reply)))
+                    told = await self._all_probabilities(choice, pace)
+                    reply.completion_probabilities = splices.put(told.pieces())
+                one = splices.spliced(encoder.encode(self._shown(reply)))
+                if len(self.answers) == 1 and not self.wishes.is_list:
+                    return one
+                written.add_written(one)
                 await pace.rest()
-        if len(written) == 1 and not self.wishes.is_list:
-            return written
-        return [b"[", b",".join(written), b"]"]
+        return written.pieces()
+
+    async def _all_probabilities(self, choice: ChoiceOutput, pace: Pace) -> JsonList:
+        made = JsonList()
+        for begin, end in steps(len(choice.token_ids)):
+            ids, found = choice.token_ids[begin:end], choice.logprobs[begin:end]
+            made.add(self._probabilities(ids, found))
+            await pace.rest()
+        return made
 
     def _answer(self, index: int, text: str, usage: UsageInfo) -> LlamaAnswer:
         answer, of_one = self.answers[index], usage.prompt_tokens
@@ -315,10 +331,17 @@ def _part(whole: Any, name: str) -> Any:
 
 
 class LlamaSpec(ReplySpec, frozen=True):
-    """Fields as LlamaFormat has them; the answers have yet to begin."""
+    """n: answers to each prompt.  shown: see LlamaChoice.  wishes: see LlamaFormat."""
 
-    answers: list[LlamaChoice]
+    prompts: list[PromptFacts]
+    n: int
+    shown: bool
     wishes: Shown
 
     def format(self, head: ReplyHead, engine: EngineInfo) -> LlamaFormat:
-        return LlamaFormat(head, engine.text.tokenizer, self.answers, self.wishes)
+        answers = [
+            LlamaChoice(prompted=prompted, shown=self.shown)
+            for prompted in self.prompts
+            for _ in range(self.n)
+        ]
+        return LlamaFormat(head, engine.text.tokenizer, answers, self.wishes)

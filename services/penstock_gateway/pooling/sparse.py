@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.client.pool_request import PoolResult
 from penstock.protocol.common import Pooling
-from penstock_gateway.generate.chunked_reply import JsonList, Splices, paced
+from penstock_gateway.generate.chunked_reply import JsonList, Pace, Splices, paced
 from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN
@@ -21,14 +21,14 @@ WEIGHTS = 512
 """Weights that are written at once."""
 
 
-class TokenWeight(msgspec.Struct, frozen=True):
+class TokenWeight(msgspec.Struct, frozen=True, gc=False):
     """index: the token's id."""
 
     index: int
     value: float
 
 
-class NamedWeight(msgspec.Struct, frozen=True):
+class NamedWeight(msgspec.Struct, frozen=True, gc=False):
     """index: the token's id.  token: its text in the vocabulary."""
 
     index: int
@@ -80,10 +80,11 @@ class EmbedSparse(PoolEndpoint[TextsRequest]):
 async def named_weights(results: Sequence[PoolResult], call: Call, shown: type) -> object:
     """What stands in a reply for the list of these vectors. shown: an element, of its index and its
     weights."""
-    made = JsonList()
+    made, pace = JsonList(), Pace()
     for index, pieces in enumerate(await weight_list(results, call, named=True)):
         inner = Splices()
         made.add_written(inner.spliced(encoder.encode(shown(index, inner.put(pieces)))))
+        await pace.rest()
     return call.splices.put(made.pieces())
 
 

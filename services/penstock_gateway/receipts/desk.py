@@ -258,6 +258,7 @@ class ReceiptReply:
         self.opening = reply.opening
         self.usage = reply.usage
         self.timeline = reply.timeline
+        self.ends = reply.ends
         self.failed = reply.failed
         self.is_large = reply.is_large
         self.ahead = reply.ahead

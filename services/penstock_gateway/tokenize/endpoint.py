@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from penstock_gateway.chat.prompt import (
 )
 from penstock_gateway.chat.tool_choice import ToolChoice
 from penstock_gateway.chat.tools import Tool, tool_use
+from penstock_gateway.generate.chunked_reply import Pace
 from penstock_gateway.http.events import while_connected
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.http.replies import send_json
@@ -62,7 +63,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     tools: list[Tool] | None = None
 
 
-class TokenPiece(msgspec.Struct, frozen=True):
+class TokenPiece(msgspec.Struct, frozen=True, gc=False):
     """piece: its text, or its bytes where they are no whole characters."""
 
     id: int
@@ -98,6 +99,9 @@ class NamesModel(Protocol):
 
 
 Request = TypeVar("Request", bound=NamesModel)
+Made = TypeVar("Made")
+SOME = 1024
+"""Tokens whose texts are looked up at once."""
 _TEXT_ONLY = ("content", "add_special", "parse_special")
 _CHAT_ONLY = (
     "add_generation_prompt",
@@ -157,13 +161,13 @@ class Tokenize(TextEndpoint[TokenizeRequest]):
             prompt_token_ids = prompt.prompt_token_ids
         names = None
         if request.return_token_strs:
-            names = engine.text.tokenizer.token_names(prompt_token_ids)
+            names = await _some_at_a_time(prompt_token_ids, engine.text.tokenizer.token_names)
         limit = engine.welcome.limits.max_model_len
         reply = TokenizeReply(len(prompt_token_ids), limit, prompt_token_ids, names)
         if request.with_pieces:
             tokenizer = engine.text.tokenizer
-            reply.tokens = await off_the_loop(
-                lambda: _pieces(prompt_token_ids, tokenizer), len(prompt_token_ids)
+            reply.tokens = await _some_at_a_time(
+                prompt_token_ids, lambda some: _pieces(some, tokenizer)
             )
         return reply
 
@@ -216,6 +220,16 @@ class Detokenize(TextEndpoint[DetokenizeRequest]):
         tokens = request.tokens
         text = await off_the_loop(lambda: decode_all(tokens), len(tokens))
         return DetokenizeReply(text, text)
+
+
+async def _some_at_a_time(ids: list[int], made: Callable[[list[int]], list[Made]]) -> list[Made]:
+    """What is made of all ids, SOME in a piece, with turns of the event loop for others."""
+    found: list[Made] = []
+    pace = Pace()
+    for at in range(0, len(ids), SOME):
+        found += made(ids[at : at + SOME])
+        await pace.rest()
+    return found
 
 
 def _pieces(ids: list[int], tokenizer: Tokenizer) -> list[TokenPiece]:

@@ -239,7 +239,7 @@ class Stopping(msgspec.Struct, frozen=True, array_like=True):
     """What ends the sequence as a loop; None: nothing does."""
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Log-probabilities at one position: natural logarithms, float32 values, of the raw
     distribution (before any penalty, truncation or temperature). An impossible token has -1e30, not
     -inf."""
@@ -284,6 +284,12 @@ class Pooling(msgspec.Struct, frozen=True, array_like=True):
     all."""
 
 
+if typing.TYPE_CHECKING:
+    Bytes = bytes | memoryview
+else:
+    Bytes = memoryview  # Which msgspec decodes without a copy.
+
+
 class Vectors(msgspec.Struct, frozen=True, array_like=True):
     """One vector, or one per token; or the numbers of a sparse vector that aren't 0.
 
@@ -292,8 +298,8 @@ class Vectors(msgspec.Struct, frozen=True, array_like=True):
 
     shape: tuple[int, ...]
     """(size,) or (tokens, size); of an alignment (tokens,); of a sparse vector (numbers,)."""
-    data: bytes
-    """float32, little-endian, row by row."""
+    data: Bytes
+    """float32, little-endian, row by row; where it was decoded, a view into the message."""
     places: bytes | None = None
     """int32, little-endian: the index of each number of a sparse vector, ascending; None: it isn't
     sparse."""

@@ -192,7 +192,11 @@ class Inbound(ABC, Generic[Incoming]):
             if not is_readable(socket):
                 self._unread = False
                 return
-            self._accept(socket.recv_multipart(zmq.NOBLOCK), now)
+            self._accept(self._received(socket), now)
+
+    def _received(self, socket: zmq.Socket[bytes]) -> list[bytes]:
+        """The parts of the next message, which is there."""
+        return socket.recv_multipart(zmq.NOBLOCK)
 
     def _silent(self, numbering: Numbering, now: float) -> bool:
         """Whether its peer is to be given up.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import zmq
@@ -33,6 +33,8 @@ LAST_RETRY = 1.0
 LAST_REFUSED_RETRY = 10.0
 """Seconds between attempts while an engine core answers and can't be used, which seldom passes by
 itself."""
+LARGE = 1 << 16
+"""Bytes of a message from which on it is read where ZeroMQ has it."""
 DIALLING_PACE = 0.02
 """Seconds between looks at a connection that is not up yet."""
 
@@ -221,6 +223,13 @@ class SessionClient(Inbound[Incoming]):
         if self.socket is not None and not self._last:
             self._read(self.socket, now)
 
+    def _received(self, socket: zmq.Socket[bytes]) -> list[bytes]:
+        """A large message is a memoryview: vectors of all tokens of a text have tens of megabytes,
+        and a copy of them takes as long as many steps."""
+        frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        parts = [each.buffer if len(each) >= LARGE else each.bytes for each in frames]
+        return cast("list[bytes]", parts)
+
     def _accept(self, parts: list[bytes], now: float) -> None:
         if self._last:
             return
@@ -230,7 +239,7 @@ class SessionClient(Inbound[Incoming]):
             parts = split(parts[0])
             boot, kind, number = unpack_header(parts[0])
             if kind is FrameKind.BYE:
-                reason = parts[1].decode(errors="replace")[:200] if len(parts) > 1 else ""
+                reason = bytes(parts[1]).decode(errors="replace")[:200] if len(parts) > 1 else ""
                 raise BadFrame(reason or "the engine core ended it")
             self._number(boot, kind, number, parts, now)
         except BadFrame as error:

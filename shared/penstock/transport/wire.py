@@ -129,8 +129,9 @@ def join(header: bytes, parts: Sequence[bytes]) -> bytes:
 
 
 def split(message: bytes) -> list[bytes]:
-    """[header, *parts] of what `join` made. Raises BadFrame."""
-    parts, at = [message[: _HEADER.size]], _HEADER.size
+    """[header, *parts] of what `join` made. Where it is a memoryview, so is the part behind the
+    header, without a copy: it is there to be decoded. Raises BadFrame."""
+    parts, at = [bytes(message[: _HEADER.size])], _HEADER.size
     while at < len(message):
         begin = at + _LENGTH.size
         if len(parts) >= MAX_FRAMES or begin > len(message):
@@ -138,7 +139,8 @@ def split(message: bytes) -> list[bytes]:
         at = begin + _LENGTH.unpack_from(message, at)[0]
         if at > len(message):
             raise BadFrame("a message that ends before its last part does")
-        parts.append(message[begin:at])
+        part = message[begin:at]
+        parts.append(part if len(parts) == 1 else bytes(part))
     return parts
 
 

@@ -17,6 +17,7 @@ from penstock.client.ready_params import ready_params, without_ready
 from penstock.request.sampling_params import SamplingParams
 from penstock.request.structured_outputs import StructuredOutputs
 from penstock.request.terms import Terms
+from penstock.text.stop import StopStrings
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.generate.batch import GenerationBatch
 from penstock_gateway.generate.search import _best_of, search_all
@@ -142,6 +143,18 @@ async def test_a_search_makes_them_once(
     await until(lambda: len(core.submits) == len(PROMPTS))
     assert worked == {"encode": 2 * len(WORDS), "definition": 1}
     attempt.cancel()
+
+
+async def test_what_answers_end_at_is_made_once(
+    core: ScriptedEngine, client: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    link = StopStrings._link
+    monkeypatch.setattr(StopStrings, "_link", lambda self: made.append(self) or link(self))
+    params = [SamplingParams(n=3, stop=["one end", "another"])] * len(PROMPTS)
+    async with await submitted(client, params=params):
+        assert len(core.submits) == len(PROMPTS)
+    assert len(made) == 1
 
 
 class Turns:

@@ -8,8 +8,10 @@ import httpx
 import msgspec
 import pytest
 
+from penstock.errors import InvalidRequest
 from penstock.model.config import GenerationDefaults
 from penstock.request.structured_outputs import StructuredOutputs
+from penstock_gateway.llamacpp.completion import _bias
 from tests.gateway import sse
 from tests.gateway.byte_tokenizer import ByteTokenizer
 from tests.gateway.fake_engine import CONTEXT, HELLO, FakeEngineClient, say, welcome
@@ -156,23 +158,17 @@ async def test_biases_of_ids_and_texts(http: httpx.AsyncClient, engine: FakeEngi
         ([["b" * 256, 1]] * 100, 64),
     ],
 )
-async def test_biases_are_counted_before_texts_are_tokenised(
-    http: httpx.AsyncClient,
-    monkeypatch: pytest.MonkeyPatch,
-    biases: Any,
-    encoded: int,
-) -> None:
-    texts, encode = [], ByteTokenizer.encode
+def test_biases_are_counted_before_texts_are_tokenised(biases: Any, encoded: int) -> None:
+    texts = []
 
-    def counted(self: ByteTokenizer, text: str, **how: Any) -> list[int]:
-        texts.append(text)
-        return encode(self, text, **how)
+    class Counting(ByteTokenizer):
+        def encode(self, text: str, **how: Any) -> list[int]:
+            texts.append(text)
+            return super().encode(text, **how)
 
-    monkeypatch.setattr(ByteTokenizer, "encode", counted)
-    refused = await http.post(COMPLETION, json={"prompt": "a", "logit_bias": biases})
-    assert refused.status_code == 400, refused.text
-    assert refused.json()["error"]["param"] == "logit_bias"
-    assert "are allowed" in refused.text
+    with pytest.raises(InvalidRequest, match="are allowed") as refused:
+        _bias(biases, Counting(), 1024)  # type: ignore[arg-type]
+    assert refused.value.param == "logit_bias"
     assert len(texts) == encoded
 
 
