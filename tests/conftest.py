@@ -25,6 +25,7 @@ if _PARALLEL:
     os.environ["OMP_NUM_THREADS"] = "1"  # each core has a process of its own
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # 2 cores are shared by many processes
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # As gateways have it, see rpc.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 if not _PARALLEL:  # The processes of pytest -n inherit the first one's: a model is prepared once.

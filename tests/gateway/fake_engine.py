@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -27,7 +27,7 @@ from penstock.errors import PenstockError
 from penstock.media.items import PromptMedia
 from penstock.model.config import GenerationDefaults
 from penstock.protocol.call_values import encode_value
-from penstock.protocol.common import FinishReason, NamedAdapter, TokenLogprobs, WakeTag
+from penstock.protocol.common import FinishReason, GrammarKind, NamedAdapter, TokenLogprobs, WakeTag
 from penstock.protocol.to_frontend import Limits, Status, Welcome
 from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
@@ -358,6 +358,7 @@ def welcome(**changes: Any) -> Welcome:
             vocab_size=VOCABULARY,
             max_waiting_requests=100,
             max_num_seqs=8,
+            grammar_kinds=get_args(GrammarKind),
         ),
         "generation": GenerationDefaults(eos_token_ids=(END,)),
         "add_bos": False,

@@ -240,9 +240,10 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
         )
         if parsing is not None and request.tool_stream is False:
             parsing = msgspec.structs.replace(parsing, whole_calls=True)
+        echo_options = EchoOptions.of(request, logprobs=bool(request.logprobs))
         reply = ChatSpec(
-            EchoOptions.of(request, logprobs=bool(request.logprobs)),
-            prompt_token_ids,
+            echo_options,
+            prompt_token_ids if echo_options.prompt else [],
             _last_words(request) if request.echo else "",
             parsing,
         )

@@ -200,7 +200,9 @@ class Completions(GenerateEndpoint[CompletionRequest]):
         echo_options = EchoOptions.of(request, logprobs=request.logprobs is not None)
         tokenizer = engine.text.tokenizer
         known = [
-            KnownPrompt(ids, await _echoed(text, ids, request, tokenizer))
+            KnownPrompt(
+                ids if echo_options.prompt else [], await _echoed(text, ids, request, tokenizer)
+            )
             for text, ids in zip(given, prompt_token_ids, strict=True)
         ]
         reply = CompletionSpec(echo_options, known, params[0].n)

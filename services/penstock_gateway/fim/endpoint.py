@@ -83,7 +83,7 @@ class FIMCompletions(GenerateEndpoint[FIMRequest]):
         return Prepared(
             [ids],
             [params],
-            ChatSpec(echo_options, ids, echo),
+            ChatSpec(echo_options, ids if echo_options.prompt else [], echo),
             partial(blame, field=structure_field(request)),
             search_of(request) if request.searches else None,
             prediction=await predicted_ids(request.prediction, engine),

@@ -42,6 +42,12 @@ class EchoOptions:
     """How many alternatives to show for each of the prompt's tokens; None: no log-probabilities."""
     echo: bool = False
     """The prompt comes before the answer."""
+
+    @property
+    def prompt(self) -> bool:
+        """Whether anything is shown of the prompt's tokens."""
+        return self.token_ids or self.echo or self.prompt_logprobs is not None
+
     hides_special: bool = True
     """The answer's text leaves special tokens out."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import msgspec
 
+from penstock.client.turn_budget import TurnBudget
 from penstock.errors import InvalidRequest
 from penstock.media.items import PromptMedia
 from penstock.process import logs
@@ -140,8 +141,12 @@ class RemoteBody(Generic[Fields]):
         media = None
         if ready.media is not None:
             media = PromptMedia(ready.media, home.items, ready.in_front)
+        turns, prompt_token_ids = TurnBudget(), []
+        for each in ready.prompt_token_ids:
+            await turns.take()
+            prompt_token_ids.append(_ids(each))
         return Prepared(
-            [_ids(each) for each in ready.prompt_token_ids],
+            prompt_token_ids,
             [ready.params[place] for place in ready.which],
             decoded_spec(ready.reply, self._endpoint.reply_spec, is_json=ready.reply_is_json),
             blame=_blame(ready.blames),

@@ -68,6 +68,7 @@ async def items_of(http: httpx.AsyncClient, body: dict[str, Any]) -> list[dict[s
     return items
 
 
+@pytest.mark.usefixtures("prepared_here")
 async def test_a_session(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
     told = codex.beginning("Write hello.txt")
     called = (
@@ -237,6 +238,7 @@ def _said(arguments: dict[str, Any], holds: dict[str, Any]) -> dict[str, Any]:
     return {**arguments, **({"env": {}} if "env" in holds.get("action", {}) else {})}
 
 
+@pytest.mark.usefixtures("prepared_here")
 async def test_calls_of_every_kind_are_stored_and_told_again(
     tmp_path: Path, engine: FakeEngineClient
 ) -> None:
@@ -293,6 +295,7 @@ async def test_a_call_that_is_cut_short_is_incomplete(
     assert (await http.post(URL, json=codex.turn(back))).status_code == 200
 
 
+@pytest.mark.usefixtures("prepared_here")
 async def test_what_other_servers_tools_did_is_left_out(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:

@@ -84,6 +84,7 @@ def take(message: dict[str, Any], event: dict[str, Any]) -> None:
             message["usage"] |= event["usage"]
 
 
+@pytest.mark.usefixtures("prepared_here")
 async def test_a_session(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
     engine.script = said("<think></think>ok")
     first = await http.post(agent.PATH, json=agent.warm_up())
@@ -140,6 +141,7 @@ async def test_a_session(http: httpx.AsyncClient, engine: FakeEngineClient) -> N
 COUNTED = ("model", "messages", "system", "tools", "thinking")
 
 
+@pytest.mark.usefixtures("prepared_here")
 async def test_a_turn_that_is_broken_off_goes_on(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:

@@ -160,6 +160,7 @@ async def test_calls_and_their_results(engine: FakeEngineClient) -> None:
     assert variables["tools"][0]["function"]["parameters"] == WEATHER["input_schema"]
 
 
+@pytest.mark.usefixtures("prepared_here")
 async def test_as_many_tools_as_agents_with_several_servers_have(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:

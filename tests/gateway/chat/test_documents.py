@@ -222,6 +222,7 @@ async def test_documents_are_bounded_together() -> None:
         assert gateway.desk.budget.held == 0
 
 
+@pytest.mark.usefixtures("prepared_here")
 async def test_long_documents_become_blocks_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = set()
 

@@ -178,6 +178,7 @@ async def test_an_error_in_a_schema_names_the_tool(
     assert (error["param"], error["message"]) == (param, says)
 
 
+@pytest.mark.usefixtures("prepared_here")
 async def test_schemas_too_large_for_one_grammar_refuse_no_request(
     engine: FakeEngineClient, caplog: pytest.LogCaptureFixture
 ) -> None:

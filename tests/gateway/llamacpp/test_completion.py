@@ -150,6 +150,7 @@ async def test_biases_of_ids_and_texts(http: httpx.AsyncClient, engine: FakeEngi
     assert engine.submitted[-1][1].logit_bias == {98: 2.0, 99: -100.0}
 
 
+@pytest.mark.usefixtures("prepared_here")
 @pytest.mark.parametrize(
     ("biases", "encoded"),
     [

@@ -77,6 +77,7 @@ async def test_too_many_are_counted_and_not_made(
     assert made["made"] <= 1
 
 
+@pytest.mark.usefixtures("prepared_here")
 async def test_parts_of_a_query_are_read_once_for_all_documents(
     encoder: httpx.AsyncClient, made: Counter[str]
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from penstock.client.ready_params import ready_params
 from penstock.config.settings import GatewayConfig
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.live_gateway import LiveGateway
@@ -90,7 +91,8 @@ def test_a_large_body_is_answered_as_a_small_one_is(fated: Callable[..., FatedGa
     assert one.status_code == 200
     ids, params, _ = gateway.engine.submitted[-1]
     assert elsewhere[5][0] == ids == list(MANY[5].encode())
-    assert ready[5] == gateway.engine.ready[-1]
+    tokenizer, limits = gateway.engine.text.tokenizer, gateway.engine.welcome.limits
+    assert ready[5] == ready_params(params, tokenizer, limits)
     assert elsewhere[5][1].stop == params.stop
     assert elsewhere[5][1].max_tokens == params.max_tokens
     assert replies.json()["choices"][5]["text"] == one.json()["choices"][0]["text"]
