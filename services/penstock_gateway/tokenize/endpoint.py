@@ -222,7 +222,9 @@ class Detokenize(TextEndpoint[DetokenizeRequest]):
         return DetokenizeReply(text, text)
 
 
-async def _some_at_a_time(ids: list[int], made: Callable[[list[int]], list[Made]]) -> list[Made]:
+async def _some_at_a_time(
+    ids: list[int], made: Callable[[list[int]], Sequence[Made]]
+) -> list[Made]:
     """What is made of all ids, SOME in a piece, with turns of the event loop for others."""
     found: list[Made] = []
     pace = Pace()
