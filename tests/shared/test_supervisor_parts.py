@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -73,6 +74,33 @@ def test_a_folder_whose_owner_was_killed_is_removed_and_a_living_one_kept(tmp_pa
     assert sorted(tmp_path.iterdir()) == sorted([first.path, second.path, stranger])
     first.remove()
     second.remove()
+
+
+def test_a_child_that_outlives_its_owner_keeps_no_folder(tmp_path: Path) -> None:
+    """One that is stopped doesn't see that its parent is gone; and none removes its parent's."""
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from penstock.net.runtime_dir import RuntimeDir\n"
+        "runtime = RuntimeDir.create(pathlib.Path(sys.argv[1]))\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    runtime.remove()\n"
+        "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "os.waitpid(child, os.WUNTRACED)\n"
+        "print(child, runtime.path.exists(), file=open(sys.argv[2], 'w'), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    base, told = tmp_path / "base", tmp_path / "told"
+    base.mkdir()
+    subprocess.run([sys.executable, "-c", code, str(base), str(told)], check=False)
+    child, there = told.read_text().split()
+    try:
+        assert there == "True"
+        (abandoned,) = base.iterdir()
+        RuntimeDir.create(base).remove()
+        assert not abandoned.exists()
+    finally:
+        os.kill(int(child), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("make", ["write", "folder"])

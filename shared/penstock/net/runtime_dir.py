@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
+import weakref
 from pathlib import Path
 
 from penstock.errors import StartupError
@@ -23,12 +24,14 @@ class RuntimeDir:
     """A fresh 0700 folder under XDG_RUNTIME_DIR or the temporary folder; `remove` deletes it.
 
     The folder is locked while its owner lives.  What an owner that was killed left behind is
-    found by its free lock and deleted by the next `create`.
+    found by its free lock and deleted by the next `create`.  A forked child has no part in the
+    lock: one that outlives its owner, be it because it stands still, doesn't keep the folder.
     """
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self._lock = lock
+        _made.add(self)
 
     @classmethod
     def create(cls, base: Path | None = None, *, sockets: bool = True) -> RuntimeDir:
@@ -88,12 +91,29 @@ class RuntimeDir:
             raise _unusable(self.path, error) from None
         return path
 
+    def _forget(self) -> None:
+        """Here is a child of the owner."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
     def remove(self) -> None:
-        """Deletes the folder with all that is in it. Idempotent."""
+        """Deletes the folder with all that is in it. Idempotent, and of no effect in a child."""
         if self._lock >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
             self._lock = -1
+
+
+_made: weakref.WeakSet[RuntimeDir] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for runtime in list(_made):
+        runtime._forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def remove_abandoned(base: Path) -> None:

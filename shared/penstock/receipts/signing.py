@@ -7,14 +7,18 @@ import contextlib
 import hashlib
 import os
 import secrets
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidRequest, StartupError
+from penstock.process import logs
 from penstock.receipts.statement import PublicKey, Receipt, TreePlace
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+log = logs.get(__name__)
 
 MAX_KEY_FILE_BYTES = 16_384
 
@@ -54,6 +58,7 @@ class SigningKey:
                 )
                 _make(file, made)
             with file.open("rb") as opened:
+                _warn_of_others(file, os.fstat(opened.fileno()).st_mode)
                 pem = opened.read(MAX_KEY_FILE_BYTES)
         except OSError as error:
             raise StartupError(f"receipt_key_file {file}: {error.strerror}") from None
@@ -68,6 +73,19 @@ class SigningKey:
     def sign(self, statement: str) -> str:
         """The signature, in base64."""
         return base64.b64encode(self._private.sign(statement.encode())).decode()
+
+
+def _warn_of_others(file: Path, mode: int) -> None:
+    """Who reads it can sign in the server's name, and who writes it has the server sign by another
+    key."""
+    others = stat.S_IMODE(mode) & (stat.S_IRWXG | stat.S_IRWXO)
+    if others:
+        writes = others & (stat.S_IWGRP | stat.S_IWOTH)
+        log.warning(
+            f"the key of receipts is {'writable' if writes else 'readable'} by others: run chmod "
+            "600 on it, and make a new one if anybody may have read it",
+            file=str(file),
+        )
 
 
 def _make(file: Path, content: bytes) -> None:
