@@ -6,7 +6,7 @@ What it finds is written as lines for found.json.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import pytest
@@ -88,7 +88,7 @@ def test_no_search_finds_a_dear_body(scene: Scene, capsys: pytest.CaptureFixture
     assert not found, "\n".join(_lines(found.values(), longest))
 
 
-def _lines(found: Iterator[tuple[Recipe, Cost]], longest: float) -> Iterator[str]:
+def _lines(found: Iterable[tuple[Recipe, Cost]], longest: float) -> Iterator[str]:
     """The dearest first: what is wrong, and the line for the list."""
     for recipe, cost in sorted(found, key=lambda each: -each[1].turn.seconds):
         kept = msgspec.structs.replace(recipe, was=round(cost.turn.seconds, 3))
