@@ -28,7 +28,7 @@ from tests.gateway.costs.scene import Cost, Scene
 from tests.gateway.costs.test_costs import judged, wrong
 from tests.gateway.heartbeat.beating import latest
 
-EXAMPLES = 1500
+EXAMPLES = 200
 SMALLER, LARGER = -8, 2
 """Powers of two by which a size may be away from what is taken."""
 
@@ -61,6 +61,7 @@ def scene() -> Iterator[Scene]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 def test_no_search_finds_a_dear_body(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     longest, found = latest(), dict[str, tuple[Recipe, Cost]]()
     tried, dearest = 0, 0.0
