@@ -149,9 +149,10 @@ COLUMNS = {
     "to": "{model}",
     "answer": "{answer}",
     "after, s": "{seconds:.2f}",
-    "longest gap, ms": "{longest_ms:,.0f}",
+    "longest silence, ms": "{longest_ms:,.0f}",
     "times undisturbed": "{times:.1f}",
     "p99, ms": "{p99_ms:,.1f}",
+    "runs again after, s": "{calm_seconds:.1f}",
     "sessions lost": "{sessions_lost}",
     "gateway ran, s": "{gateway_seconds:.2f}",
 }

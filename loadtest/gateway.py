@@ -5,7 +5,8 @@ computes nothing, and gateway_reader.py, each a process of its own.  For each nu
 runs: as fast as it goes, a stream's next token leaving when its last one was read, so that each
 token is an event of its own; and at a fixed rate, for the time from the engine's send to the
 client's receipt.  At LIMITS numbers of streams, testing/bare_gateway.py takes the gateway's place
-in a third run: the machine's limit.  A step holds 256 streams at most, as the engine core's has
+in a third run: the machine's limit.  Chats by themselves
+(first_bytes.py) tell of the first byte.  A step holds 256 streams at most, as the engine core's has
 it.  CPU is the gateway's, all threads, between 15 % and 85 % of a run's tokens.  Results go to
 results/gateway.json and .md.
 """
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from deploy.local import free_port, wait
+from loadtest import first_bytes
 from loadtest.report import Document, Flags, Measurement, machine_line, say, table
 from testing.board import Board
 from testing.processes import Gateway, RestartableProcess, gateway
@@ -65,7 +67,14 @@ def measure(flags: Flags) -> Document:
             row["limit"] = measured(streams, flags.seconds, rate=paced, bare=True)
         rows.append(row)
         say(json.dumps(row))
-    return {"group": GROUP, "rows": rows}
+    chats = first_bytes.measure(lambda endpoint: _gateway(endpoint, ()), _answering)
+    return {"group": GROUP, "rows": rows, "chats": chats}
+
+
+def _answering(endpoint: str, page: Path) -> list[str]:
+    """The command of an engine core that answers at once."""
+    null = [sys.executable, "-m", "testing.null_engine", endpoint, str(page), "--at-once"]
+    return [*null, "--streams", "1", "--tokens", "1"]
 
 
 def measured(
@@ -202,6 +211,18 @@ LIMIT = {
 }
 
 
+CHATS = {
+    "chat": "{chat}",
+    "first byte, p50, ms": "{p50_ms:.2f}",
+    "p90": "{p90_ms:.2f}",
+    "p99": "{p99_ms:.2f}",
+    "CPU/chat, ms": "{cpu_ms:.2f}",
+    "processes": "{processes}",
+    "RSS of the gateway, MiB": "{rss_mib:.0f}",
+    "PSS of all, MiB": "{pss_mib:.0f}",
+}
+
+
 def tables(document: Document) -> str:
     """A table of each kind of run."""
     rows = document["rows"]
@@ -216,6 +237,8 @@ def tables(document: Document) -> str:
         f"{table(FLAT_OUT, flat_out)}\nAt a fixed rate:\n\n{table(PACED, paced)}\n"
         "What the machine allows: the same of a process that only receives the engine core's "
         f"messages and writes finished events.\n\n{table(LIMIT, limits)}\n"
+        "A chat by itself, of which the engine core answers each at once; CPU and memory with the "
+        f"processes that the gateway made:\n\n{table(CHATS, document.get('chats', ()))}\n"
         f"Start to ready, the quickest of {len(ready)}: {seconds:.2f} s, {cpu:.2f} s of it CPU.\n"
     )
 

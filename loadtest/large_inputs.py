@@ -86,6 +86,8 @@ def _kinds(context: int) -> dict[str, tuple[str, Body]]:
     }
 
 
+CALM, LONGEST_CALM = 40, 300.0
+"""Pieces of a stream after which it runs again, and seconds in which they should have come."""
 LONG_CONTEXT = 131_072
 LONG_KINDS = ("bound", "510 kB", "64 characters")
 """What is in the names of kinds that are tried with it."""
@@ -144,16 +146,25 @@ async def _crossed(server: Server, keys: dict[str, str], options: Flags) -> list
         letters = (await client.post("/tokenize", json=body)).json()["tokens"]
         alice = Streams(client, lambda seed: {**_stream(seed, letters), "model": model})
 
+        async def calm() -> float:
+            """Seconds until the stream runs: what came before may have stopped it for minutes."""
+            begun, alice.tally = time.monotonic(), Tally()
+            while len(alice.tally.gaps) < CALM and time.monotonic() - begun < LONGEST_CALM:
+                await asyncio.sleep(0.1)
+            return time.monotonic() - begun
+
         async def heard(work: Callable[[], Awaitable[Document]]) -> Document:
             lost, before = _lost(server.log), _scheduled(server)
             alice.tally = Tally()
             done = await work()
-            after = _scheduled(server)
             felt = _felt(alice)
-            alice.tally = Tally()
+            seconds = await calm()
+            after = _scheduled(server)
             return {
                 **done,
                 **felt,
+                "longest_ms": max(felt["longest_ms"], felt["first_ms"]),
+                "calm_seconds": seconds,
                 "sessions_lost": _lost(server.log) - lost,
                 "gateway_seconds": after["gateway_ran"] - before["gateway_ran"],
             }
@@ -231,7 +242,7 @@ def _felt(alice: Streams) -> Document:
 def _scheduled(server: Server) -> dict[str, float]:
     """Seconds that the main threads of gateway and worker have computed, and have waited for a
     processor while they could have."""
-    found = {}
+    found = dict[str, float]()
     processes = server.processes()
     for name in ("gateway", "worker"):
         # Of several models the first one's, which serves the streams.

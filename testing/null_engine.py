@@ -5,6 +5,8 @@
 It waits until all streams are submitted and the board says go.  A turn is one Outputs message for
 `--group` streams at most (the engine core's max_num_seqs); turns go round the groups.  Each token
 is the same word of WORD_BYTES bytes, so that a reader can count tokens without parsing.
+
+With --at-once, a request is answered when it comes, by one token, and nothing is waited for.
 """
 
 from __future__ import annotations
@@ -73,6 +75,9 @@ class NullEngine:
 
     def run(self) -> None:
         """Runs until the board says that the client has read everything."""
+        while self._flags.at_once and not self._board.ended:
+            self._listen()
+            self._rest(LONGEST)
         turn, turns = 0, self._flags.tokens * len(self._groups)
         begun = 0.0
         while not self._board.ended:
@@ -131,9 +136,15 @@ class NullEngine:
                     self._requests[submit.sampling.seed] = submit.request
                     self._send(Accepted(submit.request))
                     self._board.submitted = len(self._requests)
+                    if self._flags.at_once:
+                        self._answer(submit.request)
         if self._session and now >= self._status_due:
             self._status_due = now + TransportSettings().beat_interval
             self._send(msgspec.structs.replace(STATUS, running=len(self._requests)))
+
+    def _answer(self, request: int) -> None:
+        token = SequenceOutput(request, 0, [self._word], finish="length", cached_tokens=0)
+        self._send(Outputs([token]))
 
     def _send(self, message: ToFrontend) -> None:
         self._server.send(self._session, message)
@@ -170,6 +181,7 @@ def main() -> None:
     )
     add("--window", type=int, default=2, help="without a rate: tokens of each stream on their way")
     add("--group", type=int, default=256, help="streams in one step, at most")
+    add("--at-once", action="store_true", help="answer each request when it comes, by a token")
     flags = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     NullEngine(flags, Board(flags.board)).run()

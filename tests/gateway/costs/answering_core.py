@@ -42,8 +42,6 @@ STEP = 8
 """Tokens that a step brings a sequence."""
 PROMPT_STEP = 2048
 """Tokens of a prompt whose log-probabilities come at once."""
-PAUSE = 0.001
-"""Seconds between two steps: what comes of one isn't counted for another."""
 USUAL = 8
 """Tokens of an answer that isn't told to be longer."""
 
@@ -157,8 +155,8 @@ class AnsweringCore:
             prompt = submit.prompt_token_ids
             for at in range(1, len(prompt), PROMPT_STEP):
                 count = len(prompt[at : at + PROMPT_STEP])
-                entries = [_logprobs(wanted)] * count
-                yield [SequenceOutput(request, 0, prompt_logprobs=entries, cached_tokens=cached)]
+                of_prompt = [_logprobs(wanted)] * count
+                yield [SequenceOutput(request, 0, prompt_logprobs=of_prompt, cached_tokens=cached)]
                 cached = None
         ids, ended = submit.sampling.logprob_ids, "length" if most == asked.max_tokens else "stop"
         for at in range(0, len(said), STEP):
@@ -235,7 +233,7 @@ def main(folder: str, *names: str) -> None:
     rest = b""
     while True:
         busy = [core.turn() for core in cores]
-        poller.poll(1000 * PAUSE if any(busy) else 10)
+        poller.poll(1 if any(busy) else 10)
         while select.select([0], [], [], 0)[0]:
             read = os.read(0, 1 << 16)
             if not read:

@@ -52,34 +52,6 @@ ESCAPED = {"escapes": "\\u0041", "wide_escapes": "\\ud83d\\ude00", "newlines": "
 """What is written in the body, where each is a character or two of the text."""
 KINDS = (*TEXTS, *ESCAPED)
 
-_SOLID = (
-    "qzxvkjwpfbhgmdnclrstaeiou"  # No words, and no separator that a text could be cut at.
-    "xqjzkvbpygfwmucldrhsnioate"
-    "zyxwvutsrqponmlkjihgfedcba"
-)
-_WORDS = "the river runs past seven old mills and a very long stone bridge before it turns "
-TEXTS: dict[str, str] = {
-    "letter": "a",
-    "words": _WORDS,
-    "solid": _SOLID,
-    "spaces": " ",
-    "separators": " \n\t.,;:-",
-    "wide": "über 漢字かな交じり 🙂👍🏽 नमस्ते ",
-    "special": "<|im_end|><|im_start|>user<start_of_turn><|eot_id|><end_of_turn>",
-    "digits": "1234567890",
-    "marks": "<",
-    "slashes": "a/",
-    "braces": "{{ '{%' }}{# #}",
-    "lines": "a\n",
-    "brackets": "[",
-    "dashes": "a-b_c.d ",
-    "quotes": '"\\',
-}
-"""What a text of each kind repeats."""
-ESCAPED = {"escapes": "\\u0041", "wide_escapes": "\\ud83d\\ude00", "newlines": "\\n"}
-"""What is written in the body, where each is a character or two of the text."""
-KINDS = (*TEXTS, *ESCAPED)
-
 Writer = Callable[[str], None]
 
 
@@ -99,28 +71,30 @@ def length_of(value: Value) -> int:
         return 2 + sum(length_of(each) + 1 for each in value)
     if not isinstance(value, dict):
         return len(json.dumps(value))
+    given: Any
     for name, given in value.items():
         match name:
             case "$text":
                 kind, size = given
-                return 2 + size * (len(ESCAPED[kind]) if kind in ESCAPED else _WIDTH.get(kind, 1))
+                width = len(ESCAPED[kind]) if kind in ESCAPED else _WIDTH.get(kind, 1)
+                return 2 + int(size) * width
             case "$many" | "$lines":
                 count, *values = given
-                return count * sum(length_of(each) + 1 for each in values) // len(values)
+                return int(count) * sum(length_of(each) + 1 for each in values) // len(values)
             case "$table":
-                return given[0] * (length_of(given[1]) + 8)
+                return int(given[0]) * (length_of(given[1]) + 8)
             case "$chain":
                 return sum(map(length_of, given))
             case "$id":
                 return len(given) + 8
             case "$ids":
-                return 7 * given
+                return 7 * int(given)
             case "$nested":
-                return given[0] * (2 if given[1] == "list" else 6)
+                return int(given[0]) * (2 if given[1] == "list" else 6)
             case "$number":
                 return int(given)
             case "$schema":
-                return given[0] * (given[1] + 22)
+                return int(given[0]) * (int(given[1]) + 22)
             case "$json" | "$joined":
                 return 2 * length_of(given)
     return 2 + sum(len(name) + 4 + length_of(each) for name, each in value.items())
@@ -151,7 +125,8 @@ def _write(value: Value, number: str) -> str:
     if isinstance(value, dict):
         for name, maker in _MAKERS.items():
             if name in value:
-                return maker(value[name], number)
+                made: str = maker(value[name], number)
+                return made
         fields = (f"{_dumped(key)}:{_write(each, number)}" for key, each in value.items())
         return "{" + ",".join(fields) + "}"
     if isinstance(value, list):
@@ -215,7 +190,7 @@ def _ids(count: int, number: str) -> str:
 def _nested(given: list[Any], number: str) -> str:
     depth, kind = given
     opening, closing = {"list": ("[", "]"), "object": ('{"a":', "}")}[kind]
-    return opening * depth + "1" + closing * depth
+    return f"{opening * depth}1{closing * depth}"
 
 
 def _number(digits: int, number: str) -> str:

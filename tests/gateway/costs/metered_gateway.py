@@ -43,7 +43,7 @@ def main(endpoint: str, folder: str) -> None:
     sock = listener.bind(config.host, config.port)
     os.set_inheritable(sock.fileno(), True)
     print(sock.getsockname()[1], flush=True)
-    process._loop_factory = lambda: _metered  # type: ignore[assignment]
+    process._loop_factory = lambda: _metered
     storage = StorageSettings(data_dir=folder, stored_response_hours=1)
     process.main(endpoint, config, fd=sock.detach(), storage=storage)
 
@@ -74,6 +74,7 @@ def _answer(meter: Meter) -> None:
         _forget_most()
         sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
         sys.stdout.flush()
+    os._exit(0)  # Whoever asked is gone.
 
 
 def _memory() -> tuple[int, int]:

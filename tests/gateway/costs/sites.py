@@ -29,15 +29,15 @@ class Site(NamedTuple):
 
 
 class Many(NamedTuple):
-    """Fills a list."""
+    """Fills a list with so many elements."""
 
-    count: int
+    size: int
 
 
 class Table(NamedTuple):
-    """Fills an object with fields of any names."""
+    """Fills an object with so many fields of any names."""
 
-    count: int
+    size: int
 
 
 class Leaf(NamedTuple):
@@ -131,11 +131,11 @@ def _built(kind: inspect.Type, fillings: Fillings, here: Path, owner: str) -> An
     for each in _alternatives(kind):
         match each:
             case inspect.CollectionType() if isinstance(own, Many) or ELEMENT in inner:
-                count = own.count if isinstance(own, Many) else 1
+                count = own.size if isinstance(own, Many) else 1
                 item = _built(each.item_type, fillings, (*here, ELEMENT), owner)
                 return {"$many": [count, item]}
             case inspect.DictType() if isinstance(own, Table) or VALUE in inner:
-                count = own.count if isinstance(own, Table) else 1
+                count = own.size if isinstance(own, Table) else 1
                 value = _built(each.value_type, fillings, (*here, VALUE), owner)
                 return {"$table": [count, value]}
             case inspect.StructType() if {*inner} <= {f.encode_name for f in each.fields}:

@@ -94,6 +94,7 @@ def test_the_bodies_that_grow_are_answered(scene: Scene) -> None:
     assert not refused
 
 
+@pytest.mark.timeout(900)
 def test_no_product_of_two_places_is_dear(
     scene: Scene, longest: float, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,6 +104,7 @@ def test_no_product_of_two_places_is_dear(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(14_400)
 def test_no_product_is_dear_in_any_shape(
     scene: Scene, longest: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
