@@ -25,6 +25,7 @@ from penstock.parsing.interface import PIECE, WalkingParser, merged
 from penstock.parsing.json_scanner import JsonScanner, ScanState
 from penstock.parsing.output import ChainedParser, NamedCall, RequiredCalls
 from penstock.parsing.registry import chosen
+from tests.met import met
 from tests.thinning import part
 
 TOOLS = ("get_weather", "add")
@@ -92,6 +93,7 @@ TEXTS = st.one_of(
 @pytest.mark.parametrize("name", MAKERS)
 def test_cuts_do_not_matter(name: str, text: str, data: st.DataObject) -> None:
     whole = parse(name, text)
+    met("cut within what is no plain text", len(whole) > 1)
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=8).map(sorted))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert parse(name, *pieces) == whole
@@ -320,6 +322,7 @@ def test_the_scanner_agrees_with_python(text: str) -> None:
         valid = isinstance(value, (dict, list))
     except (ValueError, ZeroDivisionError):
         valid = False
+    met("JSON that is whole", valid)
     if valid:
         assert scanner.state is ScanState.DONE
     elif scanner.state is ScanState.DONE:

@@ -21,6 +21,7 @@ from penstock.protocol.common import Vectors
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.request.pooling_params import PoolingParams, check_dimensions
 from penstock.text.tokenizer import Tokenizer as Ours
+from tests.met import met
 from tests.shared.tiny_models import byte_level_tokenizer
 from tests.thinning import part
 
@@ -80,6 +81,8 @@ def test_pairs_and_cuts_are_those_of_transformers(
     more = {} if limit is None else {"truncation": True, "max_length": limit}
     expected = theirs(text, pair, return_token_type_ids=True, **more)
     assert ids == expected["input_ids"]
+    met("cut", limit is not None and len(ids) == limit)
+    met("a pair", pair is not None)
     assert list(types) == expected["token_type_ids"]
 
 

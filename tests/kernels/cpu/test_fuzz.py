@@ -12,6 +12,7 @@ from tests.kernels.cpu import slow
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.sources import WAYS, WIDTH, random_source
 from tests.kernels.cpu.steps import Run, random_steps, random_tokens
+from tests.met import met
 from tests.thinning import part
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
@@ -54,6 +55,8 @@ def test_products(
     ours = product(x, packed, threads=threads)[:, order]
     assert (np.abs(ours - (true + bias[order])) <= bound + 2e-6 * np.abs(bias).max()).all()
     row = seed % rows
+    met("a row of several", rows > 1)
+    met("with a bias", with_bias)
     assert np.array_equal(product(x[row : row + 1], packed)[0, order], ours[row])
 
 
@@ -92,6 +95,7 @@ def test_ragged_batches(
     blocks = sum(-(-n // size) for n in lengths)
     decoder = model.packed(num_blocks=blocks, block_size=size, threads=threads)
     run = Run(decoder, sequences, seed).steps(random_steps(lengths, seed, largest=100))
+    met("sequences of different lengths", len({*lengths}) > 1)
     for which, tokens in enumerate(sequences):
         true = model.logits(tokens)
         difference = np.abs(run.of(which) - true).max(-1)
