@@ -91,6 +91,8 @@ def test_a_debt_counts_by_weight() -> None:
         of.charge(name, 400)
     assert of["light"].time == 4 * of["heavy"].time
     assert of.debts(["heavy", "light", "absent"]) == {"heavy": 0, "light": 300}
+    of.charge("heavy", 3600)
+    assert of.debts(["heavy", "light"]) == {"heavy": 2400, "light": 0}
 
 
 def test_a_held_head_is_passed_by_so_many_and_then_all_wait_for_it() -> None:
