@@ -67,9 +67,9 @@ def both(request: Any, tmp_path_factory: Any, minilm_folder: Path) -> tuple[Ours
 
 @settings(max_examples=part(60, 1 / 3))
 @given(
-    st.text("abc déß.,! 日", max_size=40),
+    st.text("abc déß.,! 日", min_size=15, max_size=40) | st.text("abc déß.,! 日", max_size=40),
     st.none() | st.text("abc déß.,! 日", min_size=1, max_size=40),
-    st.none() | st.integers(4, 20),
+    st.integers(4, 8) | st.none() | st.integers(4, 20),
     st.sampled_from(["left", "right"]),
 )
 def test_pairs_and_cuts_are_those_of_transformers(

@@ -38,7 +38,7 @@ def test_groups_are_all_pairs_in_order_and_as_large_as_fits(
     data: st.DataObject, sizes: list[int], most: int
 ) -> None:
     place = st.integers(0, len(sizes) - 1)
-    pairs = data.draw(st.lists(st.tuples(place, place), max_size=20))
+    pairs = data.draw(st.lists(st.tuples(place, place), min_size=5, max_size=20))
     groups = list(grouped(pairs, sizes, most))
     met("several groups", len(groups) > 1)
     assert [pair for group in groups for pair in group] == pairs

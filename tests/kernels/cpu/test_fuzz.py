@@ -23,7 +23,7 @@ def matrices(draw: st.DrawFn) -> tuple[str, MatrixKind | None, int, int]:
     """(format, kind, outputs, inputs)."""
     format, kind = draw(st.sampled_from(WAYS))
     unit = WIDTH[format]
-    most = {1: 400, 32: 12, 256: 3}[unit]
+    most = {1: 400, 32: 12, 64: 6, 256: 3}[unit]
     return format, kind, draw(st.integers(1, 100)), unit * draw(st.integers(1, most))
 
 
@@ -95,7 +95,6 @@ def test_ragged_batches(
     blocks = sum(-(-n // size) for n in lengths)
     decoder = model.packed(num_blocks=blocks, block_size=size, threads=threads)
     run = Run(decoder, sequences, seed).steps(random_steps(lengths, seed, largest=100))
-    met("sequences of different lengths", len({*lengths}) > 1)
     for which, tokens in enumerate(sequences):
         true = model.logits(tokens)
         difference = np.abs(run.of(which) - true).max(-1)

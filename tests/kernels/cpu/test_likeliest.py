@@ -14,7 +14,6 @@ from penstock_kernels.cpu.decoder_step import DecoderStep
 from penstock_kernels.cpu.likeliest import Likeliest
 from penstock_kernels.cpu.sampler import Row, sample
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
-from tests.met import met
 from tests.thinning import part
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("isa")]
@@ -72,8 +71,6 @@ def test_of_a_forward_pass(
     )
     wanted = rng.permutation(rows)[: rng.integers(rows + 1)].astype(np.int32)
     logits = decoder.logits(step, wanted)
-    met("logits that aren't finite", not np.isfinite(logits).all())
-    met("several rows", len(wanted) > 1)
     assert decoder.likeliest(step, wanted).tolist() == slow(logits)
     assert (~np.isfinite(logits)).any() == (odd != 0 and 1 in step.tokens[wanted])
 
