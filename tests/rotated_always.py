@@ -10,12 +10,11 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "tests/worker/models/test_family_bits.py",
         "tests/kernels/cpu/test_rows.py",
         "tests/kernels/cpu/test_decoder_rows.py",
-        "tests/system/test_invariance.py",
+        "tests/system/test_invariance.py::test_the_same_among_32_others",
     ),
     "a worker, an engine core or a gateway dies, and streams go on with the same bytes": (
-        "tests/system/test_recovery.py",
-        "tests/system/test_resumed_streams.py",
-        "tests/system/test_killed_gateways.py",
+        "tests/system/test_recovery.py::test_a_stream_goes_on_when_a_process_is_killed_under_it",
+        "tests/system/test_resumed_streams.py::test_answers_outlive_their_gateways",
         "tests/shared/test_client_resumes.py",
     ),
     "signed answers that anybody can compute again": (
@@ -40,7 +39,7 @@ FIRST: tuple[str, ...] = (
     "tests/shared/test_client_blame.py",
     "tests/system/test_adapters.py::test_the_model_and_adapters_together_say_what_each_says_alone",
     "tests/system/test_keys.py",
-    "tests/system/test_shared_requests.py",
+    "tests/system/test_shared_requests.py::test_the_second_is_not_computed",
     "tests/worker/adapters/",
     "tests/worker/sampler/",
 )
@@ -52,5 +51,6 @@ ALWAYS: tuple[str, ...] = (
     "tests/gateway/keys/test_access.py",
     "tests/gateway/keys/test_other_tenants.py",
     "tests/gateway/keys/test_rate_limits.py::test_requests_a_minute",
+    "tests/shared/test_client_resumes.py::test_an_answer_is_not_ended_by_other_numbers",
 )
 """And those of which every case does."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from penstock.protocol.call_values import decode_value, encode_value, json_value
+from tests.met import met
 
 PLAIN = st.recursive(
     st.none()
@@ -41,6 +42,8 @@ def test_plain_values(value: Any) -> None:
 @given(arrays.arrays(DTYPES, arrays.array_shapes(min_dims=0, min_side=0, max_side=4)))
 def test_arrays(array: np.ndarray) -> None:
     found = decode_value(encode_value({"of": [array]}))["of"][0]
+    met("some numbers", array.size > 1)
+    met("none", not array.size)
     assert found.dtype == array.dtype.newbyteorder("=")
     assert found.shape == array.shape
     assert np.array_equal(found, array, equal_nan=array.dtype.kind == "f")

@@ -13,6 +13,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import FULL, MAX_GROUPS, KVGroup, blocks_needed, kv_layout
 from penstock.model.layer_spec import AttentionSpec, LayerSpec
 from testing.model_configs import llama_config
+from tests.met import met
 
 SIZES = {
     "vocab_size": 10,
@@ -62,6 +63,7 @@ def test_each_layer_has_a_place_of_its_own(windows: list[int | None]) -> None:
     assert 1 <= len(layout.groups) <= MAX_GROUPS
     places = layout.places(range(len(windows)))
     assert len(set(places)) == len(places)
+    met("several groups", len(layout.groups) > 1)
     page = layout.page_layers(range(len(windows)))
     for window, (group, place) in zip(windows, places, strict=True):
         # No sequence outgrows a window of 2,000.

@@ -19,6 +19,7 @@ from penstock.model.pooling_config import LateInteraction, PoolingConfig
 from penstock.protocol.common import Pooling, Vectors
 from penstock.request.pooling_params import check_input_type
 from penstock.text.tokenizer import Tokenizer
+from tests.met import met
 from tests.shared.test_pooling_inputs import WELCOME
 from tests.worker.pooling.late_models import SPECIAL, late_tokenizer
 
@@ -124,6 +125,7 @@ def test_scores_of_long_texts_are_computed_in_pieces(
     first, second = (
         PoolResult(Vectors(each.shape, each.tobytes()), len(each)) for each in (one, other)
     )
+    met("several pieces", query * document > at_once)
     wanted = sum(max(float(a @ b) for b in other.astype(float)) for a in one.astype(float))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(late_interaction, "PRODUCTS_AT_ONCE", at_once)

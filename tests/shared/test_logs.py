@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.process import logs
+from tests.met import met
 
 _PAIR = re.compile(r'([A-Za-z_][A-Za-z_0-9]*)=("(?:[^"\\]|\\.)*"|[^ "]*)(?: |$)')
 _ESCAPE = re.compile(r"\\(u[0-9a-f]{4}|U[0-9a-f]{8}|.)")
@@ -133,7 +134,7 @@ def test_stdout_stays_empty(capsys: pytest.CaptureFixture[str]) -> None:
     assert "event=something" in captured.err
 
 
-@given(st.text(max_size=200))
+@given(st.text(max_size=200) | st.text(' ab"=\\\n', max_size=40))
 def test_any_text_is_one_line_and_reads_back(text: str) -> None:
     text = text.encode("utf-8", "ignore").decode()
     line = logs.LogfmtFormatter("x").format(
@@ -143,6 +144,7 @@ def test_any_text_is_one_line_and_reads_back(text: str) -> None:
     )
     assert len(line.splitlines()) == 1
     assert read_logfmt(line)["event"] == text
+    met("what must be quoted", set(text) & set(' "=\\\n'))
 
 
 def test_a_huge_value_is_cut_in_the_middle() -> None:

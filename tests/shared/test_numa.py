@@ -35,6 +35,7 @@ from penstock.process.numa import (
 )
 from penstock.supervisor import numa as supervisor
 from penstock.supervisor.numa import nodes_of_engine, with_nodes
+from tests.met import met
 
 TWO_SOCKETS = {0: set(range(16)), 1: set(range(16, 32))}
 SUB_NUMA = {node: set(range(4 * node, 4 * node + 4)) for node in range(8)}
@@ -45,7 +46,10 @@ def fine(ranks: int) -> None:
     """No model is an obstacle."""
 
 
-@given(st.sets(st.integers(0, 4096), max_size=200), st.randoms())
+@given(
+    st.sets(st.integers(0, 4096), max_size=200) | st.sets(st.integers(0, 20), min_size=5),
+    st.randoms(),
+)
 def test_lists_of_processors_are_read_as_the_kernel_writes_them(
     cpus: set[int], random: object
 ) -> None:
@@ -56,6 +60,7 @@ def test_lists_of_processors_are_read_as_the_kernel_writes_them(
         parts.append(f"{first}" if run == 1 else f"{first}-{last}")
         left = left[run:]
     assert parse_cpulist(",".join(parts) + "\n") == cpus
+    met("a run of several", any("-" in part for part in parts))
 
 
 @given(st.text("0123456789-,x +", max_size=12))
@@ -65,6 +70,7 @@ def test_other_lists_are_refused(text: str) -> None:
     except ValueError:
         return
     mentioned = {int(end) for part in text.split(",") for end in part.split("-") if end.strip()}
+    met("a list that is read", mentioned)
     assert mentioned <= cpus
     assert max(cpus, default=0) == max(mentioned, default=0)
 
@@ -122,6 +128,7 @@ def test_ranks_as_a_setting_names_them() -> None:
 @given(st.lists(st.lists(st.integers(0, 1023), min_size=1, max_size=9, unique=True), min_size=1))
 def test_ranks_are_read_as_they_are_written(ranks: list[list[int]]) -> None:
     assert parse_ranks(written(ranks)) == tuple(map(tuple, ranks))
+    met("a rank with several nodes", any(len(rank) > 1 for rank in ranks))
 
 
 @pytest.mark.parametrize("text", ["", ",", "0,", "0+0", "distribute", "-1", "1024", "0-1", "²"])
@@ -204,6 +211,8 @@ def test_whatever_the_machine_no_processor_is_shared_and_all_nodes_have_a_rank(
     ends = [sum(list(sizes.values())[:at]) for at in range(len(sizes) + 1)]
     usable = {node: set(range(ends[at], ends[at + 1])) for at, node in enumerate(sizes)}
     found = one_rank_per_node(usable, cores, asked, lambda n: "no" if n > most else None)
+    met("nodes of different sizes", len({*sizes.values()}) > 1)
+    met("ranks that share a node", found and len({*found.ranks}) < len(found.ranks))
     if found is None:
         assert len(sizes) == 1
         return

@@ -25,6 +25,7 @@ from penstock.parsing.interface import PIECE, WalkingParser, merged
 from penstock.parsing.json_scanner import JsonScanner, ScanState
 from penstock.parsing.output import ChainedParser, NamedCall, RequiredCalls
 from penstock.parsing.registry import chosen
+from tests.met import met
 from tests.thinning import part
 
 TOOLS = ("get_weather", "add")
@@ -85,13 +86,36 @@ TEXTS = st.one_of(
     st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join),
     st.text(max_size=60),
 )
+ONE = '{"name": "add", "arguments": {"a": 1, "of": ["é", null]}}'
+THOUGHT = "<think>\nWhat?\n</think>\nThis."
+WHOLE: dict[str, list[str]] = {
+    "hermes": [f"<tool_call>\n{ONE}\n</tool_call>"],
+    "llama3_json": [f"<|python_tag|>{ONE}", ONE],
+    "mistral": [f"[TOOL_CALLS][{ONE}]", '[TOOL_CALLS]add[ARGS]{"a": 1}'],
+    "json": [f"[{ONE}]", ONE],
+    "required": [f"[{ONE}]", f"[{ONE}, {ONE}]"],
+    "named": ['{"a": 1}'],
+    "qwen3": [THOUGHT],
+    "deepseek_r1": [THOUGHT],
+    "both": [f"{THOUGHT}\n<tool_call>\n{ONE}\n</tool_call>", THOUGHT],
+}
+
+
+def texts_of(name: str) -> st.SearchStrategy[str]:
+    """Half of them begin with what is no plain text in the format."""
+    begins = st.sampled_from(WHOLE.get(name, [""]))
+    more = st.lists(st.sampled_from(FRAGMENTS), max_size=5).map("".join)
+    return st.tuples(begins, more).map("".join) | TEXTS
 
 
 @settings(max_examples=part(100, 1 / 3), deadline=None)
-@given(text=TEXTS, data=st.data())
+@given(data=st.data())
 @pytest.mark.parametrize("name", MAKERS)
-def test_cuts_do_not_matter(name: str, text: str, data: st.DataObject) -> None:
+def test_cuts_do_not_matter(name: str, data: st.DataObject) -> None:
+    text = data.draw(texts_of(name))
     whole = parse(name, text)
+    if name != "closed by the prompt":  # All is plain text there.
+        met("what is no plain text", any(not isinstance(event, Content) for event in whole))
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=8).map(sorted))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert parse(name, *pieces) == whole
@@ -303,7 +327,10 @@ def test_a_long_value_costs_as_much_by_the_token_as_a_short_one(
 
 
 @settings(max_examples=part(100, 1 / 3), deadline=None)
-@given(text=st.text(st.sampled_from('{}[]",:\\ntrue1-.eE0u "a'), max_size=24))
+@given(
+    text=st.text(st.sampled_from('{}[]",:\\ntrue1-.eE0u "a'), max_size=24)
+    | st.dictionaries(st.text(max_size=3), st.lists(st.floats() | st.none())).map(json.dumps)
+)
 @example('{"a": -0.0e+1}')
 @example('{"a": 01}')
 @example('{"\\ud800": [{}]}')
@@ -320,6 +347,7 @@ def test_the_scanner_agrees_with_python(text: str) -> None:
         valid = isinstance(value, (dict, list))
     except (ValueError, ZeroDivisionError):
         valid = False
+    met("JSON that is whole", valid)
     if valid:
         assert scanner.state is ScanState.DONE
     elif scanner.state is ScanState.DONE:

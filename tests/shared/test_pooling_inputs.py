@@ -21,6 +21,7 @@ from penstock.protocol.common import Vectors
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.request.pooling_params import PoolingParams, check_dimensions
 from penstock.text.tokenizer import Tokenizer as Ours
+from tests.met import met
 from tests.shared.tiny_models import byte_level_tokenizer
 from tests.thinning import part
 
@@ -66,9 +67,9 @@ def both(request: Any, tmp_path_factory: Any, minilm_folder: Path) -> tuple[Ours
 
 @settings(max_examples=part(60, 1 / 3))
 @given(
-    st.text("abc déß.,! 日", max_size=40),
+    st.text("abc déß.,! 日", min_size=15, max_size=40) | st.text("abc déß.,! 日", max_size=40),
     st.none() | st.text("abc déß.,! 日", min_size=1, max_size=40),
-    st.none() | st.integers(4, 20),
+    st.integers(4, 8) | st.none() | st.integers(4, 20),
     st.sampled_from(["left", "right"]),
 )
 def test_pairs_and_cuts_are_those_of_transformers(
@@ -80,6 +81,8 @@ def test_pairs_and_cuts_are_those_of_transformers(
     more = {} if limit is None else {"truncation": True, "max_length": limit}
     expected = theirs(text, pair, return_token_type_ids=True, **more)
     assert ids == expected["input_ids"]
+    met("cut", limit is not None and len(ids) == limit)
+    met("a pair", pair is not None)
     assert list(types) == expected["token_type_ids"]
 
 

@@ -26,6 +26,7 @@ from penstock.client.routing import (
 )
 from penstock.client.routing_policies import POLICIES, RoundRobin, make_routing
 from penstock.errors import StartupError
+from tests.met import met
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,18 @@ class Engine:
     block_size: int = 16
 
 
-tokens = st.lists(st.integers(0, 150_000), min_size=1, max_size=300)
-loads = st.lists(st.integers(0, 300), min_size=1, max_size=64)
+tokens = st.tuples(st.integers(0, 149_999), st.integers(40, 300) | st.integers(1, 300)).map(
+    lambda drawn: [(drawn[0] + 7919 * at) % 150_000 for at in range(drawn[1])]
+)
+"""Prompts of any length, most of which fill some blocks."""
+loads = st.lists(st.sampled_from([0, 1, 5, 300]), min_size=2, max_size=12) | st.lists(
+    st.integers(0, 300), min_size=1, max_size=64
+)
+"""Also of fleets in which one or two have nearly all that there is."""
 asks = st.builds(
     RoutingRequest,
     tokens,
-    st.integers(1, AFFINITY_TOKENS),
+    st.integers(40, AFFINITY_TOKENS) | st.integers(1, AFFINITY_TOKENS),
     st.sampled_from(["", "ann", "bob"]),
     st.sampled_from(["", "salt"]),
 )
@@ -67,7 +74,9 @@ def test_an_engine_that_leaves_moves_only_its_own(
 ) -> None:
     engines = fleet([0] * count)
     favourite, why = PrefixAffinity().choose(ask, engines)
-    leaving = data.draw(st.sampled_from(engines))
+    leaving = favourite if data.draw(st.booleans()) else data.draw(st.sampled_from(engines))
+    met("the favourite leaves", leaving is favourite and why == "prefix")
+    met("another one leaves", leaving is not favourite)
     left = [each for each in engines if each is not leaving]
     after, _ = PrefixAffinity().choose(ask, left)
     if leaving is not favourite:
@@ -77,9 +86,14 @@ def test_an_engine_that_leaves_moves_only_its_own(
         assert PrefixAffinity().choose(ask, [*left, leaving])[0] == favourite
 
 
-@given(asks, loads)
-def test_nobody_is_loaded_above_the_bound(ask: RoutingRequest, loads: list[int]) -> None:
+@given(asks, loads, st.booleans())
+def test_nobody_is_loaded_above_the_bound(
+    ask: RoutingRequest, loads: list[int], busy: bool
+) -> None:
     engines = fleet(loads)
+    if busy and (first := prefix_key(ask, 16)) is not None:
+        loads[engines.index(rendezvous(first, engines)[0])] += 400
+        engines = fleet(loads)
     chosen, why = PrefixAffinity().choose(ask, engines)
     mean_then = (sum(loads) + 1) / len(loads)
     if why != "only":
@@ -90,6 +104,8 @@ def test_nobody_is_loaded_above_the_bound(ask: RoutingRequest, loads: list[int])
     order = rendezvous(key, engines)
     # Whoever comes before it in the prompt's order was too busy.
     before = order[: order.index(chosen)]
+    met("the favourite is busy", before)
+    met("it isn't", not before)
     assert all(each.load >= load_bound(loads) for each in before)
     assert (why == "prefix") == (not before)
 
@@ -158,12 +174,15 @@ def test_blocks_are_shared_inside_a_tenant_and_salt_only() -> None:
 names = st.text(min_size=1, max_size=20)
 
 
-@given(asks, names, tokens, loads)
+@given(asks, names, tokens, loads, st.booleans())
 def test_a_session_stays_where_it_is_while_that_is_not_busy(
-    ask: RoutingRequest, name: str, later: list[int], loads: list[int]
+    ask: RoutingRequest, name: str, later: list[int], loads: list[int], most: bool
 ) -> None:
     engines = fleet(loads)
     turn = structs.replace(ask, session=name)
+    if most and (named := session_key(turn)) is not None:
+        loads[engines.index(rendezvous(named, engines)[0])] += 2 * sum(loads) + 400
+        engines = fleet(loads)
     chosen, why = PrefixAffinity().choose(turn, engines)
     again = structs.replace(turn, prompt_token_ids=later, salt="other")
     assert PrefixAffinity().choose(again, engines) == (chosen, why)
@@ -172,6 +191,8 @@ def test_a_session_stays_where_it_is_while_that_is_not_busy(
     favourite = rendezvous(key, engines)[0]
     if why != "only":
         busy = favourite.load >= load_bound(loads, SESSION_LOAD_FACTOR)
+        met("the session's favourite is busy", busy)
+        met("it isn't", not busy)
         assert (why == "session") == (chosen == favourite) == (not busy)
         mean_then = (sum(loads) + 1) / len(loads)
         assert chosen.load + 1 <= math.ceil(SESSION_LOAD_FACTOR * mean_then)

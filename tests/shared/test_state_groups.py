@@ -25,6 +25,7 @@ from penstock.model.layer_spec import AttentionSpec, LayerSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec, RecurrentSpec, ShortConvSpec
 from penstock.prepare.describe import kv_bytes, kv_bytes_per_token
 from penstock_engine.simulate.simulation import facts
+from tests.met import met
 
 WINDOW = LayerSpec(attention=AttentionSpec(window=100))
 QWEN3_NEXT = GatedDeltaSpec(key_heads=16, value_heads=32, key_dim=128, value_dim=128, kernel=4)
@@ -105,6 +106,8 @@ def test_a_checkpoint_takes_no_more_than_the_tokens_between_two(
 ) -> None:
     *kept, group = with_states(groups, states, block_bytes=block_bytes, block_size=size)
     assert tuple(kept) == groups
+    met("several blocks", group.blocks > 1)
+    met("full attention beside a window", len({*groups}) > 1)
     assert group.every is not None
     assert group.every % size == 0
     assert (group.blocks - 1) * block_bytes < states <= group.blocks * block_bytes

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.errors import InvalidRequest
 from penstock.text import stop as stop_module
 from penstock.text.stop import IndentedText, StopMatcher
+from tests.met import met
 from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)
@@ -50,6 +51,8 @@ def test_any_cutting_gives_the_same_as_one_letter_at_a_time(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
     shown, match, needed = _expected(text, stops)
+    met("a stop string over several pieces", match and len(_cut(text, cuts)) > 1)
+    met("text without one", text and match is None)
     matcher = StopMatcher(stops)
     emitted, seen = "", 0
     for piece in _cut(text, cuts):

@@ -20,6 +20,7 @@ from penstock.prepare import load_manifest, prepare
 from penstock.text import template as template_module
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
+from tests.met import met
 from tests.shared.tiny_models import (
     CHATML,
     CORPUS,
@@ -185,6 +186,7 @@ def test_messages_cannot_forge_special_tokens(name: str, messages: list[dict]) -
     harmless = [{**message, "content": "x"} for message in messages]
     ids = ours.encode(messages)
     assert _special_ids_in(ours, ids) == _special_ids_in(ours, ours.encode(harmless))
+    met("the name of a special token", any("<|" in each["content"] for each in messages))
     assert ours._tokenizer.decode(ids, skip_special_tokens=False) == ours.render(messages)
 
 
@@ -196,6 +198,7 @@ def test_parts_that_the_template_joins_cannot_forge_them_either(parts: list[str]
     ids = ours.encode([{"role": "user", "content": content}])
     assert _special_ids_in(ours, ids) == [1, 2, 1]
     whole = ours.encode([{"role": "user", "content": "".join(parts)}])
+    met("a mark over two parts", "<|im" in "".join(parts) and len(parts) > 1)
     assert ids == whole, "how the text came in parts must not matter"
 
 
@@ -215,6 +218,7 @@ def test_forging_is_vain_with_bos_too(kind: str, messages: list[dict]) -> None:
     ours, _ = _PAIRS.get(kind) or _PAIRS.setdefault(kind, _pair(_llama_backend(kind), LLAMA2))
     harmless = [{**message, "content": "x"} for message in messages]
     ids, expected = ours.encode(messages), ours.encode(harmless)
+    met("the name of a special token", any("<" in each["content"] for each in messages))
     assert _special_ids_in(ours, ids) == _special_ids_in(ours, expected)
 
 
@@ -239,6 +243,7 @@ def test_plain_text_is_encoded_as_if_the_token_did_not_exist(
     if key not in _PAIRS:
         _PAIRS[key] = (_pair(having, source)[0], _pair(without, source)[1])
     ours, theirs = _PAIRS[key]
+    met("the token that the other one lacks", any("<|x|>" in m["content"] for m in messages))
     assert ours.encode(messages) == _their_ids(theirs, messages)
 
 

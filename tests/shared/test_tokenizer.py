@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 
 from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.text.tokenizer import Tokenizer, sharing_model
+from tests.met import met
 from tests.shared.tiny_models import (
     CORPUS,
     added,
@@ -53,6 +54,7 @@ def test_special_tokens_are_text_when_they_are_not_parsed(
     chatml: Tokenizer, without_special: Backend, text: str
 ) -> None:
     assert chatml.encode(text, parse_special=False) == without_special.encode(text).ids
+    met("a special token's text", "<|im_start|>" in text or "<|im_end|>" in text)
     assert chatml.encode(text) == byte_level_tokenizer().encode(text).ids
     assert chatml.decode(chatml.encode(text, parse_special=False)) == text
 

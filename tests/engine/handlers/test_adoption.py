@@ -12,6 +12,7 @@ from penstock.protocol.common import Claim, Grammar
 from penstock_engine.request.request import Request
 from penstock_engine.sessions import kept_answers
 from penstock_engine.sessions.frontends import Deadlines
+from tests.engine.fake_adapters import adapter
 from tests.engine.handlers.adopted import (
     AGAIN,
     FIRST,
@@ -206,15 +207,17 @@ def test_what_is_not_to_be_kept_ends_at_once(how: str) -> None:
         {"max_tokens": 23},
         {"logprobs": 1},
         {"sampling": {"temperature": 0.5}},
+        {"adapter": adapter(1)},
+        {"prompt": [*PROMPT[:-1], PROMPT[-1] + 1]},
     ],
 )
 def test_nobody_else_gets_it(other: dict[str, Any]) -> None:
     """Whatever their claim says."""
-    h = Harness()
+    h = Harness(max_loras=2)
     front, _ = begun(h, 6, tenant="one")
     h.disconnect(front)
-    options = {**LONG, "tenant": "one", **other}
-    again = h.submit(h.connect(), PROMPT, claim=AGAIN, **options)
+    options = {**LONG, "tenant": "one", "prompt": PROMPT, **other}
+    again = h.submit(h.connect(), options.pop("prompt"), claim=AGAIN, **options)
     h.run()
     is_whole(h, again)
     assert h.core.state.kept_answers.adopted == 0

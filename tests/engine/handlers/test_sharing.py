@@ -10,6 +10,7 @@ import pytest
 from penstock.protocol.common import Claim, Grammar, SessionTerms
 from penstock_engine.sessions import shared_answers
 from penstock_engine.sessions.frontends import FrontendSession
+from tests.engine.fake_adapters import adapter
 from tests.engine.handlers.adopted import PROMPT, is_whole, tokens_computed
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore, undisturbed
@@ -85,12 +86,15 @@ def test_they_are_computed_once(steps: int, gathered: bool) -> None:
         {"prediction": [1]},
         {"shared": False},
         {"deaths": 1},
+        {"adapter": adapter(1)},
+        {"prompt": [*PROMPT[:-1], PROMPT[-1] + 1]},
     ],
 )
 def test_what_differs_is_computed_by_itself(other: dict[str, Any]) -> None:
-    h = Harness(scheduling_policy="priority")
+    h = Harness(scheduling_policy="priority", max_loras=2)
     front, elder = begun(h, 3, tenant="one")
-    again = h.submit(front, PROMPT, **{**SHARED, "tenant": "one", **other})
+    options = {**SHARED, "tenant": "one", "prompt": PROMPT, **other}
+    again = h.submit(front, options.pop("prompt"), **options)
     h.run()
     is_whole(h, elder)
     is_whole(h, again)

@@ -11,6 +11,7 @@ from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.groups import KVGroups, key_in, keys_in
 from penstock_engine.kv.pool import OutOfBlocks
 from tests.engine.kv.test_cache import chain
+from tests.met import met
 from tests.thinning import part
 
 SIZE = 2
@@ -74,9 +75,10 @@ def test_a_table_goes_on_behind_the_checkpoint_that_was_found() -> None:
 @given(
     st.sampled_from([(FULL,), (FULL, KVGroup(window=3)), (KVGroup(window=5),)]),
     st.integers(1, 3),
-    st.integers(1, 12),
-    st.sets(st.tuples(st.integers(0, 1), st.integers(0, 11)), max_size=4),
-    st.sets(st.tuples(st.integers(0, 11), st.integers(0, 1)), max_size=4),
+    st.integers(8, 12) | st.integers(1, 12),
+    st.just(set()) | st.sets(st.tuples(st.integers(0, 1), st.integers(0, 11)), max_size=4),
+    st.sets(st.tuples(st.integers(5, 11), st.integers(0, 1)), min_size=4, max_size=8)
+    | st.sets(st.tuples(st.integers(0, 11), st.integers(0, 1)), max_size=4),
 )
 def test_the_longest_prefix_with_a_whole_checkpoint_is_found(
     kinds: tuple[KVGroup, ...],
@@ -109,6 +111,7 @@ def test_the_longest_prefix_with_a_whole_checkpoint_is_found(
             best = blocks_
     match = groups.match(cache, keys)
     assert match.blocks == best
+    met("a prefix behind a checkpoint, and more that is lost", 0 < best <= length - apart)
     free = cache.pool.num_free
     table = groups.claim(cache, keys[:best])
     assert free - cache.pool.num_free == match.taken == table.num_blocks
@@ -131,6 +134,8 @@ def test_room_is_what_a_table_can_grow_by(free: int, held: int, apart: int, piec
     table.grow(cache, held)
     cache.take(cache.pool.num_free - free)
     room = groups.room(table, free)
+    met("room for some", room)
+    met("room for none", not room)
     assert room % SIZE == 0
     end = table.capacity + room
     with pytest.raises(OutOfBlocks):
@@ -156,3 +161,4 @@ def test_what_is_needed_is_what_a_sequence_holds_at_most(
         last = computed // SIZE
         table.checkpoints.publish(cache, before, last, keys[before:last])
     assert most <= blocks_needed((FULL, group), tokens, SIZE, fresh)
+    met("several chunks with a checkpoint", tokens > fresh and tokens >= SIZE * apart)

@@ -12,6 +12,7 @@ from penstock_engine.kv.groups import KVGroups, key_in, keys_in
 from penstock_engine.kv.pool import OutOfBlocks
 from penstock_engine.kv.table import BlockTable
 from tests.engine.kv.test_cache import chain
+from tests.met import met
 from tests.thinning import part
 
 KINDS = (FULL, KVGroup(window=1), KVGroup(window=5), KVGroup(window=8), KVGroup(chunk=6))
@@ -35,12 +36,13 @@ def slow_match(groups: KVGroups, there: set[tuple[int, int]], length: int) -> in
 
 @settings(max_examples=part(200, 1 / 3))
 @given(
-    st.lists(st.sampled_from(KINDS), min_size=1, max_size=3).map(
-        lambda kinds: sorted(kinds, key=lambda kind: kind.forgets)
-    ),
-    st.integers(1, 9),
-    st.sets(st.tuples(st.integers(0, 2), st.integers(0, 8))),
-    st.sets(st.tuples(st.integers(0, 2), st.integers(0, 8)), max_size=4),
+    (
+        st.lists(st.sampled_from(KINDS), min_size=2, max_size=3)
+        | st.lists(st.sampled_from(KINDS), min_size=1, max_size=1)
+    ).map(lambda kinds: sorted(kinds, key=lambda kind: kind.forgets)),
+    st.integers(1, 9) | st.integers(5, 9),
+    st.just(set()) | st.just(set()) | st.sets(st.tuples(st.integers(0, 2), st.integers(0, 8))),
+    st.sets(st.tuples(st.integers(0, 2), st.integers(0, 8)), min_size=1, max_size=4),
 )
 def test_the_longest_prefix_is_found(
     kinds: list[KVGroup], length: int, there: set[tuple[int, int]], lost: set[tuple[int, int]]
@@ -56,6 +58,7 @@ def test_the_longest_prefix_is_found(
         cache.release(blocks)
     match = groups.match(cache, keys)
     assert match.blocks == slow_match(groups, there, length)
+    met("a part of the prefix, in several groups", 0 < match.blocks < length and len(kinds) > 1)
     free = cache.pool.num_free
     held = groups.claim(cache, keys[: match.blocks]).held
     assert free - cache.pool.num_free == match.taken == sum(map(len, held))

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.pool import MAX_BLOCKS, BlockPool, BrokenState, OutOfBlocks
 from penstock_engine.kv.table import BlockTable
+from tests.met import met
 
 
 @given(
     st.integers(1, 12),
-    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=60),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), min_size=10, max_size=60),
     st.sets(st.integers(0, 11)),
 )
 def test_pool_equals_the_obvious_model(
@@ -22,6 +23,7 @@ def test_pool_equals_the_obvious_model(
     pool = BlockPool(size)
     free = list(range(size))
     tables: list[list[int]] = []
+    revived = several = 0
     for kind, number in operations:
         if kind == 0:
             if number > len(free):
@@ -40,6 +42,7 @@ def test_pool_equals_the_obvious_model(
                     free.insert(len(free) if block in kept else 0, block)
         elif kind == 2 and number < size:
             pool.share(number)  # Held by another table already, or revived from the free list.
+            revived += number in free
             if number in free:
                 free.remove(number)
             tables.append([number])
@@ -47,6 +50,9 @@ def test_pool_equals_the_obvious_model(
         assert pool.num_free == len(free)
         assert pool.num_used == size - len(free)
         assert pool.balances(sum(map(len, tables)))
+        several += any(pool.num_owners(block) > 1 for block in range(size))
+    met("a free block is revived", revived)
+    met("a block of several owners", several)
 
 
 def test_a_block_freed_twice_is_noticed() -> None:

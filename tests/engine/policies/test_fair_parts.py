@@ -83,6 +83,18 @@ def test_debts_are_forgiven_when_nobody_has_work() -> None:
     assert of["greedy"].time == of["other"].time
 
 
+def test_who_did_not_ask_for_its_share_has_no_claim_to_it_but_for_the_credit() -> None:
+    """Neither who was here and asked for nothing, nor who comes only now."""
+    for credit in (0, 300):
+        of = accounts("idle", "busy", credit=credit)
+        queued(of, sequence("busy"))
+        begun = of["busy"].time
+        of.charge("busy", 1000)
+        for name in ("idle", "new"):
+            of.joined(name)
+            assert of[name].time == begun + (1000 - credit) * SCALE
+
+
 def test_a_debt_counts_by_weight() -> None:
     of = Accounts(Tenants("heavy:weight=4"), PriorityWithAgeing(), 0)
     for name in ("heavy", "light"):
@@ -91,6 +103,8 @@ def test_a_debt_counts_by_weight() -> None:
         of.charge(name, 400)
     assert of["light"].time == 4 * of["heavy"].time
     assert of.debts(["heavy", "light", "absent"]) == {"heavy": 0, "light": 300}
+    of.charge("heavy", 3600)
+    assert of.debts(["heavy", "light"]) == {"heavy": 2400, "light": 0}
 
 
 def test_a_held_head_is_passed_by_so_many_and_then_all_wait_for_it() -> None:

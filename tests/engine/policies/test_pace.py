@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from penstock_engine.policies.pace import LEAST, LONG, SHORT, UNKNOWN, StepPace
 from tests.engine.simulated import Simulation
 from tests.engine.walked_harness import POLICIES
+from tests.met import met
 
 FIXED, EACH = 0.03, 0.003
 """Seconds of a step, and of each token, of a small model on a processor with AVX2."""
@@ -145,6 +146,8 @@ def test_what_is_learnt_is_what_steps_cost(
     takes = base + each * allowed
     assert allowed >= decodes + LEAST
     wanted = max(SHORT, 3.0 * alone_takes)
+    met("more than a short step is allowed", wanted > SHORT)
+    met("a short step", wanted == SHORT)
     assert takes <= wanted * 1.1 + LEAST * each + 1e-6
     assert takes >= wanted * 0.75 or allowed == decodes + LEAST
 
@@ -169,6 +172,8 @@ def test_a_step_that_costs_much_whatever_is_in_it_is_no_reason_for_small_chunks(
     pace.observe(decodes, int(first), base + each * int(first) + 1e-6)
     allowed = min(budget, int(max(first, pace.tokens(decodes))))  # One in some is held to less.
     wanted = max(SHORT, 2.5 * (base + each * decodes))
+    met("dear whatever is in it", base > each * prompt)
+    met("dear by its tokens", base < each * prompt)
     assert base + each * allowed <= wanted * 1.2 + LEAST * each
     assert base + each * allowed >= wanted * 0.7 or allowed in (budget, decodes + LEAST)
 

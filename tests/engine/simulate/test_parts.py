@@ -26,11 +26,13 @@ from penstock_engine.simulate.metrics import (
 from penstock_engine.simulate.prompts import prompt_of, submit_of
 from penstock_engine.simulate.routing import make_router
 from penstock_engine.simulate.trace import TraceRequest, read_trace
+from tests.met import met
 
 
 @given(st.lists(st.floats(LEAST, 1e6), min_size=1, max_size=200), st.integers(1, 100))
 def test_a_percentile_is_within_one_percent(values: list[float], percent: int) -> None:
     histogram = LatencyHistogram()
+    met("several values", len({*values}) > 1)
     for value in values:
         histogram.add(value)
     exact = sorted(values)[max(1, math.ceil(len(values) * percent / 100)) - 1]
@@ -50,6 +52,7 @@ def test_a_series_keeps_sums_in_bounded_memory(pairs: list[tuple[float, int]]) -
     for at, amount in sorted(pairs):
         series.add(at, amount, amount)
     assert len(series.sums) <= MOST_BINS
+    met("wider bins than at first", series.width > 1)
     assert sum(series.sums) == sum(amount for _, amount in pairs)
     for at, _ in pairs:
         inside = sum(a for when, a in pairs if int(when / series.width) == int(at / series.width))

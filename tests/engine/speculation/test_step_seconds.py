@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_engine.speculation.step_seconds import EXACT, StepSeconds, TimedStep
+from tests.met import met
 
 SEEN = st.lists(
     st.tuples(
@@ -39,6 +40,7 @@ def test_any_step_takes_some_time_and_drafts_save_none(
         steps.observe(*step)
     assert steps.of(decodes, each) > 0.0 or not seen
     slower = steps.slower(decodes, drafts, each)
+    met("steps were seen", len(seen) > 1)
     assert slower.log >= 0.0
     assert all(map(math.isfinite, slower))
 

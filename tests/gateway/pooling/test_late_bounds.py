@@ -17,6 +17,7 @@ from penstock.protocol.common import Pooling
 from penstock_gateway.pooling import fields, score
 from penstock_gateway.pooling.score import grouped
 from tests.gateway.pooling.pooling_engine import PoolingEngine, pooling_gateway
+from tests.met import met
 from tests.worker.pooling.late_models import SIZES as SIZES_OF_MODEL
 from tests.worker.pooling.late_models import late_tokenizer, save_late
 from tests.worker.pooling.pooling_models import save
@@ -37,8 +38,9 @@ def test_groups_are_all_pairs_in_order_and_as_large_as_fits(
     data: st.DataObject, sizes: list[int], most: int
 ) -> None:
     place = st.integers(0, len(sizes) - 1)
-    pairs = data.draw(st.lists(st.tuples(place, place), max_size=20))
+    pairs = data.draw(st.lists(st.tuples(place, place), min_size=5, max_size=20))
     groups = list(grouped(pairs, sizes, most))
+    met("several groups", len(groups) > 1)
     assert [pair for group in groups for pair in group] == pairs
 
     def numbers(group: list[tuple[int, int]]) -> int:

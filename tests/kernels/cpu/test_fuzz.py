@@ -12,6 +12,7 @@ from tests.kernels.cpu import slow
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.sources import WAYS, WIDTH, random_source
 from tests.kernels.cpu.steps import Run, random_steps, random_tokens
+from tests.met import met
 from tests.thinning import part
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
@@ -22,7 +23,7 @@ def matrices(draw: st.DrawFn) -> tuple[str, MatrixKind | None, int, int]:
     """(format, kind, outputs, inputs)."""
     format, kind = draw(st.sampled_from(WAYS))
     unit = WIDTH[format]
-    most = {1: 400, 32: 12, 256: 3}[unit]
+    most = {1: 400, 32: 12, 64: 6, 256: 3}[unit]
     return format, kind, draw(st.integers(1, 100)), unit * draw(st.integers(1, most))
 
 
@@ -54,6 +55,8 @@ def test_products(
     ours = product(x, packed, threads=threads)[:, order]
     assert (np.abs(ours - (true + bias[order])) <= bound + 2e-6 * np.abs(bias).max()).all()
     row = seed % rows
+    met("a row of several", rows > 1)
+    met("with a bias", with_bias)
     assert np.array_equal(product(x[row : row + 1], packed)[0, order], ours[row])
 
 

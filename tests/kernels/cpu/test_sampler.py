@@ -16,6 +16,7 @@ from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.sampler import Row, sample, uniform
 from tests.instruction_sets import usable_here
 from tests.kernels.cpu import slow_sampler
+from tests.met import met
 from tests.thinning import part
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
@@ -154,6 +155,8 @@ def edited_rows(draw: st.DrawFn) -> tuple[np.ndarray, Row]:
     row=rows,
 )
 def test_any_row(logits: np.ndarray, row: Row) -> None:
+    met("a cut distribution", row.top_p < 1 or row.min_p > 0 or 0 < row.top_k < logits.shape[1])
+    met("held back", len(row.held_back))
     check(logits, [row])
     check(repeated(logits), [row])
 
@@ -166,6 +169,8 @@ def test_any_edited_row(case: tuple[np.ndarray, Row]) -> None:
     check(repeated(logits), [row])
     before = logits.copy()
     plain, changed = sample(logits, [row._replace(adjustments=None)]), sample(logits, [row])
+    met("another token than without adjustments", plain.tokens[0] != changed.tokens[0])
+    met("log-probabilities", row.logprobs is not None)
     assert np.array_equal(logits, before)
     if row.logprobs is not None:
         ids, values = plain.alternatives[0]

@@ -190,6 +190,15 @@ def test_the_opposite_is_not_all_that_has_equal_items() -> None:
     assert not served.admits(["a"])
 
 
+@pytest.mark.parametrize("more", [{}, {"maxItems": 3}, {"prefixItems": [{"const": 2.5}]}])
+def test_arrays_that_are_not_said_to_have_equal_items_are_not_its_opposite(
+    more: dict[str, Any],
+) -> None:
+    """Items that are arrays or objects aren't followed: they may be no one's equals."""
+    with pytest.raises(GrammarError, match="can't be excluded"):
+        Served({"type": "array", "not": {"uniqueItems": True}} | more)
+
+
 @pytest.mark.parametrize("text", ['["a","a"]', '["a" x', "zz", '["a"] and more'])
 def test_tokens_that_do_not_fit_are_told_from_limits(
     compiler: Compiler, default_folder: Path, text: str

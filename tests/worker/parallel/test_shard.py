@@ -12,6 +12,7 @@ from penstock.protocol.to_worker import RankGroup
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import UNIT, Shard, deal, deal_units, shard_of
 from testing.model_configs import varied
+from tests.met import met
 from tests.worker.checkpoints import TINY
 from tests.worker.models.family_cases import read
 
@@ -51,6 +52,7 @@ def joined(parts: list[range]) -> list[int]:
 def test_everything_is_dealt_out_once(plan: tuple[ModelConfig, int, int]) -> None:
     config, tensor, pipeline = plan
     every = shards(config, tensor, pipeline)
+    met("parts that aren't alike", config.num_kv_heads % tensor or config.num_layers % pipeline)
     for stage in range(pipeline):
         peers = every[stage * tensor : (stage + 1) * tensor]
         assert joined([peer.heads for peer in peers]) == list(range(config.num_heads))
@@ -65,6 +67,7 @@ def test_everything_is_dealt_out_once(plan: tuple[ModelConfig, int, int]) -> Non
 def test_query_heads_are_where_their_kv_heads_are(plan: tuple[ModelConfig, int, int]) -> None:
     config, tensor, _ = plan
     group = config.num_heads // config.num_kv_heads
+    met("several heads for each of keys, over several ranks", group > 1 and tensor > 1)
     for shard in shards(config, tensor):
         assert len(shard.heads) >= 1
         assert {head // group for head in shard.heads} == set(shard.kv_heads)
@@ -96,6 +99,8 @@ def test_nobody_has_more_than_one_group_more(plan: tuple[ModelConfig, int, int])
 @given(st.integers(1, 5000), st.integers(1, 20))
 def test_cuts_lie_at_whole_units_where_they_can(count: int, hands: int) -> None:
     parts = deal_units(count, hands)
+    met("enough for a unit each, and some that is left", count > hands * UNIT and count % UNIT)
+    met("too little for a unit each", hands <= count < hands * UNIT)
     if count >= hands * UNIT:
         assert all(part.start % UNIT == 0 and len(part) for part in parts)
     if count >= hands:

@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_worker.sampler.bad_words import BadWords
+from tests.met import met
 from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)
 
 ids = st.integers(0, 3)
 words_of_few_ids = st.lists(
-    st.lists(ids, min_size=1, max_size=6).map(tuple), min_size=1, max_size=12
+    st.lists(ids, min_size=1, max_size=6).map(tuple), min_size=3, max_size=12
 )
 
 
@@ -29,13 +30,18 @@ def completing(words: list[tuple[int, ...]], output: list[int]) -> frozenset[int
 def test_what_it_bans_completes_a_word(words: list[tuple[int, ...]], output: list[int]) -> None:
     automaton = BadWords(words)
     state = automaton.after([])
+    by_several = met_any = False
     for at in range(len(output) + 1):
         banned = automaton.banned(state)
+        by_several = by_several or (len({*words}) > 1 and len(banned.ids) > 1)
+        met_any = met_any or bool(banned.ids)
         assert banned.ids == completing(words, output[:at])
         assert banned.array.tolist() == sorted(banned.ids)
         assert state == automaton.after(output[:at]), "a sequence that comes back stands the same"
         if at < len(output):
             state = automaton.step(state, output[at])
+    met("a word is completed", met_any)
+    met("several words are completed at once", by_several)
 
 
 @given(words=words_of_few_ids)

@@ -14,6 +14,7 @@ from penstock_worker.sampler.cpu import CPUSampler
 from penstock_worker.sampler.interface import SampleRequest
 from penstock_worker.sampler.reference import ReferenceSampler
 from penstock_worker.sampler.thinking import AHEAD, ThinkingState
+from tests.met import met
 from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)
@@ -65,8 +66,10 @@ def ends_at(end: tuple[int, ...], output: list[int], at: int) -> bool:
 @given(wanted=budgets(), output=st.lists(ids, max_size=40))
 def test_what_is_forced_follows_from_the_output(wanted: ThinkingBudget, output: list[int]) -> None:
     state = ThinkingState(wanted, [], VOCAB)
+    was_forced = False
     for at in range(len(output) + 1):
         forced = forced_next(wanted, output[:at])
+        was_forced = was_forced or forced is not None
         assert state.forced == forced
         assert ThinkingState(wanted, output[:at], VOCAB).forced == forced
         allowed = range(VOCAB) if forced is None else [forced]
@@ -75,6 +78,7 @@ def test_what_is_forced_follows_from_the_output(wanted: ThinkingBudget, output: 
         if at < len(output):
             state = state.copy()
             state.advance(output[at])
+    met("the end of thoughts is forced", was_forced)
 
 
 @given(wanted=budgets(), output=st.lists(ids, max_size=20), more=st.lists(ids, max_size=AHEAD))
@@ -82,6 +86,8 @@ def test_a_device_runs_ahead_only_where_nothing_can_be_forced(
     wanted: ThinkingBudget, output: list[int], more: list[int]
 ) -> None:
     state = ThinkingState(wanted, output, VOCAB)
+    met("it runs ahead", more and not state.follows_output)
+    met("it doesn't", state.follows_output)
     if not state.follows_output:
         assert state.forced is None
         for token in more:

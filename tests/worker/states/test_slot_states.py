@@ -14,6 +14,7 @@ from penstock_worker.batch.slots import PlanError
 from penstock_worker.forward.interface import Batch, StepCancelled
 from penstock_worker.states import snapshots
 from penstock_worker.states.slot_states import CheckpointBlocks
+from tests.met import met
 from tests.worker.states.recurrent_sequences import (
     EVERY,
     SIZES,
@@ -45,6 +46,7 @@ def test_tokens_in_any_chunks_and_company(program: bool, chunks: list[int]) -> N
         toy.run(*works, admitted=admitted)
         admitted, start = (), start + count
     toy.check(2, TOKENS[:start])
+    met("a checkpoint within a chunk", start > EVERY and len(chunks) > 1)
     toy.check(0, TOKENS[::-1][:start])
 
 
@@ -200,7 +202,10 @@ def test_a_plan_that_does_not_fit_is_refused(
 
 @EITHER
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(1, 29))
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    st.integers(1, 29) | st.sampled_from([EVERY, 2 * EVERY, 3 * EVERY]),
+)
 def test_another_slot_goes_on_behind_a_tail(program: bool, chunks: list[int], at: int) -> None:
     """Which lies anywhere, and was written while tokens were computed in any chunks."""
     toy, start, tail = Toy(program=program), 0, [50, 53] if at % EVERY else []
@@ -213,6 +218,8 @@ def test_another_slot_goes_on_behind_a_tail(program: bool, chunks: list[int], at
             admitted, start = (), start + count
     toy.check(1, TOKENS)
     found = tail or BLOCKS[(at // EVERY - 1) * 2 :][:2]
+    met("between two checkpoints", tail)
+    met("at a checkpoint", not tail)
     others = list(range(40, 40 + 2 * (4 - at // EVERY)))
     tokens = [*TOKENS[:at], *range(9, 9 + 31 - at)]
     other = sequence(4, tokens, found + others, state_at=at)
@@ -248,6 +255,7 @@ def test_checkpoints_fill_blocks_byte_by_byte(widths: list[int], sizes: list[int
     parts = [np.zeros((100, width), np.uint8) for width in widths]
     blocks = CheckpointBlocks(parts, sizes)
     pieces = -(-4 * sum(sizes) // sum(widths))
+    met("a layer over several blocks", any(4 * size > sum(widths) for size in sizes))
     places = [(at * 37 + 5) % 100 for at in range(pieces)]
     states = [torch.arange(1, size + 1) * (layer + 1.5) for layer, size in enumerate(sizes)]
     for layer in reversed(range(len(sizes))):

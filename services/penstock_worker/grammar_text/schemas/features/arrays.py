@@ -120,7 +120,8 @@ def _followed(node: dict[str, Any], values: list[Any] | None, context: Context) 
     if any(context.kinds(each) & {"array", "object"} for each in every):
         if "prefixItems" in node:
             raise Unservable("uniqueItems is not supported for items that are arrays or objects")
-        said.append({"items": {"type": scalars}})
+        # Marked by itself: what fails only this is no array with equal items.
+        said.append({"items": {"type": scalars}, NARROWED: _TOLD})
     return said
 
 
