@@ -28,6 +28,7 @@ from penstock_gateway.metrics.counts import CountingObserver
 from penstock_gateway.models.backend import ModelBackend, ModelRegistry
 from penstock_gateway.plugged import plugged_loggers, plugged_routes
 from penstock_gateway.service import Patience, Service
+from penstock_gateway.storage.held_responses import HeldResponses
 from penstock_gateway.system import health
 from penstock_gateway.tracing.layer import TraceLayer, TraceObserver, tracing_of
 
@@ -74,6 +75,7 @@ def create_app(
         tracing=tracing_of(config),
         media=MediaDesk(media or MediaSettings()),
         store=store,
+        held=_held(config, store, gateways),
         receipt_key=_receipt_key(config.receipt_key_file),
     )
     for backend in models:
@@ -90,6 +92,14 @@ def create_app(
     app = _application(service, routes, sockets_of(service))
     add_cors(app, config)
     return app
+
+
+def _held(config: GatewayConfig, store: Store | None, gateways: int) -> HeldResponses | None:
+    """Of several gateways, none knows what another holds."""
+    kept = store is not None and store.responses is not None
+    if kept or gateways > 1 or not config.held_responses_mib:
+        return None
+    return HeldResponses(config.held_responses_mib << 20)
 
 
 def _receipt_key(file: str | None) -> SigningKey | None:

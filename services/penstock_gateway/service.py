@@ -18,10 +18,12 @@ from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing, current
 from penstock_gateway.models.backend import ModelRegistry
 from penstock_gateway.preparing.pool import Preparers
+from penstock_gateway.storage.held_responses import LOST, HeldResponses
 
 if TYPE_CHECKING:
     from penstock.receipts.signing import SigningKey
     from penstock_gateway.preparing.preparer import Preparer
+    from penstock_gateway.storage.response_records import ResponseRecords
     from penstock_gateway.storage.store import Store
     from penstock_gateway.tracing.tracer import Tracing
 
@@ -115,6 +117,8 @@ class Service:
     """Makes traces; None if they are off."""
     store: Store | None = None
     """Files and batches; None: there is no folder for them."""
+    held: HeldResponses | None = None
+    """Responses that are held in memory; None where the store keeps them, or none are."""
     media: MediaDesk = field(default_factory=lambda: MediaDesk(MediaSettings()))
     """What prepares the pictures of requests."""
     receipt_key: SigningKey | None = None
@@ -196,6 +200,16 @@ class Service:
                 code="storage_off",
             )
         return self.store
+
+    @property
+    def kept_responses(self) -> ResponseRecords | HeldResponses | None:
+        """Responses that requests may go on from; None where none are kept."""
+        return self.held if self.store is None else self.store.responses or self.held
+
+    @property
+    def why_lost(self) -> str:
+        """What is to be said of a response that isn't there."""
+        return "" if self.held is None else LOST
 
     def served(self) -> str | None:
         """The model's name, once it is known; None, too, where there are several."""

@@ -37,21 +37,22 @@ from penstock_gateway.http.errors import clip
 
 MAX_TOOLS_BYTES = 262_144
 """Bytes of all of a request's tools together, as JSON."""
-_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_NAME = re.compile(r"[a-zA-Z0-9_.-]+")
 _OTHER_TYPES = frozenset({"array", "string", "integer", "number", "boolean", "null"})
 
 
 class ToolLimits(NamedTuple):
-    """How many tools a request may have, and characters their names. An API has the limits that
-    its makers gave it; beyond them, the bytes of all tools and the context are what counts."""
+    """How many tools a request may have, and characters their names. Beyond them, the bytes of all
+    tools and the context are what counts."""
 
     tools: int
     name: int
 
 
-OPENAI_TOOLS = ToolLimits(128, 64)
 ANY_TOOLS = ToolLimits(4096, 128)
 """Names as long as Anthropic's; agents with several MCP servers have some hundred tools."""
+OPENAI_TOOLS = ANY_TOOLS
+"""More than OpenAI's own 128 and 64: the same agents ask here."""
 
 
 class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,7 +268,7 @@ def check_tools(tools: list[Tool], limits: ToolLimits) -> None:
         if len(name) > limits.name or _NAME.fullmatch(name) is None:
             raise InvalidRequest(
                 f"{where}.name is {clip(name)}; it must have 1 to {limits.name} letters, "
-                "digits, underscores and dashes",
+                "digits, underscores, dots and dashes",
                 param=f"{where}.name",
             )
         if name in seen:

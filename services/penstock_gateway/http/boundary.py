@@ -13,6 +13,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import Iterable
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -207,9 +208,11 @@ def head_bytes(scope: Scope) -> int:
     return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
 
 
-_WEB_SCHEMES = (b"http:", b"https:", b"file:", b"null")
-"""Beginnings of the origins that a page can have. Those of installed programs and of browsers'
-extensions have schemes of their own, such as vscode-webview, tauri or chrome-extension."""
+APP_ORIGINS = r"(?!https?:|file:|null)[a-z][a-z0-9+.\-]*:.*|https?://tauri\.localhost"
+"""Origins of installed programs and of browsers' extensions, which no page can have: schemes of
+their own, such as app (Obsidian), tauri, vscode-webview, capacitor or chrome-extension. Who is let
+in by the door may also read the answers."""
+_APP_ORIGIN = re.compile(APP_ORIGINS.encode())
 _ASKED = frozenset((b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"))
 
 
@@ -260,7 +263,7 @@ class Door:
             if site in (None, b"same-origin", b"none") or followed_link:
                 return
             raise foreign("another site")
-        if origin in self._origins or not origin.startswith(_WEB_SCHEMES):
+        if origin in self._origins or _APP_ORIGIN.fullmatch(origin):
             return
         # The browser's own word is what counts behind a proxy that replaces Host.
         if site == b"same-origin" or (host and origin.partition(b"://")[2] == host.lower()):
@@ -295,15 +298,27 @@ EXPOSED = (
 """Response headers that a page may read."""
 
 
+class _CorsForApps:
+    """CORSMiddleware for the origins of programs; the door says what others are told."""
+
+    def __init__(self, app: ASGIApp, **settings: Any) -> None:
+        self._app = app
+        self._cors = CORSMiddleware(app, **settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        origin = dict(scope.get("headers", ())).get(b"origin", b"")
+        app = self._cors if _APP_ORIGIN.fullmatch(origin) else self._app
+        await app(scope, receive, send)
+
+
 def add_cors(app: FastAPI, config: GatewayConfig) -> None:
-    """Adds nothing unless origins are named. Preflights are answered without a key: browsers send
-    none with them, and they reach no endpoint."""
+    """For the origins that are named, and those of programs. Preflights are answered without a key:
+    browsers send none with them, and they reach no endpoint."""
     origins = names("allowed_origins", config.allowed_origins)
-    if not origins:
-        return
     app.add_middleware(
-        CORSMiddleware,
+        CORSMiddleware if origins else _CorsForApps,
         allow_origins=origins,
+        allow_origin_regex=APP_ORIGINS,
         allow_methods=names("allowed_methods", config.allowed_methods),
         allow_headers=names("allowed_headers", config.allowed_headers),
         allow_credentials=config.allow_credentials,

@@ -4,13 +4,17 @@ browser's extension."""
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from starlette.types import Scope
 
 from penstock.config.settings import GatewayConfig
 from penstock.net.exposure import is_loopback
+from penstock.process import logs
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.http.own_names import names
+
+log = logs.get(__name__)
 
 _EXTENSION = re.compile(r"([a-z0-9.+-]*-)?extension:", re.IGNORECASE)
 """Beginning of the origin of a browser's extension, whichever browser's."""
@@ -53,4 +57,11 @@ def foreign(origin: str, kind: str = "a web page") -> HTTPError:
 
 def refused(message: str, code: str) -> HTTPError:
     """403: not from there."""
+    _say(message)
     return HTTPError(403, message, type="permission_error", code=code)
+
+
+@lru_cache(maxsize=1024)
+def _say(message: str) -> None:
+    """Once for a name: who set the client up may not see its errors."""
+    log.warning("request refused", reason=message)

@@ -58,6 +58,7 @@ Asked = TypeVar("Asked", bound=EmbedFields)
 
 class OllamaEmbedding(PoolEndpoint[Asked], Generic[Asked]):
     takes_forms_type = True
+    ignores_unknown = True
     id_prefix = "embd"
 
     async def read(self, scope: Scope, receive: Receive) -> Asked:

@@ -86,6 +86,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
     """An endpoint that answers one conversation or prompt, in lines unless `stream` is false."""
 
     takes_forms_type = True
+    ignores_unknown = True
     id_prefix = "ollama-"
     stream_form = JSON_LINES
     reply_spec = OllamaSpec

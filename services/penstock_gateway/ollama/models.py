@@ -146,6 +146,7 @@ class Pull(JsonEndpoint[PullRequest]):
     """Says of a served model that it is there. Programs ask so before they use one."""
 
     takes_forms_type = True
+    ignores_unknown = True
     request_type = PullRequest
     takes_long_bodies = False
     answers_while_leaving = True
@@ -162,6 +163,7 @@ class Show(JsonEndpoint[ShowRequest]):
     """Tells of a model."""
 
     takes_forms_type = True
+    ignores_unknown = True
     request_type = ShowRequest
     takes_long_bodies = False
     answers_while_leaving = True

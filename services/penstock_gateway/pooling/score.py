@@ -48,6 +48,7 @@ from penstock_gateway.pooling.scored import (
     scored_inputs,
     scored_of,
 )
+from penstock_gateway.pooling.shortened import shortened
 from penstock_gateway.pooling.tei import Direction, read_options
 from penstock_gateway.request.tokenising import off_the_loop
 from penstock_gateway.service import Service
@@ -67,6 +68,8 @@ class RerankRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields
     or objects; or one object, each part of whose `content` is a document.  top_n: the best so many;
     absent or 0: all.  return_documents: false leaves their texts out.  use_activation,
     instruction: as in score.
+    max_tokens_per_doc: of Cohere; a longer text loses its end.  rank_fields, max_chunks_per_doc:
+    also of Cohere, without effect: an object is ranked by all that it has, and never in chunks.
     texts: of Text Embeddings Inference, in place of documents: then the answer is a list of index
     and score.  return_text: with their texts.  raw_scores: true gives a cross-encoder's own number.
     truncate, truncation_direction: as in /embed."""
@@ -82,6 +85,11 @@ class RerankRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields
     return_documents: Flag = None
     use_activation: Flag = None
     instruction: Text = None
+    max_tokens_per_doc: Whole = None
+
+    # --- without effect on the output
+    rank_fields: list[str] | None = None
+    max_chunks_per_doc: Whole = None
 
 
 class RankedDocument(msgspec.Struct, frozen=True):
@@ -125,6 +133,8 @@ class Rerank(PoolEndpoint[RerankRequest]):
                 f"top_n is {request.top_n}; it must be a whole number ≥ 0", param="top_n"
             )
         query = [scored_of(request.query, "query")]
+        if request.max_tokens_per_doc is not None:
+            request = msgspec.structs.replace(request, **await _shortened(request, call))
         documents = _documents(request)
         read_options(call, request)
         pairs = [(0, index) for index in range(len(documents))]
@@ -148,6 +158,15 @@ class Rerank(PoolEndpoint[RerankRequest]):
             for index in order[: request.top_n or None]
         ]
         return RerankReply(call.id, call.model, ranked, usage_of(results))
+
+
+async def _shortened(request: RerankRequest, call: Call) -> dict[str, object]:
+    """Its documents and texts, none of more than max_tokens_per_doc. Raises InvalidRequest."""
+    most = request.max_tokens_per_doc or 0
+    return {
+        name: given if not isinstance(given, list) else await shortened(given, most, call)
+        for name, given in (("documents", request.documents), ("texts", request.texts))
+    }
 
 
 def _documents(request: RerankRequest) -> list[Scored]:

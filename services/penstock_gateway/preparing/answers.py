@@ -6,7 +6,7 @@ import asyncio
 from array import array
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -125,19 +125,24 @@ class Home:
 
     async def records(self, payload: bytes) -> bytes:
         """Of the request's own tenant, whatever is asked."""
-        from penstock_gateway.storage.response_records import BrokenChain, UnfitChain
+        from penstock_gateway.storage.chains import BrokenChain, UnfitChain
 
         asked = _recorded.decode(payload)
         if (asked.records, asked.method) not in _RECORDS:
             raise RuntimeError(f"a preparer asks for {asked.method} of {asked.records}")
-        records = getattr(self._service.store, asked.records)
-        method = getattr(records, asked.method)
+        method = getattr(self._records(asked.records), asked.method)
         try:
             return encode(RecordedAnswer(await method(self._tenant, asked.id, **asked.options)))
         except BrokenChain as broken:
             return encode(RecordedAnswer(broken=broken.id))
         except UnfitChain as unfit:
             return encode(RecordedAnswer(unfit=str(unfit)))
+
+    def _records(self, name: str) -> Any:
+        service = self._service
+        if name == "responses":
+            return service.kept_responses
+        return None if service.store is None else service.store.conversations
 
     def _source(self, data: SourceData) -> MediaSource:
         store = self._service.store

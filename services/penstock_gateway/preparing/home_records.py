@@ -65,7 +65,7 @@ class HomeRecords:
         asked = Recorded(self._name, method, owner, id, options)
         answer = _recorded.decode(await self._channel.ask("records", encode(asked)))
         if answer.broken is not None or answer.unfit is not None:
-            from penstock_gateway.storage.response_records import BrokenChain, UnfitChain
+            from penstock_gateway.storage.chains import BrokenChain, UnfitChain
 
             if answer.broken is not None:
                 raise BrokenChain(answer.broken)

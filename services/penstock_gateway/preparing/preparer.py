@@ -34,7 +34,7 @@ from penstock_gateway.preparing.channel import Channel
 from penstock_gateway.preparing.error_data import data_of, exception_of, internal_error
 from penstock_gateway.preparing.home_media import HomeDesk, HomeLease
 from penstock_gateway.preparing.home_models import HomeModels, engine_of
-from penstock_gateway.preparing.home_records import HomeStore
+from penstock_gateway.preparing.home_records import HomeRecords, HomeStore
 from penstock_gateway.preparing.light import light_request
 from penstock_gateway.preparing.whole import Parameters
 from penstock_gateway.preparing.wire import (
@@ -99,6 +99,8 @@ class Preparer:
         self._service.media = HomeDesk(self._service.media, channel)  # type: ignore[assignment]
         if self._service.store is not None:
             self._service.store = HomeStore(self._service.store, channel)  # type: ignore[assignment]
+        if self._service.held is not None:
+            self._service.held = HomeRecords("responses", channel)  # type: ignore[assignment]
         models = HomeModels(self._service.models, channel)
         self._service.models = models  # type: ignore[assignment]
         begun = resident_bytes() or 0

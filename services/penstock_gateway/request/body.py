@@ -10,6 +10,7 @@ others have their turn, and refused where it is too much.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 
 from starlette.types import Receive, Scope
@@ -21,6 +22,8 @@ MAX_UNITS = 524_288
 """What a text may hold, in units of about 50 ns, see `_Reading`: so it is decoded in some 30 ms."""
 LONGEST_NAME = 1 << 20
 """Bytes of a field's name, in a body that is longer than _SHORT: errors quote it."""
+UNASKED = (b"application/x-www-form-urlencoded", b"text/plain", b"multipart/form-data")
+"""Types that browsers send to another site without a preflight (Fetch, "CORS-safelisted")."""
 _MOST_OF_A_BYTE = 8
 _SHORT = 1 << 22
 """Bytes up to which the bytes by themselves count for little."""
@@ -207,18 +210,15 @@ async def feed_body(
 
 
 def check_json_type(scope: Scope, *, forms_too: bool = False) -> None:
-    """Raises HTTPError 415 for a body that says that it is not JSON; one that says nothing passes.
-    A page can send text and forms to other sites without asking first, and JSON only if it may.
+    """Raises HTTPError 415 for a body of a type that a page can send to other sites without asking
+    first. Any other is read as JSON, whatever it calls itself: some clients say
+    application/octet-stream, some nothing.
     forms_too: application/x-www-form-urlencoded, which curl says of everything, passes."""
     for name, value in scope["headers"]:
         if name != b"content-type" or value == b"application/json":
             continue
-        kind = value.partition(b";")[0].strip().lower()
-        if kind in (b"", b"application/json") or (
-            kind.startswith(b"application/") and kind.endswith(b"+json")
-        ):
-            continue
-        if forms_too and kind == b"application/x-www-form-urlencoded":
+        kind = re.split(b"[;,]", value, maxsplit=1)[0].strip().lower()
+        if kind not in UNASKED or (forms_too and kind == UNASKED[0]):
             continue
         raise HTTPError(
             415,

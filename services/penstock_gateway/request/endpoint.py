@@ -11,7 +11,7 @@ import types
 import typing
 from abc import ABC, abstractmethod
 from codecs import BOM_UTF8
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Generic, TypeVar, Union, cast
 
 import msgspec
@@ -30,6 +30,7 @@ from penstock_gateway.request.body import (
 )
 from penstock_gateway.request.long_numbers import check_numbers
 from penstock_gateway.request.loose_values import as_meant
+from penstock_gateway.request.skipped_fields import say_skipped
 from penstock_gateway.service import Service
 
 Request = TypeVar("Request")
@@ -147,12 +148,14 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
     return request
 
 
-async def _decode_large(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
-    """Does the same as `decode`. What is wrong at first sight is looked at again in a thread."""
+async def _decode_large(
+    body: bytes, decoder: msgspec.json.Decoder[Request], again: Callable[[bytes], Request]
+) -> Request:
+    """Does the same as `again`, to which a thread gives what is wrong at first sight."""
     try:
         request = decoder.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        return await asyncio.to_thread(decode, body, decoder)
+        return await asyncio.to_thread(again, body)
     await asyncio.to_thread(check_numbers, body)
     return request
 
@@ -383,6 +386,8 @@ class JsonEndpoint(ABC, Generic[Body]):
     """Whether a body may hold texts for the model; of names and settings, SMALL is enough."""
     takes_forms_type = False
     """Whether JSON may call itself application/x-www-form-urlencoded, as curl -d does."""
+    ignores_unknown = False
+    """Whether unknown fields are skipped, as by the API's maker; the log names each once."""
     answers_while_leaving = False
     """Whether requests that come after the gateway was told to leave are answered, too."""
 
@@ -395,6 +400,9 @@ class JsonEndpoint(ABC, Generic[Body]):
             kind = skipping(kind)
         self._short = ShortFields(kind)
         self._decoder: msgspec.json.Decoder[Body] = msgspec.json.Decoder(kind)
+        self._skipping: msgspec.json.Decoder[Body] | None = None
+        if self.ignores_unknown:
+            self._skipping = msgspec.json.Decoder(skipping(kind))
 
     runs_elsewhere = False
     """Whether a preparer answers the whole request where its body is large: what it asks of engine
@@ -421,7 +429,16 @@ class JsonEndpoint(ABC, Generic[Body]):
         check_amount_now(body)
         if len(body) > LARGE:
             self._short.check(body)
-        return decode(body, self._decoder)
+        return self._decoded(body)
+
+    def _decoded(self, body: bytes) -> Body:
+        try:
+            return decode(body, self._decoder)
+        except InvalidRequest as error:
+            if self._skipping is None or error.code != "unknown_parameter":
+                raise
+            say_skipped(type(self).__name__, body, self.request_type, error.param)
+        return decode(body, self._skipping)
 
     async def body(self, scope: Scope, receive: Receive) -> bytes:
         """The request's body. Raises ClientGone, and HTTPError: 400, 408, 413, 415, or 503 where
@@ -440,9 +457,9 @@ class JsonEndpoint(ABC, Generic[Body]):
         body = await self.body(scope, receive)
         await check_amount(body)
         if len(body) <= LARGE:
-            return decode(body, self._decoder)
+            return self._decoded(body)
         self._short.check(body)
         await asyncio.sleep(0)  # Decoding is a turn of its own.
-        request = await _decode_large(body, self._decoder)
+        request = await _decode_large(body, self._decoder, self._decoded)
         await asyncio.sleep(0)  # So is what comes next.
         return request

@@ -51,6 +51,7 @@ from penstock_gateway.service import Service
 
 if TYPE_CHECKING:
     from penstock_gateway.storage.background_records import BackgroundRecords
+    from penstock_gateway.storage.held_responses import HeldResponses
     from penstock_gateway.storage.response_records import ResponseRecords
 
 OPERATION = posting(
@@ -275,7 +276,7 @@ class Retrieval:
         given = asked(request, "starting_after")
         if given is not None and not asked(request, "stream"):
             raise InvalidRequest("starting_after needs stream=true", param="starting_after")
-        found = _there(await records.find(owner, id), id)
+        found = _there(self._service, await records.find(owner, id), id)
         if not asked(request, "stream"):
             await send_json(send, 200, found)
             return
@@ -298,18 +299,19 @@ def routes(service: Service) -> list[OperationRoute]:
     async def delete(request: Request) -> HTTPResponse:
         id, records, owner = request.path_params["id"], _records(service), tenant_of(request.scope)
         if not await records.remove(owner, id):
-            _there(None, id)
-        await _background(service).cancel(owner, id, None)
+            _there(service, None, id)
+        if service.store is not None and service.store.background is not None:
+            await service.store.background.cancel(owner, id, None)
         return _json(msgspec.json.encode(ResponseDeleted(id)))
 
     async def cancel(request: Request) -> HTTPResponse:
         id, records, owner = request.path_params["id"], _records(service), tenant_of(request.scope)
         found = await records.find(owner, id) or ""
         if not found or msgspec.json.decode(found, type=_InBackground).status in OPEN:
-            cancelled = moved_response(_there(found or None, id).decode(), "cancelled")
+            cancelled = moved_response(_there(service, found or None, id).decode(), "cancelled")
             if await _background(service).cancel(owner, id, cancelled):
                 return _json(cancelled.encode())
-        now = _there(await records.find(owner, id), id)
+        now = _there(service, await records.find(owner, id), id)
         if msgspec.json.decode(now, type=_InBackground).background:
             return _json(now)  # It has ended meanwhile, or was cancelled before.
         raise HTTPError(
@@ -327,8 +329,8 @@ def routes(service: Service) -> list[OperationRoute]:
     ]
 
 
-def _records(service: Service) -> ResponseRecords:
-    records = None if service.store is None else service.store.responses
+def _records(service: Service) -> ResponseRecords | HeldResponses:
+    records = service.kept_responses
     if records is None:
         raise HTTPError(404, STATELESS, code="storage_off")
     return records
@@ -350,9 +352,10 @@ class _InBackground(msgspec.Struct):
     status: str = ""
 
 
-def _there(response: str | None, id: str) -> bytes:
+def _there(service: Service, response: str | None, id: str) -> bytes:
     if response is None:
-        raise HTTPError(404, f"there is no response {clip(id)}", code="response_not_found")
+        what = f"there is no response {clip(id)}{service.why_lost}"
+        raise HTTPError(404, what, code="response_not_found")
     return response.encode()
 
 

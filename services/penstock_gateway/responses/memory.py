@@ -21,6 +21,7 @@ from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.reply import ID_PREFIX, Response
 from penstock_gateway.responses.request import STATELESS, ResponsesRequest
 from penstock_gateway.service import Service
+from penstock_gateway.storage.chains import BrokenChain, UnfitChain
 
 LARGE = 1 << 20
 """Bytes."""
@@ -63,15 +64,13 @@ async def conversation_before(
         return await said_in(service, request, conversation, owner, own_id)
     if previous is None:
         return []
-    records = None if service.store is None else service.store.responses
+    records = service.kept_responses
     if records is None:
         raise InvalidRequest(
             f"previous_response_id is {clip(previous)}, but {STATELESS}; allowed: null",
             param="previous_response_id",
             code="unsupported_value",
         )
-    from penstock_gateway.storage.response_records import BrokenChain, UnfitChain
-
     try:
         most = service.config.max_body_bytes
         links = await records.conversation(owner, previous, most=most, own_id=own_id)
@@ -79,7 +78,7 @@ async def conversation_before(
         whose = "" if broken.id == previous else f", which {clip(previous)} goes on from,"
         raise HTTPError(
             404,
-            f"the response {clip(broken.id)}{whose} is not there",
+            f"the response {clip(broken.id)}{whose} is not there{service.why_lost}",
             param="previous_response_id",
             code="response_not_found",
         ) from None
@@ -118,11 +117,9 @@ async def input_of(service: Service, owner: str, id: str) -> list[msgspec.Raw]:
     """All that a stored response answers: the items, as JSON, of the conversation before it, and
     what its request brought. Raises HTTPError 404 where it, or a response that it goes on from,
     isn't there."""
-    records = None if service.store is None else service.store.responses
+    records = service.kept_responses
     if records is None:
         raise HTTPError(404, STATELESS, code="storage_off")
-    from penstock_gateway.storage.response_records import BrokenChain, UnfitChain
-
     try:
         most = service.config.max_body_bytes
         links = await records.conversation(owner, id, most=most, own_id="")
@@ -130,7 +127,7 @@ async def input_of(service: Service, owner: str, id: str) -> list[msgspec.Raw]:
         whose = f"there is no response {clip(id)}"
         if broken.id != id:
             whose = f"the response {clip(broken.id)}, which {clip(id)} goes on from, is not there"
-        raise HTTPError(404, whose, code="response_not_found") from None
+        raise HTTPError(404, whose + service.why_lost, code="response_not_found") from None
     except UnfitChain as unfit:
         raise InvalidRequest(f"the conversation of {clip(id)} {unfit}") from None
     said: list[msgspec.Raw] = []
@@ -146,7 +143,7 @@ async def input_of(service: Service, owner: str, id: str) -> list[msgspec.Raw]:
 def keeps(service: Service, request: ResponsesRequest) -> bool:
     """Whether the response will be kept: where the server does, unless the request says no. The
     lines of batches have to say yes: thousands of them would push out what people go on from."""
-    if service.store is None or service.store.responses is None:
+    if service.kept_responses is None:
         return False
     return request.store is True or (request.store is None and not current.get().background)
 
@@ -156,7 +153,7 @@ async def keep(
 ) -> bool:
     """response: as it goes out, one that `keeps`, in pieces. False: the storage can't keep it now.
     Raises HTTPError 503 for that where the request demands it."""
-    records = None if service.store is None else service.store.responses
+    records = service.kept_responses
     if records is None:
         return False
     whole = await _joined(response)
@@ -188,7 +185,7 @@ def items_of(request: ResponsesRequest) -> str:
 
 def check_background(service: Service, request: ResponsesRequest) -> None:
     """Raises InvalidRequest for a response in the background that can't be one."""
-    if not keeps(service, request):
+    if service.store is None or service.store.background is None or not keeps(service, request):
         raise InvalidRequest(
             "background: true needs stored responses: store must not be false, and the server must "
             "run with --stored-response-hours",

@@ -15,6 +15,7 @@ from penstock_gateway.responses.request import STATELESS, ResponsesRequest
 from penstock_gateway.service import Service
 
 if TYPE_CHECKING:
+    from penstock_gateway.storage.held_responses import HeldResponses
     from penstock_gateway.storage.response_records import ResponseRecords
 
 REFERENCE = "item_reference"
@@ -41,8 +42,9 @@ async def with_items(service: Service, request: ResponsesRequest, owner: str) ->
     404 for another item that isn't there."""
     if isinstance(request.input, str) or not any(map(_refers, request.input or ())):
         return request
-    records = None if service.store is None else service.store.responses
-    kept = _KeptItems(records, owner, service.config.max_body_bytes)
+    kept = _KeptItems(
+        service.kept_responses, owner, service.config.max_body_bytes, service.why_lost
+    )
     items = []
     for place, item in enumerate(request.input or ()):
         found = await kept.find(item.id or "", f"input[{place}]") if _refers(item) else item
@@ -53,9 +55,16 @@ async def with_items(service: Service, request: ResponsesRequest, owner: str) ->
 
 class _KeptItems:
     """records: None where the server keeps none.  most: bytes that the responses may have which
-    hold them."""
+    hold them.  why_lost: what is said of an item that isn't there."""
 
-    def __init__(self, records: ResponseRecords | None, owner: str, most: int) -> None:
+    def __init__(
+        self,
+        records: ResponseRecords | HeldResponses | None,
+        owner: str,
+        most: int,
+        why_lost: str,
+    ) -> None:
+        self._why_lost = why_lost
         self._records = records
         self._owner = owner
         self._most = self._left = most
@@ -79,13 +88,13 @@ class _KeptItems:
             )
         raise HTTPError(
             404,
-            f"{where}.id is {clip(id)}, and no stored response contains that item",
+            f"{where}.id is {clip(id)}, and no stored response contains that item{self._why_lost}",
             param=f"{where}.id",
             code="item_not_found",
         )
 
     async def _items_of(
-        self, records: ResponseRecords, response: str, where: str
+        self, records: ResponseRecords | HeldResponses, response: str, where: str
     ) -> dict[str | None, InputItem]:
         if response not in self._found:
             whole = await records.find(self._owner, response) or '{"output": []}'

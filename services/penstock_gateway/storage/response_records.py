@@ -8,23 +8,9 @@ from contextlib import suppress
 from sqlalchemy import ColumnElement, Connection, delete, exists, insert, select, update
 
 from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.storage.chains import MAX_LINKS, BrokenChain, UnfitChain
 from penstock_gateway.storage.database import Database, surplus
 from penstock_gateway.storage.tables import background, responses
-
-MAX_LINKS = 1000
-"""Responses of one conversation."""
-
-
-class BrokenChain(Exception):
-    """A response is not there. id: its."""
-
-    def __init__(self, id: str) -> None:
-        super().__init__(id)
-        self.id = id
-
-
-class UnfitChain(Exception):
-    """A conversation that can't be gone on from. Its text says why."""
 
 
 class ResponseRecords:

@@ -8,11 +8,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from penstock.config.foreign_names import meant
 from penstock.errors import InvalidRequest
 from penstock.transcription.wishes import Wishes, code_of
 from penstock_gateway.request.endpoint import convert
 from penstock_gateway.request.fields import Flag, Number, Text, Whole
 from penstock_gateway.request.multipart import Form
+from penstock_gateway.request.skipped_fields import say_field
 
 FILE = "file"
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
@@ -92,19 +94,25 @@ class TranslationRequest(SpeechFields, frozen=True, kw_only=True, forbid_unknown
 
 
 AnyRequest = TranscriptionRequest | TranslationRequest
+_ALL = {field.encode_name for field in msgspec.structs.fields(TranscriptionRequest)}
 
 
 def read_form(form: Form, kind: type[Any]) -> Any:
-    """The form as one of the structs above. Raises InvalidRequest."""
+    """The form as one of the structs above. Fields of other servers (whisper.cpp's, Speaches') are
+    skipped, and the log names each once; a name that is nearly one of ours is an error. Raises
+    InvalidRequest."""
     if form.file is None:
         raise InvalidRequest(f"{FILE} is missing", param=FILE, code="missing_required_parameter")
     if not form.file:
         raise InvalidRequest(f"{FILE} is empty", param=FILE)
     lists = _list_fields(kind)
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {FILE: form.file_name}
     for name, value in form.fields:
         name = name.removesuffix("[]")
-        if name in lists:
+        if name not in known and name not in _ALL and meant(name[:100], known) is None:
+            say_field(kind.__name__, name[:100])
+        elif name in lists:
             values.setdefault(name, []).append(value)
         elif name in values:
             raise InvalidRequest(f"{name[:100]} appears twice", param=name[:100])

@@ -44,6 +44,7 @@ def examine_started(
     *,
     language_model_only: bool = False,
     mmproj: str | None = None,
+    overrides: str = "",
 ) -> list[Finding]:
     """Where the time of a real start of the model goes. Never raises."""
     try:
@@ -52,6 +53,7 @@ def examine_started(
             model_impl=model_impl,
             language_model_only=language_model_only,
             mmproj=mmproj,
+            overrides=overrides,
         )
         files = load_manifest(folder).weights.files
     except PenstockError as error:
@@ -59,6 +61,7 @@ def examine_started(
     flags = ["--model-impl", model_impl]
     flags += ["--language-model-only"] if language_model_only else []
     flags += [] if mmproj is None else ["--mmproj", mmproj]
+    flags += ["--hf-overrides", overrides] if overrides else []
     return examine_start(model, flags, files)
 
 
@@ -68,15 +71,18 @@ def examine_model(
     *,
     language_model_only: bool = False,
     mmproj: str | None = None,
+    overrides: str = "",
 ) -> list[Finding]:
     """The model's memory and its needs, then a finding for each backend. model, model_impl,
-    language_model_only, mmproj: as serve takes them; the weights aren't read. Never raises."""
+    language_model_only, mmproj, overrides: as serve takes them; the weights aren't read. Never
+    raises."""
     try:
         folder = prepare(
             model,
             model_impl=model_impl,
             language_model_only=language_model_only,
             mmproj=mmproj,
+            overrides=overrides,
         )
         prepared = load_manifest(folder)
         about = describe(folder, prepared)
@@ -203,13 +209,19 @@ def examine(
     *,
     language_model_only: bool = False,
     mmproj: str | None = None,
+    overrides: str = "",
 ) -> list[Finding]:
     """Every check, in the order in which a person wants to read them; of a model, if one is named.
     model_impl: whose code describes its layers.  language_model_only: what it sees with is left
-    out.  mmproj: of a .gguf file, the one with that. Never raises."""
+    out.  mmproj: of a .gguf file, the one with that.  overrides: of the model's settings. Never
+    raises."""
     if model is not None:
         return examine_model(
-            model, model_impl, language_model_only=language_model_only, mmproj=mmproj
+            model,
+            model_impl,
+            language_model_only=language_model_only,
+            mmproj=mmproj,
+            overrides=overrides,
         )
     checks: dict[str, Callable[[], str]] = {
         "python": lambda: f"{platform.python_version()} on {platform.machine()}",

@@ -196,7 +196,9 @@ class LocalModel:
         from penstock.cli.packaged import offer_package
         from penstock.llm.asynchronous import AsyncLLM
         from penstock.llm.background_loop import BackgroundLoop
+        from penstock.llm.keywords import engine_config
         from penstock.prepare import prepare
+        from penstock.prepare.overrides import overrides_of
 
         offer_package(model)
         prepare(
@@ -206,6 +208,7 @@ class LocalModel:
             model_impl=settings.get("model_impl") or "auto",
             language_model_only=bool(settings.get("language_model_only")),
             mmproj=settings.get("mmproj"),
+            overrides=overrides_of(engine_config(settings).model),
         )
         _say(f"loading {model}")
         with _CtrlC() as ctrl_c:

@@ -1,11 +1,13 @@
-"""`--model-impl`, `--language-model-only` and `--mmproj` of the commands beside `serve`."""
+"""Flags of the commands beside `serve` that say how a model's files are read."""
 
 from __future__ import annotations
 
+import argparse
 from typing import get_args
 
 from penstock.cli.parser import Parser
-from penstock.config.settings import ModelImpl
+from penstock.config.settings import ModelImpl, ModelSettings
+from penstock.prepare.overrides import overrides_of
 
 
 def add_model_impl(parser: Parser) -> None:
@@ -26,4 +28,15 @@ def add_model_impl(parser: Parser) -> None:
         "--mmproj",
         metavar="PATH",
         help="As for `penstock serve`: for a .gguf file, the file with its vision or audio part.",
+    )
+    for name in ("hf-overrides", "rope-scaling"):
+        parser.add_argument(
+            f"--{name}", default="", metavar="JSON", help="As for `penstock serve`."
+        )
+
+
+def overrides_given(arguments: argparse.Namespace) -> str:
+    """What `prepare` is given for these flags. Raises StartupError."""
+    return overrides_of(
+        ModelSettings(hf_overrides=arguments.hf_overrides, rope_scaling=arguments.rope_scaling)
     )

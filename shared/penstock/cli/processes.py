@@ -121,6 +121,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     """Prints what a worker would find on this machine; 1 when something is missing."""
     import msgspec
 
+    from penstock.cli.model_impl import overrides_given
     from penstock_worker.machine.doctor import examine, examine_started, show
 
     look = examine_started if arguments.start else examine
@@ -129,6 +130,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         arguments.model_impl,
         language_model_only=arguments.language_model_only,
         mmproj=arguments.mmproj,
+        overrides=overrides_given(arguments),
     )
     text = msgspec.json.encode(findings).decode() if arguments.json else show(findings)
     print(text, flush=True)
@@ -326,6 +328,7 @@ def _ray_workers(arguments: argparse.Namespace) -> int:
 def _prepare(arguments: argparse.Namespace) -> int:
     if not arguments.model:
         raise InvalidRequest("MODEL is empty")
+    from penstock.cli.model_impl import overrides_given
     from penstock.prepare import load_manifest, prepare
     from penstock.prepare.carry import link_to
     from penstock.prepare.describe import computed_by
@@ -338,6 +341,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
         model_impl=arguments.model_impl,
         language_model_only=arguments.language_model_only,
         mmproj=arguments.mmproj,
+        overrides=overrides_given(arguments),
     )
     if arguments.link is not None:
         link_to(Path(arguments.link), folder)

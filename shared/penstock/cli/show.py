@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.cli.model_impl import add_model_impl
+from penstock.cli.model_impl import add_model_impl, overrides_given
 from penstock.cli.models import columns, counted, decimal
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest, ModelNotFound
@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
             model_impl=arguments.model_impl,
             language_model_only=arguments.language_model_only,
             mmproj=arguments.mmproj,
+            overrides=overrides_given(arguments),
         )
     except ModelNotFound:
         repository = _on_the_hub(arguments.model)

@@ -78,7 +78,6 @@ FOREIGN: dict[str, Foreign] = {
     "code_revision": Foreign(None, (None,)),
     "tokenizer_revision": Foreign(None, (None,)),
     "hf_token": Foreign(None, (None, False)),
-    "hf_overrides": Foreign(None, (None, {})),
     "config_format": Foreign("auto", ("auto", "hf")),
     "cpu_offload_gb": Foreign(0, (0,)),
     "disable_log_stats": Foreign(True),

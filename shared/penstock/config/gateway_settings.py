@@ -158,6 +158,16 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " that names it; ignore: skip it."
         ),
     ] = "error"
+    held_responses_mib: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65_536,
+            description="MiB of responses that a single gateway holds in memory, for an hour, where"
+            " --stored-response-hours keeps none: what OpenAI's clients go on from by"
+            " previous_response_id and item_reference; of a tenant a quarter of it. 0: none.",
+        ),
+    ] = 64
     oversized_max_tokens: Annotated[
         OversizedMaxTokens,
         Meta(

@@ -44,9 +44,9 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str,
         Meta(
             description='Frames shown of a video file, as JSON: `{"video": {"num_frames": 32}}`;'
-            " fps: frames per second; default: as the model's processor says, or 32. What is behind"
-            ' transparent pictures: `{"image": {"rgba_background_color": [0, 0, 0]}}`; default:'
-            " white."
+            ' fps: frames per second. `{"image": {"rgba_background_color": [0, 0, 0]}}`: behind'
+            " transparent pictures, in place of white; default: as the model's processor says, or"
+            " 32."
         ),
     ] = ""
     mm_processor_cache_gb: Annotated[

@@ -96,6 +96,22 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " as llama.cpp's converter makes it."
         ),
     ] = None
+    hf_overrides: Annotated[
+        str,
+        Meta(
+            description="Settings of the model's own config.json to replace, as JSON:"
+            ' `{"max_position_embeddings": 65536}`; of a GGUF file, those of positions. Default:'
+            " none."
+        ),
+    ] = ""
+    rope_scaling: Annotated[
+        str,
+        Meta(
+            description="How positions are stretched, as JSON:"
+            ' `{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}`;'
+            " default: as the model's files say."
+        ),
+    ] = ""
     max_model_len: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(

@@ -13,6 +13,8 @@ Sources: Inception and MBZUAI, "Jais 2", 2025; Li et al., "Textbooks are all you
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
@@ -63,16 +65,17 @@ PHI_LAYER = LayerSpec(
 
 
 def _hub_phi(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "gelu_tanh", default="gelu_new")
+    activation = hub.activation(fields, "gelu_tanh", "gelu", default="gelu_new")
     sizes = hub.sizes(fields)
     if fields.flag("qk_layernorm", False):
         raise UnsupportedModel(f"{fields.where}: qk_layernorm is true; only false is served")
+    feed_forward = msgspec.structs.replace(PHI_LAYER.feed_forward, activation=activation)
     return ModelConfig(
         architecture="phi",
         **sizes,
         norm=NormSpec(kind="layer", eps=fields.number("layer_norm_eps", 1e-5), bias=True),
         ropes=(hub.rope(fields, sizes["head_dim"], share=0.5),),
-        layers=(PHI_LAYER,),
+        layers=(msgspec.structs.replace(PHI_LAYER, feed_forward=feed_forward),),
         head_bias=True,
     )
 

@@ -98,6 +98,7 @@ class EngineLifecycle:
     def _prepared_folder(self) -> Path | None:
         # Imported here: in a thread, while the engine starts.
         from penstock.prepare import find_prepared
+        from penstock.prepare.overrides import overrides_of
 
         model = self._config.model
         return find_prepared(
@@ -106,6 +107,7 @@ class EngineLifecycle:
             model.model_impl,
             model.language_model_only,
             model.mmproj,
+            overrides_of(model),
         )
 
     async def _connect(self, endpoint: str) -> None:

@@ -15,6 +15,8 @@ from penstock.request.lora import lora_modules_text
 
 _OBJECTS = (
     "override_generation_config",
+    "hf_overrides",
+    "rope_scaling",
     "limit_mm_per_prompt",
     "mm_processor_kwargs",
     "speculative_config",

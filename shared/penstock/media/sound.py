@@ -30,12 +30,14 @@ def open_sound(data: bytes, rate: int, max_seconds: float) -> np.ndarray:
     """float32 [samples] at `rate` Hz: the mean of all channels. Raises BadSound, and MemoryError.
 
     As transformers' load_audio does. What a file's head says of its length is checked, and not
-    believed.
+    believed: of a WAV that is shorter, what is there is read.
     """
     if not is_known(data):
         raise BadSound(f"has an unsupported format; supported: {', '.join(FORMATS)}")
     is_wav = data[:4] == b"RIFF"
     missing = missing_bytes(data)
+    if missing and is_wav:
+        data, missing = with_what_is_there(data), 0
     if missing:
         raise BadSound(f"is cut off: its head announces {missing} bytes more than it has")
     if data[:4] == b"OggS" and is_chained(data):
@@ -255,6 +257,16 @@ def _are_chunks(data: bytes, at: int) -> bool:
         if at > len(data) + 1:
             return False
     return False
+
+
+def with_what_is_there(data: bytes) -> bytes:
+    """A WAV file whose head announces more samples than it has, with the length of those: recorders
+    that were stopped leave it so. Raises BadSound where it has none."""
+    at, _ = _samples(data)
+    rest = len(data) - at
+    if rest < 1:
+        raise BadSound("is cut off: it ends before its samples begin")
+    return data[: at - 4] + rest.to_bytes(4, "little") + data[at:]
 
 
 def missing_bytes(data: bytes) -> int:

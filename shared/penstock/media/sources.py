@@ -214,12 +214,16 @@ def _text(source: MediaSource, url: str) -> str:
     return url[found.end() :]
 
 
+_USUAL = bytes.maketrans(b"-_", b"+/")
+
+
 def _base64(text: str) -> bytes:
     """Strict: what is skipped silently could be most of it. Line breaks are allowed (MIME), and
-    padding may be missing (RFC 4648, 3.2)."""
+    padding may be missing (RFC 4648, 3.2), and the letters may be those of URLs (5)."""
     decoded, left = [], b""
     for begin in range(0, len(text), _PIECE):
-        piece = left + text[begin : begin + _PIECE].encode("ascii").translate(None, b" \r\n\t")
+        given = text[begin : begin + _PIECE].encode("ascii")
+        piece = left + given.translate(_USUAL, b" \r\n\t")
         # The last characters may be padded, and wait for what comes.
         whole = max(0, len(piece) - 5) // 4 * 4
         decoded.append(binascii.a2b_base64(piece[:whole], strict_mode=True))

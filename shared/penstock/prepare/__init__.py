@@ -28,6 +28,7 @@ def prepare(
     model_impl: Literal["auto", "penstock", "transformers"] = "auto",
     language_model_only: bool = False,
     mmproj: str | None = None,
+    overrides: str = "",
 ) -> Path:
     """The prepared folder of a model, made if it isn't there yet.
 
@@ -40,6 +41,7 @@ def prepare(
     model_impl: whose code describes the layers; auto: a family, or transformers' if there is none.
     language_model_only: what a model sees with is left out.
     mmproj: of a .gguf file, the path of the one with what it sees with.
+    overrides: of settings in the model's own files, see penstock.prepare.overrides.
     Raises ModelNotFound, UnsupportedModel, or StartupError if a cache can't be written.
     """
     # Imported here: processes that only read manifests stay without numpy and tokenizers.
@@ -54,6 +56,7 @@ def prepare(
         model_impl=model_impl,
         language_model_only=language_model_only,
         mmproj=mmproj,
+        overrides=overrides,
     )
 
 
@@ -63,12 +66,15 @@ def find_prepared(
     model_impl: Literal["auto", "penstock", "transformers"] = "auto",
     language_model_only: bool = False,
     mmproj: str | None = None,
+    overrides: str = "",
 ) -> Path | None:
     """The prepared folder of a model, if it is there and sound; else None, for whatever reason.
     Reads nothing but our own folder, and asks no hub."""
     from penstock.prepare.pipeline import find_prepared_folder
 
-    return find_prepared_folder(model, cache_dir, model_impl, language_model_only, mmproj)
+    return find_prepared_folder(
+        model, cache_dir, model_impl, language_model_only, mmproj, overrides
+    )
 
 
 def _silent(_: str) -> None:

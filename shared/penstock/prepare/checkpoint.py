@@ -58,7 +58,8 @@ def head_checkpoint(config: HeadConfig, weights: WeightFiles) -> Checkpoint:
 
 
 def check_config(config: ModelConfig, where: str) -> ModelConfig:
-    """Refuse shapes that can't be a model. Returns the config; raises UnsupportedModel."""
+    """Refuse shapes that can't be a model. Returns the config, with all positions that it reaches;
+    raises UnsupportedModel."""
     bounds = {
         "vocab_size": MAX_SIZE,
         "hidden_size": MAX_SIZE,
@@ -85,7 +86,21 @@ def check_config(config: ModelConfig, where: str) -> ModelConfig:
         raise UnsupportedModel(
             f"{where}: {len(config.layers)} layers are described, and there are {config.num_layers}"
         )
-    return config
+    return _stretched(config)
+
+
+def _stretched(config: ModelConfig) -> ModelConfig:
+    """With the positions that yarn adds: as cards have users write it, and as vLLM takes it, what
+    is stated beside it may still be the length that the model was trained with."""
+    reached = [
+        int(rope.scaling.factor * rope.scaling.original_max_position)
+        for rope in config.ropes
+        if rope.scaling is not None and rope.scaling.kind == "yarn"
+    ]
+    most = min(max([config.max_position, *reached]), MAX_POSITION)
+    if most == config.max_position:
+        return config
+    return msgspec.structs.replace(config, max_position=most)
 
 
 def check_positive(numbers: Iterable[tuple[str, float | None]], where: str) -> None:

@@ -40,16 +40,19 @@ from penstock.prepare.checkpoint import (
 from penstock.prepare.gguf_tokenizer import BuiltTokenizer, build_tokenizer
 from penstock.prepare.hub_config import check_encoder_config
 from penstock.prepare.mmproj import read_mmproj
+from penstock.prepare.overrides import overridden_metadata
 
 
-def read_gguf(path: Path, mmproj: Path | None = None) -> Checkpoint:
+def read_gguf(path: Path, mmproj: Path | None = None, overrides: str = "") -> Checkpoint:
     """path: of the file, or of any part of a split one. mmproj: of the file with what the model
-    sees with; None: it takes text only.
+    sees with; None: it takes text only.  overrides: of its settings, see
+    penstock.prepare.overrides.
 
     Raises ModelNotFound if a part is missing, UnsupportedModel if the file is broken or of a kind
     that isn't served.
     """
     file = open_gguf(path)
+    file.metadata = overridden_metadata(file.metadata, overrides, str(path))
     fields = Fields(file.metadata, str(path))
     config, pooling = _config(file)
     _check_tensors(file, config)

@@ -59,6 +59,7 @@ from penstock.prepare.inputs import (
     TOKENIZER_CONFIG,
 )
 from penstock.prepare.media import read_media
+from penstock.prepare.overrides import overridden
 from penstock.prepare.quantised import read_quantisation
 from penstock.prepare.transcription import read_transcription
 from penstock.process import logs
@@ -70,9 +71,14 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 
 def read_hub_folder(
-    path: Path, model_impl: ModelImpl = "auto", *, language_model_only: bool = False
+    path: Path,
+    model_impl: ModelImpl = "auto",
+    *,
+    language_model_only: bool = False,
+    overrides: str = "",
 ) -> Checkpoint:
-    """language_model_only: what a model sees with is left out.
+    """language_model_only: what a model sees with is left out.  overrides: of config.json's
+    settings, see penstock.prepare.overrides.
 
     Raises ModelNotFound if files are missing, UnsupportedModel if what they hold isn't
     served."""
@@ -83,7 +89,7 @@ def read_hub_folder(
             f"{path} holds no {CONFIG}, so it isn't a folder in the hub's format"
             + ("; give one of its .gguf files itself" if any(path.glob("*.gguf")) else "")
         )
-    stated = lifted(_read_json(path / CONFIG))
+    stated = lifted(overridden(_read_json(path / CONFIG), overrides))
     if is_eagle3(stated) or is_assistant(stated):
         files = find_safetensors(path)
         held = check_shards(path, files)

@@ -41,17 +41,18 @@ def prepare_model(
     model_impl: ModelImpl = "auto",
     language_model_only: bool = False,
     mmproj: str | None = None,
+    overrides: str = "",
 ) -> Path:
     """Prepares a model and returns its folder (see `penstock.prepare.prepare`)."""
     found = _with_mmproj(resolve(model, report, fetch), mmproj, language_model_only)
     root = _root(cache_dir)
     if copy_weights:
         found = carried(found, inputs_of(found), root, report)
-    folder = _folder_of(found, root, model_impl, language_model_only)
+    folder = _folder_of(found, root, model_impl, language_model_only, overrides)
     if is_sound(folder):
         return folder
     report(f"preparing {found.name}")
-    checkpoint = _read(found, model_impl, language_model_only)
+    checkpoint = _read(found, model_impl, language_model_only, overrides)
     return write_folder(
         folder, _manifest(found, checkpoint), checkpoint.tokenizer_json, checkpoint.chat_template
     )
@@ -63,12 +64,14 @@ def find_prepared_folder(
     model_impl: ModelImpl = "auto",
     language_model_only: bool = False,
     mmproj: str | None = None,
+    overrides: str = "",
 ) -> Path | None:
     """A model's prepared folder, if there is one (see `penstock.prepare.find_prepared`)."""
     try:
         resolved = resolve(model, lambda _: None, "never")
         found = _with_mmproj(resolved, mmproj, language_model_only)
-        folder = _folder_of(found, _root(cache_dir), model_impl, language_model_only)
+        root = _root(cache_dir)
+        folder = _folder_of(found, root, model_impl, language_model_only, overrides)
         return folder if is_sound(folder) else None
     except (PenstockError, OSError):
         return None
@@ -96,7 +99,11 @@ def _root(cache_dir: str | os.PathLike[str] | None) -> Path:
 
 
 def _folder_of(
-    found: ResolvedModel, root: Path, model_impl: ModelImpl, language_model_only: bool
+    found: ResolvedModel,
+    root: Path,
+    model_impl: ModelImpl,
+    language_model_only: bool,
+    overrides: str,
 ) -> Path:
     """The prepared folder of a model, one for each of the ways in which the model may be
     described."""
@@ -108,6 +115,8 @@ def _folder_of(
             source += "\0language model only"
         elif found.mmproj is not None:
             source += "\0mmproj"
+        if overrides:
+            source += f"\0overrides {overrides}"
         brought = plugin_packages(FAMILIES)
         if brought:  # another version may describe the model otherwise
             source += "\0".join(["", "plug-ins", *brought])
@@ -130,7 +139,9 @@ def _for_transformers(found: ResolvedModel, model_impl: ModelImpl) -> bool:
     return isinstance(stated, dict) and is_for_transformers(Fields(stated, where), model_impl)
 
 
-def _read(found: ResolvedModel, model_impl: ModelImpl, language_model_only: bool) -> Checkpoint:
+def _read(
+    found: ResolvedModel, model_impl: ModelImpl, language_model_only: bool, overrides: str
+) -> Checkpoint:
     """Imported here: the readers need numpy and tokenizers, and most starts don't need them."""
     if found.kind == "gguf" and model_impl == "transformers":
         raise UnsupportedModel(
@@ -140,10 +151,12 @@ def _read(found: ResolvedModel, model_impl: ModelImpl, language_model_only: bool
     if found.kind == "gguf":
         from penstock.prepare.from_gguf import read_gguf
 
-        return read_gguf(found.path, found.mmproj)
+        return read_gguf(found.path, found.mmproj, overrides)
     from penstock.prepare.from_hub_folder import read_hub_folder
 
-    return read_hub_folder(found.path, model_impl, language_model_only=language_model_only)
+    return read_hub_folder(
+        found.path, model_impl, language_model_only=language_model_only, overrides=overrides
+    )
 
 
 def _manifest(found: ResolvedModel, checkpoint: Checkpoint) -> PreparedModel:

@@ -11,6 +11,7 @@ import msgspec
 from penstock.config.settings import EngineConfig, LogSettings, ModelSettings
 from penstock.errors import StartupError
 from penstock.prepare import find_prepared
+from penstock.prepare.overrides import overrides_of
 from penstock.supervisor.child import ChildSpec, ended_when_stopped, read_failure, start
 from penstock.supervisor.restarts import describe
 from penstock.text.given_template import kept_template
@@ -45,6 +46,7 @@ class Preparation:
             model.model_impl,
             model.language_model_only,
             model.mmproj,
+            overrides_of(model),
         )
         return found or await self._make(model)
 
@@ -54,6 +56,9 @@ class Preparation:
             arguments.append("--language-model-only")
         if model.mmproj is not None:
             arguments += ["--mmproj", model.mmproj]
+        overrides = overrides_of(model)
+        if overrides:
+            arguments += ["--hf-overrides", overrides]
         if model.cache_dir is not None:
             arguments += ["--cache-dir", model.cache_dir]
         arguments += ["--log-level", self.log.log_level, "--log-format", self.log.log_format]
@@ -86,6 +91,7 @@ async def with_draft_folder(config: EngineConfig, preparation: Preparation) -> E
     own = msgspec.structs.replace(
         config.model, model=wanted.model, language_model_only=False, mmproj=None
     )
+    own = msgspec.structs.replace(own, hf_overrides="", rope_scaling="")
     folder = await preparation.folder(own)
     speculation = config.speculation.with_model(str(folder))
     return msgspec.structs.replace(config, speculation=speculation)

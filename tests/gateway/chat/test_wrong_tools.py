@@ -23,11 +23,11 @@ def _tool(**changes: Any) -> dict[str, Any]:
         ({"tool_choice": "sometimes"}, "tool_choice", "auto, required, none"),
         ({"tool_choice": "required", "tools": []}, "tool_choice", "needs tools"),
         ({"tool_choice": {"function": {"name": "x"}}}, "tool_choice", "get_weather"),
-        ({"tools": [_tool(name="")]}, "tools[0].function.name", "1 to 64"),
+        ({"tools": [_tool(name="")]}, "tools[0].function.name", "1 to 128"),
         ({"tools": [_tool(name="a b")]}, "tools[0].function.name", "letters"),
-        ({"tools": [_tool(name="x" * 65)]}, "tools[0].function.name", "1 to 64"),
+        ({"tools": [_tool(name="x" * 129)]}, "tools[0].function.name", "1 to 128"),
         ({"tools": [_tool(), _tool()]}, "tools[1].function.name", "another tool"),
-        ({"tools": [_tool(name=f"f{i}") for i in range(129)]}, "tools", "at most 128"),
+        ({"tools": [_tool(name=f"f{i}") for i in range(4097)]}, "tools", "at most 4096"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function", "missing"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice", "allowed_tools"),
         ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools", "missing"),
@@ -241,3 +241,11 @@ async def test_beside_tools_an_error_in_a_schema_names_its_own_field(
     error = response.json()["error"]
     assert error["param"] == param
     assert error["message"].startswith(says) or says in error["message"]
+
+
+async def test_many_tools_and_dotted_names_are_taken(http: httpx.AsyncClient) -> None:
+    """As agents with several MCP servers send them, whose names have their server's in front."""
+    tools = [_tool(name=f"server.tool-{number}_{'x' * 60}") for number in range(200)]
+    body = {"messages": [{"role": "user", "content": "Hi"}], "tools": tools}
+    reply = await http.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200, reply.text

@@ -74,3 +74,55 @@ async def test_a_preflight_leads_to_no_endpoint_and_other_options_need_a_key(
 def test_a_list_that_is_none_is_refused() -> None:
     with pytest.raises(StartupError, match="--allowed-origins"):
         client(allowed_origins='["a"')
+
+
+APPS = (
+    "app://obsidian.md",
+    "tauri://localhost",
+    "vscode-webview://0a1b2c",
+    "capacitor://localhost",
+    "chrome-extension://abcdef",
+    "http://tauri.localhost",
+    "https://tauri.localhost",
+)
+
+
+@pytest.mark.parametrize("settings", [{}, {"allowed_origins": PAGE}])
+@pytest.mark.parametrize("origin", APPS)
+async def test_programs_that_are_let_in_may_read_the_answers(
+    origin: str, settings: dict[str, Any]
+) -> None:
+    async with client(**settings) as http:
+        preflight = await http.options("/v1/completions", headers=PREFLIGHT | {"origin": origin})
+        assert preflight.status_code == 200
+        assert preflight.headers["access-control-allow-origin"] == origin
+        body = {"prompt": "Hi"}
+        headers = {"origin": origin, "host": "localhost"}
+        reply = await http.post("/v1/completions", json=body, headers=headers)
+        assert reply.status_code == 200
+        assert reply.headers["access-control-allow-origin"] == origin
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://localhost:3000", "https://tauri.localhost.evil.example", "null", "file://", "httpsx"],
+)
+async def test_pages_are_no_programs(origin: str) -> None:
+    async with client() as http:
+        headers = {"origin": origin, "host": "localhost"}
+        reply = await http.post("/v1/completions", json={"prompt": "Hi"}, headers=headers)
+        assert reply.status_code == 403 or origin == "httpsx"
+        assert "access-control-allow-origin" not in reply.headers
+
+
+async def test_the_log_says_once_how_to_let_someone_in(caplog: pytest.LogCaptureFixture) -> None:
+    async with client() as http:
+        for name in ("box.lan", "box.tail1.ts.net"):
+            for _ in range(3):
+                headers = {"host": name}
+                assert (await http.get("/version", headers=headers)).status_code in (200, 403)
+                reply = await http.post("/v1/completions", json={"prompt": "a"}, headers=headers)
+                assert reply.status_code == 403
+                assert "--allowed-hosts" in reply.json()["error"]["message"]
+            said = [each for each in caplog.records if name in str(each.__dict__)]
+            assert len(said) == 1

@@ -203,7 +203,7 @@ async def test_links_may_be_followed_but_post_nothing(let_in: Boundary) -> None:
         "text/plain;charset=UTF-8",
         "multipart/form-data; boundary=x",
         "application/x-www-form-urlencoded",
-        "application/octet-stream",
+        "text/plain, application/json",
     ],
 )
 async def test_bodies_say_that_they_are_json(kind: str) -> None:
@@ -220,7 +220,11 @@ async def test_bodies_say_that_they_are_json(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [None, "application/json", "Application/JSON; charset=utf-8", "application/a+json"]
+    "kind",
+    [
+        *(None, "application/json", "Application/JSON; charset=utf-8", "application/a+json"),
+        *("application/octet-stream", "text/json"),  # LiteLLM's, of Ollama's API; llama.vim's.
+    ],
 )
 async def test_bodies_of_json_are_read(http: httpx.AsyncClient, kind: str | None) -> None:
     headers = {"host": "localhost"} | ({} if kind is None else {"content-type": kind})

@@ -270,7 +270,6 @@ async def test_log_probabilities_are_those_of_openais_api(
         (CHAT, {"messages": [{"role": "poet", "content": "x"}]}, "messages[0].role"),
         (CHAT, {"format": "xml"}, "format"),
         (CHAT, {"options": {"temperature": -1}}, "temperature"),
-        (CHAT, {"options": {"heat": 1}}, "heat"),
         (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs must be"),
         (CHAT, {"top_logprobs": 2}, "needs logprobs"),
         (GENERATE, {"prompt": "Hi", "raw": True, "top_logprobs": 2}, "needs logprobs"),
@@ -411,3 +410,21 @@ async def test_what_is_known_of_a_model_s_files_is_told(
     assert shown["details"]["quantization_level"] == "Q4_K_M"
     assert shown["model_info"]["general.parameter_count"] == 494_032_768
     assert shown["capabilities"] == ["completion"]
+
+
+async def test_unknown_fields_are_skipped_as_by_ollama_and_the_log_names_each_once(
+    http: httpx.AsyncClient, engine: FakeEngineClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields = {"options": {"num_predict": 3, "novel_option": 1}, "novel_field": {"a": [1]}}
+    for _ in range(2):
+        assert (await whole(http, **fields))["done"]
+        assert (await whole(http, GENERATE, prompt="Hi", **fields))["done"]
+    assert engine.submitted[-1][1].max_tokens == 3
+    said = [str(each.__dict__) for each in caplog.records]
+    for name in ("novel_field", "options.novel_option"):
+        assert sum(f"'{name}'" in each for each in said) == 2, "once for each of the paths"
+    assert (await http.post("/api/show", json={"model": MODEL, "novel": 1})).status_code == 200
+    wrong = await http.post(CHAT, json=asked(novel_field=1, options={"seed": "x"}))
+    assert wrong.status_code == 400
+    other = {"model": MODEL, "messages": [{"role": "user", "content": "a"}], "novel_field": 1}
+    assert (await http.post("/v1/chat/completions", json=other)).status_code == 400

@@ -182,3 +182,22 @@ async def test_what_is_no_sequence_is_refused(head: Any, tmp_path: Path) -> None
             reply = await client.post("/predict", json={"inputs": inputs})
             assert reply.status_code == 400, (inputs, reply.text)
             assert said in reply.json()["error"]["message"]
+
+
+async def test_reranking_with_coheres_fields(embedder: Path, tmp_path: Path) -> None:
+    """Texts of so many tokens are ranked as those that lost their end."""
+    texts = ["w50 w51 w70 w80", "w80", "w60 w61 w62"]
+    async with pooling_gateway(embedder, tmp_path) as client:
+
+        async def scores(documents: list[str], **more: object) -> list[tuple[int, float]]:
+            body = {"query": "w50", "documents": documents, **more}
+            reply = await client.post("/v2/rerank", json=body)
+            assert reply.status_code == 200, reply.text
+            found = reply.json()["results"]
+            return [(each["index"], each["relevance_score"]) for each in found]
+
+        cohere = {"max_tokens_per_doc": 2, "rank_fields": ["text"], "max_chunks_per_doc": 10}
+        assert await scores(texts, **cohere) == await scores(["w50 w51", "w80", "w60 w61"])
+        assert await scores(texts, max_tokens_per_doc=4096) == await scores(texts)
+        body = {"query": "w50", "documents": texts, "max_tokens_per_doc": 0}
+        assert (await client.post("/v2/rerank", json=body)).status_code == 400

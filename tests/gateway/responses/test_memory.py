@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from penstock.config.settings import GatewayConfig, StorageSettings
 from penstock.errors import StartupError
+from penstock_gateway.app import create_app
 from penstock_gateway.storage.store import Store
 from tests.gateway.batches.storing import Storing, storing
 from tests.gateway.fake_engine import FakeEngineClient, say
@@ -201,15 +202,19 @@ async def test_errors_name_whose_message_it_is(gateway: Storing) -> None:
     assert answer.json()["error"]["param"].startswith("input[0]")
 
 
-async def test_a_server_that_keeps_none_says_so(http: httpx.AsyncClient) -> None:
-    body = {"input": "x", "previous_response_id": "resp_1"}
-    answer = await http.post(URL, json=body)
-    assert answer.status_code == 400
-    assert "--stored-response-hours" in answer.json()["error"]["message"]
-    assert not (await http.post(URL, json={"input": "x", "store": True})).json()["store"]
-    for answer in (await http.get(f"{URL}/resp_1"), await http.delete(f"{URL}/resp_1")):
-        assert answer.status_code == 404
-        assert answer.json()["error"]["code"] == "storage_off"
+async def test_a_server_that_keeps_none_says_so(engine: FakeEngineClient) -> None:
+    app = create_app(engine, GatewayConfig(held_responses_mib=0))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        reference = [{"type": "item_reference", "id": "x"}]
+        for body in ({"input": "x", "previous_response_id": "resp_1"}, {"input": reference}):
+            answer = await http.post(URL, json=body)
+            assert answer.status_code == 400
+            assert "--stored-response-hours" in answer.json()["error"]["message"]
+        assert not (await http.post(URL, json={"input": "x", "store": True})).json()["store"]
+        for answer in (await http.get(f"{URL}/resp_1"), await http.delete(f"{URL}/resp_1")):
+            assert answer.status_code == 404
+            assert answer.json()["error"]["code"] == "storage_off"
 
 
 def test_the_setting_needs_a_folder() -> None:

@@ -64,7 +64,7 @@ async def test_whole_reply(http: httpx.AsyncClient, engine: FakeEngineClient) ->
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": len(b"system: Be brief.\nuser: Hi\nassistant:" + ANSWER.encode()) + 1,
     }
-    assert (reply["metadata"], reply["store"], reply["temperature"]) == ({"a": "b"}, False, 0.5)
+    assert (reply["metadata"], reply["store"], reply["temperature"]) == ({"a": "b"}, True, 0.5)
     assert engine.template.calls[0][0] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Hi"},
@@ -238,7 +238,6 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "stores no responses"),
         ({"background": True}, "background", "needs stored responses"),
         ({"conversation": "c"}, "conversation", "allowed: null"),
         ({"truncation": "middle"}, "truncation", "disabled, auto"),
@@ -249,7 +248,6 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
         ({"input": [{"role": "bot", "content": "x"}]}, "input[0].role", "user"),
         ({"input": [{"role": "user"}]}, "input[0].content", "missing"),
         ({"input": [{"content": "x"}]}, "input[0].role", "missing"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input", "stores no responses"),
         ({"input": [{"type": "item_reference", "id": "rs_x"}]}, "input", "empty"),
         ({"input": [{"type": "item", "id": "x"}]}, "input[0].type", "message"),
         (
@@ -378,7 +376,7 @@ async def test_what_has_no_effect_is_accepted_and_the_reply_says_so(
     assert response.status_code == 200, response.text
     reply = response.json()
     Response.model_validate(reply, strict=True)
-    assert (reply["store"], reply["truncation"]) == (False, "auto")
+    assert (reply["store"], reply["truncation"]) == (True, "auto")
     await http.post(URL, json={"input": "Hi"})
     (one, _, _), (other, _, _) = engine.submitted
     assert one == other

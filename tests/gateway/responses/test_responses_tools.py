@@ -354,7 +354,7 @@ def _allow(*names: str, mode: str = "auto") -> dict[str, Any]:
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].name", "missing"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name", "tools[0].name is"),
         ({"tools": [NOW, NOW]}, "tools[1].name", "another tool"),
-        ({"tools": [{**NOW, "name": f"f{i}"} for i in range(129)]}, "tools", "at most 128"),
+        ({"tools": [{**NOW, "name": f"f{i}"} for i in range(4097)]}, "tools", "at most 4096"),
         ({"tools": {}}, "tools", "expected array"),
         ({"tool_choice": "sometimes"}, "tool_choice", '{"type": "function", "name": …}'),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice", "an object with type web_search"),

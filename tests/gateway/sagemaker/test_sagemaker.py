@@ -71,7 +71,7 @@ async def test_what_fits_nothing_is_refused(
 
 
 async def test_text_that_is_no_json_is_refused(http: httpx.AsyncClient) -> None:
-    answer = await http.post(URL, content=b"{}", headers={"content-type": "text/csv"})
+    answer = await http.post(URL, content=b"{}", headers={"content-type": "text/plain"})
     assert answer.status_code == 415
 
 

@@ -177,3 +177,10 @@ async def test_a_file_is_let_go_once_it_is_prepared(
     assert (files, holders) == ([b"a recording"], [sys.getrefcount(nobody[0])])
     service: Service = app.state.service
     assert service.media.budget.held == 0
+
+
+async def test_fields_of_other_servers_are_skipped(client: httpx.AsyncClient) -> None:
+    """whisper.cpp's, Speaches' and faster-whisper's: the model is what refuses here."""
+    fields = {"vad_filter": "true", "hallucination_silence_threshold": "2", "no_context": "1"}
+    status, error = await refused(client, **form(**fields))
+    assert (status, error["param"]) == (400, "model")

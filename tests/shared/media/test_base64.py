@@ -43,3 +43,14 @@ def test_pieces_decode_as_one(monkeypatch: pytest.MonkeyPatch, piece: int) -> No
         assert in_pieces(text) == whole, text
         found.add(whole is None)
     assert found == {True, False}
+
+
+def test_the_letters_of_urls_are_those_of_base64() -> None:
+    draw = random.Random(7)
+    for _ in range(200):
+        data = draw.randbytes(draw.randint(0, 40))
+        for text in (
+            base64.urlsafe_b64encode(data).decode(),
+            base64.urlsafe_b64encode(data).decode().rstrip("="),
+        ):
+            assert in_pieces(text) == data

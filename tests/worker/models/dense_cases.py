@@ -284,6 +284,7 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": QUARTER | {"rope_theta": 10_000.0, "partial_rotary_factor": 0.5},
         },
     ),
+    "phi-exact-gelu": ("Phi", WHOLE | {"hidden_act": "gelu"}),
     "olmo1": ("Olmo", WHOLE),
     "olmo1-bounded": ("Olmo", WHOLE | {"clip_qkv": 1.5}),
     "nanochat": ("NanoChat", WHOLE | {"pad_token_id": 0}),
