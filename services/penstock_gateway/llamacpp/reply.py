@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock_gateway.generate.chunked_reply import JsonList, Pace, Splices, paced, steps
+from penstock_gateway.generate.chunked_reply import (
+    JsonList,
+    Pace,
+    Splices,
+    are_many,
+    paced,
+    steps,
+)
 from penstock_gateway.generate.logprobs import LOWEST, token_text
 from penstock_gateway.generate.reply import (
     PromptLogprobsSource,
@@ -176,6 +183,9 @@ class LlamaFormat(WrittenAtOnce):
 
     def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
         """A stream begins with its first text."""
+
+    def is_large(self, deltas: list[SequenceDelta]) -> bool:
+        return self.wishes.probabilities and are_many(deltas)
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         self._first = self._first or time.perf_counter_ns()

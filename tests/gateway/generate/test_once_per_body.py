@@ -23,6 +23,7 @@ from penstock_gateway.generate.batch import GenerationBatch
 from penstock_gateway.generate.search import _best_of, search_all
 from testing.scripted_engine import FAST, LIMITS, ScriptedEngine
 from tests.gateway.fake_engine import MODEL
+from tests.gateway.loop_turns import LoopTurns
 from tests.shared.client_requests import until
 
 PROMPTS = [[5]] * 12
@@ -33,8 +34,6 @@ PARAMS = SamplingParams(
     allowed_token_ids=list(range(250)),
     structured_outputs=StructuredOutputs(json={"type": "string"}),
 )
-EACH = 0.0015
-"""Seconds of the thread's time that a prompt takes."""
 
 
 @pytest.fixture
@@ -157,32 +156,10 @@ async def test_what_answers_end_at_is_made_once(
     assert len(made) == 1
 
 
-class Turns:
-    """Which turn of the event loop it is, and what was done in each."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.number = 0
-        self.done: Counter[int] = Counter()
-        self._task = asyncio.create_task(self._count())
-
-    async def _count(self) -> None:
-        while True:
-            await asyncio.sleep(0)
-            self.number += 1
-
-    def work(self) -> None:
-        self.now += EACH
-        self.done[self.number] += 1
-
-    def stop(self) -> None:
-        self._task.cancel()
-
-
 async def test_many_prompts_take_a_turn_s_share_and_no_more(
     core: ScriptedEngine, client: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = Turns()
+    turns = LoopTurns()
     monkeypatch.setattr(turn_budget.time, "thread_time", lambda: turns.now)
     place = client._dispatch.place_ahead
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections import Counter
 from typing import Any
 
 import httpx
@@ -15,37 +13,24 @@ from penstock_gateway.app import create_app
 from penstock_gateway.generate import chunked_reply
 from penstock_gateway.llamacpp import reply
 from tests.gateway.heartbeat.engines import TellingEngine
+from tests.gateway.loop_turns import LoopTurns
 
 TOKENS = 2000
-EACH = 0.0015
-"""Seconds that writing a piece takes."""
 
 
-class Writing:
+class Writing(LoopTurns):
     """An encoder that tells what it wrote in which turn of the event loop."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self.turn = 0
+        super().__init__()
         self.sizes: list[int] = []
-        self.by_turn: Counter[int] = Counter()
         self._encoder = reply.encoder
-        self._task = asyncio.create_task(self._count())
-
-    async def _count(self) -> None:
-        while True:
-            await asyncio.sleep(0)
-            self.turn += 1
 
     def encode(self, given: Any) -> bytes:
         written = self._encoder.encode(given)
-        self.now += EACH
+        self.work()
         self.sizes.append(len(written))
-        self.by_turn[self.turn] += 1
         return written
-
-    def stop(self) -> None:
-        self._task.cancel()
 
 
 @pytest.fixture
@@ -71,7 +56,18 @@ async def test_probabilities_are_written_in_pieces(writing: Writing) -> None:
     answer = await asked(prompt="a", n_predict=TOKENS, n_probs=20)
     assert len(answer.json()["completion_probabilities"]) == TOKENS
     assert max(writing.sizes) < len(answer.content) / 20
-    assert max(writing.by_turn.values()) <= 2
+    assert max(writing.done.values()) <= 2
+
+
+async def test_probabilities_that_come_together_are_streamed_in_pieces() -> None:
+    answer = await asked(prompt="a", n_predict=TOKENS, n_probs=20, stream=True)
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line]
+    told = [len(each.get("completion_probabilities", ())) for each in events]
+    assert sum(told) == TOKENS
+    assert max(told) <= chunked_reply.STEP
+    assert [token for each in events for token in each["tokens"]] == [
+        ord("a") + place % 26 for place in range(TOKENS)
+    ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -85,4 +81,4 @@ async def test_many_answers_that_end_are_written_in_turns(writing: Writing, stre
         ended = answer.json()
     assert [each["index"] for each in ended] == list(range(40))
     assert {each["prompt"] for each in ended} == {prompt}
-    assert max(writing.by_turn.values()) <= 2
+    assert max(writing.done.values()) <= 2
