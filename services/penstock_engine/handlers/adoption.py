@@ -165,7 +165,7 @@ class Adoption:
         if outputs:
             cached = reader.take_cached_tokens(found.cached_tokens)
             outputs[0] = msgspec.structs.replace(outputs[0], cached_tokens=cached)
-        frontend.outputs += outputs
+        frontend.catch_up(outputs)
         self._end_unread(found)
 
     def _sampling_of(self, submit: Submit) -> TokenSampling:
@@ -208,7 +208,7 @@ class Adoption:
             self._renew(request, submit, now)
             frontend.take_over(request, submit.request)
         self._greet(request, frontend, submit, shared=False)
-        frontend.outputs += self._outputs(request, submit)
+        frontend.catch_up(self._outputs(request, submit))
 
     def _greet(
         self, request: Request, frontend: FrontendSession, submit: Submit, *, shared: bool

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from penstock.protocol.from_frontend import OpenSequence
 
 
+PART = 512
+"""Tokens of an output, at most: a front end reads few enough of them at once that its other streams
+go on."""
+
+
 class KeptRoom(Protocol):
     """How much is kept of all answers: tokens of those that have ended, and log-probabilities."""
 
@@ -125,16 +130,16 @@ class KeptAnswer:
             end, begin = self._ends.get(each.index), len(each.emitted)
             last = 0 if end is None else len(end.tokens)
             first = len(self._tokens[each.index]) - last
-            told = self._logprobs.get(each.index)
-            output = SequenceOutput(
-                number,
-                each.index,
-                self._tokens[each.index][begin:first].tolist(),
-                None if told is None else told[begin:first],
-                prompt_logprobs=self._prompt_of(each.index, prompt),
-            )
-            if output.tokens or output.prompt_logprobs:
-                found.append(output)
+            tokens, told = self._tokens[each.index], self._logprobs.get(each.index)
+            of_prompt = self._prompt_of(each.index, prompt) or []
+            found += [
+                SequenceOutput(number, each.index, prompt_logprobs=of_prompt[at : at + PART])
+                for at in range(0, len(of_prompt), PART)
+            ]
+            for at in range(begin, first, PART):
+                to = min(first, at + PART)
+                part = None if told is None else told[at:to]
+                found.append(SequenceOutput(number, each.index, tokens[at:to].tolist(), part))
             if end is not None:
                 found.append(_from(end, number, max(0, begin - first)))
         return found

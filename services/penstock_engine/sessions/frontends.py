@@ -37,10 +37,15 @@ MAX_OUTPUTS = 4096
 """Outputs in one message: a step gives at most max_num_seqs, a mass failure may give more."""
 
 
+FEW_OUTPUTS = 8
+"""The same where some are long: of what a reader that comes later hadn't got."""
+
+
 class FrontendSession:
     """The session of one front end: its open requests, and the messages for its next flush."""
 
     __slots__ = (
+        "catches_up",
         "entered",
         "gathered",
         "left",
@@ -61,6 +66,7 @@ class FrontendSession:
         """Open requests whose answer others get too, by the same numbers; none is in both."""
         self.replies: list[tuple[Reply, Frames]] = []
         self.outputs: list[SequenceOutput] = []
+        self.catches_up = False  # some of the outputs are of steps long ago
         self.gathered = GatheredOutputs()
         # Requests of which the first sequence has got a slot, and the last has lost it.
         self.entered: list[int] = []
@@ -75,6 +81,11 @@ class FrontendSession:
         if request.kept is not None:
             request.kept.note(output)
         self.deliver(output, gathered=request.gathered)
+
+    def catch_up(self, outputs: list[SequenceOutput]) -> None:
+        """Sends what there is of an answer already, which may be much."""
+        self.outputs += outputs
+        self.catches_up = True
 
     def deliver(self, output: SequenceOutput, *, gathered: bool) -> None:
         """Sends an output at the next flush, or later if it may be gathered with others."""
@@ -213,8 +224,10 @@ class Frontends:
                     send((session.session, message, frames))
                 session.replies = []
             if session.outputs or session.entered or session.left:
-                for start in range(0, len(session.outputs), MAX_OUTPUTS) or (0,):
-                    part = session.outputs[start : start + MAX_OUTPUTS]
+                most = FEW_OUTPUTS if session.catches_up else MAX_OUTPUTS
+                session.catches_up = False
+                for start in range(0, len(session.outputs), most) or (0,):
+                    part = session.outputs[start : start + most]
                     entered, left = session.entered, session.left
                     send((session.session, Outputs(part, entered, left), ()))
                     session.entered, session.left = [], []
