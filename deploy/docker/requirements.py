@@ -1,26 +1,86 @@
-"""Prints what an image installs: Penstock's own dependencies and those of the extras named.
+"""Prints what an image installs, from lock.txt: Penstock's own dependencies, those of the extras
+named, and what these need, each with the hashes of its files.
 
 python requirements.py gateway otel
+python requirements.py =torch           only a package, and what it needs
 
 The images install these before the source is copied, so that a change of the source leaves that
-layer as it is.
+layer as it is. torch has been installed by then, in a build that brings CUDA's libraries or none.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
+
+_BEGIN = re.compile(r"([A-Za-z0-9._-]+)==")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_VIA = re.compile(r"    # via (.*)")
+WITH_TORCH = re.compile(r"torch|nvidia-.*|cuda-.*|triton")
+"""What torch itself brings, where it is wanted."""
+
+
+@dataclass
+class Locked:
+    """lines: of the file.  via: names of what needs it."""
+
+    lines: list[str]
+    via: set[str]
+
+
+def read(text: str) -> dict[str, Locked]:
+    """The packages of a lock file, by name."""
+    found: dict[str, Locked] = {}
+    current: Locked | None = None
+    for line in text.splitlines():
+        begun = _BEGIN.match(line)
+        if begun is not None:
+            current = found[normal(begun[1])] = Locked([line], set())
+        elif current is not None and (via := _VIA.match(line)) is not None:
+            current.via = {normal(_NAME.findall(each)[0]) for each in via[1].split(", ")}
+        elif current is not None and line.strip():
+            current.lines.append(line)
+    return found
+
+
+def normal(name: str) -> str:
+    """A package's name as indexes have it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def closure(locked: dict[str, Locked], roots: set[str]) -> set[str]:
+    """Those packages and all that they need. Raises KeyError for one that isn't locked."""
+    found = {name for name in roots if locked[name]}
+    while True:
+        more = {name for name, each in locked.items() if each.via & found} - found
+        if not more:
+            return found
+        found |= more
+
+
+def wanted(locked: dict[str, Locked], project: dict[str, object], names: list[str]) -> set[str]:
+    """names: extras, or packages behind a `=`. Raises KeyError for what isn't there."""
+    packages = {normal(name[1:]) for name in names if name.startswith("=")}
+    if packages:
+        return closure(locked, packages)
+    extras: dict[str, list[str]] = project["optional-dependencies"]  # type: ignore[assignment]
+    needed: list[str] = list(project["dependencies"])  # type: ignore[call-overload]
+    for name in names:
+        needed += extras[name]
+    roots = {normal(_NAME.findall(each)[0]) for each in needed}
+    found = closure(locked, roots)
+    return {name for name in found if not WITH_TORCH.fullmatch(name) or name in roots - {"torch"}}
 
 
 def main() -> None:
-    """Reads pyproject.toml of the working folder. Raises KeyError for an extra that isn't there."""
+    """Reads pyproject.toml and lock.txt of the working folder."""
+    locked = read(Path("lock.txt").read_text(encoding="utf-8"))
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    wanted = list(project["dependencies"])
-    for name in sys.argv[1:]:
-        wanted += extras[name]
-    sys.stdout.write("\n".join(wanted) + "\n")
+    for name in sorted(wanted(locked, project, sys.argv[1:])):
+        sys.stdout.write("\n".join(locked[name].lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,84 @@
+"""What the images install: by hash, in the versions that are tested, and with all that it needs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from deploy.docker.requirements import WITH_TORCH, closure, normal, read, wanted
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKED = read((ROOT / "deploy/docker/lock.txt").read_text(encoding="utf-8"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+ALL_IN_ONE = ["gateway", "storage", "grpc", "otel", "engine", "worker"]
+IMAGES = (["gateway"], ["engine"], ["worker"], ALL_IN_ONE)
+
+
+def test_each_has_a_hash_and_the_version_that_is_tested() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    tested = dict(line.split("==") for line in lines if "==" in line)
+    versions = {normal(name): version for name, version in tested.items()}
+    compared = 0
+    for name, each in LOCKED.items():
+        pinned = re.match(r"[\w.-]+==([\w.+]+)", each.lines[0])
+        assert pinned is not None, name
+        hashes = [line for line in each.lines[1:] if re.search(r"--hash=sha256:[0-9a-f]{64}", line)]
+        assert len(hashes) == len(each.lines) - 1 > 0, name
+        if name in versions:
+            assert pinned[1] == versions[name], name
+            compared += 1
+    assert compared > 80
+
+
+def needed_here(extras: list[str]) -> set[str]:
+    """What Penstock's metadata and those of the packages installed here say."""
+    waiting = [*PROJECT["dependencies"]]
+    for extra in extras:
+        waiting += PROJECT["optional-dependencies"][extra]
+    seen: set[tuple[str, str]] = set()
+    found: set[str] = set()
+    while waiting:
+        requirement = Requirement(waiting.pop())
+        name = normal(requirement.name)
+        if WITH_TORCH.fullmatch(name) and name != "torch":
+            continue
+        for extra in ("", *requirement.extras):
+            if (name, extra) in seen:
+                continue
+            seen.add((name, extra))
+            found.add(name)
+            for more in importlib.metadata.requires(name) or ():
+                marker = Requirement(more).marker
+                if marker is None or marker.evaluate({"extra": extra}):
+                    waiting.append(more)
+    return found - {"torch"}
+
+
+@pytest.mark.parametrize("extras", IMAGES, ids=" ".join)
+def test_an_image_installs_all_that_it_needs(extras: list[str]) -> None:
+    assert needed_here(extras) <= wanted(LOCKED, PROJECT, extras)
+
+
+def test_torch_is_left_to_who_chooses_its_build() -> None:
+    names = wanted(LOCKED, PROJECT, ALL_IN_ONE)
+    assert not any(WITH_TORCH.fullmatch(name) for name in names)
+    assert "triton" in wanted(LOCKED, PROJECT, ["worker", "cuda"])
+    assert {"torch", "triton", "nvidia-cublas", "sympy"} <= closure(LOCKED, {"torch"})
+    with pytest.raises(KeyError, match="nonsense"):
+        wanted(LOCKED, PROJECT, ["nonsense"])
+
+
+def test_images_install_nothing_else_without_a_hash() -> None:
+    text = (ROOT / "deploy/docker/Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    text += (ROOT / "deploy/docker/finish.sh").read_text(encoding="utf-8")
+    installs = re.findall(r"pip (?:-\S+ \S+ )?install [^;&\n]*", text)
+    assert len(installs) > 8
+    free = [each for each in installs if "--require-hashes" not in each]
+    # torch of an index that was named, plug-ins, and the wheel that was built here.
+    allowed = ("INDEX", "PLUGINS", "/dist/")
+    assert [each for each in free if not any(word in each for word in allowed)] == []
