@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from penstock.config.settings import TransportSettings
+from penstock.config.settings import SchedulerSettings, TransportSettings
 from penstock.protocol.common import Pooling, TokenLogprobs, Vectors
 from penstock.protocol.from_frontend import Abort, Advance, Finish, FromFrontend, Hello, Submit
 from penstock.protocol.to_frontend import (
@@ -38,10 +38,12 @@ from tests.gateway.costs.models import MODELS, ServedModel
 
 AT_ONCE = 256
 """Sequences in one step, at most."""
+BUDGET = SchedulerSettings().max_num_batched_tokens
+"""Tokens of one step, of prompts and answers."""
+PAUSE = 0.002
+"""Seconds between two steps, at least: what comes of one isn't counted for another."""
 STEP = 8
 """Tokens that a step brings a sequence."""
-PROMPT_STEP = 2048
-"""Tokens of a prompt whose log-probabilities come at once."""
 USUAL = 8
 """Tokens of an answer that isn't told to be longer."""
 
@@ -78,7 +80,7 @@ class AnsweringCore:
         self.socket = self._server.socket
         self._sessions: set[bytes] = set()
         self._open: dict[tuple[bytes, int], _Open] = {}
-        self._status_due = 0.0
+        self._status_due = self._step_due = 0.0
         self.answer = Answer()
 
     def turn(self) -> bool:
@@ -105,7 +107,7 @@ class AnsweringCore:
             self._status_due = now + TransportSettings().beat_interval
             for session in self._sessions:
                 self._send(session, msgspec.structs.replace(STATUS, fingerprint="f"))
-        self._step()
+        self._step(now)
         return bool(self._open)
 
     def _send(self, session: bytes, message: ToFrontend) -> None:
@@ -153,8 +155,8 @@ class AnsweringCore:
         wanted = submit.sampling.prompt_logprobs
         if wanted is not None:
             prompt = submit.prompt_token_ids
-            for at in range(1, len(prompt), PROMPT_STEP):
-                count = len(prompt[at : at + PROMPT_STEP])
+            for at in range(1, len(prompt), BUDGET):
+                count = len(prompt[at : at + BUDGET])
                 of_prompt = [_logprobs(wanted)] * count
                 yield [SequenceOutput(request, 0, prompt_logprobs=of_prompt, cached_tokens=cached)]
                 cached = None
@@ -201,20 +203,29 @@ class AnsweringCore:
             output = SequenceOutput(finish.request, finish.sequence, finish="stop")
             self._send(session, Outputs([output]))
 
-    def _step(self) -> None:
-        """A step of each request."""
+    def _step(self, now: float) -> None:
+        """A step: what requests gain in it, one after the other, until its budget is spent."""
+        if now < self._step_due:
+            return
+        self._step_due = now + PAUSE
         by_session: dict[bytes, list[SequenceOutput]] = {}
-        for (session, number), found in list(self._open.items()):
+        tokens = sequences = 0
+        for key, found in list(self._open.items()):
             outputs = next(found.steps, None)
             if outputs is None:
                 if not found.submit.beams:
-                    del self._open[session, number]
+                    del self._open[key]
                 continue
+            # Next time others come first.
+            self._open[key] = self._open.pop(key)
             kept = [each for each in outputs if each.sequence not in found.ended]
-            by_session.setdefault(session, []).extend(kept)
+            by_session.setdefault(key[0], []).extend(kept)
+            sequences += len(kept)
+            tokens += sum(len(each.tokens) + len(each.prompt_logprobs or ()) for each in kept)
+            if tokens >= BUDGET or sequences >= AT_ONCE:
+                break
         for session, outputs in by_session.items():
-            for at in range(0, len(outputs), AT_ONCE):
-                self._send(session, Outputs(outputs[at : at + AT_ONCE]))
+            self._send(session, Outputs(outputs))
 
 
 def _logprobs(top: int) -> TokenLogprobs:

@@ -90,16 +90,25 @@ class Pair(NamedTuple):
 
 
 def places_of(operation: Operation) -> tuple[list[Site], list[Site]]:
-    """What may grow, and what multiplies it. A place that takes nothing is neither."""
+    """What may grow, and what multiplies it: of lists and objects those that take something, unless
+    none does."""
     sites = sites_of(operation.body)
-    known = edges().get(operation.path, {})
-    growing = [
-        site for site in sites if site.kind in GROWING and known.get(f"{site.name} {site.kind}", 1)
-    ]
-    factors = [site for site in growing if site.kind in ("list", "table")]
+    growing = [site for site in sites if site.kind in GROWING]
+    lists = [site for site in growing if site.kind in ("list", "table")]
+    factors = [site for site in lists if _takes(operation.path, site)] or lists or growing
     numbers = [site for site in sites if site.kind == "number" and site.name in NUMBERS]
     flags = [site for site in sites if site.kind == "flag" and site.name in FLAGS]
     return growing, [*factors, *numbers, *flags]
+
+
+def _takes(path: str, site: Site) -> bool:
+    """Whether a gateway takes anything there, as far as is known."""
+    return bool(edges().get(path, {}).get(f"{site.name} {site.kind}", 1))
+
+
+def _is_rare(pair: Pair) -> bool:
+    names = {*pair.field.path, *pair.multiplier.path}
+    return not RARE.isdisjoint(names) or not _takes(pair.path, pair.field)
 
 
 def pairs_of(operation: Operation) -> Iterator[Pair]:
@@ -258,8 +267,8 @@ RARE = frozenset(
         *("queries", "prompt_embeds", "image", "images", "verbosity", "truncation"),
     )
 )
-"""Fields that have no effect on an answer, are refused whatever they say, or are another name of a
-field: their pairs come less often."""
+"""Fields that have no effect on an answer, or are another name of a field: their pairs come less
+often."""
 RARELY = 12
 LARGE_EVERY = 80
 """One in so many products of a turn is as large as a body may be."""
@@ -267,10 +276,10 @@ LARGE_EVERY = 80
 
 def products_of_turn(turn: int, turns: int) -> Iterator[Recipe]:
     """A part of the pairs, each in one shape and with one kind of text: in `turns` turns that
-    follow one another, every pair comes once; those of RARE fields in RARELY times as many."""
+    follow one another, every pair comes once; those of RARE fields, and of places that take
+    nothing, in RARELY times as many."""
     for pair in all_pairs():
-        rare = not RARE.isdisjoint(pair.field.path) or not RARE.isdisjoint(pair.multiplier.path)
-        own = turns * RARELY if rare else turns
+        own = turns * RARELY if _is_rare(pair) else turns
         if pair.number % own != turn % own:
             continue
         draw = pair.number // own + turn // own
