@@ -41,6 +41,13 @@ def test_shown():
 @given(st.integers(0, 10**9))
 def test_in_vain(number):
     met("negative", number < 0)
+
+TIMES = []
+
+@given(st.integers(0, 10**9))
+def test_by_chance(number):
+    TIMES.append(number)
+    met("only later", len(TIMES) > 40)
 """
 
 
@@ -66,6 +73,7 @@ def test_each_commit_has_other_examples(suite: pytest.Pytester) -> None:
 
 def test_a_property_that_never_met_its_case_fails(suite: pytest.Pytester) -> None:
     done = suite.runpytest_subprocess("--met", "--no-shrinking")
-    done.assert_outcomes(passed=2, failed=1)
-    done.stdout.fnmatch_lines(["*none of * examples met the case: negative"])
+    done.assert_outcomes(passed=3, failed=1)
+    done.stdout.fnmatch_lines(["*none of 165 examples met the case: negative"])
+    done.stdout.fnmatch_lines(["*of    66*test_by_chance: only later"])
     done.stdout.fnmatch_lines(["*33 of*33*test_drawn: any"])

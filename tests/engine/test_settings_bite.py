@@ -237,6 +237,21 @@ def test_max_kv_retention_seconds(value: float) -> None:
         assert asked.accepted == (seconds == value), asked.rejected
 
 
+@pytest.mark.parametrize("value", [20.0, 300.0])
+def test_kv_retention_seconds(value: float) -> None:
+    """Of a session whose request doesn't say it."""
+    cache = msgspec.structs.replace(facts().config.cache, kv_retention_seconds=value)
+    h = Harness(with_cache(cache))
+    front = h.connect()
+    h.start_worker()
+    h.submit(front, [*range(1, 15)], max_tokens=1, session=SessionTerms("s"))
+    h.run()
+    for seconds, live in ((value - 1, 1), (2, 0)):
+        h.now += seconds
+        h.settle()
+        assert h.core.state.kv_sessions.num_live == live
+
+
 HERE: dict[str, str] = {
     "max_logit_bias": "test_limits_of_adjustments",
     "max_allowed_token_ids": "test_limits_of_adjustments",
@@ -273,7 +288,6 @@ ELSEWHERE: dict[str, str] = {
     "kv_handover_seconds": "system/test_kv_handover_served.py",
     "kv_peers": "shared/test_kv_roles.py",
     "kv_prefill_tokens": "system/test_kv_roles_served.py",
-    "kv_retention_seconds": "engine/scheduler/test_kv_sessions.py",
     "kv_role": "shared/test_kv_roles.py",
     "kv_store": "system/test_kv_store.py",
     "preemption_mode": "engine/scheduler/test_prefix_reuse.py",

@@ -16,6 +16,7 @@ from penstock.bench.load.reception import (
     ProtocolError,
     ResponseParser,
 )
+from tests.met import met
 from tests.thinning import part
 
 _LINES = st.sampled_from(
@@ -36,6 +37,7 @@ _LINES = st.sampled_from(
         b" data: no",
     ]
 )
+_EVENTS = st.sampled_from([b"", b"data: x", b"data:y"])
 _ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 
 
@@ -65,9 +67,11 @@ def pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
 @settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(
     bom=st.booleans(),
-    lines=st.lists(st.tuples(_LINES, _ENDS), max_size=25),
+    lines=st.lists(st.tuples(_EVENTS, _ENDS), min_size=8, max_size=25)
+    | st.lists(st.tuples(_LINES, _ENDS), max_size=25),
     rest=_LINES,
-    cuts=st.lists(st.integers(0, 10_000), max_size=30),
+    cuts=st.lists(st.integers(0, 10_000), min_size=2, max_size=30)
+    | st.lists(st.integers(0, 10_000), max_size=30),
 )
 def test_events_do_not_depend_on_the_split(
     bom: bool, lines: list[tuple[bytes, bytes]], rest: bytes, cuts: list[int]
@@ -76,6 +80,7 @@ def test_events_do_not_depend_on_the_split(
     parser = EventParser()
     events = [event for piece in pieces(stream, cuts) for event in parser.feed(piece)]
     assert events == naive_events(stream)
+    met("several events, cut", len(events) > 1 and len(cuts) > 1)
 
 
 def test_an_endless_event_is_refused() -> None:
@@ -108,6 +113,7 @@ def test_body_does_not_depend_on_the_split(
         stream = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     else:
         stream = head + b"\r\n" + body
+    met("a chunked body, cut", framing == "chunked" and body and cuts)
     parser = ResponseParser()
     received = b"".join(parser.feed(piece) for piece in pieces(stream, cuts))
     assert parser.complete == (framing != "close")

@@ -37,6 +37,7 @@ DTYPES = st.one_of(
 @given(PLAIN)
 def test_plain_values(value: Any) -> None:
     assert decode_value(encode_value(value)) == value
+    met("some value", value)
 
 
 @given(arrays.arrays(DTYPES, arrays.array_shapes(min_dims=0, min_side=0, max_side=4)))

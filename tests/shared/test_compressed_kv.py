@@ -14,6 +14,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import FULL, MAX_GROUPS, block_numbers, kv_layout
 from penstock.model.layer_spec import AttentionSpec, CompressedSpec, IndexSpec, LayerSpec
 from testing.model_configs import llama_config
+from tests.met import met
 
 HEAD = 64
 SIZES = {
@@ -46,6 +47,7 @@ def test_no_two_layers_have_the_same_numbers_of_a_block(
     assert max(groups) < MAX_GROUPS
     parts = block_parts(specs, groups, HEAD, size)
     taken: dict[int, list[range]] = defaultdict(list)
+    met("several groups, with entries", max(groups) > 1 and any(spec.rate for spec in specs))
     for spec, group, tokens, entries in zip(
         specs, groups, parts.tokens, parts.entries, strict=True
     ):

@@ -20,6 +20,7 @@ from penstock.text.detokenizer import (
     make_detokenizer,
 )
 from penstock.text.tokenizer import Tokenizer
+from tests.met import met
 from tests.shared.tiny_models import CORPUS, byte_level_tokenizer, sentencepiece_tokenizer
 from tests.thinning import part
 
@@ -110,6 +111,7 @@ def test_streamed_text_is_the_whole_decode(kind: str, data: st.DataObject, skip:
     ids = data.draw(st.lists(token, max_size=40))
     sizes = data.draw(st.lists(st.integers(0, 4), max_size=20))
     whole = tokenizer.decode(ids, skip_special_tokens=skip)
+    met("a broken character", "\ufffd" in whole or kind in ("metaspace", "no decoder"))
     assert "".join(_streamed(tokenizer, ids, skip, sizes)) == whole
     assert "".join(_streamed(tokenizer, ids, skip, [1] * len(ids))) == whole
 
@@ -121,6 +123,7 @@ def test_no_piece_ends_within_a_character(kind: str, text: str) -> None:
     tokenizer = _tokenizer(kind)
     text = text.replace("\ufffd", "").replace("▁", "").strip()
     ids = tokenizer.encode(text, parse_special=False)
+    met("more than one byte each", len(text.encode()) > len(text))
     pieces = _streamed(tokenizer, ids, False, [1] * len(ids))
     assert not any("\ufffd" in piece for piece in pieces)
     assert "".join(pieces) == tokenizer.decode(ids, skip_special_tokens=False)
@@ -134,6 +137,7 @@ def test_no_piece_ends_within_a_character(kind: str, text: str) -> None:
 @pytest.mark.parametrize("kind", ["byte-level", "replaced first", "replaced last"])
 def test_every_sequence_of_bytes(kind: str, raw: list[int]) -> None:
     tokenizer = _tokenizer(kind)
+    met("no UTF-8", "\ufffd" in bytes(raw).decode("utf-8", "replace"))
     by_byte = {tokenizer.token_bytes(i): i for i in reversed(range(tokenizer.vocab_size))}
     ids = [by_byte[bytes([byte])] for byte in raw]
     assert "".join(_streamed(tokenizer, ids, False, [1] * len(ids))) == tokenizer.decode(ids)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.prepare.gguf_tokenizer_bpe import PRE_TOKENIZERS
+from tests.met import met
 from tests.shared.gguf_vocabularies import TEXTS
 
 pytestmark = pytest.mark.timeout(240)
@@ -156,13 +157,14 @@ def test_nothing_of_a_text_is_lost(name: str) -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(text=st.text("0123456789 ab.", max_size=20))
+@given(text=st.text("0123456789 ab.", max_size=20) | st.text("0123 a", min_size=15, max_size=40))
 def test_numbers_in_threes_from_their_end(text: str) -> None:
     def threes(digits: str) -> list[str]:
         first = len(digits) % 3 or 3
         return [digits[:first], *(digits[i : i + 3] for i in range(first, len(digits), 3))]
 
     superbpe: list[str] = []
+    met("a run of more than three digits", regex.search("[0-9]{4}", text))
     for run in regex.findall("[0-9]+|[^0-9]+", text):
         superbpe += threes(run) if run[0].isdigit() else [run]
     assert words("superbpe", text) == superbpe

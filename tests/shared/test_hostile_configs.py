@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from penstock.errors import UnsupportedModel
 from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import mechanisms
+from tests.met import met
 from tests.shared.releases.reading import READ, RELEASES, ours
 from tests.shared.test_real_configs import CONFIGS, USUAL
 
@@ -62,6 +63,8 @@ def test_an_absurd_setting_is_read_or_refused_by_name(chosen: tuple[str, Place],
     except UnsupportedModel as error:
         refused = error
     assert refused is None or "config.json" in str(refused)
+    met("refused", refused is not None)
+    met("read", refused is None)
 
 
 @pytest.mark.parametrize("count", [2**31, 10**30])

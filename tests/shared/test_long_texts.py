@@ -18,6 +18,7 @@ from penstock.text.disarm import disarm, prefix_tree
 from penstock.text.segment_encoder import SegmentEncoder
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import LONG_TEXT, PIECE, Tokenizer
+from tests.met import met
 from tests.shared.tiny_models import CHATML, added, byte_level_tokenizer, sentencepiece_tokenizer
 
 pytestmark = pytest.mark.timeout(120)
@@ -159,3 +160,4 @@ def test_windows_find_the_special_tokens_that_one_search_finds(
         patch.setattr(segment_encoder, "WINDOW", window)
         found = encoder._split(text)
     assert found == re.split(f"({'|'.join(map(re.escape, SPECIAL))})", text)
+    met("a special token in a text longer than a window", len(found) > 1 and len(text) > window)

@@ -64,6 +64,7 @@ def test_every_gateway_decides_alike(
     engines = fleet(loads)
     shuffled = order.sample(engines, len(engines))
     again = RoutingRequest(list(ask.prompt_token_ids), ask.affinity, ask.tenant, ask.salt)
+    met("several to choose from", len(engines) > 1)
     for policy in (PrefixAffinity, LeastLoaded):
         assert policy().choose(ask, engines) == policy().choose(again, shuffled)
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.supervisor.restarts import OUT_OF_MEMORY, GiveUp, Restart, RestartPolicy, describe
+from tests.met import met
 
 
 def delays(policy: RestartPolicy, lives: list[float], *, ready: bool) -> list[float | None]:
@@ -80,6 +81,7 @@ def test_exit_code_78_is_final_at_once(ready: bool) -> None:
 
 @given(st.lists(st.floats(0, 100), max_size=200), st.integers(-64, 77))
 def test_a_ready_system_never_gives_up_and_never_waits_long(lives: list[float], code: int) -> None:
+    met("several deaths in a row", sum(life < 1 for life in lives) > 2)
     policy, now = RestartPolicy(), 0.0
     for life in lives:
         policy.started(now)

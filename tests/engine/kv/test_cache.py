@@ -144,6 +144,27 @@ def test_blocks_are_claimed_in_the_order_of_their_keys() -> None:
     assert [memory.device[block] for block in claimed] == keys
 
 
+def test_a_block_that_is_claimed_makes_no_room_for_one_that_comes_from_the_host() -> None:
+    """It is the one that was unused for longest."""
+    cache = KVCache(2, 1, 2)
+    memory = Memory(cache)
+    keys, other = chain([1, 2]), chain([9])
+    table = cache.take(2)
+    memory.device.update(zip(table, keys, strict=True))
+    cache.publish(table, keys)
+    cache.release(table[:1])
+    moved = cache.take(1)  # The first one goes to the host.
+    memory.copy()
+    memory.device[moved[0]] = other[0]
+    cache.publish(moved, other)
+    cache.release(table[1:])
+    cache.release(moved)
+    assert cache.match(keys).blocks == 2
+    claimed = cache.claim(keys)
+    memory.copy()
+    assert [memory.device[block] for block in claimed] == keys
+
+
 def test_who_computes_the_same_a_second_time_changes_nothing_that_is_found() -> None:
     cache = KVCache(4, 1)
     keys = chain([1, 2])

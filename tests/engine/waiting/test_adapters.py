@@ -78,6 +78,21 @@ def test_what_is_computed_with_an_adapter_is_found_with_that_adapter_only() -> N
     assert prefix_root("t", "s", adapter(1)) != prefix_root("t", "s", adapter(2))
 
 
+def test_adapters_are_of_one_tenant_and_salt() -> None:
+    """What is computed with an adapter is found by those alone who would find it without one."""
+    roots = {
+        prefix_root(tenant, salt, adapter(1))
+        for tenant in ("a", "b", "")
+        for salt in ("a", "b", "")
+    }
+    assert len(roots) == 9
+    h, front = started()
+    for tenant, salt, expected in (("a", "", 0), ("b", "", 0), ("", "a", 0), ("a", "", 4)):
+        ask(h, front, 1, max_tokens=4, tenant=tenant, salt=salt)
+        h.run()
+        assert [*front.requests.values()][-1].cached == expected
+
+
 def _moved(number: int) -> tuple[str, str]:
     """An adapter of the same contents at another place."""
     return adapter(number).digest, "/elsewhere"

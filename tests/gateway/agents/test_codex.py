@@ -26,6 +26,7 @@ from tests.gateway.batches.storing import storing
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 from tests.gateway.media import ROWS, SeeingEngine, SeeingGateway, data_uri
 from tests.gateway.responses.tool_answers import events_from, said
+from tests.met import met
 
 URL = "/v1/responses"
 PATCH = '*** Begin Patch\n*** Add File: "é".txt\n+a\\b\t👋\n*** End Patch'
@@ -360,13 +361,19 @@ async def test_a_picture_that_a_tool_shows() -> None:
         assert error["param"].startswith("input[3].output"), error
 
 
-@given(st.text(), st.lists(st.integers(0, 400)), st.booleans(), st.sampled_from(["input", "patch"]))
+@given(
+    st.text() | st.text('"\\\n\té', min_size=4, max_size=20),
+    st.lists(st.integers(0, 400)) | st.lists(st.integers(8, 40), min_size=5),
+    st.booleans(),
+    st.sampled_from(["input", "patch"]),
+)
 def test_an_input_is_read_whole_however_it_comes(
     text: str, cuts: list[int], ascii: bool, name: str
 ) -> None:
     text = text.encode("utf-8", "replace").decode()
     whole = json.dumps({name: text}, ensure_ascii=ascii)
     places = sorted({cut for cut in cuts if cut < len(whole)} | {0, len(whole)})
+    met("cut within an escape", any(whole[:at].endswith("\\") for at in places))
     reader = InputText()
     pieces = [reader.feed(whole[a:b]) for a, b in pairwise(places)]
     assert "".join(pieces) + reader.rest() == text

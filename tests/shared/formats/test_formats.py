@@ -23,6 +23,7 @@ from penstock.parsing import (
 from penstock.parsing.formats import FORMATS
 from penstock.parsing.interface import merged
 from penstock.parsing.output import whole_parser
+from tests.met import met
 from tests.shared.formats.all_cases import ALL
 from tests.shared.formats.case import TOOLS, Case, FormatCases
 from tests.thinning import part
@@ -131,6 +132,7 @@ def test_no_piece_matters_of_any_text(family: FormatCases, data: st.DataObject) 
     prompt = data.draw(st.sampled_from([case.prompt for case in family.cases]))
     make = maker(family, prompt, letters)
     whole = parse(make, text)
+    met("what is no plain text", not all(isinstance(each, Content) for each in whole))
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=6).map(sorted))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert parse(make, *pieces) == whole

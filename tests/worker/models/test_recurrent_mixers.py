@@ -27,6 +27,7 @@ from penstock_worker.layers.recurrent.mixers import load_mixer
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.parallel.shard import shard_of
+from tests.met import met
 from tests.worker.checkpoints import TINY
 from tests.worker.random_weights import CPU, RandomWeights
 
@@ -227,6 +228,7 @@ def test_the_same_bits_in_any_pieces(name: str, data: st.DataObject) -> None:
     spec, mixer = SPECS[name], mixer_of(name)
     cuts = sorted(data.draw(st.sets(st.integers(1, TOKENS - 1))))
     dtype = data.draw(st.sampled_from((torch.float32, torch.bfloat16)))
+    met("several pieces", cuts)
     features = features_of(name).to(dtype)
     whole, pieces = torch.zeros(state_numbers(spec)), torch.zeros(state_numbers(spec) + 3)[3:]
     mixed = mixer.scan(features, whole)

@@ -86,6 +86,8 @@ def test_nobody_has_more_than_one_group_more(plan: tuple[ModelConfig, int, int])
     every = shards(config, tensor, pipeline)
     group = config.num_heads // config.num_kv_heads
 
+    met("parts that aren't alike", config.num_kv_heads % tensor or config.num_layers % pipeline)
+
     def spread(parts: list[range]) -> int:
         return max(map(len, parts)) - min(map(len, parts))
 

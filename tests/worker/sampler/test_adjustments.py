@@ -21,6 +21,7 @@ from penstock_worker.sampler import (
     SampleRequest,
     adjustments_of,
 )
+from tests.met import met
 from tests.thinning import part
 from tests.worker.sampler.test_sampler import check_distribution
 
@@ -132,6 +133,9 @@ def test_any_rules_against_the_slow_sampler(
         assert choice.token is None
         assert choice.error_code == "no_token_left"
         return
+    met("a draw of several", sampling.temperature > 0)
+    met("penalised", sampling.adjustments.repetition != 1 and {*prompt, *output})
+    met("bad words", sampling.adjustments.bad_words)
     weights = slow_weights(kept, sampling)
     (draw,) = reference.uniform([sampling.seed], [0], [len(output)])
     before = sum(weight for token, weight in weights.items() if token < (choice.token or 0))
@@ -158,6 +162,7 @@ def test_both_samplers_choose_the_same_token(
         for name in ("cpu", "reference")
     )
     assert (first.token, first.error) == (second.token, second.error)
+    met("a token", first.token is not None)
 
 
 @given(case=cases())
@@ -168,6 +173,7 @@ def test_rules_that_followed_the_output_are_those_that_replayed_it(
     followed = adjustments_of(sampling, prompt, len(prompt), VOCAB)
     if followed is None:
         return
+    met("penalties and an output", followed.penalties is not None and output)
     for at, token in enumerate(output):
         followed.advance(token)
         replayed = adjustments_of(sampling, prompt + output[: at + 1], len(prompt), VOCAB)
@@ -267,7 +273,7 @@ def test_a_grammar_min_tokens_and_rules_cut_together(sampler: Sampler) -> None:
 @given(
     allowed=st.none() | st.frozensets(ids, min_size=1).map(sorted).map(tuple),
     bad_words=st.lists(words, max_size=8).map(tuple),
-    early=st.frozensets(ids, max_size=VOCAB).map(sorted).map(tuple),
+    early=st.just(tuple(range(VOCAB))) | st.frozensets(ids).map(sorted).map(tuple),
     grammar=st.none() | st.frozensets(ids, min_size=1),
     output=st.lists(ids, max_size=5),
 )
@@ -297,6 +303,8 @@ def test_what_is_held_back(
     }
     listed = allowed is not None or grammar is not None
     kept = fit - set(early) or (fit if listed else set())
+    met("ends are held back", set(early) & fit and kept != fit)
+    met("nothing but ends is left", listed and fit and not fit - set(early))
     assert set(range(VOCAB)) - {int(token) for token in held} == kept
 
 

@@ -47,6 +47,7 @@ def test_what_it_bans_completes_a_word(words: list[tuple[int, ...]], output: lis
 @given(words=words_of_few_ids)
 def test_it_says_whether_it_follows_the_output(words: list[tuple[int, ...]]) -> None:
     assert BadWords(words).follows_output == any(len(word) > 1 for word in words)
+    met("words of several tokens", any(len(word) > 1 for word in words))
 
 
 class Counted(dict[int, int]):
