@@ -240,6 +240,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             other_names=self.served_names[1:],
             media=self.model.media,
             max_lora_rank=self.max_lora_rank,
+            max_loras=self.max_loras,
             aligns=self.aligned_rows > 0,
             pauses=True,
             sleeps=True,

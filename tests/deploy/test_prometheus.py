@@ -69,6 +69,12 @@ def test_every_alert_says_what_to_do() -> None:
         ), name
 
 
+def test_the_table_of_alerts_has_all_of_them() -> None:
+    table = (FOLDER / "README.md").read_text()
+    missing = [name for name in alerts() if f"| {name} |" not in table]
+    assert not missing
+
+
 def test_the_runbook_has_no_section_too_many() -> None:
     assert set(re.findall(r"^## (\w+)$", RUNBOOK, re.MULTILINE)) == set(alerts())
     anchors = set(re.findall(r"\(#(\w+)\)", RUNBOOK))

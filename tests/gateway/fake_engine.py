@@ -282,7 +282,7 @@ class FakeEngineClient:
         known: Sequence[KnownTokens] = (),
         ready: ReadyParams | None = None,
     ) -> FakeGeneration:
-        observed = await observe(self._observer, len(prompt_token_ids), params.n)
+        observed = await observe(self._observer, len(prompt_token_ids), params.n, terms.adapter)
         await asyncio.sleep(0)
         terms.check_time()
         self.terms.append(terms)

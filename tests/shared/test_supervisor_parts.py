@@ -342,11 +342,12 @@ def test_fewer_gpus_than_workers_is_said_and_none_is_the_cpu() -> None:
     on_cpu = WorkerSettings(attention_backend="reference")
     assert devices_of_workers(on_cpu, 2, lambda: ["0"]) == [None, None]
     assert devices_of_workers(cuda, 1, lambda: ["4", "5"]) == ["4"]
-    for settings, found in ((cuda, []), (cuda, ["0"]), (auto, ["0"])):
-        with pytest.raises(
-            StartupError, match=f"2 workers need a GPU each, and there are {len(found)}"
-        ):
-            devices_of_workers(settings, 2, lambda found=found: found)
+    for settings in (cuda, auto):
+        with pytest.raises(StartupError, match="2 workers need a GPU each, and there are only 1"):
+            devices_of_workers(settings, 2, lambda: ["0"])
+    for count in (1, 2):
+        with pytest.raises(StartupError, match="no GPU was found: say --device cpu"):
+            devices_of_workers(cuda, count, list)
 
 
 def test_a_child_gets_its_own_variables(tmp_path: Path) -> None:

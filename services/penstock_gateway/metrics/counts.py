@@ -35,6 +35,8 @@ class GatewayCounts:
     """Since the process began. Times in seconds, as this gateway sees them."""
 
     def __init__(self) -> None:
+        self.with_adapters: set[ObservedRequest] = set()
+        """Open generations to which an adapter is applied."""
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.cache_queries = 0
@@ -76,6 +78,8 @@ class _RequestCounter(RequestObserver):
         if request.max_tokens is not None:
             self._counts.max_tokens.observe(request.max_tokens)
             self._counts.choices.observe(request.sequences)
+            if request.adapter:
+                self._counts.with_adapters.add(request)
 
     def first_token(self, request: ObservedRequest) -> None:
         if request.first_token is not None:
@@ -91,6 +95,7 @@ class _RequestCounter(RequestObserver):
 
     def ended(self, request: ObservedRequest) -> None:
         counts, now = self._counts, time.perf_counter()
+        counts.with_adapters.discard(request)
         counts.whole_request.observe(now - request.begun)
         self._phases(request, now)
         counts.request_generation_tokens.observe(request.generated_tokens)

@@ -175,7 +175,7 @@ async def _tell_formats(backend: ModelBackend) -> None:
             await backend.client.wait_connected(TELL_AGAIN)
     formats = backend.formats()
     if formats:
-        log.info("how answers are read", model=backend.name, **formats)
+        log.info("parsers", model=backend.name, **formats)
 
 
 def reach_models(

@@ -321,7 +321,7 @@ def show(findings: list[Finding]) -> str:
     lines = [f"{marks[one.level]} {one.name:<{width}}  {one.text}" for one in findings]
     missing = [one.name for one in findings if not one.ok]
     last = (
-        f"To fix: {', '.join(missing)}."
+        f"To fix, as the lines with MISS say: {', '.join(missing)}."
         if missing
         else "Nothing to fix: Penstock can run on this machine."
     )

@@ -252,7 +252,7 @@ class EngineClient(ClientView):
         EngineUnavailable, and what the observer refuses with.  When the caller is cancelled while
         it waits, the request is aborted.
         """
-        observed = await observe(self._observer, len(prompt_token_ids), params.n)
+        observed = await observe(self._observer, len(prompt_token_ids), params.n, terms.adapter)
         terms = terms.after_resets(self._resets)
         welcome, text = await self._ready(terms)
         check_generates(welcome)
@@ -317,7 +317,7 @@ class EngineClient(ClientView):
         beams: that a step may have.  candidates: most likely tokens that each step reports.
         Raises as `submit` does; what an engine core's refusal means comes with `done`.
         """
-        observed = await observe(self._observer, len(prompt_token_ids), beams)
+        observed = await observe(self._observer, len(prompt_token_ids), beams, terms.adapter)
         terms = terms.after_resets(self._resets)
         welcome, _ = await self._ready(terms)
         check_generates(welcome)

@@ -12,7 +12,7 @@ from penstock.protocol.to_frontend import SequenceTimeline
 
 if TYPE_CHECKING:
     from penstock.client.deltas import SequenceDelta
-    from penstock.protocol.common import FinishReason
+    from penstock.protocol.common import AdapterFile, FinishReason
 
 LAST_WORD = 0.5
 """Seconds to wait for the engine's account of a request whose text has ended already."""
@@ -210,6 +210,7 @@ class ObservedRequest(Unobserved):
         "_latest",
         "_observer",
         "_open",
+        "adapter",
         "begun",
         "cached_tokens",
         "entered_at",
@@ -224,8 +225,15 @@ class ObservedRequest(Unobserved):
         "timing",
     )
 
-    def __init__(self, observer: RequestObserver, prompt_tokens: int, sequences: int) -> None:
+    def __init__(
+        self,
+        observer: RequestObserver,
+        prompt_tokens: int,
+        sequences: int,
+        adapter: str = "",
+    ) -> None:
         self._observer = observer
+        self.adapter = adapter  # Digest of the one that is applied; empty: none is.
         self._accepted = False
         self._open = 0  # Sequences whose end the consumer has not seen.
         self._gains: dict[int, _Gain] = {}  # By sequence; not of a beam search, which branches.
@@ -338,13 +346,19 @@ class ObservedRequest(Unobserved):
         self._observer.ended(self)
 
 
-async def observe(observer: Observer | None, prompt_tokens: int, sequences: int) -> Unobserved:
+async def observe(
+    observer: Observer | None,
+    prompt_tokens: int,
+    sequences: int,
+    adapter: AdapterFile | None = None,
+) -> Unobserved:
     """Announces a request. Raises what its observer refuses it with."""
     hears = None if observer is None else observer.request(prompt_tokens)
     if hears is None:
         return UNOBSERVED
     await hears.admit()
-    return ObservedRequest(hears, prompt_tokens, sequences)
+    digest = "" if adapter is None else adapter.digest
+    return ObservedRequest(hears, prompt_tokens, sequences, digest)
 
 
 class Observers:

@@ -89,7 +89,7 @@ def describe(folder: Path, model: PreparedModel) -> Description:
         layers=model.config.num_layers,
         context=model.config.max_position,
         format="GGUF" if packed else "safetensors",
-        weights=model.weights.dtype,
+        weights=model.weights.mixture or model.weights.dtype,
         size=sum(file.stat().st_size for file in files),
         kv_bytes_per_token=kv_bytes_per_token(model.config, model.weights.dtype),
         kv_bytes=kv_bytes(model.config, model.weights.dtype),

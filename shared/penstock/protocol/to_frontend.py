@@ -98,6 +98,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """How its media are prepared; None: it takes none."""
     max_lora_rank: int = 0
     """The highest rank of adapters that are served; 0: none are."""
+    max_loras: int = 0
+    """Adapters that a step may have; 0: none are served, or an older engine core."""
     aligns: bool = True
     """False where its settings rule out that tokens are told when they were spoken."""
     pauses: bool = False

@@ -265,9 +265,11 @@ def devices_of_workers(
     found = (find or visible_gpus)()
     if not found and worker.device == "auto":
         return [None] * count
+    if not found:
+        raise StartupError("no GPU was found: say --device cpu, or install torch for CUDA")
     if len(found) < count:
         raise StartupError(
-            f"{count} workers need a GPU each, and there are {len(found)}: ask for fewer with"
+            f"{count} workers need a GPU each, and there are only {len(found)}: ask for fewer with"
             " --tensor-parallel-size, --pipeline-parallel-size and --data-parallel-size, or say"
             " --device cpu"
         )

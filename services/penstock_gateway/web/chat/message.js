@@ -168,7 +168,7 @@ export class MessageView {
         } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
       },
     } }, area, make("div", { class: "edit-foot" },
-      make("p", { class: "muted", text: mine ? "The original message stays as another version." : "The original answer stays as another version." }),
+      make("p", { class: "muted", text: mine ? "The original message stays as another version. Ctrl+Enter sends." : "The original answer stays as another version. Ctrl+Enter saves." }),
       make("button", { type: "button", class: "plain", text: "Cancel", on: { click: cancel } }),
       make("button", { type: "submit", class: "primary", text: mine ? "Send" : "Save" })));
     this.parts.hidden = this.foot.hidden = true;
