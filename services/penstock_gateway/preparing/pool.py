@@ -157,6 +157,10 @@ class Preparers:
         try:
             async with asyncio.timeout(MOST_WAIT):
                 await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._wake()
+            raise
         except TimeoutError:
             raise Overloaded(
                 f"{MOST} requests with large bodies are being prepared", retry_after=1.0

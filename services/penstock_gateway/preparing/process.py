@@ -8,7 +8,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 
-from penstock.process.isolated import CRASHES, Crashed, Died, Stalled, unfrozen
+from penstock.process.isolated import CRASHES, Crashed, Died, Frozen, Stalled, unfrozen
 from penstock.process.isolated_child import HEADER
 from penstock_gateway.preparing.forks import ForkServer
 from penstock_gateway.preparing.wire import (
@@ -70,8 +70,7 @@ class PreparerProcess:
         open_asks: set[asyncio.Task[None]] = set()
         try:
             if not self.pid:
-                async with asyncio.timeout(BEGINS):
-                    (self.pid,) = HEADER.unpack(await self._receive(HEADER.size))
+                await self._begin()
             async with unfrozen(self.pid, BEGINS + 3 * cpu):
                 await self._send(encode(message))
             while isinstance(told := await self._next(open_asks, cpu), Ask):
@@ -85,6 +84,15 @@ class PreparerProcess:
         finally:
             for task in list(open_asks):
                 task.cancel()
+
+    async def _begin(self) -> None:
+        """Waits for its first word. Raises Died; then the next ones are forks of another process."""
+        try:
+            async with unfrozen(self._forks.pid, BEGINS):
+                (self.pid,) = HEADER.unpack(await self._receive(HEADER.size))
+        except Frozen:
+            self._forks.close()
+            raise Died("the process that forks preparers stood still") from None
 
     async def _reply(self, ask: Ask, answer: Answer) -> None:
         payload = encode(await answer(ask))

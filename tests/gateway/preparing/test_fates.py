@@ -173,6 +173,19 @@ def test_the_process_that_forks_may_die(fated: Callable[..., FatedGateway]) -> N
     assert gateway.post(MANY).status_code == 200
 
 
+def test_the_process_that_forks_may_be_stopped(fated: Callable[..., FatedGateway]) -> None:
+    gateway = fated()
+    assert gateway.post(MANY).status_code == 200
+    preparers = gateway.live.service.preparers
+    forks = preparers.forks
+    assert forks is not None
+    os.kill(forks.pid, signal.SIGSTOP)
+    for pid in preparers.pids:
+        os.kill(pid, signal.SIGKILL)
+    assert gateway.post(MANY).status_code == 200
+    assert preparers.forks is not forks
+
+
 def test_a_client_that_leaves_takes_its_preparer_along(
     fated: Callable[..., FatedGateway],
 ) -> None:
