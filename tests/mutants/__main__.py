@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +42,7 @@ def main() -> int:
     chosen = parser.parse_args()
     mutants = chosen_of(listed(), chosen.area, chosen.name, built=chosen.built)
     os.nice(10)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # The copy goes, and who tests in it.
     preload()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         found = tried(Copy(Path(folder)), mutants, folders=chosen.folders, record=chosen.record)
