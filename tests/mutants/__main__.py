@@ -57,13 +57,14 @@ def chosen_of(
     mutants: Sequence[Mutant], areas: Sequence[str], names: Sequence[str], *, built: bool
 ) -> list[Mutant]:
     """Those of the areas and names, of all if there are none. What must be compiled comes only if
-    it is named or `built` says so."""
+    it is named or `built` says so; what is equivalent, which takes all of its tests' time, if it is
+    named."""
     return [
         each
         for each in mutants
         if (not areas or each.area in areas)
         and (not names or each.name in names)
-        and (built or each.name in names or not each.built)
+        and (each.name in names or ((built or not each.built) and not each.equivalent))
     ]
 
 
