@@ -197,7 +197,8 @@ def named(arguments: list[str]) -> bool:
 
 def takes_no_turns(arguments: list[str]) -> bool:
     """Whether they choose among the tests by themselves."""
-    return any(each.startswith(("--sample", "-k")) for each in arguments)
+    own = ("--sample", "--landing", "--every-landing", "-k")
+    return any(each.startswith(own) for each in arguments)
 
 
 def pytest(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import results
+from tests.mutants.__main__ import chosen_of
 from tests.mutants.mutant import Mutant, listed
 from tests.mutants.trial import Copy, Found
 
@@ -100,6 +101,21 @@ def test_what_was_compiled_of_a_file_goes_with_each_change(tmp_path: Path) -> No
 def test_a_fault_whose_place_is_gone_or_not_alone_is_an_error(source: str) -> None:
     with pytest.raises(ValueError, match=r"times in a\.py, not once"):
         MUTANT.applied(source)
+
+
+def test_what_is_chosen() -> None:
+    def chosen(*areas: str, names: Sequence[str] = (), built: bool = False) -> set[str]:
+        others = [
+            Mutant("built", "area", "a.cpp", "1", "2", MUTANT.tests, ""),
+            Mutant("equal", "area", "a.py", "1", "2", MUTANT.tests, "nothing reads it"),
+            Mutant("other", "other", "a.py", "1", "2", MUTANT.tests, ""),
+        ]
+        return {m.name for m in chosen_of([MUTANT, *others], areas, names, built=built)}
+
+    assert chosen() == {"a", "other"}
+    assert chosen("area") == {"a"}
+    assert chosen("area", built=True) == {"a", "built"}
+    assert chosen(names=["equal", "built"]) == {"equal", "built"}
 
 
 def test_the_table_counts_by_area_and_names_what_was_not_found_at_once() -> None:

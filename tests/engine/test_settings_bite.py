@@ -13,6 +13,8 @@ from penstock.protocol.common import LogitsAdjustments, SessionTerms
 from penstock_engine.facts import EngineFacts
 from penstock_engine.policies.pace import StepPace, pace_of
 from tests.engine.fake_media import picture
+from tests.engine.handlers.adopted import FIRST, LONG, PROMPT
+from tests.engine.handlers.test_sleep import sleeping
 from tests.engine.harness import Harness
 from tests.engine.media.media_requests import ask, finish_of, harness
 from tests.engine.small_facts import facts
@@ -252,7 +254,42 @@ def test_kv_retention_seconds(value: float) -> None:
         assert h.core.state.kv_sessions.num_live == live
 
 
+@pytest.mark.parametrize("value", [0.0, 3.0, 40.0])
+def test_resume_grace_seconds(value: float) -> None:
+    h = Harness(resume_grace_seconds=value)
+    front = h.connect()
+    h.start_worker()
+    h.submit(front, PROMPT, claim=FIRST, **LONG)
+    for _ in range(4):
+        h.run_step()
+    h.disconnect(front)
+    if value:
+        h.now += value - 1
+        h.settle()
+        assert h.core.state.scheduling.num_running == 1
+        h.now += 2
+        h.settle()
+    h.run_step()
+    assert h.core.state.scheduling.num_running == 0
+
+
+@pytest.mark.parametrize("minutes", [2.0, 5.0])
+@pytest.mark.parametrize("level", [1, 2])
+def test_idle_sleep(minutes: float, level: int) -> None:
+    h = Harness(idle_sleep_minutes=minutes, idle_sleep_level=level)
+    h.connect()
+    h.start_worker()
+    end = h.now + 60 * minutes
+    for at, expected in ((end - 6, 0), (end + 6, level)):
+        while h.now < at:
+            h.now = min(at, max(h.now + 1e-3, h.core.next_deadline()))
+            h.settle()
+        assert sleeping(h) == (expected, False)
+
+
 HERE: dict[str, str] = {
+    "idle_sleep_minutes": "test_idle_sleep",
+    "idle_sleep_level": "test_idle_sleep",
     "max_logit_bias": "test_limits_of_adjustments",
     "max_allowed_token_ids": "test_limits_of_adjustments",
     "max_bad_words_tokens": "test_limits_of_adjustments",
@@ -281,8 +318,6 @@ ELSEWHERE: dict[str, str] = {
     "calculate_kv_scales": "worker/cuda/test_calculated_scales.py",
     "disk_kv_dir": "system/test_agent_sessions.py",
     "disk_kv_key_file": "system/test_kv_store.py",
-    "idle_sleep_level": "engine/handlers/test_idle.py",
-    "idle_sleep_minutes": "engine/handlers/test_idle.py",
     "kv_endpoint": "system/test_kv_transfer.py",
     "kv_fetch_ahead": "system/test_kv_windows_served.py",
     "kv_handover_seconds": "system/test_kv_handover_served.py",
@@ -291,7 +326,6 @@ ELSEWHERE: dict[str, str] = {
     "kv_role": "shared/test_kv_roles.py",
     "kv_store": "system/test_kv_store.py",
     "preemption_mode": "engine/scheduler/test_prefix_reuse.py",
-    "resume_grace_seconds": "engine/handlers/test_adoption.py",
     "scheduling_policy": "engine/policies/test_registry.py",
     "session_kv_share": "engine/scheduler/test_kv_sessions.py",
     "tenants": "engine/policies/test_fair_admission.py",

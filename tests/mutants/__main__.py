@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +42,7 @@ def main() -> int:
     chosen = parser.parse_args()
     mutants = chosen_of(listed(), chosen.area, chosen.name, built=chosen.built)
     os.nice(10)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # The copy goes, and who tests in it.
     preload()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         found = tried(Copy(Path(folder)), mutants, folders=chosen.folders, record=chosen.record)
@@ -55,13 +57,14 @@ def chosen_of(
     mutants: Sequence[Mutant], areas: Sequence[str], names: Sequence[str], *, built: bool
 ) -> list[Mutant]:
     """Those of the areas and names, of all if there are none. What must be compiled comes only if
-    it is named or `built` says so."""
+    it is named or `built` says so; what is equivalent, which takes all of its tests' time, if it is
+    named."""
     return [
         each
         for each in mutants
         if (not areas or each.area in areas)
         and (not names or each.name in names)
-        and (built or each.name in names or not each.built)
+        and (each.name in names or ((built or not each.built) and not each.equivalent))
     ]
 
 

@@ -109,10 +109,14 @@ class Copy:
             target=_test, args=(self.folder, self._environment(), [*options, *tests], printed)
         )
         forked.start()
-        forked.join(PATIENCE)
-        if forked.exitcode is None:
-            forked.kill()
-            forked.join()
+        try:
+            forked.join(PATIENCE)
+            in_time = forked.exitcode is not None
+        finally:
+            if forked.is_alive():
+                forked.kill()
+                forked.join()
+        if not in_time or forked.exitcode is None:
             return f"{tests[0]} (no end in {PATIENCE} s)"
         if forked.exitcode < 0:
             return f"{tests[0]} (ended by signal {-forked.exitcode})"

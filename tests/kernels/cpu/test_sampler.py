@@ -220,6 +220,7 @@ def test_a_given_token_is_only_measured(vocab: int) -> None:
             "ids of an edit must lie in 0 to 8",
         ),
         (CPURowAdjustments(np.array([1], np.int32), np.array([])), "differ in number"),
+        (CPURowAdjustments(seen_ids=np.array([1], np.int32)), "differ in number"),
         (CPURowAdjustments(np.array([1], np.int32), np.array([np.inf])), "biases must be finite"),
         (CPURowAdjustments(presence=np.nan), "presence must be a finite number"),
         (CPURowAdjustments(repetition=0.0), "repetition must be above 0"),
