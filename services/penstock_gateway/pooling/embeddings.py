@@ -24,7 +24,8 @@ from penstock_gateway.pooling.endpoint import (
     usage_of,
     vector_inputs,
 )
-from penstock_gateway.pooling.fields import EmbedDtype, InputField, PoolUsage, VectorFields
+from penstock_gateway.pooling.fields import EmbedDtype, InputField, PoolUsage, Text, VectorFields
+from penstock_gateway.pooling.prompts import prompt_of, with_prompt
 from penstock_gateway.service import Service
 
 NUMBERS = 4096
@@ -188,9 +189,14 @@ async def _in_base64(result: PoolResult, packing: Packing, pace: Pace) -> AsyncI
 
 
 class EmbeddingRequest(VectorFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """input: a text, a list of token ids, or a list of texts and of such lists."""
+    """input: a text, a list of token ids, or a list of texts and of such lists.  prompt_name: of a
+    prompt that the model's files name, which goes in front of texts.  task, input_type: Jina's, and
+    NIM's and Cohere's: the prompt of that purpose, where the model has one."""
 
     input: InputField = None
+    prompt_name: Text = None
+    task: Text = None
+    input_type: Text = None
 
 
 class EmbeddingData(msgspec.Struct, frozen=True, tag_field="object", tag="embedding"):
@@ -215,7 +221,8 @@ class Embeddings(PoolEndpoint[EmbeddingRequest]):
     id_prefix = "embd"
 
     async def answer(self, request: EmbeddingRequest, call: Call) -> EmbeddingReply | BytesReply:
-        inputs = await vector_inputs(request.input, request.messages, call, request)
+        given = with_prompt(prompt_of(request, call), request.input)
+        inputs = await vector_inputs(given, request.messages, call, request)
         asked = Pooling(
             "embed",
             dimensions=checked_dimensions(request.dimensions, call),

@@ -18,7 +18,6 @@ from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.to_frontend import Welcome
 from penstock.version import __version__
 from penstock_gateway.generate.chunked_reply import paced
-from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import Operation, OperationRoute, posting
 from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN, checked_dimensions, vector_list
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint
@@ -32,6 +31,7 @@ from penstock_gateway.pooling.fields import (
     check_numbers,
     texts_of,
 )
+from penstock_gateway.pooling.prompts import named_prompt
 from penstock_gateway.service import Service
 
 Direction = Literal["left", "right", "Left", "Right"]
@@ -39,8 +39,8 @@ Direction = Literal["left", "right", "Left", "Right"]
 
 class TextFields(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """truncate: texts that are too long lose their end; absent, or false: they are refused.
-    truncation_direction: left, they lose their beginning.  prompt_name: is refused: a prompt that
-    the model's files name is part of the text."""
+    truncation_direction: left, they lose their beginning.  prompt_name: of a prompt that the
+    model's files name, which goes in front."""
 
     truncate: Flag = None
     truncation_direction: Direction | None = None
@@ -105,20 +105,16 @@ class CutFields(Protocol):
 
 
 def read_options(call: Call, fields: CutFields | None) -> None:
-    """Lets the call cut texts where that is asked for. Raises InvalidRequest for a prompt's
-    name."""
-    name = getattr(fields, "prompt_name", None)
-    if name is not None:
-        raise InvalidRequest(
-            f"prompt_name is {clip(name)}; prompts of the model's files aren't added here: write "
-            "the prompt in front of each text",
-            param="prompt_name",
-            code="unsupported_value",
-        )
+    """Lets the call cut texts where that is asked for."""
     if fields is not None and fields.truncate:
         call.may_cut()
         if fields.truncation_direction in ("left", "Left"):
             call.side = "left"
+
+
+def _prompt(call: Call, name: str | None) -> str:
+    """Raises InvalidRequest for a name that the model's files lack."""
+    return "" if name is None else named_prompt(name, call.engine.welcome.pooling)
 
 
 async def read_texts(request: TextsRequest, call: Call, task: PoolingTask) -> list[PoolInput]:
@@ -126,7 +122,8 @@ async def read_texts(request: TextsRequest, call: Call, task: PoolingTask) -> li
     such task."""
     check_task(task, call.engine.welcome)
     read_options(call, request)
-    return await call.read([*texts_of("inputs", request.inputs)])
+    prompt = _prompt(call, request.prompt_name)
+    return await call.read([prompt + each for each in texts_of("inputs", request.inputs)])
 
 
 class TEIEmbed(PoolEndpoint[TEIEmbedRequest]):
@@ -227,7 +224,11 @@ class Similarity(PoolEndpoint[SimilarityRequest]):
         source, sentences = request.inputs.source_sentence, request.inputs.sentences
         texts = [*texts_of("inputs.source_sentence", source)]
         texts += texts_of("inputs.sentences", sentences)
-        results = await call.pool(await call.read([*texts]), Pooling("embed"))
+        parameters = request.parameters
+        prompt = _prompt(call, None if parameters is None else parameters.prompt_name)
+        results = await call.pool(
+            await call.read([prompt + each for each in texts]), Pooling("embed")
+        )
         found, first = [], results[0].values()
         async with paced(sum(result.size for result in results) // NUMBERS_PER_TOKEN) as pace:
             for result in results[1:]:

@@ -26,6 +26,7 @@ from penstock.request.structured_outputs import PARAM
 from penstock_gateway.generate.job import Prepared
 from penstock_gateway.generate.replay import AnswerBasis, digest_of_body
 from penstock_gateway.generate.reply import ReplyHead
+from penstock_gateway.http.notes import begin_notes
 from penstock_gateway.http.operations import QUERY
 from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.keys.ring import Caller, current
@@ -163,11 +164,12 @@ class Preparer:
             id=task.id, model=task.name, created=task.created, draw=task.draw, adapter=task.adapter
         )
         lease = HomeLease(opened.tenant, task.deadline)
+        notes = begin_notes()
         prepared = await endpoint.prepare(request, engine, head, lease)  # type: ignore[arg-type]
         if task.blamed is not None:
             error = exception_of(task.blamed)
             raise prepared.blame(error) if isinstance(error, InvalidRequest) else error
-        return _ready(prepared, engine, task)
+        return msgspec.structs.replace(_ready(prepared, engine, task), notes=notes)
 
     async def _handle(self, task: Handle) -> Handled:
         signal.setitimer(signal.ITIMER_PROF, task.cpu)

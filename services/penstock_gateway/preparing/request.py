@@ -14,6 +14,7 @@ from penstock.process import logs
 from penstock.request.structured_outputs import PARAM
 from penstock_gateway.generate.job import Blame, Prepared, unchanged
 from penstock_gateway.generate.search import search_of
+from penstock_gateway.http.notes import note
 from penstock_gateway.keys.ring import current
 from penstock_gateway.preparing.answers import Home
 from penstock_gateway.preparing.error_data import data_of
@@ -173,6 +174,8 @@ class RemoteBody(Generic[Fields]):
         told = await self._exchange.ask(task, self._exchange.most + task.cpu, home)
         if not isinstance(told, Ready):
             raise RuntimeError(f"a preparer prepares a request with {type(told).__name__}")
+        for text in told.notes:
+            note(text)
         self._exchange.let_go()
         return told
 

@@ -103,6 +103,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     basis: bytes | None
     blames: InvalidRequestName | None
     """How an error about the answer's form is told."""
+    notes: list[str] = []
+    """What the reply's header is to say, see http.notes."""
 
 
 class InvalidRequestName(msgspec.Struct, frozen=True, array_like=True):

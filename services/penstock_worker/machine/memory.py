@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from penstock_worker.machine.cpu import cgroup_folders
 log = logs.get(__name__)
 
 MEMINFO = Path("/proc/meminfo")
+STATM = Path("/proc/self/statm")
 _UNLIMITED = 1 << 60
 """Version 1 writes a number beyond this for "no limit"."""
 
@@ -31,7 +33,8 @@ _CGROUP_FILES = (
 
 
 def free_memory() -> int:
-    """Bytes that this process could still take: what the system has, within each cgroup's limit.
+    """Bytes that this process could still take: what the system has, within each cgroup's limit and
+    that of the process's own address space (`ulimit -v`).
 
     Page cache doesn't count as used.
     """
@@ -41,7 +44,15 @@ def free_memory() -> int:
             room = _room(folder, limit, usage, droppable)
             if room is not None:
                 free.append(room)
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        free.append(limit - _mapped())
     return max(0, min(free))
+
+
+def _mapped() -> int:
+    """Bytes of this process's address space, whether or not they are memory."""
+    return int(STATM.read_text(encoding="ascii").split()[0]) * resource.getpagesize()
 
 
 def kv_blocks(

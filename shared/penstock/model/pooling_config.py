@@ -133,6 +133,7 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     late: how the vectors of tokens are made that are compared one by one; None: they are the last
     layer's output.  sparse: how weights of the vocabulary's tokens are made, if they are.
     by_token: whether each token has a label, not the text.
+    prompts: name and text of what may stand in front of an input.
     """
 
     mode: PoolingMode
@@ -149,6 +150,7 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     late: LateInteraction | None = None
     sparse: SparseWeights | None = None
     by_token: bool = False
+    prompts: tuple[tuple[str, str], ...] = ()
 
     @property
     def token_size(self) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from penstock.errors import UnsupportedModel
 from penstock.families import HUB_CLASSES
 from penstock.families.hub_reading import refuse_unknown
@@ -35,6 +37,8 @@ WEIGHTS_OF_TOKENS, VECTORS_OF_TOKENS = "sparse_linear", "colbert_linear"
 """BGE-M3's further layers."""
 MAX_BYTES = 1 << 20
 MAX_LABELS = 65_536
+MOST_PROMPTS = 256
+LONGEST_PROMPT = 8192
 MAX_DENSE = 65_536
 """Outputs of a dense layer over a vector."""
 
@@ -77,6 +81,28 @@ def read_pooling(
     path: Path, stated: Fields, config: ModelConfig | EncoderConfig
 ) -> PoolingConfig | None:
     """None for a model that generates text. Raises UnsupportedModel for what can't be computed."""
+    found = _pooling(path, stated, config)
+    if found is None or found.labels:
+        return found
+    return msgspec.structs.replace(found, prompts=_prompts(path / LATE_SETTINGS))
+
+
+def _prompts(file: Path) -> tuple[tuple[str, str], ...]:
+    """Those that sentence-transformers would put in front of texts, but for empty ones."""
+    stated = read_settings(file).values.get("prompts")
+    if not isinstance(stated, dict):
+        return ()
+    found = [
+        (name, text)
+        for name, text in stated.items()
+        if isinstance(name, str) and isinstance(text, str) and len(text) <= LONGEST_PROMPT
+    ]
+    return tuple(found[:MOST_PROMPTS])
+
+
+def _pooling(
+    path: Path, stated: Fields, config: ModelConfig | EncoderConfig
+) -> PoolingConfig | None:
     listed = stated.values.get("architectures")
     names = [str(name) for name in listed] if isinstance(listed, list) else []
     size = config.hidden_size

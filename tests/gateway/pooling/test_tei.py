@@ -3,6 +3,7 @@ with transformers elsewhere, and beside transformers' own."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("/embed", {"inputs": LONG}, "this model takes at most 80"),
     ("/embed", {"inputs": []}, "inputs has 0 entries"),
     ("/embed", {"inputs": ["w50", ""]}, "inputs[1] is empty"),
-    ("/embed", {"inputs": "w50", "prompt_name": "query"}, 'prompt_name is "query"'),
+    ("/embed", {"inputs": "w50", "prompt_name": "query"}, 'prompt_name is "query"; allowed: none'),
     ("/embed", {"inputs": "w50", "truncation_direction": "both"}, "allowed: Left, Right, left"),
     ("/embed", {"inputs": "w50", "dimensions": 0}, "dimensions"),
     ("/predict", {"inputs": "w50"}, "this model supports embed"),
@@ -201,3 +202,49 @@ async def test_reranking_with_coheres_fields(embedder: Path, tmp_path: Path) -> 
         assert await scores(texts, max_tokens_per_doc=4096) == await scores(texts)
         body = {"query": "w50", "documents": texts, "max_tokens_per_doc": 0}
         assert (await client.post("/v2/rerank", json=body)).status_code == 400
+
+
+PROMPTS = {"query": "w10 w11 ", "passage": "w12 ", "empty": ""}
+
+
+@pytest.fixture(scope="module")
+def prompted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("prompted") / "m"
+    save(folder, "BertModel", **SIZES)
+    late_tokenizer(folder)
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": PROMPTS}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("said", "prompt"),
+    [
+        ({"prompt_name": "query"}, "query"),
+        ({"task": "retrieval.query"}, "query"),
+        ({"task": "retrieval.passage"}, "passage"),
+        ({"input_type": "search_document"}, "passage"),
+        ({"input_type": "passage", "task": "passage"}, "passage"),
+        ({"input_type": "clustering"}, "empty"),
+        ({}, "empty"),
+    ],
+)
+async def test_prompts_of_the_models_files(
+    prompted: Path, tmp_path: Path, said: dict[str, str], prompt: str
+) -> None:
+    """Against the same texts with the prompt in front."""
+    async with pooling_gateway(prompted, tmp_path) as client:
+
+        async def vectors(texts: list[str], **more: str) -> list[list[float]]:
+            reply = await client.post("/v1/embeddings", json={"input": texts, **more})
+            assert reply.status_code == 200, reply.text
+            return [each["embedding"] for each in reply.json()["data"]]
+
+        wanted = await vectors([PROMPTS[prompt] + each for each in TEXTS])
+        assert await vectors(TEXTS, **said) == wanted
+        if "prompt_name" in said:
+            body = {"inputs": TEXTS, "normalize": False, **said}
+            assert (await client.post("/embed", json=body)).json() == wanted
+        wrong = {"input": TEXTS, "prompt_name": "none"}
+        refused = await client.post("/v1/embeddings", json=wrong)
+        assert refused.status_code == 400
+        assert "query, passage, empty" in refused.json()["error"]["message"]

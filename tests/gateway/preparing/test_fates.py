@@ -197,3 +197,16 @@ def test_a_client_that_leaves_takes_its_preparer_along(
         busy = gateway.live.service.preparers.count
         assert busy == 1
     gateway.wait_for(lambda: gateway.live.service.preparers.count == 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_preparer_notes_stands_in_the_replys_header(
+    fated: Callable[..., FatedGateway], stream: bool
+) -> None:
+    gateway = fated()
+    turns = [{"role": role, "content": LONG[:900]} for role in ("user", "assistant") * 20]
+    body = {"input": [*turns, {"role": "user", "content": "Q"}], "stream": stream}
+    url = f"{gateway.live.url}/v1/responses"
+    reply = httpx.post(url, json={**body, "truncation": "auto"}, timeout=120)
+    assert reply.status_code == 200, reply.text
+    assert "were left out" in reply.headers["x-penstock-warning"]

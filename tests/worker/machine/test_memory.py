@@ -131,3 +131,16 @@ def test_unknown_dtype() -> None:
     files = WeightFiles(format="gguf", files=(), dtype="Q4_1")
     with pytest.raises(StartupError, match="'float64'; allowed are auto, float32, bfloat16"):
         compute_dtype("float64", files)
+
+
+def test_the_limit_of_our_own_address_space(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`ulimit -v` ended in an OSError of the pool's memory."""
+    (tmp_path / "statm").write_text("1000 5 5 5 0 5 0\n")
+    monkeypatch.setattr(memory, "STATM", tmp_path / "statm")
+    limit = 3 * GIB
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda _: (limit, limit))
+    assert memory.free_memory() == limit - 1000 * memory.resource.getpagesize()
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda _: (GIB // GIB, limit))
+    assert memory.free_memory() == 0
