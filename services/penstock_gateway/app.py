@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -27,6 +28,8 @@ from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.metrics.counts import CountingObserver
 from penstock_gateway.models.backend import ModelBackend, ModelRegistry
 from penstock_gateway.plugged import plugged_loggers, plugged_routes
+from penstock_gateway.preparing.preparer import Preparer
+from penstock_gateway.preparing.whole import answer_elsewhere
 from penstock_gateway.service import Patience, Service
 from penstock_gateway.storage.held_responses import HeldResponses
 from penstock_gateway.system import health
@@ -77,6 +80,10 @@ def create_app(
         store=store,
         held=_held(config, store, gateways),
         receipt_key=_receipt_key(config.receipt_key_file),
+    )
+    service.preparers.connect(
+        lambda: Preparer(service, config.max_body_memory_mib << 20),
+        partial(answer_elsewhere, service),
     )
     for backend in models:
         backend.spend = None if ring is None else SpendObserver()

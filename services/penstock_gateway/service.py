@@ -22,7 +22,6 @@ from penstock_gateway.storage.held_responses import LOST, HeldResponses
 
 if TYPE_CHECKING:
     from penstock.receipts.signing import SigningKey
-    from penstock_gateway.preparing.preparer import Preparer
     from penstock_gateway.storage.response_records import ResponseRecords
     from penstock_gateway.storage.store import Store
     from penstock_gateway.tracing.tracer import Tracing
@@ -144,7 +143,7 @@ class Service:
 
     def __post_init__(self) -> None:
         config = self.config
-        self.preparers = Preparers(self._preparing, self._served)
+        self.preparers = Preparers(self._served)
         self.connections = Places(
             "WebSockets open",
             config.max_realtime_connections,
@@ -172,13 +171,6 @@ class Service:
         """What preparers are forked with."""
         clients = [backend.client for backend in self.models.backends]
         return tuple(part for client in clients for part in (client.welcome, client.text))
-
-    def _preparing(self) -> Preparer:
-        """What preparers do that are forked of this process as it is now."""
-        from penstock_gateway.preparing.preparer import Preparer
-
-        most = self.config.max_body_memory_mib << 20
-        return Preparer(self, self.preparers.endpoints, most)
 
     def close(self) -> None:
         """Ends the processes that work for requests. Idempotent."""

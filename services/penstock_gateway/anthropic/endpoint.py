@@ -23,7 +23,7 @@ from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt
 from penstock_gateway.chat.tools import ANY_TOOLS
 from penstock_gateway.generate.endpoint import GenerateEndpoint
-from penstock_gateway.generate.job import Prepared
+from penstock_gateway.generate.job import PreparedRequest
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import while_connected
@@ -83,7 +83,7 @@ class Messages(GenerateEndpoint[MessagesRequest]):
 
     async def prepare(
         self, request: MessagesRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Prepared:
+    ) -> PreparedRequest:
         conversation = Conversation(
             request,
             temperature=request.temperature,

@@ -35,7 +35,7 @@ from penstock_gateway.chat.shown_tools import note_unshown
 from penstock_gateway.chat.tool_choice import ToolChoice
 from penstock_gateway.chat.tools import OPENAI_TOOLS, Tool, ToolLimits, ToolUse, tool_use
 from penstock_gateway.generate.endpoint import GenerateEndpoint
-from penstock_gateway.generate.job import Blame, Prepared
+from penstock_gateway.generate.job import Blame, PreparedRequest
 from penstock_gateway.generate.reply import (
     EchoOptions,
     ReplyHead,
@@ -223,7 +223,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
 
     async def prepare(
         self, request: ChatRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Prepared:
+    ) -> PreparedRequest:
         config = engine.config
         use = tools_of(request, auto_allowed=config.enable_auto_tool_choice)
         service, changes = self._service, request.mm_processor_kwargs
@@ -247,7 +247,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             _last_words(request) if request.echo else "",
             parsing,
         )
-        return Prepared(
+        return PreparedRequest(
             [prompt_token_ids],
             [params],
             reply,

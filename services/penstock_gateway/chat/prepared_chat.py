@@ -17,7 +17,7 @@ from penstock_gateway.chat.parsing_spec import AnswerModel, ParsingSpec
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt
 from penstock_gateway.chat.tools import OPENAI_TOOLS, ToolLimits
 from penstock_gateway.chat.truncation import truncated_prompt
-from penstock_gateway.generate.job import Blame, Prepared
+from penstock_gateway.generate.job import Blame, PreparedRequest
 from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.sampling import sampling_params
@@ -37,11 +37,13 @@ class PreparedChat:
     reading: str
     """Names what the answer's text is read by; empty: it is shown as it comes."""
 
-    def answered_by(self, reply: ReplySpec) -> Prepared:
+    def answered_by(self, reply: ReplySpec) -> PreparedRequest:
         """The conversation as a request, whose reply is written so."""
         ids = self.prompt.prompt_token_ids
         media = self.prompt.media
-        return Prepared([ids], [self.params], reply, self.blame, media=media, reading=self.reading)
+        return PreparedRequest(
+            [ids], [self.params], reply, self.blame, media=media, reading=self.reading
+        )
 
 
 async def prepared_chat(

@@ -14,7 +14,7 @@ from penstock_gateway.completions.reply import CompletionSpec, TextCompletion
 from penstock_gateway.completions.reply import Prompt as KnownPrompt
 from penstock_gateway.fim.prompt import check_fim, fim_prompt
 from penstock_gateway.generate.endpoint import GenerateEndpoint
-from penstock_gateway.generate.job import Prepared
+from penstock_gateway.generate.job import PreparedRequest
 from penstock_gateway.generate.reply import (
     EchoOptions,
     ReplyHead,
@@ -162,7 +162,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
 
     async def prepare(
         self, request: CompletionRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Prepared:
+    ) -> PreparedRequest:
         limits = engine.welcome.limits
         limit = limits.max_model_len
         sequences, many = sequences_of(request)
@@ -209,7 +209,9 @@ class Completions(GenerateEndpoint[CompletionRequest]):
         blamed = partial(blame, field=structure_field(request))
         prediction = await predicted_ids(request.prediction, engine)
         search = search_of(request) if request.searches else None
-        return Prepared(prompt_token_ids, params, reply, blamed, search, prediction=prediction)
+        return PreparedRequest(
+            prompt_token_ids, params, reply, blamed, search, prediction=prediction
+        )
 
 
 def for_rooms(rooms: Sequence[int], made: Callable[[int], SamplingParams]) -> list[SamplingParams]:

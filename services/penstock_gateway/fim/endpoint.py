@@ -9,7 +9,7 @@ from penstock.media.desk import MediaLease
 from penstock_gateway.chat.reply import ChatCompletion, ChatSpec
 from penstock_gateway.fim.prompt import check_fim, fim_prompt
 from penstock_gateway.generate.endpoint import GenerateEndpoint
-from penstock_gateway.generate.job import Prepared
+from penstock_gateway.generate.job import PreparedRequest
 from penstock_gateway.generate.reply import (
     EchoOptions,
     ReplyHead,
@@ -59,7 +59,7 @@ class FIMCompletions(GenerateEndpoint[FIMRequest]):
 
     async def prepare(
         self, request: FIMRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Prepared:
+    ) -> PreparedRequest:
         tokenizer = engine.text.tokenizer
         if request.suffix:
             ids, request = await fim_prompt(request.prompt, request.suffix, request, engine)
@@ -80,7 +80,7 @@ class FIMCompletions(GenerateEndpoint[FIMRequest]):
         )
         echo_options = EchoOptions.of(request, logprobs=False)
         echo = request.prompt if request.echo else ""
-        return Prepared(
+        return PreparedRequest(
             [ids],
             [params],
             ChatSpec(echo_options, ids if echo_options.prompt else [], echo),

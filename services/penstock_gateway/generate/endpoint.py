@@ -27,7 +27,7 @@ from penstock.media.words import WORDS
 from penstock.request.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
 from penstock_gateway.generate.batch import GenerationBatch, Withdrawal
-from penstock_gateway.generate.job import Job, Prepared
+from penstock_gateway.generate.job import Job, PreparedRequest
 from penstock_gateway.generate.replay import AnswerBasis, ReplayedRequest, replay_of
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.reply_spec import ReplySpec
@@ -71,7 +71,7 @@ _replay: ContextVar[ReplayedRequest | None] = ContextVar("replay", default=None)
 """The replay that the request being handled belongs to, if any."""
 
 
-class Call(NamedTuple):
+class HTTPCall(NamedTuple):
     """An HTTP request that is being answered. arrived: when its headers had come, monotonic."""
 
     scope: Scope
@@ -106,7 +106,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     @abstractmethod
     async def prepare(
         self, request: Fields, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Prepared:
+    ) -> PreparedRequest:
         """Returns the request with its prompts tokenised and its sampling parameters filled in.
         lease: keeps the request's media in memory until the request ends.
 
@@ -126,7 +126,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         arrived = time.monotonic()
         headers = terms_headers(scope)
         recorder = TimelineRecorder(scope, service.config.slow_request_seconds)
-        call = Call(scope, receive, send, headers, recorder, arrived)
+        call = HTTPCall(scope, receive, send, headers, recorder, arrived)
         given = await self.given(scope, receive)
         if isinstance(given, bytes) and not is_small(given):
             async with RemoteBody(
@@ -162,7 +162,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         """A request whose large fields were left out, and which was checked before."""
         return self._decoder.decode(written)
 
-    async def answer(self, request: Fields, call: Call) -> None:
+    async def answer(self, request: Fields, call: HTTPCall) -> None:
         """Answers a request that is right by itself. Raises what else is wrong with it."""
         service, remote = self._service, _remote.get()
         scope, receive, send, headers, recorder, arrived = call

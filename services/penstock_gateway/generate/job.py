@@ -28,7 +28,7 @@ def unchanged(error: InvalidRequest) -> InvalidRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRequest:
     """A request that was checked and tokenised."""
 
     prompt_token_ids: list[list[int]]
@@ -75,7 +75,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request that is ready to be answered. Fields as in Prepared, and these."""
+    """A request that is ready to be answered. Fields as in PreparedRequest, and these."""
 
     prompt_token_ids: list[list[int]]
     params: list[SamplingParams]

@@ -16,7 +16,7 @@ from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.completions.endpoint import MAX_PROMPTS, MAX_SEQUENCES
 from penstock_gateway.generate.endpoint import GenerateEndpoint
-from penstock_gateway.generate.job import Prepared
+from penstock_gateway.generate.job import PreparedRequest
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
@@ -124,7 +124,7 @@ class LlamaCompletion(GenerateEndpoint[LlamaCompletionRequest]):
         engine: EngineInfo,
         head: ReplyHead,
         lease: MediaLease,
-    ) -> Prepared:
+    ) -> PreparedRequest:
         prompts = _prompts(request)
         asked = _asked(request, engine)
         field = structure_field(asked)
@@ -148,7 +148,7 @@ class LlamaCompletion(GenerateEndpoint[LlamaCompletionRequest]):
             is_list=_are_several(request.prompt),
         )
         spec = LlamaSpec(facts, params[0].n, request.n_predict != 0, wishes)
-        return Prepared(ids, params, spec, blamed)
+        return PreparedRequest(ids, params, spec, blamed)
 
 
 def _are_several(prompt: Any) -> bool:

@@ -9,7 +9,7 @@ from penstock.text.fim import fim_tokens
 from penstock_gateway.fim.endpoint import FIMRequest
 from penstock_gateway.fim.prompt import OtherFile, fim_prompt, with_files
 from penstock_gateway.generate.endpoint import GenerateEndpoint
-from penstock_gateway.generate.job import Prepared
+from penstock_gateway.generate.job import PreparedRequest
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
 from penstock_gateway.llamacpp.reply import (
@@ -77,7 +77,7 @@ class Infill(GenerateEndpoint[InfillRequest]):
 
     async def prepare(
         self, request: InfillRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Prepared:
+    ) -> PreparedRequest:
         only_computes = request.n_predict == 0
         ids, asked = await _prompt(request, engine)
         files = request.input_extra or []
@@ -96,7 +96,7 @@ class Infill(GenerateEndpoint[InfillRequest]):
             truncated=kept < len(files),
         )
         spec = LlamaSpec([PromptFacts(tokens=len(ids))], params.n, not only_computes, wishes)
-        return Prepared([ids], [params], spec, in_own_words)
+        return PreparedRequest([ids], [params], spec, in_own_words)
 
 
 async def _prompt(request: InfillRequest, engine: EngineInfo) -> tuple[list[int], FIMRequest]:

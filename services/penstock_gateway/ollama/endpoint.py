@@ -19,8 +19,8 @@ from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.shown_tools import shows_tools
 from penstock_gateway.chat.tools import ANY_TOOLS
 from penstock_gateway.fim.prompt import fim_prompt
-from penstock_gateway.generate.endpoint import Call, GenerateEndpoint, left_out
-from penstock_gateway.generate.job import Prepared
+from penstock_gateway.generate.endpoint import HTTPCall, GenerateEndpoint, left_out
+from penstock_gateway.generate.job import PreparedRequest
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.control import check_control
@@ -96,7 +96,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
         request = super().understood(body, headers)
         return msgspec.structs.replace(request, stream=request.stream is not False)
 
-    async def answer(self, request: Asked, call: Call) -> None:
+    async def answer(self, request: Asked, call: HTTPCall) -> None:
         if self._unloads(request):
             current.get().check_unloads(request.model or "a model")
             if self._service.ring is None:
@@ -151,7 +151,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
 
     async def prepare(
         self, request: Asked, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Prepared:
+    ) -> PreparedRequest:
         asked = self.chat_of(request)
         if asked.tools and not await shows_tools(engine):
             raise InvalidRequest(
@@ -215,7 +215,7 @@ class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
         engine: EngineInfo,
         head: ReplyHead,
         lease: MediaLease,
-    ) -> Prepared:
+    ) -> PreparedRequest:
         if not (request.raw or request.suffix):
             return await super().prepare(request, engine, head, lease)
         prompt, tokenizer = request.prompt or "", engine.text.tokenizer
@@ -232,7 +232,7 @@ class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
             raise in_own_words(error) from None
         blame = blame_of(chat, tools_of(chat))
         reply = self.reply_to(request, None)
-        return Prepared([ids], [params], reply, lambda error: in_own_words(blame(error)))
+        return PreparedRequest([ids], [params], reply, lambda error: in_own_words(blame(error)))
 
 
 def _context(request: OllamaFields, engine: EngineInfo) -> int:

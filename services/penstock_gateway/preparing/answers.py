@@ -15,11 +15,11 @@ from penstock.media.items import PreparedItem, PromptMedia
 from penstock.media.sources import MediaSource
 from penstock.protocol.common import Grant
 from penstock.request.terms import Terms
-from penstock_gateway.chat.documents import StoredFile
 from penstock_gateway.preparing.home_media import ItemData, MediaAsked, MediaTold, SourceData
-from penstock_gateway.preparing.home_models import PoolAsked, Use, Used
+from penstock_gateway.preparing.home_models import PoolAsked, UsedModel, UseModel
 from penstock_gateway.preparing.home_records import Recorded, RecordedAnswer
 from penstock_gateway.preparing.wire import encode
+from penstock_gateway.storage.stored_file import StoredFile
 
 if TYPE_CHECKING:
     from penstock.media.desk import MediaLease
@@ -60,7 +60,7 @@ class Home:
         using = self._service.models.using(used.name, used.deadline)
         self._asked = asked = await self.stack.enter_async_context(using)
         place = self._service.models.backends.index(asked.backend)
-        return encode(Used(place, asked.name, asked.waited))
+        return encode(UsedModel(place, asked.name, asked.waited))
 
     async def pool(self, payload: bytes) -> bytes:
         given, asked = _pool.decode(payload), self._model()
@@ -171,5 +171,5 @@ def _data_of(item: PreparedItem, *, whole: bool) -> ItemData:
 
 _media_asked = msgspec.msgpack.Decoder(MediaAsked)
 _recorded = msgspec.msgpack.Decoder(Recorded)
-_use = msgspec.msgpack.Decoder(Use)
+_use = msgspec.msgpack.Decoder(UseModel)
 _pool = msgspec.msgpack.Decoder(PoolAsked)

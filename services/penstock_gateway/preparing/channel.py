@@ -12,10 +12,10 @@ from penstock.process.isolated_child import HEADER
 from penstock_gateway.preparing.error_data import exception_of
 from penstock_gateway.preparing.wire import (
     MAX_FRAME,
-    Ask,
     FromPreparer,
-    Task,
-    Told,
+    HomeAnswer,
+    HomeQuestion,
+    PreparerTask,
     encode,
     to_preparer,
 )
@@ -30,7 +30,7 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._socket = connection
-        self._tasks: asyncio.Queue[Task | None] = asyncio.Queue()
+        self._tasks: asyncio.Queue[PreparerTask | None] = asyncio.Queue()
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._asked = 0
         self._sending = asyncio.Lock()
@@ -43,7 +43,7 @@ class Channel:
         await loop.sock_sendall(self._socket, HEADER.pack(os.getpid()))
         self._reading = asyncio.create_task(self._read())
 
-    async def next_task(self) -> Task | None:
+    async def next_task(self) -> PreparerTask | None:
         """None: the gateway has gone."""
         return await self._tasks.get()
 
@@ -60,7 +60,7 @@ class Channel:
         self._asked += 1
         number = self._asked
         told = self._waiting[number] = asyncio.get_running_loop().create_future()
-        await self.send(Ask(number, what, payload))
+        await self.send(HomeQuestion(number, what, payload))
         return await told
 
     def tell(self, what: str, payload: bytes) -> None:
@@ -76,7 +76,7 @@ class Channel:
                 if size > MAX_FRAME:
                     raise EOFError
                 message = to_preparer.decode(await self._receive(size))
-                if isinstance(message, Told):
+                if isinstance(message, HomeAnswer):
                     self._hear(message)
                 else:
                     self._tasks.put_nowait(message)
@@ -84,7 +84,7 @@ class Channel:
             # Whatever is waited for won't come.
             os._exit(0)
 
-    def _hear(self, told: Told) -> None:
+    def _hear(self, told: HomeAnswer) -> None:
         waiting = self._waiting.pop(told.number)
         if told.error is None:
             waiting.set_result(told.payload)

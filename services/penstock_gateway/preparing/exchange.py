@@ -13,15 +13,15 @@ from penstock_gateway.http.errors import clip
 from penstock_gateway.preparing.answers import ANSWERS, Home
 from penstock_gateway.preparing.error_data import data_of, exception_of, internal_error
 from penstock_gateway.preparing.wire import (
-    Ask,
-    Failed,
-    Handled,
-    Opened,
-    Ready,
-    Told,
+    FailedBody,
+    HandledWhole,
+    HomeAnswer,
+    HomeQuestion,
+    OpenedBody,
+    PreparedBody,
     ToPreparer,
-    Weigh,
-    Weighed,
+    WeighBody,
+    WeighedBody,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ ATTEMPTS = 3
 """Preparers that a body gets when they die under it, for no fault of its own."""
 
 
-class Exchange:
+class BodyExchange:
     """Belongs to one body. `leave` it, whatever happens.
 
     tenant: whose it is.
@@ -110,19 +110,19 @@ class Exchange:
     async def _largest(self) -> tuple[str, int]:
         """The name and the bytes of the body's largest field; none where that can't be told."""
         try:
-            told = await self.ask(Weigh(self._body, self.most), self.most)
+            told = await self.ask(WeighBody(self._body, self.most), self.most)
             self.let_go()
         except Exception:
             self._drop()
             return "", 0
-        return (told.field, told.bytes) if isinstance(told, Weighed) else ("", 0)
+        return (told.field, told.bytes) if isinstance(told, WeighedBody) else ("", 0)
 
     async def ask(
         self, message: ToPreparer, cpu: float, home: Home | None = None
-    ) -> Opened | Ready | Handled | Weighed:
+    ) -> OpenedBody | PreparedBody | HandledWhole | WeighedBody:
         """In the tenant's turn. Raises what the preparer's answer is, if it failed."""
 
-        async def answer(ask: Ask) -> Told:
+        async def answer(ask: HomeQuestion) -> HomeAnswer:
             # What it waits for is nobody's turn.
             self._turn.leave()
             try:
@@ -135,7 +135,7 @@ class Exchange:
             self._process = await self._preparers.take()
         told = await self._process.ask(message, cpu, answer)
         self._turn.leave()
-        if isinstance(told, Failed):
+        if isinstance(told, FailedBody):
             self.let_go()
             raise exception_of(told.error)
         return told
@@ -156,15 +156,15 @@ class Exchange:
             self._preparers.drop(process)
 
 
-async def _answered(ask: Ask, home: Home | None) -> Told:
+async def _answered(ask: HomeQuestion, home: Home | None) -> HomeAnswer:
     """An error is an answer, too."""
     try:
         if home is None:
             raise RuntimeError("a preparer asks before it may")
-        return Told(ask.number, await ANSWERS[ask.what](home, ask.payload))
+        return HomeAnswer(ask.number, await ANSWERS[ask.what](home, ask.payload))
     except Exception as error:
         data = data_of(error)
         if data is None:
             log.error("a preparer's question can't be answered", exception=True)
             data = data_of(internal_error())
-        return Told(ask.number, error=data)
+        return HomeAnswer(ask.number, error=data)

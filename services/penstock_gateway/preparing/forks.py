@@ -26,7 +26,7 @@ from penstock.process.children import die_with_parent, set_title
 log = logs.get(__name__)
 
 
-class Work(Protocol):
+class PreparerWork(Protocol):
     """What a preparer does."""
 
     def warm(self) -> None:
@@ -43,13 +43,13 @@ _ENDED = struct.Struct("=ii")
 _STDERR = 2
 
 
-class ForkServer:
+class PreparerForks:
     """The gateway's handle on the process. Belongs to one event loop, which it reads in.
 
     Raises OSError where the system has no room.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: PreparerWork) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         gateway = os.getpid()
         pid = os.fork()
@@ -153,7 +153,7 @@ _REMEMBERED = 256
 """Processes whose ends are remembered until somebody asks."""
 
 
-def _begin(gateway: int, control: socket.socket, work: Work) -> NoReturn:
+def _begin(gateway: int, control: socket.socket, work: PreparerWork) -> NoReturn:
     """The fork's first and last function."""
     try:
         gc.freeze()  # A collection would write to what is shared.
@@ -189,7 +189,7 @@ def _leave_the_gateway(control: socket.socket) -> None:
 class _Server:
     """Forks, and waits for forks that have ended."""
 
-    def __init__(self, control: socket.socket, work: Work) -> None:
+    def __init__(self, control: socket.socket, work: PreparerWork) -> None:
         control.setblocking(True)
         self._control = control
         self._work = work

@@ -13,10 +13,10 @@ from penstock.media.layout import ItemLayout
 from penstock.media.sources import MediaSource
 from penstock.media.wire import AnyItem
 from penstock.model.media_facts import MediaFacts
-from penstock_gateway.chat.documents import StoredFile
 from penstock_gateway.preparing.wire import (
     encode,
 )
+from penstock_gateway.storage.stored_file import StoredFile
 
 if TYPE_CHECKING:
     pass

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 from penstock_gateway.preparing.channel import Channel
 
 
-class Use(msgspec.Struct, frozen=True, array_like=True):
+class UseModel(msgspec.Struct, frozen=True, array_like=True):
     """A model that a request names."""
 
     name: str | None
     deadline: float | None
 
 
-class Used(msgspec.Struct, frozen=True, array_like=True):
+class UsedModel(msgspec.Struct, frozen=True, array_like=True):
     """A model that is there. place: among the gateway's.  name, waited: as AskedModel has them."""
 
     place: int
@@ -85,7 +85,7 @@ class HomeClient:
 
 
 _pooled = msgspec.msgpack.Decoder(PoolResult)
-_used = msgspec.msgpack.Decoder(Used)
+_used = msgspec.msgpack.Decoder(UsedModel)
 
 
 class HomeBackend:
@@ -108,7 +108,7 @@ class HomeModels:
         self, name: str | None, deadline: float | None = None
     ) -> AsyncIterator[AskedModel]:
         """As ModelRegistry.using."""
-        used = _used.decode(await self._channel.ask("use", encode(Use(name, deadline))))
+        used = _used.decode(await self._channel.ask("use", encode(UseModel(name, deadline))))
         backend = HomeBackend(HomeClient(self._channel))
         engine = engine_of(self.backends[used.place])
         yield AskedModel(used.name, None, engine, backend, used.waited)  # type: ignore[arg-type]

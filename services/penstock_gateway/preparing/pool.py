@@ -6,16 +6,17 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import Overloaded
 from penstock.process import logs
-from penstock_gateway.preparing.forks import ForkServer, Work
+from penstock_gateway.preparing.forks import PreparerForks, PreparerWork
 from penstock_gateway.preparing.process import PreparerProcess
-from penstock_gateway.request.tokenising import TenantTurn, TenantTurns
+from penstock_gateway.preparing.turns import TenantTurn, TenantTurns
 
 if TYPE_CHECKING:
-    from penstock_gateway.request.endpoint import JsonEndpoint
+    from starlette.types import Receive, Scope, Send
+
 
 log = logs.get(__name__)
 
@@ -33,24 +34,40 @@ def at_a_time() -> int:
     return max(2, len(os.sched_getaffinity(0)) // 2)
 
 
+class Elsewhere(Protocol):
+    """Answers a request whose body was read. Raises what is wrong with it."""
+
+    async def __call__(
+        self, endpoint: Any, scope: Scope, body: bytes, receive: Receive, send: Send
+    ) -> None: ...
+
+
+def nobody() -> PreparerWork:
+    """What preparers do before they are connected."""
+    raise RuntimeError("preparers that weren't connected are wanted")
+
+
+async def nowhere(endpoint: Any, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    """The answer before they are connected."""
+    nobody()
+
+
 class Preparers:
     """Belongs to one event loop.
 
-    work: makes what preparers do that are forked from now on.  served: what preparers
-    depend on that may change; they are forked anew when any of it is another object.
+    served: what preparers depend on that may change; they are forked anew when any of it is another
+    object.
     """
 
-    def __init__(
-        self,
-        work: Callable[[], Work],
-        served: Callable[[], tuple[object, ...]],
-    ) -> None:
-        self._work = work
+    def __init__(self, served: Callable[[], tuple[object, ...]]) -> None:
         self._served = served
-        self.endpoints: list[JsonEndpoint[Any]] = []
+        self._work: Callable[[], PreparerWork] = nobody
+        self.answer: Elsewhere = nowhere
+        """Answers a whole request by a preparer."""
+        self.endpoints: list[Any] = []
         """Those that preparers may be asked for."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._forks: ForkServer | None = None
+        self._forks: PreparerForks | None = None
         self._forked_for: tuple[object, ...] = ()
         self._forked_with = 0
         """Endpoints that the forks know."""
@@ -59,13 +76,18 @@ class Preparers:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._turns = TenantTurns(at_a_time())
 
-    def register(self, endpoint: JsonEndpoint[Any]) -> int:
+    def connect(self, work: Callable[[], PreparerWork], answer: Elsewhere) -> None:
+        """To be called once, by who puts the gateway together. work: makes what preparers do that
+        are forked from then on."""
+        self._work, self.answer = work, answer
+
+    def register(self, endpoint: Any) -> int:
         """The endpoint's place, by which preparers know it. To be called before the first body."""
         self.endpoints.append(endpoint)
         return len(self.endpoints) - 1
 
     @property
-    def forks(self) -> ForkServer | None:
+    def forks(self) -> PreparerForks | None:
         """The process that preparers are forked of now; None: none was wanted yet."""
         return self._forks
 
@@ -136,7 +158,7 @@ class Preparers:
             # Those at work go on: their socket is their own, and nobody ends them.
             former.retire()
         try:
-            self._forks = ForkServer(self._work())
+            self._forks = PreparerForks(self._work())
         except OSError as error:
             raise _cannot_start(error) from None
         self._forked_for, self._forked_with = served, len(self.endpoints)

@@ -23,7 +23,7 @@ from penstock.process import logs
 from penstock.process.isolated_child import confine
 from penstock.process.memory import address_space, resident_bytes
 from penstock.request.structured_outputs import PARAM
-from penstock_gateway.generate.job import Prepared
+from penstock_gateway.generate.job import PreparedRequest
 from penstock_gateway.generate.replay import AnswerBasis, digest_of_body
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.notes import begin_notes
@@ -39,18 +39,18 @@ from penstock_gateway.preparing.home_records import HomeRecords, HomeStore
 from penstock_gateway.preparing.light import light_request
 from penstock_gateway.preparing.whole import Parameters
 from penstock_gateway.preparing.wire import (
-    Failed,
-    Handle,
-    Handled,
+    FailedBody,
+    Grown,
+    HandledWhole,
+    HandleWhole,
     InvalidRequestName,
-    Leaving,
-    Open,
-    Opened,
-    Prepare,
-    Ready,
-    Task,
-    Weigh,
-    Weighed,
+    OpenBody,
+    OpenedBody,
+    PrepareBody,
+    PreparedBody,
+    PreparerTask,
+    WeighBody,
+    WeighedBody,
     encoded_spec,
 )
 from penstock_gateway.request.endpoint import JsonEndpoint, with_body
@@ -70,16 +70,14 @@ LARGE = 96 << 20
 
 
 class Preparer:
-    """service, endpoints: the gateway's own, in a fork of it.  memory: bytes that it may have more
-    than it begins with."""
+    """service: the gateway's own, in a fork of it.  memory: bytes that it may have more than it
+    begins with."""
 
-    def __init__(
-        self, service: Service, endpoints: Sequence[JsonEndpoint[Any]], memory: int
-    ) -> None:
+    def __init__(self, service: Service, memory: int) -> None:
         self._service = service
-        self._endpoints = endpoints
+        self._endpoints: Sequence[JsonEndpoint[Any]] = service.preparers.endpoints
         self._memory = memory
-        self._opened: tuple[GenerateEndpoint[Any], Any, Open] | None = None
+        self._opened: tuple[GenerateEndpoint[Any], Any, OpenBody] | None = None
 
     def warm(self) -> None:
         """Has templates be filled in this process and its forks."""
@@ -108,25 +106,27 @@ class Preparer:
         await channel.begin()
         while (task := await channel.next_task()) is not None:
             answer = await self._answer(task)
-            if not isinstance(answer, Opened):
+            if not isinstance(answer, OpenedBody):
                 signal.setitimer(signal.ITIMER_PROF, 0)
             leaves = self._opened is None and (resident_bytes() or 0) > begun + LARGE
             if leaves:
-                await channel.send(Leaving())
+                await channel.send(Grown())
             await channel.send(answer)
             if leaves:
                 return
 
-    async def _answer(self, task: Task) -> Opened | Ready | Handled | Weighed | Failed:
+    async def _answer(
+        self, task: PreparerTask
+    ) -> OpenedBody | PreparedBody | HandledWhole | WeighedBody | FailedBody:
         try:
             match task:
-                case Open():
+                case OpenBody():
                     return self._open(task)
-                case Prepare():
+                case PrepareBody():
                     return await self._prepare(task)
-                case Handle():
+                case HandleWhole():
                     return await self._handle(task)
-                case Weigh():
+                case WeighBody():
                     return _weighed(task)
         except Exception as error:
             self._opened = None
@@ -136,9 +136,9 @@ class Preparer:
                 data = data_of(internal_error())
             if data is None:
                 raise
-            return Failed(data)
+            return FailedBody(data)
 
-    def _open(self, task: Open) -> Opened:
+    def _open(self, task: OpenBody) -> OpenedBody:
         signal.setitimer(signal.ITIMER_PROF, task.cpu)
         endpoint = cast("GenerateEndpoint[Any]", self._endpoints[task.endpoint])
         _begin_for(task)
@@ -149,9 +149,9 @@ class Preparer:
             digest = digest_of_body(endpoint.id_prefix, task.tenant, request)
         self._opened = endpoint, request, task
         light, dropped = light_request(request)
-        return Opened(light, dropped, digest)
+        return OpenedBody(light, dropped, digest)
 
-    async def _prepare(self, task: Prepare) -> Ready:
+    async def _prepare(self, task: PrepareBody) -> PreparedBody:
         if self._opened is None:
             raise InvalidRequest("nothing was opened")
         (endpoint, request, opened), self._opened = self._opened, None
@@ -171,7 +171,7 @@ class Preparer:
             raise prepared.blame(error) if isinstance(error, InvalidRequest) else error
         return msgspec.structs.replace(_ready(prepared, engine, task), notes=notes)
 
-    async def _handle(self, task: Handle) -> Handled:
+    async def _handle(self, task: HandleWhole) -> HandledWhole:
         signal.setitimer(signal.ITIMER_PROF, task.cpu)
         _begin_for(task)
         parameters = msgspec.json.decode(task.parameters, type=Parameters)
@@ -197,18 +197,18 @@ class Preparer:
         endpoint = self._endpoints[task.endpoint]
         await endpoint.handle(scope, with_body(task.body, never), send)
         start, *pieces = sent
-        return Handled(
+        return HandledWhole(
             start["status"], start["headers"], [bytes(each.get("body", b"")) for each in pieces]
         )
 
 
-def _begin_for(task: Open | Handle) -> None:
+def _begin_for(task: OpenBody | HandleWhole) -> None:
     """Notes whose request it is."""
     tenant.set(task.tenant)
     current.set(Caller(None, tenant=task.tenant, background=task.background))
 
 
-def _ready(prepared: Prepared, engine: EngineInfo, task: Prepare) -> Ready:
+def _ready(prepared: PreparedRequest, engine: EngineInfo, task: PrepareBody) -> PreparedBody:
     """The request as the gateway gets it."""
     for ids in prepared.prompt_token_ids:
         check_prompt(ids, engine.welcome)
@@ -230,7 +230,7 @@ def _ready(prepared: Prepared, engine: EngineInfo, task: Prepare) -> Ready:
         raise prepared.blame(error) from None
     spec, is_json = encoded_spec(prepared.reply)
     media = prepared.media
-    return Ready(
+    return PreparedBody(
         [array("i", ids).tobytes() for ids in prepared.prompt_token_ids],
         params if task.whole else [without_ready(each) for each in params],
         ready,
@@ -254,17 +254,17 @@ def _different(params: Sequence[SamplingParams]) -> list[SamplingParams]:
 _REASON = "\N{REPLACEMENT CHARACTER}"
 
 
-def _blames(prepared: Prepared) -> InvalidRequestName | None:
+def _blames(prepared: PreparedRequest) -> InvalidRequestName | None:
     told = prepared.blame(InvalidRequest(f"{PARAM}: {_REASON}", param=PARAM))
     if told.param == PARAM:
         return None
     return InvalidRequestName(told.param, told.message.partition(_REASON)[0])
 
 
-def _weighed(task: Weigh) -> Weighed:
+def _weighed(task: WeighBody) -> WeighedBody:
     signal.setitimer(signal.ITIMER_PROF, task.cpu)
     fields = msgspec.json.decode(task.body, type=dict[str, msgspec.Raw])
     if not fields:
-        return Weighed("", 0)
+        return WeighedBody("", 0)
     largest = max(fields, key=lambda name: len(fields[name]))
-    return Weighed(largest[:100], len(fields[largest]))
+    return WeighedBody(largest[:100], len(fields[largest]))

@@ -10,18 +10,18 @@ from collections.abc import Awaitable, Callable
 
 from penstock.process.isolated import CRASHES, Crashed, Died, Frozen, Stalled, unfrozen
 from penstock.process.isolated_child import HEADER
-from penstock_gateway.preparing.forks import ForkServer
+from penstock_gateway.preparing.forks import PreparerForks
 from penstock_gateway.preparing.wire import (
     MAX_FRAME,
-    Ask,
-    Failed,
-    Handled,
-    Leaving,
-    Opened,
-    Ready,
-    Told,
+    FailedBody,
+    Grown,
+    HandledWhole,
+    HomeAnswer,
+    HomeQuestion,
+    OpenedBody,
+    PreparedBody,
     ToPreparer,
-    Weighed,
+    WeighedBody,
     encode,
     from_preparer,
 )
@@ -32,14 +32,14 @@ ENDS = 2.0
 """Seconds in which the reason of an end is known."""
 _OVERTIME = (-signal.SIGPROF, -signal.SIGXCPU)
 
-Answer = Callable[[Ask], Awaitable[Told]]
+Answer = Callable[[HomeQuestion], Awaitable[HomeAnswer]]
 """Answers what a preparer asks for."""
 
 
 class PreparerProcess:
     """One exchange at a time. After an exception it must be ended."""
 
-    def __init__(self, forks: ForkServer) -> None:
+    def __init__(self, forks: PreparerForks) -> None:
         """Raises OSError."""
         self._forks = forks
         self._socket: socket.socket = forks.fork()
@@ -50,7 +50,7 @@ class PreparerProcess:
         self.is_busy = False
         """Whether it was asked, and hasn't answered."""
 
-    def is_of(self, forks: ForkServer) -> bool:
+    def is_of(self, forks: PreparerForks) -> bool:
         return self._forks is forks
 
     def end(self) -> None:
@@ -60,7 +60,7 @@ class PreparerProcess:
 
     async def ask(
         self, message: ToPreparer, cpu: float, answer: Answer
-    ) -> Opened | Ready | Handled | Weighed | Failed:
+    ) -> OpenedBody | PreparedBody | HandledWhole | WeighedBody | FailedBody:
         """What it answers. cpu: seconds of processor time that the process bounds itself to.
         answer: answers what it asks meanwhile, several at a time; of that the time isn't counted.
 
@@ -73,7 +73,7 @@ class PreparerProcess:
                 await self._begin()
             async with unfrozen(self.pid, BEGINS + 3 * cpu):
                 await self._send(encode(message))
-            while isinstance(told := await self._next(open_asks, cpu), Ask):
+            while isinstance(told := await self._next(open_asks, cpu), HomeQuestion):
                 task = asyncio.create_task(self._reply(told, answer))
                 open_asks.add(task)
                 task.add_done_callback(open_asks.discard)
@@ -86,7 +86,7 @@ class PreparerProcess:
                 task.cancel()
 
     async def _begin(self) -> None:
-        """Waits for its first word. Raises Died; then the next ones are forks of another process."""
+        """Waits for its first word. Raises Died; what comes next is a fork of another process."""
         try:
             async with unfrozen(self._forks.pid, BEGINS):
                 (self.pid,) = HEADER.unpack(await self._receive(HEADER.size))
@@ -94,7 +94,7 @@ class PreparerProcess:
             self._forks.close()
             raise Died("the process that forks preparers stood still") from None
 
-    async def _reply(self, ask: Ask, answer: Answer) -> None:
+    async def _reply(self, ask: HomeQuestion, answer: Answer) -> None:
         payload = encode(await answer(ask))
         # Where the process has gone, whoever reads hears of it.
         with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ class PreparerProcess:
 
     async def _next(
         self, open_asks: set[asyncio.Task[None]], cpu: float
-    ) -> Opened | Ready | Handled | Weighed | Failed | Ask:
+    ) -> OpenedBody | PreparedBody | HandledWhole | WeighedBody | FailedBody | HomeQuestion:
         while True:
             async with contextlib.AsyncExitStack() as stack:
                 if not open_asks:
@@ -112,7 +112,7 @@ class PreparerProcess:
                 if size > MAX_FRAME:
                     raise Died(f"it announces {size} bytes")
                 told = from_preparer.decode(await self._receive(size))
-            if not isinstance(told, Leaving):
+            if not isinstance(told, Grown):
                 return told
             self.leaves = True
 

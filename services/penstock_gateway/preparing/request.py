@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -12,19 +12,19 @@ from penstock.errors import InvalidRequest
 from penstock.media.items import PromptMedia
 from penstock.process import logs
 from penstock.request.structured_outputs import PARAM
-from penstock_gateway.generate.job import Blame, Prepared, unchanged
+from penstock_gateway.generate.job import Blame, PreparedRequest, unchanged
 from penstock_gateway.generate.search import search_of
 from penstock_gateway.http.notes import note
 from penstock_gateway.keys.ring import current
 from penstock_gateway.preparing.answers import Home
 from penstock_gateway.preparing.error_data import data_of
-from penstock_gateway.preparing.exchange import Exchange
+from penstock_gateway.preparing.exchange import BodyExchange
 from penstock_gateway.preparing.wire import (
     InvalidRequestName,
-    Open,
-    Opened,
-    Prepare,
-    Ready,
+    OpenBody,
+    OpenedBody,
+    PrepareBody,
+    PreparedBody,
     decoded_spec,
 )
 from penstock_gateway.request.fields import RequestFields
@@ -33,18 +33,34 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.media.desk import MediaLease
-    from penstock_gateway.generate.endpoint import GenerateEndpoint
     from penstock_gateway.generate.reply import ReplyHead
+    from penstock_gateway.generate.reply_spec import ReplySpec
     from penstock_gateway.models.backend import AskedModel
     from penstock_gateway.request.fields import GenerateFields
     from penstock_gateway.service import Service
 
 Fields = TypeVar("Fields", bound=RequestFields)
+Made = TypeVar("Made", bound=RequestFields, covariant=True)
 
 log = logs.get(__name__)
 
 TOKENS_PER_SECOND = 100_000
 """Tokens of a model's context for which a body may take another second of processor time."""
+
+
+class BodyEndpoint(Protocol[Made]):
+    """The endpoint that a body is for."""
+
+    @property
+    def place(self) -> int:
+        """By which preparers know it."""
+
+    @property
+    def reply_spec(self) -> type[ReplySpec]:
+        """The type of what its prepared requests say of their replies."""
+
+    def decoded_light(self, written: bytes) -> Made:
+        """A request whose large fields were left out."""
 
 
 class RemoteBody(Generic[Fields]):
@@ -60,7 +76,7 @@ class RemoteBody(Generic[Fields]):
     def __init__(
         self,
         service: Service,
-        endpoint: GenerateEndpoint[Fields],
+        endpoint: BodyEndpoint[Fields],
         body: bytes,
         headers: list[tuple[bytes, bytes]],
         *,
@@ -70,8 +86,8 @@ class RemoteBody(Generic[Fields]):
         """tenant: whose it is.  digested: the body's digest is wanted."""
         self._service = service
         self._endpoint = endpoint
-        self._exchange = Exchange(service, tenant, body)
-        self._open: Open | None = Open(
+        self._exchange = BodyExchange(service, tenant, body)
+        self._open: OpenBody | None = OpenBody(
             endpoint.place,
             body,
             headers,
@@ -113,10 +129,10 @@ class RemoteBody(Generic[Fields]):
         *,
         seed: int | None,
         basis: str | None,
-    ) -> Prepared:
-        """The request, prepared for this model. request: `light`.  seed, basis: see Prepare.
+    ) -> PreparedRequest:
+        """The request, prepared for this model. request: `light`.  seed, basis: see PrepareBody.
         Raises what is wrong with it."""
-        task = Prepare(
+        task = PrepareBody(
             self._service.models.backends.index(asked.backend),
             head.id,
             head.model,
@@ -146,7 +162,7 @@ class RemoteBody(Generic[Fields]):
         for each in ready.prompt_token_ids:
             await turns.take()
             prompt_token_ids.append(_ids(each))
-        return Prepared(
+        return PreparedRequest(
             prompt_token_ids,
             [ready.params[place] for place in ready.which],
             decoded_spec(ready.reply, self._endpoint.reply_spec, is_json=ready.reply_is_json),
@@ -160,26 +176,26 @@ class RemoteBody(Generic[Fields]):
             blame_again=blame_again,
         )
 
-    async def _opened(self) -> Opened:
+    async def _opened(self) -> OpenedBody:
         if self._open is None:
             raise RuntimeError("a body that was forgotten is wanted")
         told = await self._exchange.ask(self._open, self._exchange.most)
-        if not isinstance(told, Opened):
+        if not isinstance(told, OpenedBody):
             raise RuntimeError(f"a preparer opens a body with {type(told).__name__}")
         return told
 
-    async def _ready(self, task: Prepare, home: Home) -> Ready:
+    async def _ready(self, task: PrepareBody, home: Home) -> PreparedBody:
         if not self._exchange.is_held:
             await self._opened()
         told = await self._exchange.ask(task, self._exchange.most + task.cpu, home)
-        if not isinstance(told, Ready):
+        if not isinstance(told, PreparedBody):
             raise RuntimeError(f"a preparer prepares a request with {type(told).__name__}")
         for text in told.notes:
             note(text)
         self._exchange.let_go()
         return told
 
-    async def _blamed(self, task: Prepare, home: Home) -> InvalidRequest | None:
+    async def _blamed(self, task: PrepareBody, home: Home) -> InvalidRequest | None:
         """The error of the task in the words of the request; None where that can't be had."""
         try:
             await self._ready(task, home)

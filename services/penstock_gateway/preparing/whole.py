@@ -14,8 +14,8 @@ from penstock_gateway.http.operations import QUERY
 from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.keys.ring import current
 from penstock_gateway.preparing.answers import Home
-from penstock_gateway.preparing.exchange import Exchange
-from penstock_gateway.preparing.wire import Handle, Handled
+from penstock_gateway.preparing.exchange import BodyExchange
+from penstock_gateway.preparing.wire import HandledWhole, HandleWhole
 from penstock_gateway.request.fields import terms_headers
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ async def answer_elsewhere(
 ) -> None:
     """Answers a request whose body was read. Raises what is wrong with it."""
     headers = terms_headers(scope)
-    exchange = Exchange(service, headers.tenant, body)
+    exchange = BodyExchange(service, headers.tenant, body)
     parameters = Parameters(scope.get("path_params", {}), scope.get(QUERY, {}))
-    task = Handle(
+    task = HandleWhole(
         endpoint.place,
         body,
         scope["headers"],
@@ -55,13 +55,13 @@ async def answer_elsewhere(
         cpu=exchange.most,
     )
 
-    async def handled() -> Handled:
+    async def handled() -> HandledWhole:
         async with AsyncExitStack() as stack:
             stack.callback(exchange.leave)
             home = Home(service, headers.tenant, grant=headers.grant)
             stack.push_async_exit(home.stack)
             told = await exchange.bravely(lambda: exchange.ask(task, exchange.most, home))
-            if not isinstance(told, Handled):
+            if not isinstance(told, HandledWhole):
                 raise RuntimeError(f"a preparer answers a request with {type(told).__name__}")
             return told
 

@@ -28,8 +28,8 @@ class ErrorData(msgspec.Struct, frozen=True, omit_defaults=True):
     headers: list[tuple[str, str]] = []
 
 
-class Open(msgspec.Struct, frozen=True, tag=True):
-    """A body, to be decoded and checked. Answered by Opened or Failed."""
+class OpenBody(msgspec.Struct, frozen=True, tag=True):
+    """A body, to be decoded and checked. Answered by OpenedBody or FailedBody."""
 
     endpoint: int
     """The endpoint's place in the list of all."""
@@ -45,7 +45,7 @@ class Open(msgspec.Struct, frozen=True, tag=True):
     """Seconds of processor time that all work on this body may take."""
 
 
-class Opened(msgspec.Struct, frozen=True, tag=True):
+class OpenedBody(msgspec.Struct, frozen=True, tag=True):
     """A body that is as it should be."""
 
     light: bytes
@@ -55,8 +55,8 @@ class Opened(msgspec.Struct, frozen=True, tag=True):
     digest: bytes | None = None
 
 
-class Prepare(msgspec.Struct, frozen=True, tag=True):
-    """The request that was opened, to be prepared. Answered by Ready or Failed."""
+class PrepareBody(msgspec.Struct, frozen=True, tag=True):
+    """The request that was opened, to be prepared. Answered by PreparedBody or FailedBody."""
 
     model: int
     """The model's place among the gateway's."""
@@ -77,11 +77,11 @@ class Prepare(msgspec.Struct, frozen=True, tag=True):
     """Seconds of processor time more, for what a model of long contexts takes."""
     blamed: ErrorData | None = None
     """An error of the engine core's, which is to come back in the words of the request. Then the
-    answer is Failed."""
+    answer is FailedBody."""
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
-    """A prepared request. Fields as Prepared has them, unless they say otherwise."""
+class PreparedBody(msgspec.Struct, frozen=True, tag=True):
+    """A prepared request. Fields as PreparedRequest has them, unless they say otherwise."""
 
     prompt_token_ids: list[bytes]
     """int32, in the machine's order of bytes."""
@@ -115,8 +115,8 @@ class InvalidRequestName(msgspec.Struct, frozen=True, array_like=True):
     """What stands before its reason."""
 
 
-class Handle(msgspec.Struct, frozen=True, tag=True):
-    """A whole request, whose reply is short. Answered by Handled or Failed."""
+class HandleWhole(msgspec.Struct, frozen=True, tag=True):
+    """A whole request, whose reply is short. Answered by HandledWhole or FailedBody."""
 
     endpoint: int
     body: bytes
@@ -131,7 +131,7 @@ class Handle(msgspec.Struct, frozen=True, tag=True):
     cpu: float
 
 
-class Handled(msgspec.Struct, frozen=True, tag=True):
+class HandledWhole(msgspec.Struct, frozen=True, tag=True):
     """The response."""
 
     status: int
@@ -139,27 +139,27 @@ class Handled(msgspec.Struct, frozen=True, tag=True):
     pieces: list[bytes]
 
 
-class Weigh(msgspec.Struct, frozen=True, tag=True):
-    """A body of which the largest field is wanted. Answered by Weighed or Failed."""
+class WeighBody(msgspec.Struct, frozen=True, tag=True):
+    """A body of which the largest field is wanted. Answered by WeighedBody or FailedBody."""
 
     body: bytes
     cpu: float
 
 
-class Weighed(msgspec.Struct, frozen=True, tag=True):
+class WeighedBody(msgspec.Struct, frozen=True, tag=True):
     field: str
     """Empty: there is none, as the body is no object."""
     bytes: int
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
+class FailedBody(msgspec.Struct, frozen=True, tag=True):
     """The answer to a request that can't be prepared."""
 
     error: ErrorData
 
 
-class Ask(msgspec.Struct, frozen=True, tag=True):
-    """What a preparer needs of its gateway. Answered by Told."""
+class HomeQuestion(msgspec.Struct, frozen=True, tag=True):
+    """What a preparer needs of its gateway. Answered by HomeAnswer."""
 
     number: int
     what: str
@@ -167,19 +167,21 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     payload: bytes
 
 
-class Told(msgspec.Struct, frozen=True, tag=True):
+class HomeAnswer(msgspec.Struct, frozen=True, tag=True):
     number: int
     payload: bytes = b""
     error: ErrorData | None = None
 
 
-class Leaving(msgspec.Struct, frozen=True, tag=True):
+class Grown(msgspec.Struct, frozen=True, tag=True):
     """Comes before the last answer: the process has grown large, and ends."""
 
 
-Task = Open | Prepare | Handle | Weigh
-ToPreparer = Task | Told
-FromPreparer = Opened | Ready | Handled | Weighed | Failed | Ask | Leaving
+PreparerTask = OpenBody | PrepareBody | HandleWhole | WeighBody
+ToPreparer = PreparerTask | HomeAnswer
+FromPreparer = (
+    OpenedBody | PreparedBody | HandledWhole | WeighedBody | FailedBody | HomeQuestion | Grown
+)
 
 to_preparer = msgspec.msgpack.Decoder(ToPreparer)
 from_preparer = msgspec.msgpack.Decoder(FromPreparer)

@@ -416,9 +416,7 @@ class JsonEndpoint(ABC, Generic[Body]):
         if is_small(body):
             await self.handle(scope, with_body(body, receive), send)
         else:
-            from penstock_gateway.preparing.whole import answer_elsewhere
-
-            await answer_elsewhere(self._service, self, scope, body, receive, send)
+            await self._service.preparers.answer(self, scope, body, receive, send)
 
     @abstractmethod
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -15,7 +15,7 @@ from penstock.media.desk import MediaLease
 from penstock.request.terms import Terms
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.generate.endpoint import GenerateEndpoint
-from penstock_gateway.generate.job import Prepared
+from penstock_gateway.generate.job import PreparedRequest
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import SERVER, HTTPError
@@ -115,7 +115,7 @@ class Compact(GenerateEndpoint[CompactRequest]):
 
     async def prepare(
         self, request: CompactRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Prepared:
+    ) -> PreparedRequest:
         whole = await with_items(self._service, _whole_request(request), lease.tenant)
         before = await conversation_before(self._service, whole, lease.tenant, head.id)
         own = whole.input if isinstance(whole.input, list) else []

@@ -15,7 +15,7 @@ from penstock.media.desk import MediaLease
 from penstock.request.terms import Terms
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.generate.endpoint import GenerateEndpoint
-from penstock_gateway.generate.job import Job, Prepared
+from penstock_gateway.generate.job import Job, PreparedRequest
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import HTTPError, clip
@@ -140,7 +140,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
 
     async def prepare(
         self, request: ResponsesRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Prepared:
+    ) -> PreparedRequest:
         request = await with_items(self._service, request, lease.tenant)
         before = await conversation_before(self._service, request, lease.tenant, head.id)
         conversation = ChatTranslation(request, before)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock_gateway.request.tokenising import TenantTurns
+from penstock_gateway.preparing.turns import TenantTurns
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock_gateway.completions.endpoint import CompletionRequest, Completions
-from penstock_gateway.generate.job import Prepared
+from penstock_gateway.generate.job import PreparedRequest
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.errors import HTTPError, leaving
 from penstock_gateway.http.operations import OperationRoute
@@ -61,7 +61,7 @@ class GenerateCall(Completions):
 
     async def prepare(
         self, request: CompletionRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
-    ) -> Prepared:
+    ) -> PreparedRequest:
         if request.temperature is None and engine.welcome.generation.temperature is None:
             request = msgspec.structs.replace(request, temperature=0.0)
         prepared = await super().prepare(request, engine, head, lease)
