@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import httpx
 import msgspec
 import openai
 import pytest
@@ -17,6 +18,8 @@ from openai.types import (
     responses,
 )
 
+from penstock.config.settings import GatewayConfig
+from penstock_gateway.app import create_app
 from penstock_gateway.batches.request import BatchRequest
 from penstock_gateway.chat.endpoint import ChatRequest
 from penstock_gateway.completions.endpoint import CompletionRequest
@@ -164,3 +167,18 @@ def test_error_in_mid_stream(sdk: openai.OpenAI, gateway: LiveGateway) -> None:
             list(stream)
     finally:
         gateway.engine.script = usual
+
+
+@pytest.mark.parametrize("name", ["dummy", "tgi", "", None])
+async def test_where_nobody_chose_a_model_the_served_one_answers(name: str | None) -> None:
+    """As Hugging Face's InferenceClient(base_url=…) asks."""
+    app = create_app(FakeEngineClient(), GatewayConfig())  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        body = {"messages": [{"role": "user", "content": "Hi"}]}
+        body |= {} if name is None else {"model": name}
+        reply = await http.post("/v1/chat/completions", json=body)
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["model"] == MODEL
+        body["model"] = "dummies"
+        assert (await http.post("/v1/chat/completions", json=body)).status_code == 404

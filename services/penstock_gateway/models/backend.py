@@ -207,6 +207,8 @@ def capabilities(engine: EngineInfo) -> tuple[str, ...]:
     return tuple(found)
 
 
+NOBODYS = ("dummy", "tgi")
+"""What Hugging Face's InferenceClient, and TGI's users, write where there is a URL and no model."""
 LATEST = ":latest"
 """The tag that Ollama's clients write after a name without one, on every API."""
 
@@ -278,8 +280,11 @@ class ModelRegistry:
 
     def _without_tag(self, name: str | None) -> str | None:
         """The name without the tag that stands for no tag, unless something is served under that
-        very name. An empty name is none: some clients send it where nobody chose a model."""
+        very name. An empty name is none, and so are NOBODYS: some clients send them where nobody
+        chose a model."""
         name = name or None
+        if name in NOBODYS and not self.knows(name):
+            return None
         if name is None or not name.endswith(LATEST) or self.knows(name):
             return name
         return name.removesuffix(LATEST)

@@ -19,7 +19,7 @@ from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.shown_tools import shows_tools
 from penstock_gateway.chat.tools import ANY_TOOLS
 from penstock_gateway.fim.prompt import fim_prompt
-from penstock_gateway.generate.endpoint import HTTPCall, GenerateEndpoint, left_out
+from penstock_gateway.generate.endpoint import GenerateEndpoint, HTTPCall, left_out
 from penstock_gateway.generate.job import PreparedRequest
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder

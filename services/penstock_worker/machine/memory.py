@@ -44,9 +44,9 @@ def free_memory() -> int:
             room = _room(folder, limit, usage, droppable)
             if room is not None:
                 free.append(room)
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
-        free.append(limit - _mapped())
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most != resource.RLIM_INFINITY:
+        free.append(most - _mapped())
     return max(0, min(free))
 
 
