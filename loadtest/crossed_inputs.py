@@ -20,16 +20,22 @@ from typing import Any
 
 import gguf
 import msgspec
+from tokenizers import Tokenizer
 
 from loadtest.report import Document, say, table
+from penstock.prepare import prepare
+from penstock.prepare.folder import TOKENIZER
 from tests.gateway.costs.fillers import written
 from tests.gateway.costs.recipes import Recipe, found
+from tests.gateway.costs.scene import ARRANGED
 from tests.shared.tiny_models import write_gguf
 from tests.worker.pooling.pooling_models import save, sentence_files
 
 DEFAULT, LAYER = "smollm2-135m", "layer"
 ENCODERS = {"vectors": "vectors", "pairs": "pairs"}
 LONG_CONTEXT = 131_072
+INPUT = 2048
+"""Tokens that an encoder takes."""
 LARGE = 100_000
 """Bytes of a body from which on its model has one layer."""
 TEMPLATE = Path("tests/shared/templates/llama3_1.jinja")
@@ -44,11 +50,20 @@ def models_file(folder: Path) -> Path:
         writer.add_context_length(LONG_CONTEXT)
         writer.add_chat_template(TEMPLATE.read_text(encoding="utf-8"))
 
-    layer = write_gguf(folder / "layer.gguf", adjust=adjust, without=("context_length",))
+    tokenizer = (prepare(DEFAULT) / TOKENIZER).read_bytes()
+    layer = write_gguf(
+        folder / "layer.gguf",
+        adjust=adjust,
+        without=("context_length",),
+        vocabulary=lambda writer: _add_vocabulary(writer, tokenizer),
+    )
+    sizes = {"max_position_embeddings": INPUT, "vocab_size": _size(tokenizer)}
     pairs, vectors = folder / "pairs", folder / "vectors"
-    save(pairs, "BertForSequenceClassification", num_labels=1, max_position_embeddings=512)
-    save(vectors, "BertModel", max_position_embeddings=512)
+    save(pairs, "BertForSequenceClassification", num_labels=1, **sizes)
+    save(vectors, "BertModel", **sizes)
     sentence_files(vectors, "mean_tokens", normalize=True)
+    for encoder in (pairs, vectors):
+        (encoder / "tokenizer.json").write_bytes(tokenizer)
     places = {LAYER: layer, "pairs": pairs, "vectors": vectors}
     entries: list[dict[str, Any]] = [{"name": DEFAULT, "model": DEFAULT}]
     entries += [{"name": name, "model": str(place)} for name, place in places.items()]
@@ -57,6 +72,26 @@ def models_file(folder: Path) -> Path:
     file = folder / "models.json"
     file.write_text(json.dumps({"models": entries}), encoding="utf-8")
     return file
+
+
+def _size(tokenizer: bytes) -> int:
+    return Tokenizer.from_buffer(tokenizer).get_vocab_size()
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter, tokenizer: bytes) -> int:
+    """The default model's."""
+    stated = json.loads(tokenizer)
+    special = {each["content"]: each["id"] for each in stated["added_tokens"]}
+    tokens = sorted((stated["model"]["vocab"] | special).items(), key=lambda each: each[1])
+    merges = stated["model"]["merges"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list([token for token, _ in tokens])
+    writer.add_token_types([3 if token in special else 1 for token, _ in tokens])
+    writer.add_token_merges([each if isinstance(each, str) else " ".join(each) for each in merges])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    return len(tokens)
 
 
 def recipes(most: int) -> list[Recipe]:
@@ -80,11 +115,11 @@ class Sender:
     ) -> None:
         self._process, self._url, self._key, self._patience = process, url, key, patience
 
-    async def send(self, recipe: Recipe) -> Document:
-        """Sends a body, and says what came of it."""
-        body = recipe.body
+    async def send(self, recipe: Recipe, model: str = "") -> Document:
+        """Sends a body, and says what came of it. model: empty: whom it is meant for."""
+        model, body = model or _model_of(recipe), recipe.body
         if isinstance(body, dict):
-            body = {"model": _model_of(recipe), **body}
+            body = {"model": model, **body}
         with tempfile.NamedTemporaryFile() as file:
             Path(file.name).write_bytes(written(body))
             asked = {
@@ -99,7 +134,7 @@ class Sender:
             stdin.write(json.dumps(asked).encode() + b"\n")
             await stdin.drain()
             answer: Document = msgspec.json.decode(await stdout.readline())
-        return {**answer, "bytes": len(written(body)), "model": _model_of(recipe)}
+        return {**answer, "bytes": len(written(body)), "model": model}
 
 
 @asynccontextmanager
@@ -127,6 +162,8 @@ async def crossed(heard: Heard, sending: Sender, most: int) -> list[Document]:
         await asyncio.sleep(10.0)
         return {"status": 0, "seconds": 0.0, "bytes": 0, "model": "", "said": ""}
 
+    # What the first conversation waits for in a thread is known to the ones after it.
+    await sending.send(Recipe(name="first", path="/v1/chat/completions", body=ARRANGED), LAYER)
     rows = [{"kind": "nothing", "path": "", **await heard(nothing)}]
     for recipe in recipes(most):
         begun = time.monotonic()

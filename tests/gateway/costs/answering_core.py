@@ -120,10 +120,6 @@ class AnsweringCore:
 
     def _submitted(self, session: bytes, submit: Submit) -> None:
         self._send(session, Accepted(submit.request))
-        if submit.pooling is not None:
-            vectors = self._vectors(submit.pooling, len(submit.prompt_token_ids))
-            self._send(session, Pooled(submit.request, vectors))
-            return
         if submit.grammar is not None:
             self._send(session, Prepared(submit.request))
         if submit.beams:
@@ -211,6 +207,15 @@ class AnsweringCore:
         by_session: dict[bytes, list[SequenceOutput]] = {}
         tokens = sequences = 0
         for key, found in list(self._open.items()):
+            if tokens >= BUDGET or sequences >= AT_ONCE:
+                break
+            submit = found.submit
+            if submit.pooling is not None:
+                vectors = self._vectors(submit.pooling, len(submit.prompt_token_ids))
+                self._send(key[0], Pooled(submit.request, vectors))
+                tokens, sequences = tokens + len(submit.prompt_token_ids), sequences + 1
+                del self._open[key]
+                continue
             outputs = next(found.steps, None)
             if outputs is None:
                 if not found.submit.beams:
@@ -222,8 +227,6 @@ class AnsweringCore:
             by_session.setdefault(key[0], []).extend(kept)
             sequences += len(kept)
             tokens += sum(len(each.tokens) + len(each.prompt_logprobs or ()) for each in kept)
-            if tokens >= BUDGET or sequences >= AT_ONCE:
-                break
         for session, outputs in by_session.items():
             self._send(session, Outputs(outputs))
 

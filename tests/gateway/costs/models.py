@@ -23,6 +23,8 @@ REPOSITORY = Path(__file__).parents[3]
 TEMPLATES = REPOSITORY / "tests/shared/templates"
 CONTEXT = 131_072
 """Tokens: what many models have today, so texts may be long."""
+POOLING_CONTEXT = 8192
+"""The same of models that make vectors."""
 RELEASES = "PENSTOCK_RELEASES"
 
 
@@ -124,7 +126,10 @@ def _pooling(
     vocabulary: bytes, config: PoolingConfig, *tasks: PoolingTask, template: str = ""
 ) -> ServedModel:
     made = _generating(vocabulary, "llama3_1", "pooled")
-    welcome = msgspec.structs.replace(made.welcome, pooling=config, pooling_tasks=tasks)
+    limits = msgspec.structs.replace(made.welcome.limits, max_model_len=POOLING_CONTEXT)
+    welcome = msgspec.structs.replace(
+        made.welcome, pooling=config, pooling_tasks=tasks, limits=limits
+    )
     return ServedModel(welcome, (vocabulary, _template(template) if template else b""))
 
 
@@ -152,6 +157,5 @@ MODELS: dict[str, Callable[[], ServedModel]] = {
     ),
 }
 """By the name of the engine core's socket: two that chat with a byte-level vocabulary, of which the
-second also fills in, one with
-SentencePiece's, one that makes vectors, a cross-encoder, and one
+second also fills in, one with SentencePiece's, one that makes vectors, a cross-encoder, and one
 that weighs words."""

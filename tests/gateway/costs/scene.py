@@ -37,17 +37,15 @@ PYTHON = (sys.executable, "-m")
 _CALLS = [
     {"id": name, "type": "function", "function": {"name": "f", "arguments": "{}"}} for name in "cd"
 ]
-_FIRST = msgspec.json.encode(
-    {
-        "max_tokens": 1,
-        "messages": [
-            {"role": "user", "content": "a"},
-            {"role": "assistant", "content": "b", "reasoning": "c", "tool_calls": _CALLS},
-            *({"role": "tool", "tool_call_id": name, "content": "d"} for name in "cd"),
-            {"role": "system", "content": "e"},
-        ],
-    }
-)
+ARRANGED = {
+    "max_tokens": 1,
+    "messages": [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "reasoning": "c", "tool_calls": _CALLS},
+        *({"role": "tool", "tool_call_id": name, "content": "d"} for name in "cd"),
+        {"role": "system", "content": "e"},
+    ],
+}
 """A conversation that chat templates take only when it has been arranged."""
 
 
@@ -109,7 +107,8 @@ class MeteredGateway:
         self.port = int(self._line())
         self.wait_ready()
         # What the first conversation waits for in a thread is known to the ones after it.
-        self._posted("/v1/chat/completions", _FIRST, "application/json")
+        first = msgspec.json.encode(ARRANGED)
+        self._posted("/v1/chat/completions", first, "application/json")
         self.take()
 
     def wait_ready(self) -> None:

@@ -17,7 +17,7 @@ from tests.gateway.costs.recipes import Recipe, cost_of, found
 from tests.gateway.costs.scene import Cost, Scene
 from tests.gateway.heartbeat.beating import latest
 
-TURNS = 10
+TURNS = 12
 """Commits in which every pair of places comes once."""
 TRIES = 3
 """What is too long once may be a collection of garbage that was due: the shortest counts."""

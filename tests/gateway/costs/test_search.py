@@ -28,7 +28,7 @@ from tests.gateway.costs.scene import Cost, Scene
 from tests.gateway.costs.test_costs import judged, wrong
 from tests.gateway.heartbeat.beating import latest
 
-EXAMPLES = 200
+EXAMPLES = 1500
 SMALLER, LARGER = -8, 2
 """Powers of two by which a size may be away from what is taken."""
 
