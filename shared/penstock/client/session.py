@@ -253,6 +253,7 @@ class EngineSession(ReportedState):
             if self._opening is not None:
                 self._turns.watch(None)
                 return
+        self._owner.turns.has_read(time.monotonic() - now)
         if self._answered and not self.transport.more and (reason := self._progress.stuck(now)):
             self.transport.end(reason)
         self._flush()

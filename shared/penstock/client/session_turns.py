@@ -97,22 +97,28 @@ class ConsumerTurns(Generic[Due]):
     """
 
     def __init__(self) -> None:
-        self._until: float | None = None
+        self._left: float | None = None
+        """Seconds that reading may still take in this iteration; None: nothing was read in it."""
         self.due: list[Due] = []
         self.written: list[TextSink] = []
         self.merging = False
         self._ended: deque[asyncio.Event] = deque()
 
     def until(self, now: float) -> float:
-        """When reading is over for this iteration of the event loop, by time.monotonic: of all
-        sessions together, and of one that is looked at several times."""
-        if self._until is None:
-            self._until = now + READING
+        """When reading is over that begins now, by time.monotonic: all sessions together, and one
+        that is looked at several times, have READING in an iteration of the event loop."""
+        if self._left is None:
+            self._left = READING
             asyncio.get_running_loop().call_soon(self._iterated)
-        return self._until
+        return now + self._left
+
+    def has_read(self, seconds: float) -> None:
+        """So long has it taken."""
+        if self._left is not None:
+            self._left = max(0.0, self._left - seconds)
 
     def _iterated(self) -> None:
-        self._until = None
+        self._left = None
 
     def over(self, wake: asyncio.Event, *, at_once: bool) -> None:
         """Sets the event that wakes a consumer when its request is over.
