@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
 import msgspec
@@ -32,6 +31,7 @@ from tests.shared.tiny_models import write_gguf
 from tests.worker.pooling.pooling_models import save, sentence_files
 
 DEFAULT, LAYER = "smollm2-135m", "layer"
+GENERATING = ("llama", "qwen", "gemma")
 ENCODERS = {"vectors": "vectors", "pairs": "pairs"}
 LONG_CONTEXT = 131_072
 INPUT = 2048
@@ -94,17 +94,38 @@ def _add_vocabulary(writer: gguf.GGUFWriter, tokenizer: bytes) -> int:
     return len(tokens)
 
 
-def recipes(most: int) -> list[Recipe]:
-    """The dearest of the list, by what they took when they were found."""
-    known = [each for each in found() if _model_of(each)]
-    return sorted(known, key=lambda each: -each.was)[:most]
+class Body(NamedTuple):
+    """One that lies in a file. model: whom it is sent to."""
+
+    recipe: Recipe
+    model: str
+    file: Path
+    size: int
 
 
-def _model_of(recipe: Recipe) -> str:
-    """Whom it is sent to; empty: there is no such model here."""
-    if recipe.model in ("llama", "qwen", "gemma"):
-        return LAYER if len(written(recipe.body)) >= LARGE else DEFAULT
-    return ENCODERS.get(recipe.model, "")
+def bodies(folder: Path, most: int) -> list[Body]:
+    """An arranged conversation, and the dearest of the list, by what they took when they were
+    found. All are written before anything is timed: this process times the streams."""
+    # What the first conversation waits for in a thread is known to the ones after it.
+    first = Recipe(name="first", path="/v1/chat/completions", body=ARRANGED)
+    known = sorted(found(), key=lambda each: -each.was)
+    made = [_written(folder, first, LAYER)]
+    for recipe in known:
+        content = len(recipe.content()) if recipe.model in GENERATING else 0
+        model = ENCODERS.get(recipe.model, "")
+        if recipe.model in GENERATING:
+            model = LAYER if content >= LARGE else DEFAULT
+        if model and len(made) <= most:
+            made.append(_written(folder, recipe, model))
+    return made
+
+
+def _written(folder: Path, recipe: Recipe, model: str) -> Body:
+    body = recipe.body
+    content = written({"model": model, **body} if isinstance(body, dict) else body)
+    file = folder / f"{len(list(folder.glob('*.body')))}.body"
+    file.write_bytes(content)
+    return Body(recipe, model, file, len(content))
 
 
 class Sender:
@@ -115,26 +136,21 @@ class Sender:
     ) -> None:
         self._process, self._url, self._key, self._patience = process, url, key, patience
 
-    async def send(self, recipe: Recipe, model: str = "") -> Document:
-        """Sends a body, and says what came of it. model: empty: whom it is meant for."""
-        model, body = model or _model_of(recipe), recipe.body
-        if isinstance(body, dict):
-            body = {"model": model, **body}
-        with tempfile.NamedTemporaryFile() as file:
-            Path(file.name).write_bytes(written(body))
-            asked = {
-                "url": self._url + recipe.path,
-                "key": self._key,
-                "file": file.name,
-                "patience": self._patience,
-            }
-            stdin, stdout = self._process.stdin, self._process.stdout
-            if stdin is None or stdout is None:
-                raise RuntimeError("the client has no pipes")
-            stdin.write(json.dumps(asked).encode() + b"\n")
-            await stdin.drain()
-            answer: Document = msgspec.json.decode(await stdout.readline())
-        return {**answer, "bytes": len(written(body)), "model": model}
+    async def send(self, body: Body) -> Document:
+        """Sends it, and says what came of it."""
+        asked = {
+            "url": self._url + body.recipe.path,
+            "key": self._key,
+            "file": str(body.file),
+            "patience": self._patience,
+        }
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:
+            raise RuntimeError("the client has no pipes")
+        stdin.write(json.dumps(asked).encode() + b"\n")
+        await stdin.drain()
+        answer: Document = msgspec.json.decode(await stdout.readline())
+        return {**answer, "bytes": body.size, "model": body.model}
 
 
 @asynccontextmanager
@@ -155,24 +171,25 @@ Heard = Callable[[Callable[[], Awaitable[Document]]], Awaitable[Document]]
 """Does something beside the stream, and tells what the stream felt of it."""
 
 
-async def crossed(heard: Heard, sending: Sender, most: int) -> list[Document]:
-    """A row for nothing, and one for each body."""
+async def crossed(heard: Heard, sending: Sender, sent: list[Body]) -> list[Document]:
+    """A row for nothing, and one for each body but the first."""
 
     async def nothing() -> Document:
         await asyncio.sleep(10.0)
         return {"status": 0, "seconds": 0.0, "bytes": 0, "model": "", "said": ""}
 
-    # What the first conversation waits for in a thread is known to the ones after it.
-    await sending.send(Recipe(name="first", path="/v1/chat/completions", body=ARRANGED), LAYER)
+    first, *others = sent
+    await sending.send(first)
     rows = [{"kind": "nothing", "path": "", **await heard(nothing)}]
-    for recipe in recipes(most):
+    for body in others:
         begun = time.monotonic()
 
-        async def send(recipe: Recipe = recipe) -> Document:
-            answer = await sending.send(recipe)
+        async def send(body: Body = body) -> Document:
+            answer = await sending.send(body)
             await asyncio.sleep(AFTER)
             return answer
 
+        recipe = body.recipe
         row = {"kind": recipe.name, "path": recipe.path, "was": recipe.was, **await heard(send)}
         say(f"{time.monotonic() - begun:6.1f} s  {row['longest_ms']:8.0f} ms  {row['kind']}")
         rows.append(row)

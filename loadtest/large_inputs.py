@@ -127,8 +127,9 @@ def measure(options: Flags) -> Document:
         if "crossed" in options.parts:
             with tempfile.TemporaryDirectory() as folder:
                 models = crossed_inputs.models_file(Path(folder))
+                sent = crossed_inputs.bodies(Path(folder), options.products)
                 with Server("--api-keys", file.name, "--models", str(models)) as server:
-                    document["crossed"] = asyncio.run(_crossed(server, keys, options))
+                    document["crossed"] = asyncio.run(_crossed(server, keys, options, sent))
     return document
 
 
@@ -136,7 +137,9 @@ def _versions(*names: str) -> dict[str, str]:
     return {name: version_of(name) or "none" for name in names}
 
 
-async def _crossed(server: Server, keys: dict[str, str], options: Flags) -> list[Document]:
+async def _crossed(
+    server: Server, keys: dict[str, str], options: Flags, sent: list[crossed_inputs.Body]
+) -> list[Document]:
     model = crossed_inputs.DEFAULT
     async with (
         connected(server.url, options.streams, key=keys["alice"]) as client,
@@ -171,7 +174,7 @@ async def _crossed(server: Server, keys: dict[str, str], options: Flags) -> list
 
         async with beside(alice.repeat() for _ in range(options.streams)):
             await asyncio.sleep(3.0)
-            return await crossed_inputs.crossed(heard, sending, options.products)
+            return await crossed_inputs.crossed(heard, sending, sent)
 
 
 async def _run(
