@@ -25,7 +25,7 @@ class Replaceable(SignedClient):
     def have(self, *digests: str) -> None:
         """digests: of all engine cores; the first is that of the one that answers."""
         assert self.status is not None
-        self.weights: Any = dict.fromkeys(digests)  # a set in their order
+        self.weights: Any = dict.fromkeys(sorted(digests))  # a set in an order of its own
         self.status = msgspec.structs.replace(
             self.status, weights=digests[0], fingerprint=f"computes with {digests[0]}"
         )

@@ -185,9 +185,11 @@ def test_rules_that_followed_the_output_are_those_that_replayed_it(
             assert replayed.penalties.counts.tolist() == followed.penalties.counts.tolist()
 
 
-def test_many_distinct_tokens_are_counted() -> None:
-    """More than the arrays begin with room for."""
-    sampling = TokenSampling(seed=1, adjustments=LogitsAdjustments(frequency=0.1, repetition=1.1))
+@pytest.mark.parametrize("repetition", [1.0, 1.1])
+def test_many_distinct_tokens_are_counted(repetition: float) -> None:
+    """More than the arrays begin with room for; without a prompt in them, several times."""
+    adjustments = LogitsAdjustments(frequency=0.1, repetition=repetition)
+    sampling = TokenSampling(seed=1, adjustments=adjustments)
     tokens = np.random.default_rng(1).integers(0, 700, 3000).tolist()
     rules = adjustments_of(sampling, tokens[:500], 500, 700)
     assert rules is not None
@@ -195,7 +197,8 @@ def test_many_distinct_tokens_are_counted() -> None:
         rules.advance(token)
     assert rules.penalties is not None
     found = zip(rules.penalties.ids.tolist(), rules.penalties.counts.tolist(), strict=True)
-    assert dict(found) == {**dict.fromkeys(tokens[:500], 0), **Counter(tokens[500:])}
+    prompt = tokens[:500] if repetition != 1 else []
+    assert dict(found) == {**dict.fromkeys(prompt, 0), **Counter(tokens[500:])}
 
 
 DISTRIBUTIONS: list[dict[str, Any]] = [
