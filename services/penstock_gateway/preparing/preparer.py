@@ -69,6 +69,9 @@ LARGE = 96 << 20
 """Bytes of memory more than at the beginning from which on the process gives way to a new one."""
 
 
+_FIRST = "The first text, of 1 line.\n"
+
+
 class Preparer:
     """service: the gateway's own, in a fork of it.  memory: bytes that it may have more than it
     begins with."""
@@ -80,10 +83,14 @@ class Preparer:
         self._opened: tuple[GenerateEndpoint[Any], Any, OpenBody] | None = None
 
     def warm(self) -> None:
-        """Has templates be filled in this process and its forks."""
+        """Has templates be filled in this process and its forks. What is made the first time that a
+        text is tokenised or a template filled is made here, for all of them."""
         for backend in self._service.models.backends:
             text = backend.client.text
-            if text is not None and text.template is not None:
+            if text is None:
+                continue
+            text.tokenizer.encode(_FIRST)
+            if text.template is not None:
                 text.template.fill_here()
 
     def run(self, connection: socket.socket) -> None:

@@ -13,6 +13,7 @@ import re
 import secrets
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,10 +97,13 @@ class ChatTemplate:
         self._leave()
 
     def fill_here(self) -> None:
-        """From now on it is filled in this process, whose work is to be bounded."""
+        """From now on it is filled in this process, whose work is to be bounded, and in its forks,
+        which have what the first filling makes."""
         from penstock.text.render.here import LocalRenderer
 
         self._pool = LocalRenderer()
+        with suppress(InvalidRequest):  # Not every template takes it.
+            self.encode([{"role": "user", "content": "a"}])
 
     def encode(
         self,
