@@ -237,9 +237,17 @@ def tables(document: Document) -> str:
         f"{table(FLAT_OUT, flat_out)}\nAt a fixed rate:\n\n{table(PACED, paced)}\n"
         "What the machine allows: the same of a process that only receives the engine core's "
         f"messages and writes finished events.\n\n{table(LIMIT, limits)}\n"
-        "A chat by itself, of which the engine core answers each at once; CPU and memory with the "
-        f"processes that the gateway made:\n\n{table(CHATS, document.get('chats', ()))}\n"
+        f"{_of_chats(document.get('chats', ()))}"
         f"Start to ready, the quickest of {len(ready)}: {seconds:.2f} s, {cpu:.2f} s of it CPU.\n"
+    )
+
+
+def _of_chats(rows: Sequence[Document]) -> str:
+    if not rows:
+        return ""
+    return (
+        "A chat by itself, of which the engine core answers each at once; CPU and memory with the "
+        f"processes that the gateway made:\n\n{table(CHATS, rows)}\n"
     )
 
 

@@ -286,8 +286,10 @@ COLUMNS = {
 
 
 def markdown(document: Document) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in document["versions"].items())
-    machine = f"{machine_line(document)}, {document['instruction_set']}; {versions}"
+    machine = machine_line(document)
+    if "versions" in document:
+        versions = (f"{name} {number}" for name, number in document["versions"].items())
+        machine += f", {document['instruction_set']}; {', '.join(versions)}"
     repeated, crossed = document.get("rows"), document.get("crossed")
     return sections(
         (

@@ -21,8 +21,8 @@ TURNS = 12
 """Commits in which every pair of places comes once."""
 TRIES = 3
 """What is too long once may be a collection of garbage that was due: the shortest counts."""
-PATIENCE = 3.0
-"""Processor seconds of the loop after which a body is given up."""
+PATIENCE = 10.0
+"""Processor seconds of the loop, in all turns, after which a body is given up."""
 MOST_NAMED = 30
 """Bodies that are too dear after which no more are tried."""
 WITHOUT_ANSWER = {
