@@ -46,6 +46,7 @@ def drawn(sampler: Sampler, **fields: Any) -> set[int | None]:
         ({"temperature": 0.0}, {1}),
         ({"temperature": 0.05}, {1}),
         ({"min_tokens": 1, "held_back": (0, 1, 2)}, {3}),
+        ({"temperature": 0.0, "min_tokens": 1, "held_back": (1,)}, {0}),
     ],
     ids=str,
 )
