@@ -9,9 +9,9 @@ import sys
 import pytest
 
 MOST = {"gateway": 55, "engine core": 76, "worker": 50}
-"""Modules of which a function is entered, at most. The gateway's were 46 before a body's preparation
-became data that another process can make (ReadyParams, ParsingSpec, PreparedRequest and the estimate
-of its cost), and before it held numbers of schemas exactly and knew its own names."""
+"""Modules of which a function is entered, at most. The gateway's were 46 before what it prepares
+became data that another process can make (ReadyParams, ParsingSpec, PreparedRequest, an estimate of
+cost), and before it held numbers of schemas exactly and knew its own names."""
 
 
 @pytest.mark.timeout(240)
