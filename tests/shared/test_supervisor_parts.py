@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,17 +91,19 @@ def test_a_child_that_outlives_its_owner_keeps_no_folder(tmp_path: Path) -> None
         "print(child, runtime.path.exists(), file=open(sys.argv[2], 'w'), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    base, told = tmp_path / "base", tmp_path / "told"
-    base.mkdir()
-    subprocess.run([sys.executable, "-c", code, str(base), str(told)], check=False)
-    child, there = told.read_text().split()
-    try:
-        assert there == "True"
-        (abandoned,) = base.iterdir()
-        RuntimeDir.create(base).remove()
-        assert not abandoned.exists()
-    finally:
-        os.kill(int(child), signal.SIGKILL)
+    told = tmp_path / "told"
+    # The paths of sockets are short, and pytest's folders are not.
+    with tempfile.TemporaryDirectory(prefix="own-") as name:
+        base = Path(name)
+        subprocess.run([sys.executable, "-c", code, name, str(told)], check=False)
+        child, there = told.read_text().split()
+        try:
+            assert there == "True"
+            (abandoned,) = base.iterdir()
+            RuntimeDir.create(base).remove()
+            assert not abandoned.exists()
+        finally:
+            os.kill(int(child), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("make", ["write", "folder"])

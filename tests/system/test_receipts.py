@@ -158,7 +158,7 @@ def test_a_stream_that_goes_on_has_the_receipt_of_all_of_it(served, verifier):
     replies = served[0]
     assert verifier.verdict(replies["resumable"]).standing == "equal"
     again = {name: timeless(data) for name, data in replies.items() if name[:5] == "from "}
-    assert len(again) > 10
+    assert len(again) > 3, "tokens of several steps may come as one event"
     for name, found in again.items():
         assert found == timeless(replies["resumable"]), name
 

@@ -212,7 +212,7 @@ async def test_the_tools_that_are_allowed_may_be_custom(
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "custom"}]}, "tools[0].custom", "custom is missing"),
-    ({"tools": [tool(name="a b")]}, "tools[0].custom.name", "it must have 1 to 64 letters"),
+    ({"tools": [tool(name="a b")]}, "tools[0].custom.name", "it must have 1 to 128 letters"),
     (
         {"tools": [tool(format={"type": "json"})]},
         "tools[0].custom.format.type",

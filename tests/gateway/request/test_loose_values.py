@@ -64,6 +64,9 @@ async def test_an_endpoint_takes_them(
     asked = [prompt for prompt, _, _ in engine.submitted]
     assert asked[::2] == asked[1::2]
     wrong = await http.post(url, json=NOTHING | body | {"mirostat_tau": 5})
+    if url.startswith("/api/"):  # Ollama skips what it doesn't know.
+        assert wrong.status_code == 200
+        return
     assert wrong.status_code == 400
     assert "mirostat_tau" in wrong.text
     assert "guardrails" not in wrong.text

@@ -127,7 +127,11 @@ def test_no_piece_matters_of_any_text(family: FormatCases, data: st.DataObject) 
         piece for case in family.cases for piece in _fragments(marked(family, case.text).text)
     ]
     chosen = st.lists(st.sampled_from(fragments) | st.text(max_size=3), max_size=12)
-    text = "".join(data.draw(chosen))
+    drawn = data.draw(chosen)
+    if data.draw(st.booleans()):  # Few texts of fragments alone hold a whole call.
+        case = data.draw(st.sampled_from(family.cases))
+        drawn.insert(data.draw(st.sampled_from([0, len(drawn)])), marked(family, case.text).text)
+    text = "".join(drawn)
     letters = marked(family, "").letters
     prompt = data.draw(st.sampled_from([case.prompt for case in family.cases]))
     make = maker(family, prompt, letters)
