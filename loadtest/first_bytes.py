@@ -85,7 +85,9 @@ def _body(number: int, messages: int, characters: int) -> bytes:
     ]
     asked = {"messages": turns, "max_tokens": 1, "temperature": 0, "seed": number, "stream": True}
     body = json.dumps(asked).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+    )
     return f"{head}content-type: application/json\r\n\r\n".encode() + body
 
 

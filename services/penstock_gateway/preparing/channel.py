@@ -8,6 +8,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from penstock.process.isolated import receive_exactly
 from penstock.process.isolated_child import HEADER
 from penstock_gateway.preparing.error_data import exception_of
 from penstock_gateway.preparing.wire import (
@@ -92,12 +93,4 @@ class Channel:
             waiting.set_exception(exception_of(told.error))
 
     async def _receive(self, size: int) -> bytearray:
-        loop = asyncio.get_running_loop()
-        buffer = bytearray(size)
-        view, at = memoryview(buffer), 0
-        while at < size:
-            got = await loop.sock_recv_into(self._socket, view[at:])
-            if not got:
-                raise EOFError
-            at += got
-        return buffer
+        return await receive_exactly(self._socket, size)

@@ -8,7 +8,15 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 
-from penstock.process.isolated import CRASHES, Crashed, Died, Frozen, Stalled, unfrozen
+from penstock.process.isolated import (
+    CRASHES,
+    Crashed,
+    Died,
+    Frozen,
+    Stalled,
+    receive_exactly,
+    unfrozen,
+)
 from penstock.process.isolated_child import HEADER
 from penstock_gateway.preparing.forks import PreparerForks
 from penstock_gateway.preparing.wire import (
@@ -123,15 +131,7 @@ class PreparerProcess:
             await loop.sock_sendall(self._socket, payload)
 
     async def _receive(self, size: int) -> bytearray:
-        loop = asyncio.get_running_loop()
-        buffer = bytearray(size)
-        view, at = memoryview(buffer), 0
-        while at < size:
-            got = await loop.sock_recv_into(self._socket, view[at:])
-            if not got:
-                raise EOFError
-            at += got
-        return buffer
+        return await receive_exactly(self._socket, size)
 
     async def _reason(self) -> Exception:
         """Why there is no answer."""

@@ -158,16 +158,7 @@ class IsolatedProcess:
         await loop.sock_sendall(self._socket, payload)
 
     async def _receive(self, size: int) -> bytearray:
-        """Receives so many bytes. Raises OSError, and EOFError where the process has left."""
-        loop = asyncio.get_running_loop()
-        buffer = bytearray(size)
-        view, at = memoryview(buffer), 0
-        while at < size:
-            got = await loop.sock_recv_into(self._socket, view[at:])
-            if not got:
-                raise EOFError
-            at += got
-        return buffer
+        return await receive_exactly(self._socket, size)
 
     def _send_until(self, until: Until, data: bytes) -> None:
         """Sends so many bytes; blocks. Raises OSError and Frozen."""
@@ -208,6 +199,19 @@ class IsolatedProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         return True
+
+
+async def receive_exactly(connection: socket.socket, size: int) -> bytearray:
+    """So many bytes from the other side. Raises OSError, and EOFError where that has left."""
+    loop = asyncio.get_running_loop()
+    buffer = bytearray(size)
+    view, at = memoryview(buffer), 0
+    while at < size:
+        got = await loop.sock_recv_into(connection, view[at:])
+        if not got:
+            raise EOFError
+        at += got
+    return buffer
 
 
 @contextlib.asynccontextmanager
