@@ -39,4 +39,4 @@ def next_token(
 
 def told_of(prompt: list[int], at: int) -> TokenLogprobs:
     """What is reported of the prompt's token `at`."""
-    return TokenLogprobs(-float(at), prompt[at - 1 : at + 1], [-0.5, -0.25])
+    return TokenLogprobs(-float(at), tuple(prompt[at - 1 : at + 1]), (-0.5, -0.25))

@@ -375,7 +375,7 @@ class FakeWorker:
         slot.tokens.append(token)
         logprobs = None
         if sampling.logprobs is not None:
-            logprobs = TokenLogprobs(-float(len(emitted)), [token], [-0.5])
+            logprobs = TokenLogprobs(-float(len(emitted)), (token,), (-0.5,))
         return SlotResult(number, token, logprobs)
 
 

@@ -391,7 +391,7 @@ def logprobs_of(token: int, count: int) -> TokenLogprobs:
     values = [-0.5 - i for i in range(count)]
     if count > 1:
         values[-1] = -1e30
-    return TokenLogprobs(-0.5, ids, values)
+    return TokenLogprobs(-0.5, tuple(ids), tuple(values))
 
 
 def say(text: str, *, finish: str = "stop", stop_reason: int | str | None = None) -> Script:

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.timeout(240)]
 
 
 def told(*values: float) -> list[TokenLogprobs]:
-    return [TokenLogprobs(value, [1], [value]) for value in values]
+    return [TokenLogprobs(value, (1,), (value,)) for value in values]
 
 
 async def test_a_stop_string_is_part_of_the_text_where_asked_for(engine, client):

@@ -97,7 +97,7 @@ class Model:
     def answer(self, request: int, sequence: OpenSequence) -> None:
         found = sorted(logprobs(self.prompt + sequence.emitted).items(), key=lambda each: -each[1])
         found = found[: self.candidates]
-        entry = TokenLogprobs(found[0][1], [t for t, _ in found], [value for _, value in found])
+        entry = TokenLogprobs(found[0][1], tuple(t for t, _ in found), tuple(p for _, p in found))
         output = SequenceOutput(request, sequence.index, [found[0][0]], [entry], "length")
         self.engine.send(Outputs([output]))
 

@@ -48,7 +48,7 @@ class Copies:
 
 
 def entry(number: int) -> TokenLogprobs:
-    return TokenLogprobs(-number / COUNT, [number], [-1.0])
+    return TokenLogprobs(-number / COUNT, (number,), (-1.0,))
 
 
 def texts() -> list[str]:

@@ -151,7 +151,7 @@ async def test_beams_stay_with_what_they_began_with(scene):
 
     def one_step(message: Submit | Advance) -> None:
         if isinstance(message, Submit):
-            entry = TokenLogprobs(-0.5, [97, 98], [-0.5, -1.5])
+            entry = TokenLogprobs(-0.5, (97, 98), (-0.5, -1.5))
             first.send(Outputs([SequenceOutput(message.request, 0, [97], [entry], "length")]))
 
     first.script = one_step

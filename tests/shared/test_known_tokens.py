@@ -34,7 +34,7 @@ def outputs(tokens: list[int], cuts: set[int], *, logprobs: bool) -> list[Sequen
 
 
 def place_logprob(at: int) -> TokenLogprobs:
-    return TokenLogprobs(-0.5 * at, [at], [-0.5 * at])
+    return TokenLogprobs(-0.5 * at, (at,), (-0.5 * at,))
 
 
 def whole(deltas: list[SequenceDelta]) -> SequenceDelta:

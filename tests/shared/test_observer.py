@@ -187,7 +187,7 @@ async def test_a_lost_model_is_an_error(engine, client, endpoint):
 async def test_a_search_ends_as_one(engine, client):
     listener = Listener()
     client.observe(listener)
-    entry = TokenLogprobs(-0.5, [65], [-0.5])
+    entry = TokenLogprobs(-0.5, (65,), (-0.5,))
 
     def play(message: Any) -> None:
         engine.send(

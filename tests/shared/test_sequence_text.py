@@ -56,7 +56,7 @@ def test_what_never_becomes_a_character_is_shown_after_a_while() -> None:
 def taken(tokens: list[int], *, finish: FinishReason | None = None, **params: Any) -> SequenceDelta:
     """What a sequence gains by one output."""
     (sequence,) = emitted_sequences(ByteTokenizer(), SamplingParams(**params), ())  # type: ignore[arg-type]
-    logprobs = [TokenLogprobs(-float(token), [], []) for token in tokens]
+    logprobs = [TokenLogprobs(-float(token), (), ()) for token in tokens]
     stop_token = tokens[-1] if finish == "stop" else None
     return sequence.take(
         SequenceOutput(0, 0, tokens, logprobs, finish=finish, stop_token=stop_token)

@@ -23,6 +23,7 @@ from penstock.protocol.to_frontend import (
 from penstock_engine.request.reader import Reader
 from penstock_engine.request.request import Request
 from penstock_engine.sessions.effects import Effects, Frames
+from penstock_engine.sessions.output_messages import is_large, messages
 from penstock_engine.waiting.queue_bounds import OpenRequests
 
 Reply = Welcome | Accepted | Rejected | Prepared | Pooled | NeedMedia | Adapters | Called
@@ -33,21 +34,14 @@ MAX_FRONTENDS = 1024
 NOBODY = b""
 """The session of requests that have lost their front end and wait for another."""
 
-MAX_OUTPUTS = 4096
-"""Outputs in one message: a step gives at most max_num_seqs, a mass failure may give more."""
-
-
-FEW_OUTPUTS = 8
-"""The same where some are long: of what a reader that comes later hadn't got."""
-
 
 class FrontendSession:
     """The session of one front end: its open requests, and the messages for its next flush."""
 
     __slots__ = (
-        "catches_up",
         "entered",
         "gathered",
+        "large",
         "left",
         "name",
         "outputs",
@@ -66,7 +60,7 @@ class FrontendSession:
         """Open requests whose answer others get too, by the same numbers; none is in both."""
         self.replies: list[tuple[Reply, Frames]] = []
         self.outputs: list[SequenceOutput] = []
-        self.catches_up = False  # some of the outputs are of steps long ago
+        self.large = False  # some of the outputs may have many values
         self.gathered = GatheredOutputs()
         # Requests of which the first sequence has got a slot, and the last has lost it.
         self.entered: list[int] = []
@@ -85,10 +79,11 @@ class FrontendSession:
     def catch_up(self, outputs: list[SequenceOutput]) -> None:
         """Sends what there is of an answer already, which may be much."""
         self.outputs += outputs
-        self.catches_up = True
+        self.large = True
 
     def deliver(self, output: SequenceOutput, *, gathered: bool) -> None:
         """Sends an output at the next flush, or later if it may be gathered with others."""
+        self.large = self.large or is_large(output)
         if gathered:
             self.outputs += self.gathered.take(output)
         else:
@@ -224,14 +219,12 @@ class Frontends:
                     send((session.session, message, frames))
                 session.replies = []
             if session.outputs or session.entered or session.left:
-                most = FEW_OUTPUTS if session.catches_up else MAX_OUTPUTS
-                session.catches_up = False
-                for start in range(0, len(session.outputs), most) or (0,):
-                    part = session.outputs[start : start + most]
-                    entered, left = session.entered, session.left
+                entered, left = session.entered, session.left
+                for part in messages(session.outputs, large=session.large):
                     send((session.session, Outputs(part, entered, left), ()))
-                    session.entered, session.left = [], []
-                session.outputs = []
+                    entered, left = [], []
+                session.outputs, session.entered, session.left = [], [], []
+                session.large = False
             if status is not None:
                 send((session.session, status, ()))
 

@@ -389,6 +389,6 @@ class SimulatedWorker:
 
 def _telling(answer: SlotResult) -> SlotResult:
     """The answer, with the log-probabilities of what is certain."""
-    certain = TokenLogprobs(0.0, [], [])
+    certain = TokenLogprobs(0.0, (), ())
     more = [certain] * len(answer.more)
     return msgspec.structs.replace(answer, logprobs=certain, more_logprobs=more)

@@ -87,7 +87,7 @@ class CPUSampler:
             scratch=self._memory.scratch,
         )
         values = np.maximum(scored.logprobs, np.float32(IMPOSSIBLE)).tolist()
-        return TokenLogprobs(values[0], shown, values)
+        return TokenLogprobs(values[0], tuple(shown), tuple(values))
 
     def score(
         self, logits: Tensor, tokens: Sequence[int], count: int
@@ -147,4 +147,4 @@ def _logprobs(sampled: Sampled, row: int) -> TokenLogprobs:
     ids, logprobs = sampled.alternatives[row]
     own = max(float(sampled.logprobs[row]), IMPOSSIBLE)
     tops = np.maximum(logprobs, np.float32(IMPOSSIBLE)).tolist()
-    return TokenLogprobs(own, ids.tolist(), tops)
+    return TokenLogprobs(own, tuple(ids.tolist()), tuple(tops))

@@ -86,7 +86,8 @@ class _HostTopLogProbs:
         self._top: list[list[float]] = np.maximum(top, np.float32(IMPOSSIBLE)).tolist()
 
     def of(self, place: int, count: int) -> TokenLogprobs:
-        return TokenLogprobs(self._own[place], self._ids[place][:count], self._top[place][:count])
+        ids, top = self._ids[place][:count], self._top[place][:count]
+        return TokenLogprobs(self._own[place], tuple(ids), tuple(top))
 
 
 class DeviceSampler:

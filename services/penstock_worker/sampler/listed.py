@@ -22,7 +22,7 @@ def listed_logprobs(
     of_ids = np.maximum(values[: len(ids)], np.float32(IMPOSSIBLE)).tolist()
     by_id = dict(zip(ids, of_ids, strict=True)) | {token: own.logprob}
     shown = listed_ids(token, ids)
-    return TokenLogprobs(own.logprob, shown, [by_id[each] for each in shown])
+    return TokenLogprobs(own.logprob, tuple(shown), tuple([by_id[each] for each in shown]))
 
 
 def listed_places(

@@ -97,11 +97,11 @@ def _logprobs(logits: Tensor, token: int, count: int) -> TokenLogprobs:
     """Returns log-probabilities of the raw distribution."""
     row = ops.log_softmax_row(logits).clamp_(min=IMPOSSIBLE)
     top = ops.top_ids(logits, count) if count else torch.empty(0, dtype=torch.int64)
-    return TokenLogprobs(float(row[token]), top.tolist(), row[top].tolist())
+    return TokenLogprobs(float(row[token]), tuple(top.tolist()), tuple(row[top].tolist()))
 
 
 def _listed(logits: Tensor, token: int, ids: Sequence[int]) -> TokenLogprobs:
     """Returns the same, of these ids in place of the likeliest."""
     row = ops.log_softmax_row(logits).clamp_(min=IMPOSSIBLE)
     shown = listed_ids(token, ids)
-    return TokenLogprobs(float(row[token]), shown, row[shown].tolist())
+    return TokenLogprobs(float(row[token]), tuple(shown), tuple(row[shown].tolist()))

@@ -236,4 +236,4 @@ MAX_CANDIDATES = 256
 """Log-probabilities of a token that an engine core gives, beside those of ids that the model never
 writes."""
 
-_NOTHING = TokenLogprobs(0.0, [], [])
+_NOTHING = TokenLogprobs(0.0, (), ())

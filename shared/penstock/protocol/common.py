@@ -246,12 +246,13 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     logprob: float
     """Log-probability of the emitted token."""
-    top_ids: list[int]
+    top_ids: tuple[int, ...]
     """The most likely tokens in descending order; of equally likely ones the lower id comes first.
     Where ids are listed (logprob_ids): the emitted token, then the others of the list, as
     listed."""
-    top_logprobs: list[float]
-    """Log-probabilities of `top_ids`, in the same order."""
+    top_logprobs: tuple[float, ...]
+    """Log-probabilities of `top_ids`, in the same order. Tuples, since the garbage collector stops
+    looking at tuples of numbers: a gateway holds ten thousands."""
 
 
 PoolingTask = Literal["embed", "token_embed", "classify", "token_classify", "embed_sparse"]

@@ -8,9 +8,14 @@ import pytest
 
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from penstock_engine.request import kept
-from penstock_engine.sessions import frontends
+from penstock_engine.sessions import output_messages
 from tests.engine.handlers.adopted import AGAIN, LONG, PROMPT, begun, is_whole
 from tests.engine.harness import Harness
+
+
+def _values(output: SequenceOutput) -> int:
+    entries = [*(output.logprobs or ()), *(output.prompt_logprobs or ())]
+    return 1 + len(output.tokens) + sum(1 + 2 * len(each.top_ids) for each in entries)
 
 
 @pytest.mark.parametrize("more", [{}, {"prompt_logprobs": 1}, {"logprobs": None}])
@@ -20,7 +25,7 @@ def test_it_comes_in_small_parts(
 ) -> None:
     """A front end reads a message in one turn, in which its other streams wait."""
     monkeypatch.setattr(kept, "PART", 3)
-    monkeypatch.setattr(frontends, "FEW_OUTPUTS", 2)
+    monkeypatch.setattr(output_messages, "MAX_VALUES", 9)
     h = Harness()
     options = {**LONG, **more}
     front, _ = begun(h, 0, n=2, **more)
@@ -42,7 +47,8 @@ def test_it_comes_in_small_parts(
     if options["logprobs"] is not None:
         is_whole(h, again)
     assert h.core.state.kept_answers.adopted == 1
-    assert max(map(len, told)) == 2
+    assert all(sum(map(_values, outputs[:-1])) < 9 for outputs in told)
+    assert len(told) >= 2
     assert sum(len(each.tokens) for outputs in told for each in outputs) >= 2 * 6
     for output in [each for outputs in told for each in outputs]:
         assert len(output.tokens) <= 3

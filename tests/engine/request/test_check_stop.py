@@ -109,7 +109,7 @@ def test_under_a_grammar_eos_counts_at_once() -> None:
 def test_what_was_drafted_behind_an_end_is_left_out(at: int) -> None:
     """Its log-probabilities, too."""
     tokens = [*[OTHER] * at, EOS, *[OTHER] * (4 - at)]
-    logprobs = [TokenLogprobs(-float(place), [], []) for place in range(5)]
+    logprobs = [TokenLogprobs(-float(place), (), ()) for place in range(5)]
     outcome = SlotResult(
         0, tokens[0], more=tokens[1:], logprobs=logprobs[0], more_logprobs=logprobs[1:]
     )

@@ -332,7 +332,7 @@ def test_log_probabilities_have_to_be_as_many_as_tokens() -> None:
     plan = h.plan
     assert plan is not None
     assert plan.work[0].draft == 3
-    outcome = SlotResult(0, 5, TokenLogprobs(0.0, [5], [0.0]), more=[6], drafted=3)
+    outcome = SlotResult(0, 5, TokenLogprobs(0.0, (5,), (0.0,)), more=[6], drafted=3)
     h.worker_says(Result(plan.step, [outcome]))
     assert h.worker_end is not None
     assert "returned 1 log-probabilities" in h.worker_end

@@ -87,7 +87,7 @@ def with_step_in_flight() -> tuple[Harness, Front, RequestScore]:
     return h, front, request
 
 
-LOGPROBS = TokenLogprobs(-1.0, [], [])
+LOGPROBS = TokenLogprobs(-1.0, (), ())
 
 
 @pytest.mark.parametrize(

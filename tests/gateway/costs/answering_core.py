@@ -33,6 +33,7 @@ from penstock.protocol.to_frontend import (
 )
 from penstock.transport.events import Ended, Opened, Received
 from penstock.transport.session_server import SessionServer
+from penstock_engine.sessions.output_messages import is_large, messages
 from testing.scripted_engine import STATUS
 from tests.gateway.costs.models import MODELS, ServedModel
 
@@ -228,12 +229,13 @@ class AnsweringCore:
             sequences += len(kept)
             tokens += sum(len(each.tokens) + len(each.prompt_logprobs or ()) for each in kept)
         for session, outputs in by_session.items():
-            self._send(session, Outputs(outputs))
+            for part in messages(outputs, large=any(map(is_large, outputs))):
+                self._send(session, Outputs(part))
 
 
 def _logprobs(top: int) -> TokenLogprobs:
-    ids = [100 + place for place in range(max(1, top))]
-    return TokenLogprobs(-1.25, ids, [-1.25 - place for place in range(len(ids))])
+    ids = tuple(100 + place for place in range(max(1, top)))
+    return TokenLogprobs(-1.25, ids, tuple(-1.25 - place for place in range(len(ids))))
 
 
 def main(folder: str, *names: str) -> None:

@@ -27,7 +27,7 @@ async def test_the_likeliest_of_best_of_are_shown(
     def graded(prompt: list[int], params: Any) -> Any:
         for step in script(prompt, params):
             for delta in step:
-                delta.logprobs = [TokenLogprobs(delta.index - 9.0, [], [])] * len(delta.token_ids)
+                delta.logprobs = [TokenLogprobs(delta.index - 9.0, (), ())] * len(delta.token_ids)
             yield step
 
     engine.script = graded

@@ -42,8 +42,8 @@ def engine() -> FakeEngineClient:
 
 def of(token: int, count: int) -> TokenLogprobs:
     """A prompt's token is the second likeliest, after the letter z."""
-    ids = [ord("z"), token, ord("y")][:count]
-    return TokenLogprobs(-2.0, ids, [-1.0, -2.0, -3.0][:count])
+    ids = (ord("z"), token, ord("y"))[:count]
+    return TokenLogprobs(-2.0, ids, (-1.0, -2.0, -3.0)[:count])
 
 
 def nothing(prompt: list[int], params: SamplingParams) -> Iterable[Step]:

@@ -38,7 +38,7 @@ class Listener(HearingEngine):
     def _script(self, prompt: list[int], params: SamplingParams) -> Iterator[Step]:
         while not self.says.is_set():
             yield 0.01
-        logprobs = [TokenLogprobs(-0.1, [], [])] * 2
+        logprobs = [TokenLogprobs(-0.1, (), ())] * 2
         yield [SequenceDelta(index=0, token_ids=[40, 41], logprobs=logprobs, finish_reason="stop")]
 
 

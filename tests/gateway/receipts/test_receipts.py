@@ -29,7 +29,7 @@ PATHS = {
     "/v1/completions": {"prompt": "x"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
 }
-LOGPROB = TokenLogprobs(-0.25, [], [])
+LOGPROB = TokenLogprobs(-0.25, (), ())
 
 
 class SignedClient(FakeEngineClient):

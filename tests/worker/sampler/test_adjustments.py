@@ -147,7 +147,7 @@ def test_any_rules_against_the_slow_sampler(
         true = torch.log_softmax(torch.from_numpy(logits[0]).double(), -1)
         assert choice.logprobs is not None
         assert choice.logprobs.logprob == pytest.approx(float(true[choice.token]), abs=1e-5)
-        assert choice.logprobs.top_ids == true.topk(3).indices.tolist()
+        assert choice.logprobs.top_ids == tuple(true.topk(3).indices.tolist())
 
 
 @settings(max_examples=part(100, 1 / 3))

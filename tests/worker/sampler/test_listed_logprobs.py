@@ -54,8 +54,8 @@ def test_an_id_has_the_bits_that_it_has_among_the_likeliest(
                 assert found[row].token == token
                 assert shown is not None
                 assert shown.logprob == all_of_it.logprob
-                assert shown.top_ids == list(dict.fromkeys((token, *ids)))
-                assert shown.top_logprobs == [by_id[each] for each in shown.top_ids]
+                assert shown.top_ids == tuple(dict.fromkeys((token, *ids)))
+                assert shown.top_logprobs == tuple(by_id[each] for each in shown.top_ids)
             assert found[1].logprobs is None
             assert found[3] == whole[3]
 
@@ -66,7 +66,7 @@ def test_the_token_itself_stands_once(sampler: CPUSampler | ReferenceSampler) ->
     sampling = TokenSampling(1, temperature=0.0, logprobs=0, logprob_ids=(3, 40))
     (found,) = told(sampler, logits, sampling)
     assert found.logprobs is not None
-    assert found.logprobs.top_ids == [40, 3]
+    assert found.logprobs.top_ids == (40, 3)
 
 
 def test_logits_that_are_no_numbers_are_an_error(sampler: CPUSampler | ReferenceSampler) -> None:

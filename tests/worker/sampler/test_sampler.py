@@ -169,7 +169,7 @@ def test_held_back_until_min_tokens(sampler: Sampler) -> None:
     early, late = (sampler.sample(logits, [ask(n, **fields)])[0] for n in (1, 2))
     assert early.token == 3
     assert late.token == 1
-    assert early.logprobs.top_ids == [1], "logprobs are of the raw distribution"
+    assert early.logprobs.top_ids == (1,), "logprobs are of the raw distribution"
     drawn = {
         sampler.sample(logits, [ask(0, seed=s, min_tokens=1, held_back=(1, 2, 3))])[0].token
         for s in range(20)
@@ -191,11 +191,11 @@ def test_logprobs(sampler: Sampler) -> None:
     true = torch.log_softmax(logits[0].double(), -1)
     (choice,) = sampler.sample(logits, [ask(temperature=0.0, logprobs=3)])
     assert choice.token == 1
-    assert choice.logprobs.top_ids == [1, 2, 4]
+    assert choice.logprobs.top_ids == (1, 2, 4)
     assert choice.logprobs.top_logprobs == pytest.approx(true[[1, 2, 4]].tolist(), abs=1e-5)
     assert choice.logprobs.logprob == choice.logprobs.top_logprobs[0]
     (none,) = sampler.sample(logits, [ask(temperature=0.0, logprobs=0)])
-    assert none.logprobs.top_ids == []
+    assert none.logprobs.top_ids == ()
     assert none.logprobs.logprob == choice.logprobs.logprob
     assert sampler.sample(logits, [ask(temperature=0.0)])[0].logprobs is None
 
@@ -256,9 +256,9 @@ def test_the_kernels_numbers_are_the_references() -> None:
 def test_log_probabilities_of_huge_logits(sampler: Sampler) -> None:
     logits = torch.tensor([[3e38, -3e38, 3e38]])
     (choice,) = sampler.sample(logits, [ask(temperature=0.0, logprobs=3)])
-    assert choice.logprobs.top_ids == [0, 2, 1]
+    assert choice.logprobs.top_ids == (0, 2, 1)
     half = pytest.approx(-math.log(2))
-    assert choice.logprobs.top_logprobs == [half, half, pytest.approx(-1e30)]
+    assert choice.logprobs.top_logprobs == (half, half, pytest.approx(-1e30))
 
 
 def test_without_the_library_the_reference_samples(
