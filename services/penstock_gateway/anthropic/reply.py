@@ -11,7 +11,7 @@ from msgspec import UNSET
 from penstock.text.call_arguments import call_arguments
 from penstock_gateway.anthropic.errors import encoded
 from penstock_gateway.chat.answer_parts import AnswerParts
-from penstock_gateway.chat.parsing_spec import AnswerModel, ParsingSpec
+from penstock_gateway.chat.parsing_spec import ParsingSpec, parsing_of
 from penstock_gateway.generate.chunked_reply import Pace, are_many
 from penstock_gateway.generate.logprobs import ChatLogprob
 from penstock_gateway.generate.reply import (
@@ -330,5 +330,5 @@ class MessagesSpec(ReplySpec, frozen=True):
     short_of: bool
 
     def format(self, head: ReplyHead, engine: EngineInfo) -> MessagesFormat:
-        parsing = None if self.parsing is None else self.parsing.parsing(AnswerModel.of(engine))
+        parsing = parsing_of(self.parsing, engine)
         return MessagesFormat(head, self.prompt_tokens, parsing, short_of=self.short_of)

@@ -141,6 +141,11 @@ def _only_calls(calls: ToolFormat, tools: Collection[str], letters: dict[str, st
     return OnlyCalls(calls(tools, letters))
 
 
+def parsing_of(spec: ParsingSpec | None, engine: EngineInfo) -> Parsing | None:
+    """What reads the answers of a request of this model's; None: all of them is text."""
+    return None if spec is None else spec.parsing(AnswerModel.of(engine))
+
+
 @lru_cache(maxsize=KNOWN_MARKS)
 def _marks(
     calls: AnyFormat | None, thoughts: AnyFormat | None, tokenizer: Tokenizer

@@ -14,7 +14,7 @@ from penstock_gateway.chat.parsed_choice import (
     Parsing,
     whole_message,
 )
-from penstock_gateway.chat.parsing_spec import AnswerModel, ParsingSpec
+from penstock_gateway.chat.parsing_spec import ParsingSpec, parsing_of
 from penstock_gateway.generate.chunked_reply import ChunkedReply, Pace, are_many, chat_logprob_list
 from penstock_gateway.generate.logprobs import ChatLogprobs, PromptLogprobs, chat_logprobs
 from penstock_gateway.generate.reply import (
@@ -240,7 +240,7 @@ class ChatSpec(ReplySpec, frozen=True):
     parsing: ParsingSpec | None = None
 
     def format(self, head: ReplyHead, engine: EngineInfo) -> ChatFormat:
-        parsing = None if self.parsing is None else self.parsing.parsing(AnswerModel.of(engine))
+        parsing = parsing_of(self.parsing, engine)
         tokenizer = engine.text.tokenizer
         return ChatFormat(
             head, tokenizer, self.echo_options, self.prompt_token_ids, self.echo, parsing

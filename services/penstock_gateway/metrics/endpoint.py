@@ -20,6 +20,7 @@ from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.ring import forbidden
 from penstock_gateway.metrics.adapters import adapter_families
 from penstock_gateway.metrics.engines import OURS, engine_families
+from penstock_gateway.metrics.preparers import preparer_families
 from penstock_gateway.plugged import PluggedMetrics
 from penstock_gateway.service import Service
 
@@ -162,6 +163,7 @@ class Collector:
         yield self._open_requests(shared)
         yield from self._of_models(_tokens)
         yield from self._responses(shared)
+        yield from preparer_families(self._service.preparers, shared)
         yield from self._of_models(_spend)
         yield from self._of_models(adapter_families)
         yield from self._media(shared)

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.text.call_arguments import call_arguments
 from penstock_gateway.chat.answer_parts import AnswerParts
-from penstock_gateway.chat.parsing_spec import AnswerModel, ParsingSpec
+from penstock_gateway.chat.parsing_spec import ParsingSpec, parsing_of
 from penstock_gateway.generate.chunked_reply import (
     Pace,
     Splices,
@@ -298,9 +298,9 @@ class OllamaSpec(ReplySpec, frozen=True):
     logprobs: bool
 
     def format(self, head: ReplyHead, engine: EngineInfo) -> OllamaFormat:
-        parsing = None if self.parsing is None else self.parsing.parsing(AnswerModel.of(engine))
         show: Show = chat_line if self.chats else generate_line
-        return OllamaFormat(head, parsing, show, engine.text.tokenizer if self.logprobs else None)
+        tokenizer = engine.text.tokenizer if self.logprobs else None
+        return OllamaFormat(head, parsing_of(self.parsing, engine), show, tokenizer)
 
 
 def loaded(model: str, show: Show, what: str = "load") -> bytes:

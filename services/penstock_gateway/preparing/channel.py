@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from typing import TYPE_CHECKING
 
 from penstock.process.isolated import receive_exactly
 from penstock.process.isolated_child import HEADER
@@ -20,9 +19,6 @@ from penstock_gateway.preparing.wire import (
     encode,
     to_preparer,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class Channel:

@@ -13,7 +13,7 @@ from penstock.errors import (
     RequestFailed,
     TooLarge,
 )
-from penstock_gateway.http.errors import SERVER, HTTPError
+from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.preparing.wire import ErrorData
 
 
@@ -55,16 +55,7 @@ def data_of(error: Exception) -> ErrorData | None:
     if kind not in _MADE:
         return None
     if isinstance(error, HTTPError):
-        body = error.body
-        return ErrorData(
-            kind,
-            body.message,
-            body.param,
-            body.code,
-            status=error.status,
-            type=body.type,
-            headers=list(error.headers),
-        )
+        return data_of_http(error)
     return ErrorData(
         kind,
         str(error),
@@ -74,11 +65,20 @@ def data_of(error: Exception) -> ErrorData | None:
     )
 
 
+def data_of_http(error: HTTPError) -> ErrorData:
+    """The same of an error that is a reply."""
+    body = error.body
+    return ErrorData(
+        HTTPError.__name__,
+        body.message,
+        body.param,
+        body.code,
+        status=error.status,
+        type=body.type,
+        headers=list(error.headers),
+    )
+
+
 def exception_of(data: ErrorData) -> Exception:
     """The exception that `data_of` was given."""
     return _MADE[data.kind](data)
-
-
-def internal_error() -> HTTPError:
-    """500 for a preparer's exception that nobody foresaw; its log has the traceback."""
-    return HTTPError(500, "internal error; see the server's log for this x-request-id", type=SERVER)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.errors import InvalidRequest, Overloaded
 from penstock.process import logs
 from penstock.process.isolated import STANDSTILL, Crashed, Died, Frozen, Stalled
-from penstock_gateway.http.errors import clip
+from penstock_gateway.http.errors import as_http_error, clip
 from penstock_gateway.preparing.answers import ANSWERS, Home
-from penstock_gateway.preparing.error_data import data_of, exception_of, internal_error
+from penstock_gateway.preparing.error_data import data_of, data_of_http, exception_of
 from penstock_gateway.preparing.wire import (
     FailedBody,
     HandledWhole,
@@ -25,10 +25,11 @@ from penstock_gateway.preparing.wire import (
 )
 
 if TYPE_CHECKING:
+    from penstock_gateway.preparing.pool import Outcome
     from penstock_gateway.preparing.process import PreparerProcess
     from penstock_gateway.service import Service
 
-Outcome = TypeVar("Outcome")
+Result = TypeVar("Result")
 
 log = logs.get(__name__)
 
@@ -64,27 +65,27 @@ class BodyExchange:
         self._turn.leave()
         self.let_go()
 
-    async def bravely(self, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
+    async def bravely(self, work: Callable[[], Awaitable[Result]]) -> Result:
         """What the work returns; it is done again where its process dies for no fault of its own.
         Raises what the body's faults are."""
         for _ in range(ATTEMPTS):
             try:
                 return await work()
             except Died as error:
-                self._drop()
+                self._drop("died")
                 log.warning("a process that prepared a request has died", reason=str(error))
             except Frozen:
-                self._drop()
+                self._drop("frozen")
                 log.error("a preparer stood still and was replaced", seconds=STANDSTILL)
                 raise Overloaded(
                     "the process that prepared the request stood still, and was replaced",
                     retry_after=1.0,
                 ) from None
             except Stalled:
-                self._drop()
+                self._drop("too_dear")
                 raise await self._too_dear() from None
             except Crashed:
-                self._drop()
+                self._drop("crashed")
                 raise await self._refused("brought the process down that prepared it") from None
             except BaseException:
                 self.leave()
@@ -135,6 +136,8 @@ class BodyExchange:
             self._process = await self._preparers.take()
         told = await self._process.ask(message, cpu, answer)
         self._turn.leave()
+        if not isinstance(told, OpenedBody | WeighedBody):
+            self._preparers.outcomes["done"] += 1
         if isinstance(told, FailedBody):
             self.let_go()
             raise exception_of(told.error)
@@ -149,7 +152,9 @@ class BodyExchange:
             else:
                 self._preparers.give_back(process)
 
-    def _drop(self) -> None:
+    def _drop(self, outcome: Outcome | None = None) -> None:
+        if outcome is not None:
+            self._preparers.outcomes[outcome] += 1
         self._turn.leave()
         process, self._process = self._process, None
         if process is not None:
@@ -166,5 +171,5 @@ async def _answered(ask: HomeQuestion, home: Home | None) -> HomeAnswer:
         data = data_of(error)
         if data is None:
             log.error("a preparer's question can't be answered", exception=True)
-            data = data_of(internal_error())
+            data = data_of_http(as_http_error(error))
         return HomeAnswer(ask.number, error=data)

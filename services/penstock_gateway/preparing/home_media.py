@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -13,16 +13,9 @@ from penstock.media.layout import ItemLayout
 from penstock.media.sources import MediaSource
 from penstock.media.wire import AnyItem
 from penstock.model.media_facts import MediaFacts
-from penstock_gateway.preparing.wire import (
-    encode,
-)
-from penstock_gateway.storage.stored_file import StoredFile
-
-if TYPE_CHECKING:
-    pass
-
-
 from penstock_gateway.preparing.channel import Channel
+from penstock_gateway.preparing.wire import encode
+from penstock_gateway.storage.stored_file import StoredFile
 
 
 class SourceData(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

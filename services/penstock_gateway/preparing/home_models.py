@@ -6,7 +6,6 @@ import signal
 from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,15 +15,8 @@ from penstock.media.items import PromptMedia
 from penstock.protocol.common import Media, Pooling
 from penstock.request.terms import Terms
 from penstock_gateway.models.backend import AskedModel, EngineInfo, ModelBackend, ModelRegistry
-from penstock_gateway.preparing.wire import (
-    encode,
-)
-
-if TYPE_CHECKING:
-    pass
-
-
 from penstock_gateway.preparing.channel import Channel
+from penstock_gateway.preparing.wire import encode
 
 
 class UseModel(msgspec.Struct, frozen=True, array_like=True):

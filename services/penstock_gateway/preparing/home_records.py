@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock_gateway.preparing.wire import (
-    encode,
-)
+from penstock_gateway.preparing.wire import encode
 
 if TYPE_CHECKING:
     from penstock_gateway.storage.store import Store

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from penstock.errors import Overloaded
 from penstock.process import logs
@@ -26,6 +26,11 @@ IDLE = 2
 """Processes that are kept for the next bodies."""
 MOST_WAIT = 30.0
 """Seconds after which a body is refused for which no process was free."""
+
+
+Outcome = Literal["done", "too_dear", "crashed", "died", "frozen"]
+"""of a body that a process was given: it has answered, if only with an error; it took more
+processor time than it may; it crashed; it was killed; it stood still."""
 
 
 def at_a_time() -> int:
@@ -75,6 +80,8 @@ class Preparers:
         self._count = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._turns = TenantTurns(at_a_time())
+        self.outcomes: dict[Outcome, int] = dict.fromkeys(get_args(Outcome), 0)
+        """What became of tasks that a process was given, since this gateway began."""
 
     def connect(self, work: Callable[[], PreparerWork], answer: Elsewhere) -> None:
         """To be called once, by who puts the gateway together. work: makes what preparers do that

@@ -26,13 +26,14 @@ from penstock.request.structured_outputs import PARAM
 from penstock_gateway.generate.job import PreparedRequest
 from penstock_gateway.generate.replay import AnswerBasis, digest_of_body
 from penstock_gateway.generate.reply import ReplyHead
+from penstock_gateway.http.errors import as_http_error
 from penstock_gateway.http.notes import begin_notes
 from penstock_gateway.http.operations import QUERY
 from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.keys.ring import Caller, current
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.preparing.channel import Channel
-from penstock_gateway.preparing.error_data import data_of, exception_of, internal_error
+from penstock_gateway.preparing.error_data import data_of, data_of_http, exception_of
 from penstock_gateway.preparing.home_media import HomeDesk, HomeLease
 from penstock_gateway.preparing.home_models import HomeModels, engine_of
 from penstock_gateway.preparing.home_records import HomeRecords, HomeStore
@@ -140,9 +141,7 @@ class Preparer:
             data = data_of(error)
             if data is None:
                 log.error("a request can't be prepared", exception=True)
-                data = data_of(internal_error())
-            if data is None:
-                raise
+                data = data_of_http(as_http_error(error))
             return FailedBody(data)
 
     def _open(self, task: OpenBody) -> OpenedBody:
@@ -262,6 +261,9 @@ _REASON = "\N{REPLACEMENT CHARACTER}"
 
 
 def _blames(prepared: PreparedRequest) -> InvalidRequestName | None:
+    """How an engine core's error about the answers' structure is told; None: as it is."""
+    if all(each.structured_outputs is None for each in prepared.params):
+        return None
     told = prepared.blame(InvalidRequest(f"{PARAM}: {_REASON}", param=PARAM))
     if told.param == PARAM:
         return None

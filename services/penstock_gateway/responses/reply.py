@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from penstock.client.deltas import SequenceDelta
 from penstock.text.detokenizer import make_detokenizer
 from penstock_gateway.chat.answer_parts import AnswerParts
-from penstock_gateway.chat.parsing_spec import AnswerModel, ParsingSpec
+from penstock_gateway.chat.parsing_spec import ParsingSpec, parsing_of
 from penstock_gateway.generate.chunked_reply import are_many, paced, parts_of
 from penstock_gateway.generate.logprobs import ChatLogprob, chat_logprobs
 from penstock_gateway.generate.reply import (
@@ -391,7 +391,7 @@ class ResponsesSpec(ReplySpec, frozen=True, kw_only=True):
         )
 
     def format(self, head: ReplyHead, engine: EngineInfo) -> ResponsesFormat:
-        parsing = None if self.parsing is None else self.parsing.parsing(AnswerModel.of(engine))
+        parsing = parsing_of(self.parsing, engine)
         return ResponsesFormat(head, engine.text.tokenizer, self, parsing)
 
     def called_tool(self, function: str) -> NamedTool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -210,3 +211,20 @@ def test_what_a_preparer_notes_stands_in_the_replys_header(
     reply = httpx.post(url, json={**body, "truncation": "auto"}, timeout=120)
     assert reply.status_code == 200, reply.text
     assert "were left out" in reply.headers["x-penstock-warning"]
+
+
+def test_what_became_of_bodies_is_counted(fated: Callable[..., FatedGateway]) -> None:
+    gateway = fated()
+    for fate in ("<kill>", "<spin>", "fine"):
+        gateway.post([fate, *MANY])
+    gateway.post("small")
+    page = httpx.get(f"{gateway.live.url}/metrics", timeout=60).text
+    found = dict(re.findall(r'preparations_total\{.*outcome="(\w+)"\} (\S+)', page))
+    assert found == {
+        "done": "1.0",
+        "too_dear": "1.0",
+        "crashed": "0.0",
+        "died": "3.0",
+        "frozen": "0.0",
+    }
+    assert re.search(r"penstock:preparers\{.*\} 1\.0", page)
