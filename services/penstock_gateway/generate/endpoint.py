@@ -128,7 +128,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         recorder = TimelineRecorder(scope, service.config.slow_request_seconds)
         call = HTTPCall(scope, receive, send, headers, recorder, arrived)
         given = await self.given(scope, receive)
-        if isinstance(given, bytes) and not is_small(given):
+        if isinstance(given, bytes):
             async with RemoteBody(
                 service,
                 self,
@@ -143,14 +143,14 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 finally:
                     _remote.reset(token)
             return
-        if isinstance(given, bytes):
-            given = self.understood(given, scope["headers"])
         self.check_all(given)
         await self.answer(given, call)
 
     async def given(self, scope: Scope, receive: Receive) -> bytes | Fields:
-        """The body; the request itself where it doesn't come as JSON."""
-        return await self.body(scope, receive)
+        """The request; the body, as `understood` takes it, where a preparer is to make the request
+        of it."""
+        body = await self.body(scope, receive)
+        return self.understood(body, scope["headers"]) if is_small(body) else body
 
     def check_all(self, request: Fields) -> None:
         """Raises InvalidRequest for a request that is wrong whatever the model."""

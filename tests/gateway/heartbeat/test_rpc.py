@@ -155,7 +155,7 @@ def called(engine: FakeEngineClient, folder: Path) -> Iterator[BeatenCalls]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
-    async def served() -> RpcServer:
+    async def served() -> tuple[RpcServer, Service]:
         config = GatewayConfig(grpc_port=0, shutdown_timeout=0.0)
         running = RunningCalls()
         app = create_app(
@@ -166,16 +166,20 @@ def called(engine: FakeEngineClient, folder: Path) -> Iterator[BeatenCalls]:
         service: Service = app.state.service
         server = RpcServer(Calls(app, service, running), config)
         await server.start()
-        return server
+        return server, service
+
+    async def leave(server: RpcServer, service: Service) -> None:
+        await server.stop()
+        service.close()
 
     try:
-        server = asyncio.run_coroutine_threadsafe(served(), loop).result(PATIENCE)
+        server, service = asyncio.run_coroutine_threadsafe(served(), loop).result(PATIENCE)
         with _client(server.port) as client:
             found = BeatenCalls(loop, engine, client, folder / f"message-{server.port}")
             found.begin()
             yield found
             found.end()
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(PATIENCE)
+        asyncio.run_coroutine_threadsafe(leave(server, service), loop).result(PATIENCE)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(PATIENCE)

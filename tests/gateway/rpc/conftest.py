@@ -76,6 +76,7 @@ async def serve() -> AsyncIterator[Serve]:
                 more=lambda service: routes_of(service, running),
             )
             service: Service = app.state.service
+            stack.callback(service.close)
             server = RpcServer(Calls(app, service, running), config)
             await server.start()
             stack.push_async_callback(server.stop)

@@ -16,7 +16,9 @@ from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.errors import HTTPError, leaving
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.request.endpoint import Headers
 from penstock_gateway.rpc.frames import FRAMES, failed_frame
+from penstock_gateway.rpc.protos.inference_pb2 import GenerateRequest
 from penstock_gateway.rpc.scope import message_of, operation
 from penstock_gateway.rpc.vllm.generate_reply import GenerateSpec
 from penstock_gateway.rpc.vllm.generate_request import GenerateBody, body_of
@@ -32,6 +34,9 @@ GENERATE_STREAM = operation(
     traced_as="text_completion",
 )
 
+SMALL = 2048
+"""Bytes of a message from which on a preparer makes the request of it."""
+
 
 class GenerateCall(Completions):
     """The method that answers one prompt with its sequences."""
@@ -45,11 +50,19 @@ class GenerateCall(Completions):
         super().__init__(service)
         self._streamed = streamed
 
-    async def given(self, scope: Scope, receive: Receive) -> CompletionRequest:
+    async def given(self, scope: Scope, receive: Receive) -> bytes | CompletionRequest:
         message = message_of(scope)
         if self._service.draining:
             raise leaving()
+        if message.ByteSize() > SMALL:
+            return cast("bytes", message.SerializeToString())
         return body_of(message, streamed=self._streamed)
+
+    def understood(self, body: bytes, headers: Headers) -> CompletionRequest:
+        return body_of(GenerateRequest.FromString(body), streamed=self._streamed)
+
+    def decoded_light(self, written: bytes) -> CompletionRequest:
+        return _light.decode(written)
 
     def check(self, request: CompletionRequest) -> None:
         if (request.n or 1) > 1 and not self._streamed:
@@ -70,6 +83,9 @@ class GenerateCall(Completions):
 
     def failure(self, error: HTTPError) -> bytes:
         return failed_frame(error)
+
+
+_light = msgspec.json.Decoder(GenerateBody)
 
 
 def routes(service: Service) -> list[OperationRoute]:
