@@ -60,6 +60,18 @@ MESSAGES = {
 }
 
 
+def _joined(replies: list[GenerateResponse]) -> list[GenerateResponse]:
+    """The prompt's, and each sequence's as one: how they are divided depends on when they came."""
+    prompt, whole = GenerateResponse(), dict[int, GenerateResponse]()
+    for each in replies:
+        prompt.prompt_info.MergeFrom(each.prompt_info)
+        one, more = whole.setdefault(each.outputs.index, GenerateResponse()).outputs, each.outputs
+        text, tokens = one.text + more.text, one.num_tokens + more.num_tokens
+        one.MergeFrom(more)
+        one.text, one.num_tokens = text, tokens
+    return [prompt, *(whole[index] for index in sorted(whole))]
+
+
 async def _answered(serving: Serving, message: GenerateRequest) -> tuple[list[Any], Any, Any, Any]:
     """What is replied and submitted: ids, sampling parameters and what was made of them, terms."""
     replies = [each async for each in serving.stream(STREAM, message, GenerateResponse)]
@@ -68,7 +80,7 @@ async def _answered(serving: Serving, message: GenerateRequest) -> tuple[list[An
         engine = serving.engine
         ready = ready_params(params, engine.text.tokenizer, engine.welcome.limits)
         params = without_ready(params)
-    return replies, (ids, params), ready, (serving.engine.terms[-1].priority, ids)
+    return _joined(replies), (ids, params), ready, (serving.engine.terms[-1].priority, ids)
 
 
 @pytest.mark.parametrize("name", MESSAGES)
