@@ -166,7 +166,6 @@ async def _crossed(
             return {
                 **done,
                 **felt,
-                "longest_ms": max(felt["longest_ms"], felt["first_ms"]),
                 "calm_seconds": seconds,
                 "sessions_lost": _lost(server.log) - lost,
                 "gateway_seconds": after["gateway_ran"] - before["gateway_ran"],
