@@ -18,7 +18,7 @@ from penstock.client.client_view import EngineState
 from penstock.client.delivery import Sink
 from penstock.client.deltas import KnownTokens
 from penstock.client.live import LiveFeed
-from penstock.client.observer import UNOBSERVED, Observer, RequestTiming, Unobserved, observe
+from penstock.client.observer import UNOBSERVED, Observer, RequestEvents, RequestTiming, observe
 from penstock.client.placement import Computing, Placement
 from penstock.client.ready_params import ReadyParams, ready_of_each
 from penstock.client.routing import RoutingRequest
@@ -55,7 +55,7 @@ class FakeGeneration:
         self,
         steps: Iterable[Step],
         n: int,
-        observed: Unobserved = UNOBSERVED,
+        observed: RequestEvents = UNOBSERVED,
         *,
         feeds: bool = False,
         cached: int = 0,
@@ -329,7 +329,7 @@ class FakeEngineClient:
 class FakeSearch:
     """A beam search that has ended already: A is the likeliest letter, whatever came before."""
 
-    def __init__(self, follow: Follow, candidates: int, observed: Unobserved) -> None:
+    def __init__(self, follow: Follow, candidates: int, observed: RequestEvents) -> None:
         self.generated = 0
         observed.found_cached(0)
         self.done: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()

@@ -311,6 +311,15 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     keep_alive: Any = None
     """Ollama's: how long the model stays loaded."""
 
+    # --- only at their neutral value
+    logits_processors: Any = None
+    watermarking: Flag = None
+    stream_interval: Whole = None
+    routed_experts_prompt_start: Whole = None
+    kv_transfer_params: Object = None
+    ec_transfer_params: Object = None
+    vllm_xargs: Object = None
+
     def __post_init__(self) -> None:
         if self.random_seed is None:
             return
@@ -322,20 +331,10 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
         msgspec.structs.force_setattr(self, "seed", self.random_seed)
         msgspec.structs.force_setattr(self, "random_seed", None)
 
-    # --- only at their neutral value
-    logits_processors: Any = None
-    watermarking: Flag = None
-
     @property
     def searches(self) -> bool:
         """Whether its choices may be the best of a larger number."""
         return bool(self.use_beam_search) or self.best_of is not None
-
-    stream_interval: Whole = None
-    routed_experts_prompt_start: Whole = None
-    kv_transfer_params: Object = None
-    ec_transfer_params: Object = None
-    vllm_xargs: Object = None
 
 
 class NamedRequest(Protocol):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.bench.quantile import quantile
 from penstock.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -89,14 +90,6 @@ def measure_throughput(llm: LLM, shape: BatchShape, *, num_prompts: int) -> dict
         "prompt_tokens": tokens_in,
         "output_tokens": tokens_out,
     }
-
-
-def quantile(ordered: list[float], share: float) -> float:
-    """Linear between the closest ranks. ordered: ascending, not empty."""
-    position = share * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
 def _prompts(llm: LLM, shape: BatchShape, count: int, rng: random.Random) -> list[Any]:

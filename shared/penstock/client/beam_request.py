@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.client.observer import UNOBSERVED, RequestTiming, Unobserved
+from penstock.client.observer import UNOBSERVED, RequestEvents, RequestTiming
 from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
 from penstock.client.routing import Blame
 from penstock.errors import DeadlineExceeded, PenstockError
@@ -57,7 +57,7 @@ class BeamRequest:
         placement: Placement,
         follow: Follow,
         timing: RequestTiming | None = None,
-        observed: Unobserved = UNOBSERVED,
+        observed: RequestEvents = UNOBSERVED,
     ) -> None:
         self.key = 0
         self.holder: Holder = NOWHERE

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.deltas import KnownTokens, SequenceDelta
-from penstock.client.observer import UNOBSERVED, RequestTiming, Unobserved
+from penstock.client.observer import UNOBSERVED, RequestEvents, RequestTiming
 from penstock.client.session_turns import ConsumerTurns, TextSink
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Delivery:
     tokenizer: Tokenizer
     turns: ConsumerTurns[Any]
     """What calls `flush` soon when a generation with a sink has deltas, and wakes its consumer."""
-    observed: Unobserved = UNOBSERVED
+    observed: RequestEvents = UNOBSERVED
     timed: bool = False
     """Whether the generation keeps its timing."""
     read_at_end: bool = False
@@ -70,7 +70,7 @@ class PlainText:
         self,
         sequence: EmittedSequence,
         sink: TextSink,
-        observed: Unobserved,
+        observed: RequestEvents,
         timing: RequestTiming | None,
         turns: ConsumerTurns[Any],
     ) -> None:

@@ -130,8 +130,8 @@ class Observer(Protocol):
         """Called in the task that submits; None: this request is of no interest."""
 
 
-class Unobserved:
-    """What a client tells of a request that nobody observes: nothing."""
+class RequestEvents:
+    """What happens to a request, as its client notes it; nobody hears of it."""
 
     __slots__ = ()
 
@@ -186,7 +186,7 @@ def _untold(tokens: int, elapsed: float | None) -> None:
     """Nobody wants to know."""
 
 
-UNOBSERVED = Unobserved()
+UNOBSERVED = RequestEvents()
 
 
 class _Gain:
@@ -200,7 +200,7 @@ class _Gain:
         self.tokens = tokens
 
 
-class ObservedRequest(Unobserved):
+class ObservedRequest(RequestEvents):
     """What the consumer of one request has been given, for its observer. Moments are those of
     time.perf_counter(), in seconds."""
 
@@ -351,7 +351,7 @@ async def observe(
     prompt_tokens: int,
     sequences: int,
     adapter: AdapterFile | None = None,
-) -> Unobserved:
+) -> RequestEvents:
     """Announces a request. Raises what its observer refuses it with."""
     hears = None if observer is None else observer.request(prompt_tokens)
     if hears is None:

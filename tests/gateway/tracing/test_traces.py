@@ -335,7 +335,7 @@ app = create_app(FakeEngineClient(), GatewayConfig())
 layers = [layer.cls.__name__ for layer in app.user_middleware]
 print(app.state.service.tracing, layers)
 heavy = ("opentelemetry.sdk", "opentelemetry.exporter", "google.protobuf", "requests",
-    "penstock_gateway.tracing.tracer", "penstock_gateway.tracing.tracer")
+    "penstock_gateway.tracing.tracer")
 print([name for name in sys.modules if name.startswith(heavy)])
 """
     done = subprocess.run(

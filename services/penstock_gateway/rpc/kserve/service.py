@@ -68,7 +68,6 @@ class _Infer:
         stream goes on."""
         room = asyncio.Semaphore(MOST_AT_ONCE)
         running: set[asyncio.Task[None]] = set()
-        asked = arriving(requests, self._calls.service, idle=IDLE, busy=lambda: bool(running))
         writing = asyncio.Lock()
 
         def ended(task: asyncio.Task[None]) -> None:

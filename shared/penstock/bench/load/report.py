@@ -14,22 +14,10 @@ import numpy as np
 
 from penstock.bench.load.options import LoadOptions
 from penstock.bench.load.record import CENSORED, ErrorKind, RequestRecord
+from penstock.bench.quantile import quantile
 from penstock.process.machine import describe_machine, version_of
 
 _QUANTILES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-
-
-def quantile(ordered: Sequence[float] | np.ndarray, q: float) -> float:
-    """Linear interpolation between the closest ranks (Hyndman and Fan 1996, type 7).
-
-    `ordered` ascends, is not empty, and may end in infinities.
-    """
-    position = q * (len(ordered) - 1)
-    below = math.floor(position)
-    low = float(ordered[below])
-    if position == below or math.isinf(low):
-        return low
-    return low + (float(ordered[below + 1]) - low) * (position - below)
 
 
 @dataclass(frozen=True)
