@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.engine.walked_harness import Seeded, make_harness
 from tests.engine.walker import Walker
+from tests.met import met as is_met
 from tests.thinning import part
 
 LENGTH = part(1000, 1 / 2)
@@ -41,6 +42,7 @@ def test_short_histories(data: st.DataObject, length: int) -> None:
     for _ in range(length):
         walker.walk()
     walker.end()
+    is_met("ten steps", walker.h.core.state.scheduling.num_steps >= 10)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -16,6 +16,7 @@ from tests.engine.test_walk import Drawn
 from tests.engine.walked_harness import Choices, Seeded, drawn_options
 from tests.engine.walker import Walker
 from tests.engine.walks import SHORT, walked
+from tests.met import met as is_met
 
 
 class ClaimWalker(Walker):
@@ -106,7 +107,9 @@ class ClaimWalker(Walker):
 @SHORT
 @given(st.data(), st.integers(1, 60))
 def test_short_histories(data: st.DataObject, length: int) -> None:
-    walked(ClaimWalker(Drawn(data)), length).end()
+    walker = walked(ClaimWalker(Drawn(data)), length)
+    walker.end()
+    is_met("adopted", walker.met["adopted"])
 
 
 def test_long_histories_and_that_they_meet_what_they_are_for() -> None:

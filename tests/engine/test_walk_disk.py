@@ -19,6 +19,7 @@ from tests.engine.test_walk_groups import drawn_groups, drawn_with_states
 from tests.engine.walked_harness import Choices, Seeded, drawn_options
 from tests.engine.walker import Walker
 from tests.engine.walks import SHORT, check_replay, check_restored, walked
+from tests.met import met as is_met
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -90,7 +91,9 @@ class DiskWalker(Walker):
 @SHORT
 @given(st.data(), st.integers(1, 60))
 def test_short_histories(data: st.DataObject, length: int) -> None:
-    walked(DiskWalker(Drawn(data)), length).end()
+    walker = walked(DiskWalker(Drawn(data)), length)
+    walker.end()
+    is_met("waited", walker.met["waited"])
 
 
 @pytest.mark.slow
@@ -121,7 +124,9 @@ def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
 @SHORT
 @given(st.data(), st.integers(1, 60), st.sampled_from((drawn_groups, drawn_with_states)))
 def test_short_histories_with_groups(data: st.DataObject, length: int, drawn: Drawing) -> None:
-    walked(DiskWalker(Drawn(data), drawn), length).end()
+    walker = walked(DiskWalker(Drawn(data), drawn), length)
+    walker.end()
+    is_met("three steps", walker.h.core.state.scheduling.num_steps >= 3)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from tests.engine.test_walk import Drawn
 from tests.engine.test_walk_groups import Drawing, drawn_groups, drawn_with_states
 from tests.engine.walked_harness import Choices, Seeded, make_harness
 from tests.engine.walker import Walker
+from tests.met import met as is_met
 
 
 class AnyDrafts(DraftPolicy):
@@ -90,7 +91,7 @@ def walked(choose: Choices, operations: int, groups: Drawing | None = None) -> C
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.integers(1, 60))
 def test_short_histories(data: st.DataObject, length: int) -> None:
-    walked(Drawn(data), length)
+    is_met("drafted", walked(Drawn(data), length)["drafted"])
 
 
 @pytest.mark.slow

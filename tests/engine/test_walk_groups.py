@@ -13,6 +13,7 @@ from penstock.model.kv_layout import FULL, KVGroup, paged, state_of
 from tests.engine.test_walk import Drawn
 from tests.engine.walked_harness import Choices, Seeded, make_harness
 from tests.engine.walker import Walker
+from tests.met import met as is_met
 
 Drawing = Callable[[Choices, int], tuple[KVGroup, ...]]
 
@@ -83,7 +84,9 @@ def walked(choose: Choices, operations: int, drawn: Drawing = drawn_groups) -> G
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.integers(1, 60))
 def test_short_histories(data: st.DataObject, length: int) -> None:
-    walked(Drawn(data), length).end()
+    walker = walked(Drawn(data), length)
+    walker.end()
+    is_met("forgotten", walker.met["forgotten"])
 
 
 def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
@@ -102,7 +105,9 @@ def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.integers(1, 60))
 def test_short_histories_with_states(data: st.DataObject, length: int) -> None:
-    walked(Drawn(data), length, drawn_with_states).end()
+    walker = walked(Drawn(data), length, drawn_with_states)
+    walker.end()
+    is_met("checkpoints", walker.met["checkpoints"])
 
 
 def test_long_histories_with_states_and_that_they_meet_what_they_are_for() -> None:

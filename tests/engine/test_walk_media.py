@@ -15,6 +15,7 @@ from tests.engine.test_walk import Drawn
 from tests.engine.walked_harness import FEW, POLICIES, Choices, Seeded
 from tests.engine.walker import Walker
 from tests.engine.walks import SHORT, walked
+from tests.met import met as is_met
 
 
 def make_harness(choose: Choices) -> Harness:
@@ -100,7 +101,9 @@ class MediaWalker(Walker):
 @SHORT
 @given(st.data(), st.integers(1, 60))
 def test_short_histories(data: st.DataObject, length: int) -> None:
-    walked(MediaWalker(Drawn(data)), length).end()
+    walker = walked(MediaWalker(Drawn(data)), length)
+    walker.end()
+    is_met("waited for media", walker.met["waited for media"])
 
 
 def test_long_histories_and_that_they_meet_what_they_are_for() -> None:

@@ -14,6 +14,7 @@ from tests.engine.scores import RequestScore
 from tests.engine.test_walk import Drawn
 from tests.engine.walked_harness import Choices, Seeded, make_harness
 from tests.engine.walker import Walker
+from tests.met import met as is_met
 
 
 class MultiStepWalker(Walker):
@@ -60,7 +61,7 @@ def walked(choose: Choices, operations: int) -> Counter[str]:
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.integers(1, 60))
 def test_short_histories(data: st.DataObject, length: int) -> None:
-    walked(Drawn(data), length)
+    is_met("went on", walked(Drawn(data), length)["went on"])
 
 
 @pytest.mark.parametrize("first", [0, 10])

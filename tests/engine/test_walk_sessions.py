@@ -13,6 +13,7 @@ from tests.engine.test_walk import Drawn
 from tests.engine.walked_harness import Choices, Seeded, drawn_options
 from tests.engine.walker import Walker
 from tests.engine.walks import SHORT, check_replay, check_restored, walked
+from tests.met import met as is_met
 
 
 class SessionWalker(Walker):
@@ -62,7 +63,9 @@ class SessionWalker(Walker):
 @SHORT
 @given(st.data(), st.integers(1, 60))
 def test_short_histories(data: st.DataObject, length: int) -> None:
-    walked(SessionWalker(Drawn(data)), length).end()
+    walker = walked(SessionWalker(Drawn(data)), length)
+    walker.end()
+    is_met("in a session", walker.met["in a session"])
 
 
 def test_long_histories_and_that_they_meet_what_they_are_for() -> None:

@@ -17,6 +17,7 @@ from tests.engine.test_walk import Drawn
 from tests.engine.walked_harness import Choices, Seeded, drawn_options
 from tests.engine.walker import Walker
 from tests.engine.walks import SHORT, check_restored, walked
+from tests.met import met as is_met
 
 
 class ShareWalker(Walker):
@@ -130,7 +131,9 @@ class ShareWalker(Walker):
 @SHORT
 @given(st.data(), st.integers(1, 60))
 def test_short_histories(data: st.DataObject, length: int) -> None:
-    walked(ShareWalker(Drawn(data)), length).end()
+    walker = walked(ShareWalker(Drawn(data)), length)
+    walker.end()
+    is_met("three steps", walker.h.core.state.scheduling.num_steps >= 3)
 
 
 def test_long_histories_and_that_they_meet_what_they_are_for() -> None:

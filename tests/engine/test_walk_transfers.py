@@ -24,6 +24,7 @@ from tests.engine.test_walk_groups import drawn_groups, drawn_with_states
 from tests.engine.test_walk_rank_disk import RankDiskWalker
 from tests.engine.walked_harness import Choices, Seeded, drawn_options
 from tests.engine.walks import SHORT, recorded, replayed
+from tests.met import met as is_met
 
 DRAWN = (drawn_groups, drawn_with_states)
 
@@ -134,7 +135,7 @@ class Pair:
 @SHORT
 @given(st.data(), st.integers(1, 60), st.integers(1, 3), st.sampled_from(DRAWN))
 def test_short_histories(data: st.DataObject, length: int, ranks: int, drawn: Drawing) -> None:
-    Pair(Drawn(data), ranks, drawn).walked(length).end()
+    is_met("read", Pair(Drawn(data), ranks, drawn).walked(length).end()["read"])
 
 
 @pytest.mark.slow

@@ -70,6 +70,7 @@ def test_censored_figures_never_exceed_the_truth(
     """given_up: (age when given up, how much longer it would have taken)."""
     figures = distribution(known, [age for age, _ in given_up])
     truth = distribution(known + [age + more for age, more in given_up])
+    met("some are known", known)
     assert figures is not None
     assert truth is not None
     for name in ("min", "p50", "p90", "p99", "max", "mean"):
@@ -102,6 +103,7 @@ def test_token_gaps_hold_the_whole_time_and_every_token(data: st.DataObject) -> 
         for _ in range(count)
     ]
     assert list(tokens_per_chunk(one)) == counts
+    met("chunks of several tokens", max(counts) > 1 and len(counts) > 1)
     assert list(token_gaps(one)) == pytest.approx(naive)
     tpot = time_per_output_token(one)
     if len(counts) == 1:
@@ -114,6 +116,7 @@ def test_token_gaps_hold_the_whole_time_and_every_token(data: st.DataObject) -> 
 def test_uncounted_chunks_share_the_total_evenly(chunks: int, extra: int) -> None:
     shares = tokens_per_chunk(record([float(i) for i in range(chunks)], usage=chunks + extra))
     assert shares.sum() == chunks + extra
+    met("they don't divide evenly", (chunks + extra) % chunks)
     assert shares.max() - shares.min() <= 1
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.prepare.from_gguf import read_gguf
+from tests.met import met
 from tests.shared.tiny_models import (
     add_byte_level_vocabulary,
     add_sentencepiece_vocabulary,
@@ -79,7 +80,7 @@ def test_damage_is_refused_or_makes_no_difference(
             )
         )
         content[at : at + len(patch)] = patch
-    _read(folder, bytes(content))
+    met("refused", not _read(folder, bytes(content)))
 
 
 @settings(
@@ -92,4 +93,5 @@ def test_a_file_that_is_cut_is_refused(folder: Path, share: float) -> None:
     content = _sound(folder, "byte-level")
     assert _read(folder, content)
     # The last tensor may be followed by padding.
+    met("cut within its tensors", share > 0.5)
     assert not _read(folder, content[: int(share * (len(content) - 32))])

@@ -141,7 +141,10 @@ def test_varied_texts(name: str) -> None:
 @given(text=TEXT)
 @pytest.mark.parametrize("name", DEFINED)
 def test_any_text(name: str, text: str) -> None:
-    assert words(name, text) == isolated(text, DEFINED[name])
+    found = words(name, text)
+    # Of some, a text is one word up to the end of its line.
+    met("several words", len(found) > 1 or len(text) > 5)
+    assert found == isolated(text, DEFINED[name])
 
 
 def test_every_kind_is_defined_here() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from penstock.errors import UnsupportedModel
+from tests.met import met
 from tests.shared.gguf_vocabularies import (
     CASES,
     TEXTS,
@@ -71,6 +72,7 @@ def test_ids_are_those_of_transformers(folder: Path, name: str) -> None:
 def test_any_text(folder: Path, name: str, text: str) -> None:
     ours, theirs, _ = _pair(folder, name)
     ids = theirs(text, add_special_tokens=False)["input_ids"]
+    met("several tokens", len(ids) > 1)
     assert ours.encode(text, add_special_tokens=False).ids == ids
 
 

@@ -24,6 +24,7 @@ from safetensors.numpy import save_file
 
 from penstock.errors import PenstockError, UnsupportedModel
 from penstock.prepare.from_hub_folder import read_hub_folder
+from tests.met import met
 from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
 from tests.thinning import part
 
@@ -258,7 +259,9 @@ def test_any_damage_gives_a_known_error(
     try:
         read_hub_folder(folder)
     except PenstockError:
-        pass
+        met("refused", True)
+    else:
+        met("refused", False)
 
 
 def test_an_index_is_as_long_as_it_may_be(tmp_path: Path) -> None:

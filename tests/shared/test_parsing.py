@@ -178,6 +178,8 @@ def test_nothing_is_lost(name: str, text: str) -> None:
 def test_any_arguments_come_through(value: object, before: str, ascii_only: bool) -> None:
     """Arguments are as Python's json writes them; two calls, of all formats."""
     arguments = json.dumps({"value": value}, ensure_ascii=ascii_only)
+    met("nested", isinstance(value, list | dict) and value)
+    met("escapes", "\\" in arguments)
     one = f'{{"name": "add", "arguments": {arguments}}}'
     expected = [("add", arguments), ("add", arguments)]
     hermes = parse("hermes", f"{before}<tool_call>\n{one}\n</tool_call>\n" * 2)

@@ -20,6 +20,7 @@ from penstock.prepare import load_manifest, prepare
 from penstock.prepare.from_gguf import MIXTURES
 from penstock.prepare.gguf_tokenizer_bpe import PRE_TOKENIZERS
 from testing.model_configs import llama_config
+from tests.met import met
 from tests.shared.prepared_file import prepared_file
 from tests.shared.tiny_models import (
     CORPUS,
@@ -138,6 +139,7 @@ def test_words_as_llama_cpp_defines_them(name: str, text: str) -> None:
         pieces = _isolate(pieces, pattern)
     split = PRE_TOKENIZERS[name].build().pre_tokenize_str(text)
     assert [text[begin:end] for _, (begin, end) in split] == pieces
+    met("several words", len(pieces) > 1)
 
 
 def test_byte_level_vocabulary_gives_the_tokenizer_it_came_from(tmp_path: Path) -> None:
@@ -205,7 +207,9 @@ def sentencepiece_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_scores_give_the_merges_of_sentencepiece(sentencepiece_file: Path, text: str) -> None:
     manifest, tokenizer = prepared_file(sentencepiece_file)
     assert manifest.add_bos
-    assert tokenizer.encode(text).ids == _sentencepiece_ids(text, GGUFFile(sentencepiece_file))
+    ids = tokenizer.encode(text).ids
+    assert ids == _sentencepiece_ids(text, GGUFFile(sentencepiece_file))
+    met("merged", len(ids) - 1 < len(text.encode()))
     assert tokenizer.decode(tokenizer.encode(text).ids) == text.replace("▁", " ")
 
 

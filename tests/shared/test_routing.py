@@ -118,6 +118,7 @@ def test_nobody_is_loaded_above_the_bound(
 )
 def test_loads_stay_bounded_while_requests_come(prompts: list[list[int]], count: int) -> None:
     engines = fleet([0] * count)
+    met("prompts that begin alike", len({*map(tuple, prompts)}) < len(prompts))
     for number, prompt in enumerate(prompts, 1):
         chosen, _ = PrefixAffinity().choose(RoutingRequest(prompt, 128), engines)
         at = engines.index(chosen)
@@ -129,16 +130,18 @@ def test_loads_stay_bounded_while_requests_come(prompts: list[list[int]], count:
 def test_prompts_that_begin_alike_meet_at_one_engine(tail: list[int], count: int) -> None:
     engines = fleet([0] * count)
     prefix = list(range(AFFINITY_TOKENS))
+    met("a longer prompt", tail)
     policy = PrefixAffinity()
     here = policy.choose(RoutingRequest(prefix, 128), engines)
     assert policy.choose(RoutingRequest([*prefix, *tail], 128), engines) == here
     assert here[1] == "prefix"
 
 
-@given(st.integers(16, 128), st.lists(st.integers(0, 9), max_size=200))
+@given(st.integers(16, 128), st.lists(st.integers(0, 9), min_size=16, max_size=200) | st.just([]))
 def test_a_beams_children_follow_their_parent(length: int, grown: list[int]) -> None:
     engines = fleet([0] * 8)
     prompt = list(range(1000, 1000 + length))
+    met("grown by a block", len(grown) >= 16)
     parent = PrefixAffinity().choose(RoutingRequest(prompt, length), engines)
     assert PrefixAffinity().choose(RoutingRequest([*prompt, *grown], length), engines) == parent
 
@@ -149,6 +152,7 @@ def test_a_prompt_without_a_block_goes_to_the_least_loaded(
 ) -> None:
     engines = fleet(loads)
     chosen, why = PrefixAffinity().choose(RoutingRequest(prompt, 128), engines)
+    met("different loads", len({*loads}) > 1)
     assert chosen.load == min(loads)
     assert why == ("only" if len(loads) == 1 else "load")
 
@@ -199,11 +203,16 @@ def test_a_session_stays_where_it_is_while_that_is_not_busy(
         assert chosen.load + 1 <= math.ceil(SESSION_LOAD_FACTOR * mean_then)
 
 
-@given(tokens, st.integers(2, 12), st.integers(0, 40))
+@given(
+    tokens | st.lists(st.integers(0, 9), min_size=1, max_size=15),
+    st.integers(2, 12),
+    st.integers(0, 40),
+)
 def test_equal_requests_that_are_to_meet_do(prompt: list[int], count: int, busy: int) -> None:
     """Also short ones, and while the first of them is what its engine core does."""
     ask = RoutingRequest(prompt, AFFINITY_TOKENS, meets=True)
     policy, engines = PrefixAffinity(), fleet([busy] * count)
+    met("too short for a block", len(prompt) < 16)
     first, _ = policy.choose(ask, engines)
     loaded = [replace(each, load=busy + (each == first)) for each in engines]
     again, _ = policy.choose(ask, loaded)

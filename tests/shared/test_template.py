@@ -124,6 +124,7 @@ def test_same_ids_as_transformers(name: str, messages: list[dict]) -> None:
     ours, theirs = _PAIRS.get(name) or _PAIRS.setdefault(
         name, _pair(_chatml_backend(), TEMPLATES[name])
     )
+    met("several turns", len(messages) > 1)
     assert ours.encode(messages) == _their_ids(theirs, messages)
 
 
@@ -138,6 +139,7 @@ def test_same_ids_as_transformers_with_bos(kind: str, messages: list[dict]) -> N
     ours, theirs = _PAIRS.get(kind) or _PAIRS.setdefault(kind, _pair(_llama_backend(kind), LLAMA2))
     ids = ours.encode(messages)
     assert ids == _their_ids(theirs, messages)
+    met("an answer, too", any(message["role"] == "assistant" for message in messages))
     assert ids.count(1) == sum(message["role"] == "user" for message in messages)
 
 

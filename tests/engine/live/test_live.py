@@ -31,6 +31,7 @@ from tests.engine.harness import Harness
 from tests.engine.live.shown_core import check_blocks, shown, slow_blocks, walk, watched
 from tests.engine.test_walk import Drawn
 from tests.engine.walked_harness import Seeded, make_harness
+from tests.met import met as is_met
 from tests.thinning import part
 
 
@@ -38,7 +39,8 @@ from tests.thinning import part
 @given(st.data(), st.integers(1, 40))
 def test_short_histories_are_shown_as_they_are(data: st.DataObject, length: int) -> None:
     choose = Drawn(data)
-    walk(make_harness(choose), choose, length, looks=True)
+    h = walk(make_harness(choose), choose, length, looks=True)
+    is_met("a step", h.core.state.scheduling.num_steps)
 
 
 @pytest.mark.parametrize("seed", range(4))

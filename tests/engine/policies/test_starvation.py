@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from penstock_engine.policies.registry import known_policies
 from tests.engine.simulated import Asked, Simulation
 from tests.engine.walked_harness import POLICIES
+from tests.met import met
 from tests.thinning import part
 
 KNOWN = known_policies()
@@ -81,6 +82,7 @@ def _allowed(policy: str, priority: int) -> int:
 @settings(max_examples=part(10, 1 / 3), deadline=None, suppress_health_check=list(HealthCheck))
 @given(mix=streams, watched=streams, slots=st.integers(1, 8), budget=st.integers(4, 256))
 def test_nobody_starves(policy: str, mix: Mix, watched: Mix, slots: int, budget: int) -> None:
+    met("more streams than slots", sum(many for *_, many in mix) > slots)
     until_all_end(policy, mix, watched, slots, budget)
 
 

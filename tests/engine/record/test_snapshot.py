@@ -28,6 +28,7 @@ from tests.engine.record.twins import Twins
 from tests.engine.test_walk import Drawn, seeded_walk
 from tests.engine.walked_harness import make_harness
 from tests.engine.walker import Walker
+from tests.met import met as is_met
 from tests.thinning import part
 
 _NO_STATE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType)
@@ -80,6 +81,7 @@ def test_short_histories_with_a_snapshot_in_the_middle(
     for _ in range(before):
         walker.walk()
     core = walker.h.core
+    is_met("open requests", core.has_open_requests)
     walker.h.core = Twins(core, restore(snapshot(core)))  # type: ignore[assignment]
     for _ in range(after):
         walker.walk()
@@ -180,7 +182,9 @@ def test_damage_is_a_snapshot_error(noise: bytes, at: int) -> None:
     try:
         restore(bytes(data))
     except SnapshotError:
-        pass
+        is_met("refused", True)
+    else:
+        is_met("refused", False)
 
 
 @functools.cache

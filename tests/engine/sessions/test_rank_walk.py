@@ -14,6 +14,7 @@ from tests.engine.rank_walker import SIZES, RankWalker, make_rank_harness
 from tests.engine.record.twins import Twins
 from tests.engine.test_walk import Drawn
 from tests.engine.walked_harness import Seeded
+from tests.met import met as is_met
 from tests.thinning import part
 
 
@@ -26,6 +27,7 @@ def test_short_histories(data: st.DataObject, length: int) -> None:
     for _ in range(length):
         walker.walk()
     walker.end()
+    is_met("three steps", walker.h.core.state.scheduling.num_steps >= 3)
 
 
 def rank_walk(seed: int, length: int) -> RankWalker:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.engine.speculation import closed_loop
 from tests.engine.speculation.closed_loop import ClosedLoop, Stream
 from tests.engine.speculation.core_loop import CONSTANTS, CoreLoop, Machine
+from tests.met import met
 
 STEPS: dict[str, Callable[[int], float]] = {
     "weights are read once": lambda rows: 0.020 + 0.0012 * rows,
@@ -140,5 +141,7 @@ def test_drafts_never_cost_more_than_two_percent(
         lambda rows: 0.001 + fixed + each * tile * -(-rows // tile), beside=BESIDE, noise=noise
     )
     run = CoreLoop(machine, chances, gathered=gathered)
+    met("tokens that are foretold well", max(chances) > 0.5)
+    met("and badly", min(chances) < 0.5)
     run.run(300)
     assert run.run(400) > 0.98 * run.constant(0)

@@ -34,6 +34,7 @@ from penstock_gateway.chat.parsing_spec import AnswerModel
 from penstock_gateway.chat.prompt import ChatPrompt
 from penstock_gateway.chat.tools import FunctionDefinition, Tool, ToolUse
 from penstock_gateway.generate.chunked_reply import Pace
+from tests.met import met
 from tests.shared.formats.all_cases import ALL
 from tests.shared.formats.case import TOOLS
 from tests.shared.formats.hands import HANDS, HERMES, THINK, XML, XML_KEYS, Hand
@@ -312,6 +313,7 @@ def our_xml() -> Iterator[Model]:
 def test_however_arguments_are_spelled(
     ours: Model, our_xml: Model, a: str, b: str, spaces: list[str], number: str
 ) -> None:
+    met("spaces", any(spaces))
     text = f'{{ "b":{_object(spaces, {chr(34) + "x" + chr(34): b})}, "a": {a} }}'
     trip = round_trip(ours, Turn(calls=(Call("add", (), text),)))
     assert trip.shown.text.startswith(trip.asked.text + trip.text)

@@ -16,6 +16,7 @@ from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from penstock_gateway.http.operations import OperationRoute
 from tests.gateway.fake_engine import FakeEngineClient
+from tests.met import met
 from tests.thinning import part
 
 CHAT = "/v1/chat/completions"
@@ -98,7 +99,9 @@ quick = settings(
 def test_any_values(url: str, data: st.DataObject) -> None:
     names = st.sampled_from(FIELDS[url]) | st.text(max_size=6)
     fields = data.draw(st.dictionaries(names, values, max_size=4))
-    check(post(url, json.dumps({**VALID.get(url, {}), **fields}).encode()))
+    response = post(url, json.dumps({**VALID.get(url, {}), **fields}).encode())
+    met("refused", response.status_code >= 400)
+    check(response)
 
 
 @quick
@@ -128,7 +131,10 @@ def test_any_values(url: str, data: st.DataObject) -> None:
     body=b'{"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{"self":1}}',
 )
 def test_any_bytes(url: str, body: bytes) -> None:
-    check(post(url, body))
+    response = post(url, body)
+    met("answered", response.status_code == 200)
+    met("refused", response.status_code >= 400)
+    check(response)
 
 
 @pytest.mark.parametrize(

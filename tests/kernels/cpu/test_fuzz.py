@@ -92,6 +92,8 @@ def test_ragged_batches(
     model = SlowDecoder(sizes)
     sequences = [random_tokens(sizes.vocab, n, seed + n) for n in lengths]
     size = 16 * pages
+    met("several lengths", len({*lengths}) > 1)
+    met("several threads", threads > 1)
     blocks = sum(-(-n // size) for n in lengths)
     decoder = model.packed(num_blocks=blocks, block_size=size, threads=threads)
     run = Run(decoder, sequences, seed).steps(random_steps(lengths, seed, largest=100))

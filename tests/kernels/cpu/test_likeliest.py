@@ -14,6 +14,7 @@ from penstock_kernels.cpu.decoder_step import DecoderStep
 from penstock_kernels.cpu.likeliest import Likeliest
 from penstock_kernels.cpu.sampler import Row, sample
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
+from tests.met import met
 from tests.thinning import part
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("isa")]
@@ -72,6 +73,8 @@ def test_of_a_forward_pass(
     wanted = rng.permutation(rows)[: rng.integers(rows + 1)].astype(np.int32)
     logits = decoder.logits(step, wanted)
     assert decoder.likeliest(step, wanted).tolist() == slow(logits)
+    met("equal logits", capped and len(wanted))
+    met("logits that aren't finite", (~np.isfinite(logits)).any())
     assert (~np.isfinite(logits)).any() == (odd != 0 and 1 in step.tokens[wanted])
 
 

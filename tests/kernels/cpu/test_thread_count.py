@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_kernels.cpu.thread_count import LONGEST, MUCH, SHORTEST, WINDOW, ThreadCount
+from tests.met import met
 
 Machine = Callable[[int], tuple[float, float]]
 """Maps a number of threads to a step's seconds, and the share of them that each waits."""
@@ -107,6 +108,7 @@ def test_a_steady_one_is_told_in_vain() -> None:
 )
 def test_it_stays_within_its_bounds(most: int, told: list[tuple[int, float, float]]) -> None:
     count = ThreadCount(most)
+    met("several to choose from", most > 1 and told)
     for rows, seconds, lost in told:
         count.tell(rows, seconds, lost)
         assert 1 <= count.now <= most

@@ -16,6 +16,7 @@ from penstock_worker.speculation import matches
 from penstock_worker.speculation.lookup import RecentOutputs
 from penstock_worker.speculation.matches import SEPARATOR
 from penstock_worker.speculation.run_search import NativeIndex, NativeSearch, PlainSearch
+from tests.met import met
 
 WAYS = (PlainSearch(), NativeSearch())
 few = st.integers(0, 3)
@@ -61,6 +62,7 @@ def test_both_find_the_same_after_each_token(
             for way, own in zip(WAYS, indexes, strict=True)
         )
         assert native == plain
+        met("found", any(plain))
 
 
 def test_also_in_long_texts_whose_table_grows_and_which_repeat_one_token() -> None:
