@@ -149,6 +149,37 @@ def test_a_retry_takes_nothing_from_a_reader_that_is_there() -> None:
     assert tokens_computed(h) == computed_once()
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_nobody_goes_on_with_what_has_other_bits(ended: bool) -> None:
+    """Workers came that compute otherwise: it is computed anew, from its beginning."""
+    h = Harness()
+    front, _ = begun(h, 40 if ended else 6)
+    h.disconnect(front)
+    h.kill_worker()
+    h.fingerprint = "another"
+    h.start_worker()
+    again = h.submit(h.connect(), PROMPT, claim=AGAIN, **LONG)
+    h.run()
+    is_whole(h, again)
+    kept = h.core.state.kept_answers
+    assert (kept.adopted, kept.recomputed) == (0, 1)
+
+
+def test_the_next_readers_deadline_takes_the_place_of_the_firsts() -> None:
+    h = Harness()
+    front, _ = begun(h, 6, time_left_ms=5_000)
+    h.disconnect(front)
+    again = h.submit(h.connect(), PROMPT, claim=AGAIN, time_left_ms=60_000, **LONG)
+    h.now += 30
+    h.settle()
+    assert not again.over
+    h.now += 31
+    h.settle()
+    terminal = again.sequences[0].terminal
+    assert terminal is not None
+    assert terminal.finish == "timeout"
+
+
 def test_it_ends_when_nobody_comes() -> None:
     h = Harness()
     front, _ = begun(h, 6)

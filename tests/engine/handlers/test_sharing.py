@@ -103,6 +103,19 @@ def test_what_differs_is_computed_by_itself(other: dict[str, Any]) -> None:
     over(h)
 
 
+@pytest.mark.parametrize("grammar", [None, Grammar("regex", "6")])
+def test_another_grammar_is_another_answer(grammar: Grammar | None) -> None:
+    """Alike in all else, ends included."""
+    h = Harness()
+    one = {**SHARED, "ignore_eos": False}
+    front, elder = begun(h, 3, ignore_eos=False, grammar=Grammar("regex", "5"))
+    again = h.submit(front, PROMPT, **{**one, "grammar": grammar})
+    assert not again.shared
+    h.run()
+    is_whole(h, elder)
+    is_whole(h, again)
+
+
 def test_what_draws_nothing_needs_no_seed() -> None:
     h = Harness()
     greedy = {"sampling": {"temperature": 0.0}}
