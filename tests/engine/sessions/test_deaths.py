@@ -42,6 +42,37 @@ def test_suspects_run_alone_until_they_are_past_the_point_of_the_death() -> None
     assert all(end_of(request).finish == "length" for request in [*requests, late])
 
 
+def test_a_suspect_is_alone_up_to_the_chunk_of_the_death() -> None:
+    """Its first chunks were computed before, and clear it of nothing."""
+    h = Harness(max_num_seqs=4, max_num_batched_tokens=8, max_steps_in_flight=1)
+    front = h.connect()
+    h.start_worker()
+    h.submit(front, [9], max_tokens=60, ignore_eos=True)
+    h.run_step()
+    h.submit(front, [1, 2, 3, 4] * 12, max_tokens=2, ignore_eos=True)
+    scheduling = h.core.state.scheduling
+    while (
+        long := next((s for s in scheduling.running.values() if s.num_tokens > 40), None)
+    ) is None:
+        h.run_step()
+    while long.progress.computed < 14:
+        h.run_step()
+    h.kill_worker()
+    h.start_worker()
+    assert h.worker is not None
+    assert (until := long.suspect_until) > 20
+    before = -1
+    while long.progress.computed < until:
+        assert h.run_step() is not None
+        if long.slot is not None and long.progress.computed > max(before, 0):
+            assert len(h.worker.log[-1].work) == 1, "nobody is in a step with it"
+        before = long.progress.computed
+    assert not long.suspect_until
+    h.run_step()
+    h.run_step()
+    assert len(h.worker.log[-1].work) == 2
+
+
 def test_a_resumed_request_that_saw_a_death_begins_alone() -> None:
     h = Harness(max_num_batched_tokens=64)
     front = h.connect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import Leaving
+from penstock_engine.sessions.fault_attribution import FaultAttribution
 from tests.engine.harness import Harness
 from tests.engine.rank_workers import RankHarness
 from tests.engine.sessions.rank_sessions import ask, finishes
@@ -45,6 +46,22 @@ def test_a_worker_with_another_life_has_died() -> None:
     assert request.sequences[0].terminal is None, "it isn't known yet"
     h.start_worker(life="three")
     assert end_of(request).finish == "error"
+
+
+def test_nothing_counts_against_what_has_ended() -> None:
+    h = Harness()
+    front = h.connect()
+    h.start_worker()
+    h.submit(front, [1], **ENDLESS)
+    (sequence,) = h.core.state.scheduling.running.values()
+    attribution = FaultAttribution()
+    attribution.accuse({sequence: 3}, [])
+    assert (sequence.deaths, sequence.suspect_until) == (1, 3)
+    h.run()
+    attribution.accuse({sequence: 9}, [])
+    attribution.suspect({sequence: 9}, [], {0: "one"})
+    assert attribution.arrived(0, "two") == []
+    assert sequence.deaths <= 1
 
 
 def test_a_pause_after_a_death_is_no_second_death() -> None:
