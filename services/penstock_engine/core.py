@@ -13,7 +13,7 @@ from penstock.protocol.from_frontend import FromFrontend, MediaChunk
 from penstock.protocol.from_worker import FromWorker
 from penstock.protocol.to_worker import SaveKV
 from penstock_engine.audit import check as audit
-from penstock_engine.core_state import HasDeadline, make_core_state
+from penstock_engine.core_state import make_core_state
 from penstock_engine.facts import EngineFacts
 from penstock_engine.handlers.disk_kv import Prefetcher
 from penstock_engine.handlers.finisher import Finisher
@@ -21,6 +21,7 @@ from penstock_engine.handlers.from_frontends import FromFrontends
 from penstock_engine.handlers.from_workers import FromWorkers
 from penstock_engine.handlers.idle import IdleSleep
 from penstock_engine.handlers.status_report import StatusReport
+from penstock_engine.parts import HasDeadline
 from penstock_engine.scheduler.pipeline import make_scheduler
 from penstock_engine.sessions.effects import Effects
 
@@ -56,6 +57,9 @@ class EngineCore:
             self._status,
             self._idle,
             *self.state.timed_parts(),
+        )
+        self._asking = tuple(
+            getattr(self.state, name) for name in ("adapters", "media") if self.state.has(name)
         )
         self._audited_step = 0
         self._audit_due = 0.0
@@ -225,10 +229,8 @@ class EngineCore:
         """Asks for the items and adapters that the plan has found to be missing."""
         if self.state.workers.failing:
             return
-        self.state.adapters.advance(now)
-        self.state.media.advance(now)
-        if self.state.media.loads.num_asked and not self.state.scheduling.in_flight:
-            self.state.workers.progressed(now)  # Nobody waits for them, but for front ends.
+        for part in self._asking:
+            part.advance(now)
 
     # ---- internal errors
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from penstock_engine.facts import EngineFacts
 from penstock_engine.media.manager import MediaManager
 from penstock_engine.metrics.counts import EngineCounts
+from penstock_engine.parts import HasDeadline, HoldsSequences, ReportsStatus, ServesFrontends
 from penstock_engine.policies.registry import make_policy
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.timeline import Clock
@@ -57,46 +58,12 @@ class ContextLimit:
         return f"the whole KV pool ({pool.num_blocks} blocks of {size} tokens) holds"
 
 
-@runtime_checkable
-class HasDeadline(Protocol):
-    """A part of the engine core that has something to do at a certain time, even if no message
-    comes."""
-
-    def next_deadline(self) -> float:
-        """Returns the next such time, in seconds of the core's clock; infinity for none."""
-
-
-@runtime_checkable
-class HoldsSequences(Protocol):
-    """A part of the engine core that has sequences wait outside the queue."""
-
-    @property
-    def num_waiting(self) -> int:
-        """Number of these sequences."""
-
-
-@runtime_checkable
-class ReportsStatus(Protocol):
-    """A part of the engine core of which front ends are told."""
-
-    def status(self) -> dict[str, Any]:
-        """Returns fields of Status by name, none of which another part reports."""
-
-
-@runtime_checkable
-class ServesFrontends(Protocol):
-    """A part of the engine core that does what front ends ask for, beside requests."""
-
-    def frontend_ended(self, session: bytes) -> None:
-        """Called when a front end is gone."""
-
-
 @dataclass(slots=True)
 class CoreState:
     """The state of one engine core. Each part guards what it owns; handlers combine them.
 
-    What a part takes part in follows from its methods: see the protocols above. So a new one is a
-    field here, which `make_core_state` fills.
+    What a part takes part in follows from its class: see parts.py. So a new one is a field here,
+    which `make_core_state` fills.
     """
 
     facts: EngineFacts  # what doesn't change in a life, but for the version of the weights
@@ -125,27 +92,31 @@ class CoreState:
     drain: Drain  # the engine core's orderly end, if it has begun
     audits: LiveAudit | None = None  # answers that are computed again; None: none are
     paused: bool = False  # whether a front end has had steps paused
+    absent: frozenset[str] = frozenset()  # parts that the model or the settings rule out: idle
 
     def timed_parts(self) -> list[HasDeadline]:
-        """Returns the parts that may have a deadline."""
-        return self._parts(HasDeadline)
+        """The parts that may have a deadline."""
+        return [part for part in self._present() if isinstance(part, HasDeadline)]
 
     def holding_parts(self) -> list[HoldsSequences]:
-        """Returns the parts in which sequences may wait."""
-        return self._parts(HoldsSequences)
+        """The parts in which sequences may wait."""
+        return [part for part in self._present() if isinstance(part, HoldsSequences)]
 
     def reporting_parts(self) -> list[ReportsStatus]:
-        """Returns the parts of which front ends are told."""
-        return self._parts(ReportsStatus)
+        """The parts of which front ends are told."""
+        return [part for part in self._present() if isinstance(part, ReportsStatus)]
 
     def serving_parts(self) -> list[ServesFrontends]:
-        """Returns the parts that do what front ends ask for."""
-        return self._parts(ServesFrontends)
+        """The parts that do what front ends ask for."""
+        return [part for part in self._present() if isinstance(part, ServesFrontends)]
 
-    def _parts(self, role: Any) -> list[Any]:
-        """role: one of the protocols above."""
-        parts = [getattr(self, field.name) for field in fields(self)]
-        return [part for part in parts if _takes(part, role)]
+    def has(self, part: str) -> bool:
+        """Whether the model and the settings have something for the part of this name to do."""
+        return part not in self.absent
+
+    def _present(self) -> list[object]:
+        names = (each.name for each in fields(self))
+        return [getattr(self, name) for name in names if name not in self.absent]
 
     @property
     def num_waiting(self) -> int:
@@ -202,18 +173,6 @@ class CoreState:
         return (True, "") if self.sleep.level or rousing else self.workers.health(now)
 
 
-_ROLES: dict[tuple[type, type], bool] = {}
-
-
-def _takes(part: object, role: type) -> bool:
-    """Whether the part has the methods of that protocol, as all of its class do. Python 3.11 takes
-    0.1 ms to see it, and a status asks of every part."""
-    key = type(part), role
-    if key not in _ROLES:
-        _ROLES[key] = isinstance(part, role)
-    return _ROLES[key]
-
-
 def make_core_state(facts: EngineFacts) -> CoreState:
     """The state of an engine core that has just started: no sessions, no requests."""
     config = facts.config
@@ -232,7 +191,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
     clock = Clock()
     frontends, counts = Frontends(), EngineCounts()
     shared_answers = frontends.shared = SharedAnswers(frontends)
-    media = scheduling.media = MediaManager(
+    media = MediaManager(
         scheduling,
         frontends,
         workers,
@@ -242,7 +201,16 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         step_rows=config.scheduler.max_encoded_rows,
     )
     remote_kv = RemoteKV(config.scheduler.max_waiting_requests)
-    adapters = scheduling.adapters = AdapterManager(facts.max_loras, scheduling, workers, counts)
+    adapters = AdapterManager(facts.max_loras, scheduling, workers, counts)
+    absent = set()
+    if facts.takes_media:
+        scheduling.media = media
+    else:
+        absent.add("media")
+    if facts.max_loras:
+        scheduling.adapters = adapters
+    else:
+        absent.add("adapters")
     state = CoreState(
         facts=facts,
         scheduling=scheduling,
@@ -273,6 +241,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         sleep=SleepState(facts.asleep),
         drain=Drain(config.cache),
         weights=WeightsChange(frontends),
+        absent=frozenset(absent),
     )
     if config.scheduler.audit_share:
         from penstock_engine.waiting.live_audit import LiveAudit

@@ -145,6 +145,11 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         return isinstance(self.model.config, EncoderConfig)
 
     @property
+    def takes_media(self) -> bool:
+        """Whether prompts may have pictures, videos or sounds."""
+        return self.model.media is not None or self.model.config.takes_media
+
+    @property
     def block_size(self) -> int:
         """Tokens of a KV block. An encoder has no KV: its sequences hold one block each, which
         stands for the room that they take, and which no two of them share."""

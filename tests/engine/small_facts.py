@@ -15,6 +15,7 @@ from penstock.config.settings import (
     SchedulerSettings,
 )
 from penstock.model.config import GenerationDefaults, PreparedModel, WeightFiles
+from penstock.model.media_facts import MediaFacts
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock_engine.facts import EngineFacts
 from testing.model_configs import llama_config
@@ -36,6 +37,7 @@ def facts(
     max_loras: int = 0,
     session_share: float = 0.5,
     kv_endpoint: str | None = None,
+    media: bool = True,
     **scheduler: Any,
 ) -> EngineFacts:
     """A small model's facts. scheduler: fields of SchedulerSettings."""
@@ -60,6 +62,7 @@ def facts(
         weights=WeightFiles(format="safetensors", files=("/nowhere",), dtype="float32"),
         digest="0" * 64,
         has_chat_template=False,
+        media=MediaFacts(kinds={}) if media else None,
     )
     settings: dict[str, Any] = {
         "max_num_seqs": 4,

@@ -10,6 +10,9 @@ import pytest
 from penstock.protocol.to_frontend import Status
 from penstock_engine.core import EngineCore
 from penstock_engine.core_state import CoreState, make_core_state
+from penstock_engine.parts import HasDeadline, HoldsSequences, ReportsStatus, ServesFrontends
+from tests.engine.fake_media import picture, shown
+from tests.engine.harness import Harness
 from tests.engine.small_facts import facts
 
 OF_SEVERAL_PARTS = {
@@ -24,13 +27,15 @@ OF_SEVERAL_PARTS = {
 """Fields of Status that no single part can report."""
 
 
-class Alarm:
+class Alarm(HasDeadline, HoldsSequences, ReportsStatus, ServesFrontends):
     """A part of which everything can be asked."""
-
-    num_waiting = 3
 
     def __init__(self) -> None:
         self.ended: list[bytes] = []
+
+    @property
+    def num_waiting(self) -> int:
+        return 3
 
     def next_deadline(self) -> float:
         return 7.0
@@ -60,7 +65,30 @@ def test_a_field_of_the_state_is_a_part_by_what_it_can_do() -> None:
     assert [*before.timed_parts(), state.alarm] == state.timed_parts()
     assert [*before.reporting_parts(), state.alarm] == state.reporting_parts()
     assert [*before.serving_parts(), state.alarm] == state.serving_parts()
-    assert state.num_waiting == before.num_waiting + Alarm.num_waiting
+    assert state.num_waiting == before.num_waiting + 3
+
+
+def test_what_the_model_and_the_settings_lack_is_asked_for_nothing() -> None:
+    """Neither by a turn of the core nor by the scheduler in a step."""
+    core = EngineCore(facts(media=False))
+    state = core.state
+    assert state.absent == {"media", "adapters"}
+    asked = [*state.timed_parts(), *state.holding_parts(), *state.reporting_parts()]
+    for part in (state.media, state.adapters):
+        assert part not in asked
+        assert part not in (state.scheduling.media, state.scheduling.adapters)
+    whole = EngineCore(facts(max_loras=1)).state
+    assert not whole.absent
+    assert whole.scheduling.media is whole.media
+    assert whole.scheduling.adapters is whole.adapters
+
+
+def test_media_are_refused_where_the_model_takes_none() -> None:
+    h = Harness(facts(media=False))
+    h.start_worker()
+    request = h.submit(h.connect(), [1] * 6, media=shown((picture(1), 1)))
+    assert request.rejected is not None
+    assert "takes no images" in request.rejected.message
 
 
 TIMED = (
@@ -80,7 +108,7 @@ TIMED = (
 
 @pytest.mark.parametrize("name", TIMED)
 def test_the_core_asks_each_part_for_its_deadline(name: str, monkeypatch: Any) -> None:
-    core = EngineCore(facts())
+    core = EngineCore(facts(max_loras=1))
     assert core.next_deadline() >= 0.0
     part = getattr(core.state, name)
     monkeypatch.setattr(type(part), "next_deadline", lambda self: -1.0)

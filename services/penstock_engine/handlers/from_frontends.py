@@ -63,6 +63,8 @@ class FromFrontends:
         self._submissions = Submissions(state, finisher)
         self._expecting = ExpectHandler(state)
         self._adoption = Adoption(state, finisher)
+        media = (self._media,) if state.has("media") else ()
+        self._expiring: tuple[MediaHandler | Adoption, ...] = (*media, self._adoption)
 
     def opened(self, session: bytes, message: FromFrontend) -> None:
         """A first message. Answered by a Welcome, or the session is ended."""
@@ -123,8 +125,8 @@ class FromFrontends:
             self._finisher.end_all(request, SequenceState.FINISHED_TIMED_OUT)
         for sequence in self._state.remote_kv.over(now):
             self._state.enter(sequence)
-        self._media.expire(now)
-        self._adoption.expire(now)
+        for handler in self._expiring:
+            handler.expire(now)
 
     def _refuse(self, session: bytes, reason: str) -> None:
         self.ended(session, reason)

@@ -75,6 +75,12 @@ class FromWorkers:
         self._adapters = AdapterHandler(state, finisher)
         self._disk_kv = DiskKVHandler(state)
         self._weights = WeightsHandler(state)
+        adapters = (self._adapters,) if state.has("adapters") else ()
+        self._expiring: tuple[WeightsHandler | GrammarHandler | AdapterHandler, ...] = (
+            self._weights,
+            self._grammars,
+            *adapters,
+        )
 
     def opened(self, session: bytes, message: FromWorker) -> None:
         """A first message. Answered by Setup once all ranks are there, or the session is ended."""
@@ -233,12 +239,12 @@ class FromWorkers:
             self.drop(HEARD, self._loss_cause())
         elif self._state.scheduling.in_flight and (why := self._state.workers.stuck(now)):
             self.drop(why)
-        self._weights.expire(now)
-        self._grammars.expire(now)
-        self._adapters.expire(now)
+        for handler in self._expiring:
+            handler.expire(now)
         if not self._state.workers.failing:
             self._state.grammars.send_wanted(now)
-            self._state.adapters.advance(now)
+            if self._state.has("adapters"):
+                self._state.adapters.advance(now)
 
     def _loss_cause(self) -> LossCause:
         """Cause of the loss of a group some of whose ranks have said that they failed."""

@@ -8,11 +8,12 @@ from penstock.config.scheduler_settings import SchedulerSettings
 from penstock.process import logs
 from penstock.protocol.common import SleepLevel
 from penstock_engine.core_state import CoreState
+from penstock_engine.parts import HasDeadline
 
 log = logs.get(__name__)
 
 
-class IdleSleep:
+class IdleSleep(HasDeadline):
     """Puts the model to sleep after so many minutes without work, and rouses it where there is
     some. Who puts it to sleep by hand wakes it by hand."""
 

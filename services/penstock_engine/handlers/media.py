@@ -35,8 +35,8 @@ class MediaHandler:
         prompt_tokens = len(submit.prompt_token_ids)
         if submit.media is not None:
             facts = self._state.facts
-            if facts.whole and not facts.model.config.takes_media:
-                raise InvalidRequest("this model takes no media", param="media")
+            if not self._state.has("media"):
+                raise InvalidRequest("this model takes no images, audio or video", param="media")
             check_media(submit.media, prompt_tokens)
             if facts.whole:
                 check_alone(submit.media, prompt_tokens)

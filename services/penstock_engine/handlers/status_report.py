@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from penstock.protocol.to_frontend import Status
 from penstock_engine.core_state import CoreState
+from penstock_engine.parts import HasDeadline
 
 
-class StatusReport:
+class StatusReport(HasDeadline):
     """Says when a Status is due, and fills it: at least every beat interval, and at once when
     readiness changes, or when the model comes to a standstill."""
 

@@ -12,6 +12,7 @@ from penstock_engine.media.entry import MediaEntry, MediaStage
 from penstock_engine.media.exchange import MediaBooks, MediaExchange
 from penstock_engine.media.loads import Loads
 from penstock_engine.metrics.counts import EngineCounts
+from penstock_engine.parts import HasDeadline
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_in_flight import PlannedMedia
@@ -26,7 +27,7 @@ LOOKED_AHEAD = 8
 """Waiting sequences for whose items front ends are asked before it is their turn, at most."""
 
 
-class MediaManager(KeepsParked, ChunkLimit):
+class MediaManager(KeepsParked, ChunkLimit, HasDeadline):
     """The items of requests on their way: asked for when a sequence is about to start (`Loads`),
     encoded when a step comes to their placeholders (`Encodings`).
 
@@ -49,6 +50,7 @@ class MediaManager(KeepsParked, ChunkLimit):
     ) -> None:
         """load_bytes: of prepared items that workers hold.  step_rows: that a step encodes."""
         self._scheduling = scheduling
+        self._workers = workers
         self._load_bytes = load_bytes
         self._counts = counts
         self._parked = ParkedSequences()
@@ -132,6 +134,11 @@ class MediaManager(KeepsParked, ChunkLimit):
     def advance(self, now: float) -> None:
         """Asks front ends for what is needed next, as far as there is room; call it at every
         step."""
+        self._ask(now)
+        if self.loads.num_asked and not self._scheduling.in_flight:
+            self._workers.progressed(now)  # Nobody waits for them, but for front ends.
+
+    def _ask(self, now: float) -> None:
         self.loads.settled(self._scheduling.last_settled)
         if not self.serves or not (
             self._books.entries or self._parked.line or self._scheduling.queue

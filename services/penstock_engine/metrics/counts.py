@@ -11,6 +11,7 @@ from typing import Any, get_args
 from penstock.metrics.histogram import Histogram
 from penstock.metrics.vllm_names import STEP_TOKENS
 from penstock.protocol.common import FinishReason
+from penstock_engine.parts import ReportsStatus
 from penstock_engine.policies.tenants import ANONYMOUS
 
 MAX_TENANTS = 100
@@ -27,7 +28,7 @@ DRAFT_PLACES = 16
 REJECTIONS = ("invalid", "overloaded", "unavailable", "limited")
 
 
-class EngineCounts:
+class EngineCounts(ReportsStatus):
     """Since the process began. Seconds are of the clock that the core is told.
 
     dispatch_seconds: of steps beyond what the worker computed.  swapped_out, swapped_in: blocks, of

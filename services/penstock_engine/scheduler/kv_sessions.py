@@ -11,6 +11,7 @@ from typing import NamedTuple
 from penstock.protocol.common import SessionTerms
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.kv.retention import KVSession
+from penstock_engine.parts import HasDeadline
 from penstock_engine.request.request import Request
 from penstock_engine.request.timeline import Clock
 from penstock_engine.scheduler.state import SchedulerState
@@ -113,7 +114,7 @@ LEAD_SECONDS = 2.0
 absence, if that is less."""
 
 
-class KVSessions:
+class KVSessions(HasDeadline):
     """Sessions by tenant and name, and when their time is over.
 
     One that says when it will be back is kept for twice as long as that, within its retention.  If

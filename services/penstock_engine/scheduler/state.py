@@ -17,6 +17,7 @@ from penstock.protocol.from_worker import Result, SlotResult
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.groups import KVGroups
 from penstock_engine.kv.pool import BlockPool
+from penstock_engine.parts import ReportsStatus
 from penstock_engine.policies.forecast import FreshShare, Resumption, StepCostForecast
 from penstock_engine.policies.policy import Policy
 from penstock_engine.request.request import Request, Sequence
@@ -32,7 +33,7 @@ SET_ASIDE = (SequenceState.WAITING_FOR_MEDIA, SequenceState.WAITING_FOR_ADAPTER)
 """States of those that have left the queue for a while, and not the policy."""
 
 
-class SchedulerState:
+class SchedulerState(ReportsStatus):
     """Owns the queue, the slots, the block pool and the steps in flight.
 
     `add` and `finish` may be called at any time.

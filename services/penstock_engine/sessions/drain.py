@@ -6,13 +6,14 @@ import math
 from typing import Any
 
 from penstock.config.cache_settings import CacheSettings
+from penstock_engine.parts import HasDeadline, ReportsStatus
 
 KEPT_SECONDS = 5.0
 """Seconds for which others can fetch the KV of what has been handed over, before the engine core
 leaves."""
 
 
-class Drain:
+class Drain(HasDeadline, ReportsStatus):
     """began: when it was told to leave; None: it wasn't.  hands_over: front ends are to take away
     what is open."""
 

@@ -20,6 +20,7 @@ from penstock.protocol.to_frontend import (
     Status,
     Welcome,
 )
+from penstock_engine.parts import HasDeadline, ReportsStatus
 from penstock_engine.request.reader import Reader
 from penstock_engine.request.request import Request
 from penstock_engine.sessions.effects import Effects, Frames
@@ -141,7 +142,7 @@ class Orphanage(FrontendSession):
         """Does nothing: who takes the request over is told again."""
 
 
-class Frontends:
+class Frontends(HasDeadline, ReportsStatus):
     """All sessions of front ends, oldest first."""
 
     def __init__(self) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_frontend import Submit
 from penstock_engine.kv.pool import BrokenState
+from penstock_engine.parts import HasDeadline
 from penstock_engine.request.kept import KeptAnswer
 from penstock_engine.request.request import Request, priority_of
 from penstock_engine.waiting.queue_bounds import TenantShares
@@ -29,7 +30,7 @@ EACH = 64
 """What else is kept of an answer that has ended, in tokens."""
 
 
-class KeptAnswers:
+class KeptAnswers(HasDeadline):
     """Answers by their claims; of several with equal claims, the newest.
 
     grace: seconds for which an answer waits for a reader who goes on with it; 0: none does.

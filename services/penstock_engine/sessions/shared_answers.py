@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.protocol.to_frontend import Prepared, SequenceOutput
+from penstock_engine.parts import HasDeadline
 from penstock_engine.request.reader import Reader
 from penstock_engine.sessions.frontends import Deadlines, FrontendSession
 from penstock_engine.waiting.queue_bounds import TenantShares
@@ -28,7 +29,7 @@ MOST_IN_ALL = 4096
 them as `leaves_room` lets it."""
 
 
-class SharedAnswers(FrontendSession):
+class SharedAnswers(FrontendSession, HasDeadline):
     """Stands in for the front end of requests that have several readers, and tells each of these
     what the request gains. A request has at least one while it is here."""
 

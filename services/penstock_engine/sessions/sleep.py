@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.protocol.common import WAKE_TAGS, SleepLevel, WakeTag
+from penstock_engine.parts import ReportsStatus
 
 MOST_ROUSING = 600.0
 """Seconds that a model may be loaded for whom it was roused, and pass for one that takes
 requests."""
 
 
-class SleepState:
+class SleepState(ReportsStatus):
     """Workers are told what they are to be when their group forms: awake, by Setup, or asleep.  So
     a group that was formed otherwise than is wanted now ends, and is formed anew; a worker that
     dies meanwhile comes back as it is to be."""

@@ -13,6 +13,7 @@ from penstock.protocol.common import CallCode
 from penstock.protocol.from_frontend import ReplaceWeights
 from penstock.protocol.to_frontend import Called
 from penstock_engine.facts import EngineFacts
+from penstock_engine.parts import HasDeadline, ServesFrontends
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.sessions.frontends import Frontends
 
@@ -43,7 +44,7 @@ class AskedWeights:
     until: float
 
 
-class WeightsChange:
+class WeightsChange(HasDeadline, ServesFrontends):
     """A change of weights, of which there is at most one at a time.
 
     No request is ever computed by two sets of weights.  So a change begins when no request is

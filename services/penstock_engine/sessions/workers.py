@@ -11,12 +11,13 @@ import msgspec
 from penstock.config.settings import ParallelSettings
 from penstock.protocol.from_worker import Progress, Ready, Result
 from penstock.protocol.to_worker import ToWorker
+from penstock_engine.parts import HasDeadline, ReportsStatus
 from penstock_engine.request.step_in_flight import UnfitResult
 from penstock_engine.sessions.effects import ChunkBytes, Effects
 from penstock_engine.sessions.ranks import RankSessions, WorkerSession
 
 
-class Workers:
+class Workers(HasDeadline, ReportsStatus):
     """The rank group and its health."""
 
     def __init__(

@@ -11,6 +11,7 @@ from penstock.protocol.common import AdapterFile
 from penstock.protocol.worker_resources import DropAdapter, LoadAdapter
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.metrics.counts import EngineCounts
+from penstock_engine.parts import HasDeadline
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.limits import StartGate
@@ -139,7 +140,7 @@ MAX_REFUSED = 256
 """Adapters that are remembered for why they can't be loaded."""
 
 
-class AdapterManager(KeepsParked, StartGate):
+class AdapterManager(KeepsParked, StartGate, HasDeadline):
     """A sequence with an adapter waits in the queue as any other does. Where it is the head, and
     its adapter isn't loaded, it leaves the queue and waits for that, and those after it go on.
     It comes back to its place in the order.

@@ -22,6 +22,7 @@ from penstock_engine.kv.keys import stored_name
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.kv.retention import KVSession
 from penstock_engine.metrics.counts import EngineCounts
+from penstock_engine.parts import HasDeadline, HoldsSequences
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.state import SchedulerState
@@ -29,7 +30,7 @@ from penstock_engine.sessions.workers import Workers
 from penstock_engine.waiting.expected_prompts import ExpectedPrompt
 
 
-class RemoteKV:
+class RemoteKV(HasDeadline, HoldsSequences):
     """Sequences whose prefix is on its way, with its KV: from the tier on disk, or from elsewhere.
 
     They wait for it a bounded time.  Whatever becomes of it, they run: what has not come is

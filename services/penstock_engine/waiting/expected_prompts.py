@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from penstock.protocol.from_frontend import MAX_EXPECT_SECONDS
 from penstock_engine.kv.pool import BrokenState
+from penstock_engine.parts import HasDeadline, ServesFrontends
 
 MAX_EXPECTED_PROMPTS = 64
 """Most expected prompts at a time; one more isn't fetched in advance."""
@@ -44,7 +45,7 @@ class ExpectedPrompt:
         self.look_at, self.pause = 0.0, LOOK_SECONDS
 
 
-class ExpectedPrompts:
+class ExpectedPrompts(HasDeadline, ServesFrontends):
     """The book, by the sessions of front ends and their numbers."""
 
     def __init__(self) -> None:
@@ -78,6 +79,8 @@ class ExpectedPrompts:
 
     def due(self, now: float) -> list[ExpectedPrompt]:
         """Prompts that are to be looked for by now, longest expected first."""
+        if not self._prompts:
+            return []
         for name in [name for name, each in self._prompts.items() if each.until <= now]:
             self.forget(*name)
         found = [each for each in self._prompts.values() if each.look_at <= now]
@@ -88,6 +91,8 @@ class ExpectedPrompts:
 
     def next_deadline(self) -> float:
         """The time at which `due` has something to return next; infinity for never."""
+        if not self._prompts:
+            return math.inf
         times = (min(each.look_at, each.until) for each in self._prompts.values())
         return min(times, default=math.inf)
 

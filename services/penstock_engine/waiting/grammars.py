@@ -15,6 +15,7 @@ from penstock.config.settings import GrammarSettings
 from penstock.protocol.common import Grammar
 from penstock.protocol.worker_resources import MAX_COMPILING, CompileGrammar, DropGrammar
 from penstock_engine.kv.pool import BrokenState
+from penstock_engine.parts import HasDeadline, HoldsSequences
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.state import SchedulerState
@@ -26,14 +27,14 @@ from penstock_engine.waiting.queue import Part
 from penstock_engine.waiting.queue_bounds import leaves_room
 
 
-class GrammarManager:
+class GrammarManager(HasDeadline, HoldsSequences):
     """Every operation is constant in the number of grammars, but for a worker's coming and
     going, and for making room, which is linear in the tenants that have unused ones."""
 
     def __init__(
         self, settings: GrammarSettings, scheduling: SchedulerState, workers: Workers
     ) -> None:
-        self.num_waiting = 0  # sequences in WAITING_FOR_GRAMMAR
+        self._num_waiting = 0  # sequences in WAITING_FOR_GRAMMAR
         self.waiting_tokens = 0  # that these sequences have
         self._settings = settings
         self._scheduling = scheduling
@@ -63,7 +64,7 @@ class GrammarManager:
     def refusal(self, tenant: str, weight: int, definition: Grammar, room: Part) -> str | None:
         """Why a tenant's new request with a grammar can't be taken, or None. room: what may wait,
         all tenants together."""
-        used = (self.num_waiting, self.waiting_tokens)
+        used = (self._num_waiting, self.waiting_tokens)
         if used[0] >= room.requests or used[1] >= room.tokens:
             return f"{used[0]} sequences ({used[1]} tokens) are waiting for their grammars"
         most = self._settings.max_grammars
@@ -140,7 +141,7 @@ class GrammarManager:
 
     def _count(self, sequence: Sequence, sign: int) -> None:
         tokens, tenant = sign * sequence.num_tokens, sequence.request.tenant
-        self.num_waiting += sign
+        self._num_waiting += sign
         self.waiting_tokens += tokens
         sequences_of, tokens_of = self._waiting_of.get(tenant, (0, 0))
         self._waiting_of[tenant] = (sequences_of + sign, tokens_of + tokens)
@@ -226,6 +227,11 @@ class GrammarManager:
         del self._compiling[entry.number]
         self._wanted.done(entry, now - entry.started)
 
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait for a grammar."""
+        return self._num_waiting
+
     def next_deadline(self) -> float:
         """The time at which `overdue` will have something to return; infinity if no grammar is
         being compiled."""
@@ -237,10 +243,10 @@ class GrammarManager:
         waiting = self.parked()
         self._check_tenants(waiting)
         if (len(waiting), sum(s.num_tokens for s in waiting)) != (
-            self.num_waiting,
+            self._num_waiting,
             self.waiting_tokens,
         ):
-            raise BrokenState(f"{self.num_waiting} of {len(waiting)} sequences wait for a grammar")
+            raise BrokenState(f"{self._num_waiting} of {len(waiting)} sequences wait for a grammar")
         for number, entry in self._entries.items():
             if len(entry.holders) != holders.get(number, 0):
                 raise BrokenState(f"{len(entry.holders)} hold grammar {number}: {holders}")

@@ -23,6 +23,7 @@ from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock.protocol.from_worker import SlotResult
 from penstock_engine.kv.cache import HOST, STORED
 from penstock_engine.kv.keys import root_key
+from penstock_engine.parts import HasDeadline
 from penstock_engine.request.request import AuditTrail, Request, Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_builder import StepBuilder
@@ -89,7 +90,7 @@ class AuditRecord:
         return (given, self.logprobs[known]), (computed, outcome.logprobs.logprob)
 
 
-class LiveAudit(SpareSteps):
+class LiveAudit(SpareSteps, HasDeadline):
     """Chooses requests, keeps what is known of their sequences, and replays them one by one.
 
     equal, different: audits by result.  skipped: those that were not done, by reason.  found:

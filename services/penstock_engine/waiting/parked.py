@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from penstock_engine.kv.pool import BrokenState
+from penstock_engine.parts import HoldsSequences
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.waiting.queue import Part
 
@@ -95,7 +96,7 @@ class ParkedSequences:
             raise BrokenState("somebody is in line for items who doesn't wait")
 
 
-class KeepsParked:
+class KeepsParked(HoldsSequences):
     """What managers of such sequences say of them."""
 
     _parked: ParkedSequences

@@ -12,6 +12,7 @@ from penstock.protocol.from_worker import CallDone, CallFailed
 from penstock.protocol.to_frontend import Called
 from penstock.protocol.to_worker import WorkerCall
 from penstock_engine.kv.pool import BrokenState
+from penstock_engine.parts import HasDeadline, ServesFrontends
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.workers import Workers
@@ -31,7 +32,7 @@ class WaitingCall:
     until: float
 
 
-class WorkerCalls:
+class WorkerCalls(HasDeadline, ServesFrontends):
     """Between two calls there is a turn for steps, so that calls that come one after another starve
     nobody.  A rank that doesn't return ends its own process; the group is
     lost then, and the call with it."""
@@ -50,6 +51,8 @@ class WorkerCalls:
         self._frontends = frontends
         self._waiting: deque[WaitingCall] = deque()
         self._running: WaitingCall | None = None
+        self.running = False
+        """Whether ranks are at work on one."""
         self._unanswered: set[int] = set()
         """Ranks that the running call is asked of, and that haven't answered."""
         self._number = 0
@@ -61,15 +64,11 @@ class WorkerCalls:
         """Number of calls that wait."""
         return len(self._waiting)
 
-    @property
-    def running(self) -> bool:
-        """Whether ranks are at work on one."""
-        return self._running is not None
-
     def holds_steps(self) -> bool:
         """Whether no step may be planned: one runs, or is to begin once no step is in flight."""
-        ready = self._workers.ready is not None
-        return self.running or (bool(self._waiting) and ready and not self._resting)
+        if self.running or not self._waiting:
+            return self.running
+        return self._workers.ready is not None and not self._resting
 
     def add(self, session: bytes, message: CallWorkers, now: float) -> None:
         """A front end's, which hears of each rank."""
@@ -83,6 +82,8 @@ class WorkerCalls:
     def advance(self, now: float) -> None:
         """Ends those whose time is over; begins the next one where it can be. To be called before
         steps are planned, and `planned` after that."""
+        if not self._waiting:
+            return
         for call in [one for one in self._waiting if one.until <= now]:
             self._waiting.remove(call)
             seconds = call.message.seconds
@@ -90,6 +91,7 @@ class WorkerCalls:
         if self.running or not self.holds_steps() or self._scheduling.in_flight:
             return
         call = self._running = self._waiting.popleft()
+        self.running = True
         self._number += 1
         self._unanswered = set(range(self._workers.ranks.size))
         message = call.message
@@ -109,7 +111,7 @@ class WorkerCalls:
 
     def next_deadline(self) -> float:
         """The time at which `advance` must be called, even if no message comes."""
-        if self._workers.failing:
+        if not self._waiting or self._workers.failing:
             return math.inf  # Nothing is called on a group that has failed.
         if self.holds_steps() and not self.running and not self._scheduling.in_flight:
             return 0.0  # Steps had their turn, and none could be planned.
@@ -155,6 +157,7 @@ class WorkerCalls:
 
     def _end(self) -> None:
         self._running = None
+        self.running = False
         self._unanswered = set()
         self._resting = True
 

@@ -141,6 +141,8 @@ def test_any_history_keeps_the_books(seed: int) -> None:
             h.settle()
         dozed += awake and h.core.state.sleep.dozes
     assert dozed > 1
+    h.core._idle._seconds = 0  # It stays awake for the end.
+    h.core.state.sleep.wake(())
     walker.end()
 
 

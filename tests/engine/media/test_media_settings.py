@@ -12,7 +12,7 @@ from tests.shared.media.test_options import BOTH
 
 
 def test_bounds_that_no_picture_fits_are_refused_at_the_start() -> None:
-    made = facts()
+    made = facts(media=False)
     seeing = msgspec.structs.replace(made.model, media=BOTH)
     media = MediaSettings(mm_processor_kwargs='{"max_pixels": 500}')
     config = msgspec.structs.replace(made.config, media=media)
