@@ -39,7 +39,7 @@ from penstock_engine.live.view import LiveView
 from penstock_engine.notes import SleepNote, WeightsNote
 from penstock_engine.record.recorder import recording
 from penstock_engine.sessions.effects import Effects
-from penstock_engine.weights_hashing import WeightsHashing
+from penstock_engine.sessions.weights_hashing import WeightsHashing
 
 log = logs.get(__name__)
 

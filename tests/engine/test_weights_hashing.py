@@ -12,7 +12,7 @@ from penstock.prepare.folder import sample_digest
 from penstock.protocol.call_values import decode_value
 from penstock.protocol.from_frontend import HashWeights, Watch
 from penstock.protocol.to_frontend import Called
-from penstock_engine.weights_hashing import MAX_ASKED, WeightsHashing
+from penstock_engine.sessions.weights_hashing import MAX_ASKED, WeightsHashing
 from testing.serving import wait_until
 
 FRONT = b"front"
