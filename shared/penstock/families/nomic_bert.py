@@ -7,7 +7,9 @@ keys: transformers' NomicBertConfig, and those of GPT-2 that releases before it 
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
+from penstock.families.bert_gguf import bert_sizes, refuse_tensors
 from penstock.families.family import EncoderFamily
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
 from penstock.model.layer_spec import RopeSpec
@@ -107,11 +109,26 @@ def _theta(fields: Fields) -> float:
     return section.number("rope_theta", fields.number("rotary_emb_base", THETA))
 
 
+def _gguf(model: GGUFMetadata) -> EncoderConfig:
+    sizes = bert_sizes(model)
+    refuse_tensors(model, "attn_qkv.bias", "ffn_up.bias", of="a bias")
+    return EncoderConfig(
+        family="nomic_bert",
+        **sizes,
+        activation="silu",
+        rope=model.rope(sizes["hidden_size"] // sizes["num_heads"], theta=THETA),
+        gated=True,
+        biases=False,
+    )
+
+
 NOMIC_BERT = EncoderFamily(
     "nomic_bert",
     ("nomic_bert",),
     prefixes=("bert",),
     read_layers=_read,
+    gguf="nomic-bert",
+    read_gguf=_gguf,
     tensors=(
         ("emb_ln.", "embeddings.LayerNorm."),
         ("encoder.layers.", "encoder.layer."),

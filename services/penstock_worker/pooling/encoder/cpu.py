@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
 from penstock_kernels.cpu.operands import (
     Attention,
     DistanceBiases,
+    DistanceProducts,
     NormWeights,
     RotationTable,
 )
@@ -35,7 +37,8 @@ from penstock_worker.forward.cpu.weights import rotation_table
 from penstock_worker.forward.interface import StepCancelled
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.pooling.bodies import Inputs
-from penstock_worker.pooling.encoder.model import by_distance
+from penstock_worker.pooling.encoder.distances import DistanceTables
+from penstock_worker.pooling.encoder.model import by_distance, by_slope
 from penstock_worker.pooling.encoder.names import HEADS
 
 TYPES = -1
@@ -69,14 +72,22 @@ class EncoderCompiler:
             rotation=self._rotation(),
             biases=self._biases(),
             both_ways=True,
+            place=0,
         )
-        for number in range(config.num_layers):
-            own = self._layer(f"encoder.layer.{number}", attention)
+        names = [config.layer_at(number) for number in range(config.num_layers)]
+        tables = self._tables()
+        made: dict[str, list[Phase]] = {}
+        for number, at in enumerate(dict.fromkeys(names)):
+            apart = attention
+            if tables is not None:
+                apart = replace(attention, layer=number, **_of_distances(tables, at))
+            own = self._layer(at, apart)
             if self.adapted is not None:
                 own = self.adapted.of_phases(own, self.named)
             *layer, last = own
-            phases += [*layer, replace(last, ends_layer=True)]
+            made[at] = [*layer, replace(last, ends_layer=True)]
             self.named.clear()
+        phases += [phase for at in names for phase in made[at]]
         low_rank = None if self.adapted is None else self.adapted.targets()
         return Program((*phases, rows_phase(config.hidden_size)), config.vocab_size, low_rank)
 
@@ -86,8 +97,17 @@ class EncoderCompiler:
             return None
         return rotation_table(Rotary.load(rope, self.packing.weights, self.longest), rope)
 
+    def _tables(self) -> DistanceTables | None:
+        spec = self.config.disentangled
+        if spec is None:
+            return None
+        return DistanceTables(self.config, spec, self.packing.weights, self.longest)
+
     def _biases(self) -> DistanceBiases | None:
         buckets = self.config.relative_buckets
+        if self.config.distance_slopes:
+            slopes = by_slope(self.config.num_heads, self.longest)
+            return DistanceBiases.of(slopes.numpy())
         if not buckets:
             return None
         shape = (buckets, self.config.num_heads)
@@ -96,17 +116,25 @@ class EncoderCompiler:
 
     def _embedded(self) -> Iterator[Phase]:
         config, at = self.config, "embeddings"
+        size, small = config.row_of_embedding, config.embedding_size
+        # Rows of embeddings have a buffer of their own width.
+        target = Buffer.RESULT if small else Buffer.RESIDUAL
         words = self._table(f"{at}.word_embeddings", config.vocab_size)
-        embed = Phase(kind=PhaseKind.EMBED, matrices=(words,))
+        embed = Phase(kind=PhaseKind.EMBED, target=target, matrices=(words,))
         yield embed if self.adapted is None else self.adapted.of_end(embed, EMBEDDING)
-        if config.rope is None:
+        look_up = Phase(kind=PhaseKind.LOOK_UP, target=target)
+        if config.position_table:
             rows = config.first_position + config.max_position
             places = self._table(f"{at}.position_embeddings", rows)
-            yield Phase(kind=PhaseKind.LOOK_UP, matrices=(places,), first=config.first_position)
+            yield replace(look_up, matrices=(places,), first=config.first_position)
         if config.token_types:
             types = self._table(f"{at}.token_type_embeddings", config.token_types)
-            yield Phase(kind=PhaseKind.LOOK_UP, matrices=(types,), first=TYPES)
-        yield self._norm(f"{at}.LayerNorm")
+            yield replace(look_up, matrices=(types,), first=TYPES)
+        yield replace(self._norm(f"{at}.LayerNorm", size), source=target, target=target)
+        if small:
+            matrix = self._dense(f"{at}.projection", config.hidden_size, small)
+            yield replace(self._input(matrix), source=target, width=small)
+            yield Phase(kind=PhaseKind.PRODUCT, source=Buffer.INPUT, matrices=(matrix,), adds=False)
 
     def _layer(self, at: str, attention: Attention) -> Iterator[Phase]:
         config = self.config
@@ -170,8 +198,9 @@ class EncoderCompiler:
             waits=False,
         )
 
-    def _norm(self, name: str) -> Phase:
-        size = self.config.hidden_size
+    def _norm(self, name: str, size: int = 0) -> Phase:
+        """`size`: of a row; 0: that of the layers."""
+        size = size or self.config.hidden_size
         weight, bias = (self.packing.vector(f"{name}.{part}", size) for part in ("weight", "bias"))
         norm = NormWeights(weight, self.config.layer_norm_eps, "layer", bias)
         return Phase(kind=PhaseKind.NORM, width=size, norm=norm)
@@ -184,7 +213,18 @@ class EncoderCompiler:
         return found
 
     def _table(self, name: str, rows: int) -> PackedMatrix:
-        return self.packing.matrix(name, rows, self.config.hidden_size, kind=self.kind)
+        return self.packing.matrix(name, rows, self.config.row_of_embedding, kind=self.kind)
+
+
+def _of_distances(tables: DistanceTables, at: str) -> dict[str, Any]:
+    """Returns what a layer's attention has to say about distances: fields of Attention."""
+    layer = tables.of_layer(at)
+    # Ours are those of a query behind a key, the kernels' those of a key behind a query.
+    rows = layer.rows.flip(0)
+    keys, queries = (
+        None if each is None else each[:, rows].numpy() for each in (layer.keys, layer.queries)
+    )
+    return {"scale": layer.scale, "distances": DistanceProducts.of(keys, queries)}
 
 
 # One call into the C++ library computes a group of inputs.
