@@ -59,6 +59,13 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "cls_token_id": 1,
         "sep_token_id": 2,
     },
+    "EuroBertModel": {
+        "num_key_value_heads": 1,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "mask_token_id": 4,
+    },
     "Gemma3TextModel": {
         "use_bidirectional_attention": True,
         "sliding_window": 16,
