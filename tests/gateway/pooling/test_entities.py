@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from penstock.client.entities import ClassifiedToken, Entity, entities_of
 from tests.gateway.pooling.pooling_engine import pooling_gateway
+from tests.gateway.pooling.spaced_tokenizer import spaced_tokenizer
 from tests.worker.pooling.late_models import SIZES, late_tokenizer
 from tests.worker.pooling.pooling_models import DEBERTA, save
 
@@ -35,17 +35,7 @@ def deberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("entities") / "m"
     settings = {**DEBERTA, "id2label": dict(enumerate(LABELS))}
     save(folder, "DebertaV2ForTokenClassification", **SIZES, **settings)
-    pieces = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "▁", *(f"▁w{n}" for n in range(5, 99))]
-    tokenizer = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=3))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Metaspace()
-    specials = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
-    tokenizer.add_special_tokens(pieces[:4])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({**specials, "unk_token": "[UNK]"}))
+    spaced_tokenizer(folder)
     return folder
 
 
