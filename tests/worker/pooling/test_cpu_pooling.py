@@ -46,7 +46,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "DistilBertModel": {},
     "MPNetModel": {"max_position_embeddings": 82},
     "ElectraModel": {"embedding_size": 32},
-    "AlbertModel": {"embedding_size": 32, "num_hidden_layers": 4},
+    "AlbertModel": {"embedding_size": 32, "num_hidden_layers": 4, "num_hidden_groups": 2},
     "DebertaV2Model": DEBERTA,
     "NomicBertModel": {},
     "JinaEmbeddingsV3Model": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
