@@ -103,7 +103,7 @@ def _layers(config: EncoderConfig) -> dict[str, tuple[int, int]]:
     if config.gated:  # Its matrices lie in pairs.
         return {}
     # Layers would have to share factors, or distances to have them as well.
-    if config.shared_layers or config.disentangled is not None:
+    if config.shared_layers or config.disentangled is not None or config.experts is not None:
         return {}
     size, inner = config.hidden_size, config.intermediate_size
     shapes = {f"attention.self.{part}": (size, size) for part in ("query", "key", "value")}

@@ -17,6 +17,7 @@ from penstock.model.disentangled_spec import DisentangledSpec
 from penstock.model.layer_spec import (
     AttentionSpec,
     CrossAttentionSpec,
+    ExpertsSpec,
     HyperConnectionsSpec,
     IndexSpec,
     KVHeadsSpec,
@@ -272,6 +273,10 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     distance_slopes: bool = False
     """Whether a score falls with the distance, in each head by a slope of its own (ALiBi), and
     there are no other positions."""
+    experts: ExpertsSpec | None = None
+    """What some layers have in the feed-forward's place, in an encoder like BERT."""
+    experts_every: int = 0
+    """Of so many layers, the second has them."""
     disentangled: DisentangledSpec | None = None
     """What attention has to say about distances; None: nothing."""
 
@@ -316,6 +321,10 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
         if self.rope is not None or self.distance_slopes:
             return False
         return distances is None or distances.position_table
+
+    def has_experts(self, number: int) -> bool:
+        """Whether a layer has experts."""
+        return self.experts is not None and number % self.experts_every == 1
 
     def layer_at(self, number: int) -> str:
         """Returns what the names of a layer's tensors begin with, in an encoder like BERT."""

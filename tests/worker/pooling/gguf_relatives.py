@@ -48,7 +48,7 @@ def write_relative(
         theirs = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert theirs is not None, name
         values = tensor.detach().numpy()
-        quantised = values.ndim == 2 and theirs.startswith("blk.")
+        quantised = values.ndim >= 2 and "gate_inp" not in theirs and theirs.startswith("blk.")
         stored = gguf.GGMLQuantizationType[kind if quantised else "F32"]
         writer.add_tensor(theirs, gguf.quants.quantize(values, stored), raw_dtype=stored)
     writer.write_header_to_file()

@@ -136,3 +136,83 @@ class NeoBert(nn.Module):
 
     def logits(self, tokens: Tensor) -> Tensor:
         return self.classifier(torch.tanh(self.dense(self(tokens)[0])))
+
+
+class NomicExpertsLayer(nn.Module):
+    def __init__(self, size: int, inner: int, heads: int, experts: int) -> None:
+        super().__init__()
+        self.heads, self.inner = heads, inner
+        self.attn = nn.ModuleDict(
+            {"Wqkv": nn.Linear(size, 3 * size), "out_proj": nn.Linear(size, size)}
+        )
+        self.norm1, self.norm2 = nn.LayerNorm(size), nn.LayerNorm(size)
+        self.mlp = nn.Module()
+        if not experts:
+            self.mlp.fc1, self.mlp.fc2 = nn.Linear(size, inner), nn.Linear(inner, size)
+            return
+        self.mlp.router = nn.ModuleDict({"layer": nn.Linear(size, experts, bias=False)})
+        self.mlp.experts = nn.Module()
+        self.mlp.experts.mlp = nn.Module()
+        for name in ("w1", "w2"):
+            stack = nn.Parameter(torch.empty(experts * inner, size))
+            setattr(self.mlp.experts.mlp, name, stack)
+
+    def _turned(self, x: Tensor) -> Tensor:
+        half = x.shape[-1] // 2
+        steps = 10_000.0 ** -(torch.arange(half) / half)
+        angles = torch.outer(torch.arange(len(x)).float(), steps)[:, None]
+        one, other = x[..., :half], x[..., half:]
+        cosines, sines = angles.cos(), angles.sin()
+        return torch.cat((one * cosines - other * sines, other * cosines + one * sines), -1)
+
+    def _of_experts(self, x: Tensor) -> Tensor:
+        """Each token by itself, with its two experts."""
+        first, second = (
+            getattr(self.mlp.experts.mlp, name).unflatten(0, (-1, self.inner))
+            for name in ("w1", "w2")
+        )
+        shares, chosen = self.mlp.router["layer"](x).softmax(-1).topk(2)
+        rows = []
+        for token, own, numbers in zip(x, shares, chosen, strict=True):
+            made = [functional.gelu(first[n] @ token) @ second[n] for n in numbers.tolist()]
+            rows.append(own[0] * made[0] + own[1] * made[1])
+        return torch.stack(rows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.attn["Wqkv"](x).chunk(3, -1)
+        query, key, value = (part.unflatten(1, (self.heads, -1)) for part in parts)
+        mixed = _attend(self._turned(query), self._turned(key), value)
+        x = self.norm1(self.attn["out_proj"](mixed) + x)
+        if hasattr(self.mlp, "experts"):
+            return self.norm2(self._of_experts(x) + x)
+        return self.norm2(self.mlp.fc2(functional.gelu(self.mlp.fc1(x))) + x)
+
+
+class NomicExperts(nn.Module):
+    """Nussbaum and Duderstadt, "Training sparse mixture of experts text embedding models", 2025:
+    every second layer has experts, of which a token has two."""
+
+    def __init__(
+        self, vocab: int, size: int, inner: int, layers: int, heads: int, experts: int
+    ) -> None:
+        super().__init__()
+        self.embeddings = nn.ModuleDict(
+            {
+                "word_embeddings": nn.Embedding(vocab, size),
+                "token_type_embeddings": nn.Embedding(1, size),
+            }
+        )
+        self.emb_ln = nn.LayerNorm(size)
+        found = nn.ModuleList(
+            NomicExpertsLayer(size, inner, heads, experts if number % 2 else 0)
+            for number in range(layers)
+        )
+        self.encoder = nn.ModuleDict({"layers": found})
+        _random(self)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        at = self.embeddings
+        x = self.emb_ln(at["word_embeddings"](tokens) + at["token_type_embeddings"].weight[0])
+        for layer in self.encoder["layers"]:
+            x = layer(x)
+        return x

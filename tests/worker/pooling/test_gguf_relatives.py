@@ -26,7 +26,7 @@ from tests.worker.pooling.gguf_relatives import (
     of_bert,
     write_relative,
 )
-from tests.worker.pooling.makers_encoders import JinaBert, NeoBert
+from tests.worker.pooling.makers_encoders import JinaBert, NeoBert, NomicExperts
 from tests.worker.pooling.pooling_models import (
     VOCAB,
     cosine_distance,
@@ -59,6 +59,30 @@ def _nomic(folder: Path, kind: str = "F32") -> tuple[Path, Hidden]:
     tensors = fused(model.state_dict(), NOMIC, LAYERS)
     path = folder / "m.gguf"
     return write_relative(path, ARCH.NOMIC_BERT, SHAPE, tensors, says, kind=kind), hidden
+
+
+def _nomic_experts(folder: Path, kind: str = "F32") -> tuple[Path, Hidden]:
+    """Two layers, of which the second has experts."""
+    torch.manual_seed(5)
+    model = NomicExperts(VOCAB, SIZE, INNER, LAYERS, HEADS, experts=5)
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        if ".experts." in name:
+            stack = tensor.unflatten(0, (-1, INNER))
+            turned = stack.transpose(1, 2).contiguous() if name.endswith("w2") else stack
+            tensors[f"{name}.weight"] = turned
+        else:
+            tensors[name] = tensor
+
+    def says(writer: Writer) -> None:
+        of_bert(writer)
+        writer.add_rope_freq_base(10_000.0)
+        writer.add_moe_every_n_layers(2)
+        writer.add_expert_count(5)
+        writer.add_expert_used_count(2)
+
+    path = folder / "m.gguf"
+    return write_relative(path, ARCH.NOMIC_BERT_MOE, SHAPE, tensors, says, kind=kind), model
 
 
 def _jina_v3(folder: Path, kind: str = "F32") -> tuple[Path, Hidden]:
@@ -122,6 +146,7 @@ def neobert_says(writer: Writer) -> None:
 
 MODELS = {
     "nomic_bert": _nomic,
+    "nomic_bert with experts": _nomic_experts,
     "jina_embeddings_v3": _jina_v3,
     "jina_bert_v2": _jina_v2,
     "eurobert": _eurobert,

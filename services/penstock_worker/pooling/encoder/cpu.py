@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from penstock.model.config import EncoderConfig
+from penstock.model.layer_spec import ExpertsSpec
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.decoder_step import NOTHING_GIVEN, DecoderStep, GivenRows
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
@@ -21,6 +22,7 @@ from penstock_kernels.cpu.operands import (
     Attention,
     DistanceBiases,
     DistanceProducts,
+    Experts,
     NormWeights,
     RotationTable,
 )
@@ -30,7 +32,7 @@ from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.forward.cpu.adapters import AdaptedPhases, adapted_rows
 from penstock_worker.forward.cpu.cross_layers import beside
 from penstock_worker.forward.cpu.forward import RunsProgram
-from penstock_worker.forward.cpu.gates import forms_of
+from penstock_worker.forward.cpu.gates import forms_of, product_into
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.program import rows_phase
 from penstock_worker.forward.cpu.weights import rotation_table
@@ -77,11 +79,13 @@ class EncoderCompiler:
         names = [config.layer_at(number) for number in range(config.num_layers)]
         tables = self._tables()
         made: dict[str, list[Phase]] = {}
-        for number, at in enumerate(dict.fromkeys(names)):
+        for number, at in enumerate(names):
+            if at in made:
+                continue
             apart = attention
             if tables is not None:
                 apart = replace(attention, layer=number, **_of_distances(tables, at))
-            own = self._layer(at, apart)
+            own = self._layer(number, apart)
             if self.adapted is not None:
                 own = self.adapted.of_phases(own, self.named)
             *layer, last = own
@@ -136,13 +140,11 @@ class EncoderCompiler:
             yield replace(self._input(matrix), source=target, width=small)
             yield Phase(kind=PhaseKind.PRODUCT, source=Buffer.INPUT, matrices=(matrix,), adds=False)
 
-    def _layer(self, at: str, attention: Attention) -> Iterator[Phase]:
-        config = self.config
-        size, inner = config.hidden_size, config.intermediate_size
+    def _layer(self, number: int, attention: Attention) -> Iterator[Phase]:
+        config, at = self.config, self.config.layer_at(number)
+        size = config.hidden_size
         heads = self._heads(f"{at}.attention.self")
         mixed = self._dense(f"{at}.attention.output.dense", size, size)
-        gate, up = self._inner(f"{at}.intermediate")
-        down = self._dense(f"{at}.output.dense", size, inner)
         yield self._input(*heads)
         yield Phase(
             kind=PhaseKind.HEADS,
@@ -157,6 +159,16 @@ class EncoderCompiler:
         yield replace(self._input(mixed), source=Buffer.MIXED, attention=attention)
         yield Phase(kind=PhaseKind.PRODUCT, source=Buffer.INPUT, matrices=(mixed,))
         yield self._norm(f"{at}.attention.output.LayerNorm")
+        if config.experts is not None and config.has_experts(number):
+            yield from self._experts(f"{at}.experts", config.experts)
+        else:
+            yield from self._feed_forward(at)
+        yield self._norm(f"{at}.output.LayerNorm")
+
+    def _feed_forward(self, at: str) -> Iterator[Phase]:
+        config = self.config
+        gate, up = self._inner(f"{at}.intermediate")
+        down = self._dense(f"{at}.output.dense", config.hidden_size, config.intermediate_size)
         yield self._input(*(matrix for matrix in (gate, up) if matrix is not None))
         yield Phase(
             kind=PhaseKind.GATE_UP,
@@ -167,7 +179,34 @@ class EncoderCompiler:
             forms=forms_of(down),
         )
         yield Phase(kind=PhaseKind.PRODUCT, source=Buffer.INNER, matrices=(down,))
-        yield self._norm(f"{at}.output.LayerNorm")
+
+    def _experts(self, at: str, spec: ExpertsSpec) -> Iterator[Phase]:
+        size, kind = self.config.hidden_size, self.kind
+
+        def matrix(name: str, outputs: int, inputs: int) -> PackedMatrix:
+            return self.packing.matrix(f"{at}.{name}", outputs, inputs, kind=kind)
+
+        router = matrix("router", spec.count, size)
+        ups = tuple(matrix(f"{number}.up", spec.inner, size) for number in range(spec.count))
+        downs = tuple(matrix(f"{number}.down", size, spec.inner) for number in range(spec.count))
+        experts = Experts(
+            active=spec.active,
+            ups=ups,
+            downs=downs,
+            scoring=spec.router,
+            normalised=spec.normalised,
+        )
+        yield self._input(router, *ups)
+        yield product_into(router, Buffer.SCORES)
+        yield Phase(kind=PhaseKind.ROUTE, experts=experts, forms=forms_of(*ups))
+        yield Phase(
+            kind=PhaseKind.EXPERTS_UP,
+            experts=experts,
+            activation=self.config.activation,
+            forms=forms_of(*downs),
+        )
+        yield Phase(kind=PhaseKind.EXPERTS_DOWN, experts=experts)
+        yield Phase(kind=PhaseKind.COMBINE, experts=experts)
 
     def _heads(self, at: str) -> tuple[PackedMatrix, ...]:
         size = self.config.hidden_size

@@ -24,6 +24,7 @@ from penstock_worker.layers.reference_ops import TensorTable
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.pooling.encoder.convolution import EmbeddingConvolution
 from penstock_worker.pooling.encoder.distances import DistanceTables
+from penstock_worker.pooling.encoder.experts import EncoderExperts
 from penstock_worker.pooling.encoder.ops import REFERENCE, EncoderOps, EncoderStep
 from penstock_worker.quantisation.interface import Product, Table
 from penstock_worker.weights.weights import Weights
@@ -57,11 +58,12 @@ class _Layer:
         ops: EncoderOps,
         config: EncoderConfig,
         weights: Weights,
-        at: str,
+        number: int,
         adapters: ProductAdapters | None,
         distances: Distances | None,
     ) -> None:
-        """`at`: what the names of its tensors begin with."""
+        at = config.layer_at(number)
+        self.experts: EncoderExperts | None = None
         size, eps = config.hidden_size, config.layer_norm_eps
         attention, inner = f"{at}.attention", config.intermediate_size
 
@@ -80,12 +82,16 @@ class _Layer:
         self.qkv = dense(parts, size, size, bias=biases)
         self.mixed = dense([f"{attention}.output.dense"], size, size, bias=biases)
         self.attention_norm = EncoderNorm(ops, weights, f"{attention}.output.LayerNorm", size, eps)
-        if weights.has(f"{at}.intermediate.up.weight"):
-            halves = [f"{at}.intermediate.{part}" for part in ("up", "gate")]
-            self.up = dense(halves, inner, size, bias=False)
+        if config.experts is not None and config.has_experts(number):
+            name, kind = f"{at}.experts", config.activation
+            self.experts = EncoderExperts(ops, config.experts, weights, name, size, kind)
         else:
-            self.up = dense([f"{at}.intermediate.dense"], wide, size, bias=not gated)
-        self.down = dense([f"{at}.output.dense"], size, inner, bias=biases)
+            if weights.has(f"{at}.intermediate.up.weight"):
+                halves = [f"{at}.intermediate.{part}" for part in ("up", "gate")]
+                self.up = dense(halves, inner, size, bias=False)
+            else:
+                self.up = dense([f"{at}.intermediate.dense"], wide, size, bias=not gated)
+            self.down = dense([f"{at}.output.dense"], size, inner, bias=biases)
         self.norm = EncoderNorm(ops, weights, f"{at}.output.LayerNorm", size, eps)
         self._ops = ops
         self._distances = distances
@@ -109,7 +115,8 @@ class _Layer:
         else:
             mixed = attend_disentangled(query, key, value, lengths, self._distances, seen)
         hidden = self.attention_norm.added(self.mixed(mixed.flatten(1)), hidden)
-        return self.norm.added(self.down(self._inner(hidden)), hidden)
+        fed = self.down(self._inner(hidden)) if self.experts is None else self.experts(hidden)
+        return self.norm.added(fed, hidden)
 
     def _inner(self, hidden: Tensor) -> Tensor:
         up = self.up(hidden)
@@ -176,17 +183,11 @@ class EncoderModel:
                 added = EncoderNorm(ops, weights, "encoder.conv.LayerNorm", hidden, eps).added
                 self.convolution = EmbeddingConvolution(ops, weights, hidden, kind, added)
         names = [config.layer_at(number) for number in range(config.num_layers)]
-        layers = {
-            name: _Layer(
-                ops,
-                config,
-                weights,
-                name,
-                adapters,
-                None if tables is None else tables.of_layer(name),
-            )
-            for name in dict.fromkeys(names)
-        }
+        layers: dict[str, _Layer] = {}
+        for number, name in enumerate(names):
+            if name not in layers:
+                distances = None if tables is None else tables.of_layer(name)
+                layers[name] = _Layer(ops, config, weights, number, adapters, distances)
         self.layers = [layers[name] for name in names]
 
     def hidden(

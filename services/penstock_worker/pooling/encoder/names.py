@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODERS
@@ -101,6 +102,9 @@ _LAYER = {
     "attn_output_norm": "attention.output.LayerNorm",
     "ffn_up": "intermediate.dense",
     "ffn_gate": "intermediate.gate",
+    "ffn_gate_inp": "experts.router",
+    "ffn_up_exps": "experts.up",
+    "ffn_down_exps": "experts.down",
     "ffn_down": "output.dense",
     "layer_output_norm": "output.LayerNorm",
 }
@@ -130,7 +134,26 @@ def encoder_gguf_tensors(files: tuple[str, ...], config: EncoderConfig) -> dict[
         for path in files
         for tensor in GGUFFile(path, vocabulary=False).tensors.values()
     }
+    if config.experts is not None:
+        found = _experts_apart(found)
     return heads_apart(_gates_apart(found) if config.gated else found)
+
+
+_STACK = re.compile(r"(.+\.experts)\.(up|down)\.weight")
+
+
+def _experts_apart(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Returns tensors by our names, with each expert's matrix by itself."""
+    found: dict[str, StoredTensor] = {}
+    for name, stored in tensors.items():
+        stack = _STACK.fullmatch(name)
+        if stack is None or len(stored.shape) != 3:
+            found[name] = stored
+            continue
+        for number in range(stored.shape[0]):
+            own = stored.row_range(range(number, number + 1))
+            found[f"{stack[1]}.{number}.{stack[2]}.weight"] = replace(own, shape=own.shape[1:])
+    return found
 
 
 def _gates_apart(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
