@@ -37,15 +37,20 @@ from penstock.prepare.checkpoint import (
     odd_values_refused,
     suppressed,
 )
+from penstock.prepare.from_hub_folder import QWEN3
 from penstock.prepare.gguf_encoders import (
     BERT_FILES,
     HARMLESS,
+    LABELS,
     LAST,
+    OUTER,
+    RANK,
     is_encoder,
     of_architecture,
     read_encoder,
 )
 from penstock.prepare.gguf_tokenizer import BuiltTokenizer, build_tokenizer
+from penstock.prepare.gguf_vocabulary import KEY
 from penstock.prepare.mmproj import read_mmproj
 from penstock.prepare.overrides import overridden_metadata
 
@@ -246,19 +251,50 @@ def _refuse_variants(keys: Fields) -> None:
     for key in ("logit_scale", "embedding_scale", "residual_scale", "attention.scale"):
         if keys.values.get(key) == 1.0:
             keys.ignore(key)
-    refuse_unknown(keys, HARMLESS)
+    refuse_unknown(keys, {*HARMLESS, LABELS})
+
+
+RERANKS = "qwen3"
+"""The architecture of files of Qwen3-Reranker."""
+YES, NO = "yes", "no"
 
 
 def read_decoder_pooling(file: GGUFFile, size: int) -> PoolingConfig | None:
     """None for a model that generates text. size: of its hidden states. Raises UnsupportedModel for
-    another pooling than that of the last token."""
+    another pooling than that of the last token, and for another reranker than Qwen3's."""
     name = Fields(file.metadata, str(file.path)).text("general.architecture")
     fields = of_architecture(file, name)
     kind = fields.integer("pooling_type", 0)
     if kind == 0:
         return None
+    if kind == RANK and name == RERANKS and OUTER in file.tensors:
+        return _answers(file, fields, size)
     if kind != LAST:
         raise UnsupportedModel(
-            f"{fields.where}: pooling_type {kind} over a decoder is not served; 3 (last token) is"
+            f"{fields.where}: pooling_type {kind} over a decoder is not served; 3 (last token) is, "
+            "and 4 (rank) in files of Qwen3-Reranker"
         )
     return PoolingConfig(mode="last", normalize=True, size=size)
+
+
+def _answers(file: GGUFFile, fields: Fields, size: int) -> PoolingConfig:
+    """A reranker that answers by two tokens, whose rows of the embedding are its head."""
+    labels = fields.listed(LABELS, str) if LABELS in fields else [YES, NO]
+    if labels != [YES, NO] or file.tensors[OUTER].shape != (2, size):
+        raise UnsupportedModel(
+            f"{fields.where}: {OUTER} of shape {file.tensors[OUTER].shape} for "
+            f"{', '.join(map(str, labels))[:80]} is not served; rows for {YES} and {NO} are"
+        )
+    tokens = Fields(file.metadata, str(file.path)).listed(f"{KEY}tokens", str)
+    for token in (YES, NO):
+        if token not in tokens:
+            raise UnsupportedModel(f"{file.path}: there is no token {token!r}")
+    return PoolingConfig(
+        mode="last",
+        normalize=False,
+        size=size,
+        labels=(YES,),
+        activation="sigmoid",
+        answers=(tokens.index(NO), tokens.index(YES)),
+        template=QWEN3,
+    )

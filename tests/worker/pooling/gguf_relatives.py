@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
@@ -25,9 +26,11 @@ def write_relative(
     says: Callable[[Writer], object],
     *,
     kind: str = "F32",
+    causal: bool = False,
+    named: Mapping[int, str] = MappingProxyType({}),
 ) -> Path:
     """sizes: layers, hidden size, inner size, heads.  tensors: by the makers' names.  says: adds
-    further keys.  kind: of matrices in layers."""
+    further keys.  kind: of matrices in layers.  named: texts of some tokens."""
     layers, hidden, inner, heads = sizes
     writer = Writer(path, gguf.MODEL_ARCH_NAMES[architecture])
     writer.add_block_count(layers)
@@ -35,10 +38,12 @@ def write_relative(
     writer.add_embedding_length(hidden)
     writer.add_feed_forward_length(inner)
     writer.add_head_count(heads)
-    writer.add_causal_attention(False)
+    if not causal:
+        writer.add_causal_attention(False)
     writer.add_tokenizer_model("bert")
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    writer.add_token_list([*special, *(f"▁w{i}" for i in range(VOCAB - len(special)))])
+    tokens = [*special, *(f"▁w{i}" for i in range(VOCAB - len(special)))]
+    writer.add_token_list([named.get(at, token) for at, token in enumerate(tokens)])
     writer.add_token_types([3] * len(special) + [1] * (VOCAB - len(special)))
     writer.add_unk_token_id(1)
     writer.add_sep_token_id(3)
@@ -46,6 +51,7 @@ def write_relative(
     names = gguf.get_tensor_name_map(architecture, layers)
     for name, tensor in tensors.items():
         theirs = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        theirs = name if name.startswith("cls.") else theirs  # what the converter names itself
         assert theirs is not None, name
         values = tensor.detach().numpy()
         quantised = values.ndim >= 2 and "gate_inp" not in theirs and theirs.startswith("blk.")

@@ -191,3 +191,54 @@ def test_heads_that_the_file_has_half_of_are_refused(tmp_path: Path, case: str) 
     changes, reason = REFUSED[case]
     with pytest.raises(UnsupportedModel, match=reason):
         prepare(str(_bert(tmp_path, **changes)), cache_dir=str(tmp_path))
+
+
+YES, NO = 12, 11
+QWEN3 = {"num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True}
+QWEN3 |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+
+def _qwen3(folder: Path, labels: tuple[str, ...] = ("yes", "no"), **more: Any) -> tuple[Path, Any]:
+    """As Qwen3-Reranker: rows of the embedding for two answers, beside a quantised embedding."""
+    model = save(folder / "m", "Qwen3ForCausalLM", **SIZES, **QWEN3)
+    tensors = dict(model.state_dict())
+    del tensors["lm_head.weight"]
+    rows = model.lm_head.weight[[YES, NO]].detach()
+    tensors["cls.output.weight"] = rows
+
+    def says(writer: Writer) -> None:
+        writer.add_head_count_kv(2)
+        writer.add_key_length(16)
+        writer.add_value_length(16)
+        writer.add_layer_norm_rms_eps(model.config.rms_norm_eps)
+        writer.add_rope_freq_base(model.config.rope_parameters["rope_theta"])
+        writer.add_pooling_type(gguf.PoolingType.RANK)
+        writer.add_classifier_output_labels(labels)
+
+    named = {YES: "yes", NO: "no"}
+    path = folder / "m.gguf"
+    write_relative(path, ARCH.QWEN3, SHAPE, tensors, says, causal=True, named=named, **more)
+    return path, model
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_decoder_that_answers_yes_or_no(tmp_path: Path, backend: str) -> None:
+    path, model = _qwen3(tmp_path)
+    loaded = load_pooling(str(path), tmp_path, worker={"attention_backend": backend})
+    assert loaded.setup.pooling is not None
+    assert (loaded.setup.pooling.labels, loaded.setup.pooling.answers) == (("yes",), (NO, YES))
+    template = loaded.setup.pooling.template
+    assert template is not None
+    assert "<Query>: cats\n<Document>: A cat." in template.filled("cats", "A cat.")
+    inputs = random_inputs([9, 30])
+    for tokens, found in zip(inputs, run(loaded, inputs, Pooling("classify")), strict=True):
+        with torch.inference_mode():
+            logits = model(torch.tensor([tokens])).logits[0, -1, [NO, YES]]
+        assert abs(float(found[0]) - float(logits.softmax(0)[1])) < 1e-4
+    loaded.runner.close()
+
+
+def test_a_decoder_with_other_answers_is_refused(tmp_path: Path) -> None:
+    path, _ = _qwen3(tmp_path, ("good", "bad"))
+    with pytest.raises(UnsupportedModel, match="for good, bad is not served; rows for yes and no"):
+        prepare(str(path), cache_dir=str(tmp_path))
