@@ -18,7 +18,11 @@ from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
 from penstock.model.disentangled_spec import DisentangledSpec
 
-IGNORED = ("pooler_dropout", "z_steps")
+IGNORED = (
+    "legacy",  # how the head for masked words is called
+    "pooler_dropout",
+    "z_steps",
+)
 DEFAULTS = {"layer_norm_eps": 1e-7, "conv_act": "tanh"}
 KEYS, QUERIES = "c2p", "p2c"
 KERNEL = 3
