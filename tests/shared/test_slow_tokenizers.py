@@ -111,6 +111,39 @@ def test_legacy_false_marks_only_a_texts_beginning(tmp_path: Path) -> None:
     assert behind[1][-len(fox) :] != fox
 
 
+UNIGRAMS = [name for name in RECORDED["models"] if name.startswith("unigram")]
+
+
+@pytest.mark.parametrize("name", UNIGRAMS)
+@pytest.mark.parametrize(
+    ("kind", "file"), [("DebertaV2Tokenizer", "spm.model"), ("AlbertTokenizer", "spiece.model")]
+)
+def test_sentencepiece_models_of_encoders(tmp_path: Path, kind: str, file: str, name: str) -> None:
+    """SentencePiece's own ids of a folded text, between the class's tokens."""
+    model_folder(tmp_path, name).joinpath("tokenizer.model").rename(tmp_path / file)
+    tokenizer, found = opened(tmp_path, tokenizer_class=kind)
+    compared = 0
+    for text, ids in zip(RECORDED["texts"], RECORDED["models"][name]["ids"], strict=True):
+        folded = text.lower().isascii() and text == text.lower()
+        if not any(mark in text for mark in ("<", "[", "''", "``")) and (
+            kind == "DebertaV2Tokenizer" or folded
+        ):
+            assert plain_ids(tokenizer, text) == ids, text
+            compared += 1
+    assert compared >= 2
+    begin, end, mask = (tokenizer.special_tokens[each] for each in ("[CLS]", "[SEP]", "[MASK]"))
+    assert mask == found.mask_id
+    ids = plain_ids(tokenizer, "a fox")
+    assert tokenizer.encode("a fox") == [begin, *ids, end]
+    if kind == "AlbertTokenizer":
+        assert plain_ids(tokenizer, "Ä ``Fox''") == plain_ids(tokenizer, 'a "fox"')
+        kept = opened(tmp_path, tokenizer_class=kind, keep_accents=True, do_lower_case=False)[0]
+        assert plain_ids(kept, "Ä Fox") != ids
+    else:
+        small = opened(tmp_path, tokenizer_class=kind, do_lower_case=True)[0]
+        assert plain_ids(small, "A FOX") == ids
+
+
 # tiktoken and tekken.
 
 

@@ -79,10 +79,33 @@ class DistanceBiases:
         """`values`: [heads, distances] float32."""
         return DistanceBiases(np.pad(values, ((0, 0), (0, _LANES))))
 
+
+@dataclass(frozen=True)
+class DistanceProducts:
+    """Keys and queries of distances: a score also gets the query times the key of the distance, and
+    the key times the query of the distance."""
+
+    keys: np.ndarray | None
+    """[heads, head_dim, distances + 16] float32, as DistanceBiases; None: there are none."""
+    queries: np.ndarray | None
+    """As `keys`."""
+
+    @staticmethod
+    def of(keys: np.ndarray | None, queries: np.ndarray | None) -> DistanceProducts:
+        """`keys`, `queries`: [heads, distances, head_dim] float32; not both None."""
+        turned = (
+            None
+            if each is None
+            else np.ascontiguousarray(np.pad(each, ((0, 0), (0, _LANES), (0, 0))).swapaxes(1, 2))
+            for each in (keys, queries)
+        )
+        return DistanceProducts(*turned)
+
     @property
-    def middle(self) -> int:
-        """The index of the number for distance 0 among a head's numbers."""
-        return (self.values.shape[1] - _LANES) // 2
+    def width(self) -> int:
+        """Numbers of a row, of all distances."""
+        table = self.keys if self.keys is not None else self.queries
+        return 0 if table is None else table.shape[2]
 
 
 @dataclass(frozen=True)
@@ -213,6 +236,8 @@ class Attention:
     entries: CPUEntries | None = None
     """What a token sees besides the tokens of its window; None: nothing."""
     biases: DistanceBiases | None = None
+    distances: DistanceProducts | None = None
+    """Not beside biases, and only of a cache of float32."""
     both_ways: bool = False
     """Whether a token sees those after it as well, in a window of as many."""
     causal: bool = False
@@ -241,7 +266,8 @@ class Attention:
         scale = self.scale
         if scale is None:
             scale = float(np.float32(1) / np.sqrt(np.float32(self.head_dim)))
-        turn, shifts = self.rotation, self.biases
+        turn, shifts, apart = self.rotation, self.biases, self.distances
+        width = shifts.values.shape[1] if shifts is not None else apart.width if apart else 0
         own = None if self.entries is None or kept is None else self.entries.struct(kept)
         return PkAttention(
             heads=self.heads,
@@ -273,8 +299,10 @@ class Attention:
             key_block=keys.strides[0],
             value_block=values.strides[0],
             biases=None if shifts is None else _address(shifts.values),
-            biases_width=0 if shifts is None else shifts.values.shape[1],
-            biases_middle=0 if shifts is None else shifts.middle,
+            biases_width=width,
+            biases_middle=max(0, width - _LANES) // 2,
+            distance_keys=None if apart is None else _address(apart.keys),
+            distance_queries=None if apart is None else _address(apart.queries),
             entries=None if own is None else ctypes.pointer(own),
         )
 

@@ -79,6 +79,8 @@ class PkAttention(ctypes.Structure):
         ("biases", c_void_p),
         ("biases_width", c_int32),
         ("biases_middle", c_int32),
+        ("distance_keys", c_void_p),
+        ("distance_queries", c_void_p),
         ("entries", ctypes.POINTER(PkEntries)),
     )
 

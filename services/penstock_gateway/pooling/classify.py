@@ -38,7 +38,8 @@ class ClassifyRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fiel
 
 class TextEntity(msgspec.Struct, frozen=True):
     """entity_group: the label, or with aggregation_strategy none entity, as the model has it.
-    index: of the token.  start, end: characters of the input, and word is what stands there."""
+    index: of the token.  start, end: characters of the input, and word is what stands there,
+    without spaces around it."""
 
     score: float
     word: str
@@ -145,7 +146,8 @@ def _shown(text: str, tokens: list[ClassifiedToken], strategy: str | None) -> li
 def _text_entity(text: str, found: ClassifiedToken | Entity, **named: Any) -> TextEntity:
     """named: its label, by the field for it."""
     place = slice(found.start, found.end)
-    return TextEntity(found.score, text[place], found.start, found.end, **named)
+    # SentencePiece's tokens begin with the space before a word.
+    return TextEntity(found.score, text[place].strip(), found.start, found.end, **named)
 
 
 OPERATION = posting(

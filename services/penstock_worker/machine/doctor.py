@@ -131,12 +131,8 @@ def _media(prepared: PreparedModel) -> list[Finding]:
 
 
 def _encoders_backends(config: EncoderConfig) -> str:
-    if config.relative_buckets:
-        return "an encoder with a relative bias: triton with a GPU, or reference"
-    if config.rope is not None:
-        return "an encoder with rotary positions: reference"
-    if config.layers is not None:
-        return "an encoder with a decoder's layers: cpu, or reference"
+    if config.disentangled is not None and config.disentangled.convolution:
+        return "an encoder with a convolution: triton with a GPU, or reference"
     return "an encoder: triton with a GPU, cpu, or reference"
 
 

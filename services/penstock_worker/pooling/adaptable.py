@@ -102,6 +102,9 @@ def _layers(config: EncoderConfig) -> dict[str, tuple[int, int]]:
         return found
     if config.gated:  # Its matrices lie in pairs.
         return {}
+    # Layers would have to share factors, or distances to have them as well.
+    if config.shared_layers or config.disentangled is not None or config.experts is not None:
+        return {}
     size, inner = config.hidden_size, config.intermediate_size
     shapes = {f"attention.self.{part}": (size, size) for part in ("query", "key", "value")}
     shapes["attention.output.dense"] = (size, size)
@@ -112,9 +115,10 @@ def _layers(config: EncoderConfig) -> dict[str, tuple[int, int]]:
         for number in range(config.num_layers)
         for name, shape in shapes.items()
     }
-    found[EMBEDDING] = (size, config.vocab_size)
-    if config.token_types == 1:
-        found[ONE_TYPE] = (size, 1)
+    if not config.embedding_size:
+        found[EMBEDDING] = (size, config.vocab_size)
+        if config.token_types == 1:
+            found[ONE_TYPE] = (size, 1)
     return found
 
 

@@ -105,6 +105,8 @@ def _require_encoder(config: EncoderConfig, setup: Setup) -> None:
     else:
         heads = config.num_heads
         obstacle = obstacle or DecoderShape(heads, heads, config.head_dim, BLOCK).obstacle()
+        if config.disentangled is not None and config.disentangled.convolution:
+            obstacle = "the first layer's output gets a convolution of embeddings"
         if config.activation not in ACTIVATIONS:
             obstacle = (
                 f"the activation is {config.activation}; {', '.join(ACTIVATIONS)} are possible"

@@ -25,6 +25,7 @@ from penstock_worker.pooling.encoder.names import (
     encoder_name,
     heads_apart,
     space_name,
+    with_head,
 )
 from penstock_worker.pooling.encoder.ops import REFERENCE, EncoderOps
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head, vector_head
@@ -39,7 +40,7 @@ from penstock_worker.weights.weights import Weights
 
 HEADS = (
     *("pooler.", "classifier.", "pre_classifier.", "head.", "decoder.", "dense_"),
-    *("linear.", "sparse_linear.", "colbert_linear."),
+    *("linear.", "sparse_linear.", "colbert_linear.", "dense.", "cls."),
 )
 """How the names of a head's tensors begin; of GGUF's dense layers, too."""
 
@@ -103,14 +104,16 @@ def open_encoder(
     it that don't fit."""
     files, family, pooling = prepared.weights.files, config.family, setup.pooling
     if config.layers is not None and prepared.weights.format == "gguf":
-        found = gguf_by_our_names(named_tensors(files), ENCODERS[family].gguf_names, config.layers)
+        own, names = named_tensors(files), ENCODERS[family].gguf_names
+        found = gguf_by_our_names(own, names, config.layers)
+        found = {with_head(name, ENCODERS[family].head): each for name, each in found.items()}
     elif config.layers is not None:
         names, name_of = ENCODERS[family].layer_names, from_hub
         if config.space is not None:
             name_of = space_name
         found = by_our_names(safetensors_tensors(files, name_of), names, config.layers)
     elif prepared.weights.format == "gguf":
-        found = encoder_gguf_tensors(files)
+        found = encoder_gguf_tensors(files, config)
     else:
         found = heads_apart(safetensors_tensors(files, lambda name: encoder_name(name, family)))
     weights = Weights(found, dtype, device)

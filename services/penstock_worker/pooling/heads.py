@@ -23,6 +23,10 @@ Head = Callable[[Tensor], Tensor]
 one input at a time map [hidden] to [labels]."""
 
 
+ANSWERS = "cls.output.weight"
+"""Rows for two answers, yes and no, in GGUF files of rerankers that are decoders."""
+
+
 class HeadOps(Protocol):
     """The operations of heads, in float32. An input's result never depends on the others."""
 
@@ -138,7 +142,7 @@ def head_of(
         head = answer_head(weights, config, pooling.answers, ops)
     elif pooling is not None and pooling.labels:
         head = decoder_head(weights, len(pooling.labels), config.hidden_size, ops)
-    for name in ("score.weight", "lm_head.bias"):
+    for name in ("score.weight", "lm_head.bias", ANSWERS):
         weights.ignore(name)
     return head
 
@@ -151,6 +155,9 @@ def answer_head(
 
     Source: the model card of Qwen3-Reranker. Raises UnsupportedModel for a missing tensor.
     """
+    if weights.has(ANSWERS):  # The second token's row comes first.
+        both = weights.take(ANSWERS, (2, config.hidden_size), torch.float32)
+        return ops.of_inputs(ops.product((both[:1] - both[1:]).contiguous()))
     name = "embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
     stored = weights.stored(name, (config.vocab_size, config.hidden_size))
     rows = torch.empty(2, 1, config.hidden_size)

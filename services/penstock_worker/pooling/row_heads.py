@@ -128,40 +128,44 @@ def _token_head(prepared: PreparedModel, config: EncoderConfig, pooling: Pooling
     )
     if not inner:
         return last
-    transform = _transform(weights, config, *inner, head.activation, bias=config.head_bias)
+    transform = _transform(weights, config, *inner, head.activation, size, bias=config.head_bias)
     return lambda rows: last(transform(rows))
 
 
 def _word_head(prepared: PreparedModel, config: EncoderConfig) -> tuple[Head, Head]:
     """The head that fills in masked words: what is done to rows, and the product that gives the
     logit of each word. Raises UnsupportedModel for missing tensors."""
-    family, vocab = ENCODERS[config.family], config.vocab_size
+    family, vocab, size = ENCODERS[config.family], config.vocab_size, config.row_of_embedding
     head = family.words
     if head is None:
         raise UnsupportedModel(f"the head for masked words of {config.family} is not served")
     embedding = ("embeddings.word_embeddings", "embeddings.tok_embeddings")
     weights = _opened(prepared, family, (head.dense, head.norm, head.words, head.bias, *embedding))
     names = [name for name in (head.words, *embedding) if weights.has(f"{name}.weight")]
-    matrix = weights.take(
-        f"{names[0] if names else head.words}.weight", (vocab, config.hidden_size)
-    )
+    matrix = weights.take(f"{names[0] if names else head.words}.weight", (vocab, size))
     biases = [name for name in (f"{head.words}.bias", f"{head.bias}.bias", head.bias) if name]
     bias = next((name for name in biases if weights.has(name)), None)
     added = None if bias is None else weights.take(bias, (vocab,))
-    activation = config.activation if config.layers is None else "gelu"
-    transform = _transform(
-        weights, config, head.dense, head.norm, activation, bias=config.head_bias
-    )
+    usual = config.activation if config.layers is None else "gelu"
+    activation, bias_of = head.activation or usual, config.head_bias
+    transform = _transform(weights, config, head.dense, head.norm, activation, size, bias=bias_of)
     return transform, ROWS.product(matrix, added)
 
 
 def _transform(
-    weights: Weights, config: EncoderConfig, dense: str, norm: str, activation: str, *, bias: bool
+    weights: Weights,
+    config: EncoderConfig,
+    dense: str,
+    norm: str,
+    activation: str,
+    size: int,
+    *,
+    bias: bool,
 ) -> Head:
-    """A product, an activation and a layer norm."""
-    size, eps = config.hidden_size, config.layer_norm_eps
+    """A product of `size` numbers, an activation and a layer norm."""
+    eps = config.layer_norm_eps
     added = weights.take(f"{dense}.bias", (size,)) if bias else None
-    product = ROWS.product(weights.take(f"{dense}.weight", (size, size)), added)
+    product = ROWS.product(weights.take(f"{dense}.weight", (size, config.hidden_size)), added)
     scale = weights.take(f"{norm}.weight", (size,))
     shift = weights.take(f"{norm}.bias", (size,)) if weights.has(f"{norm}.bias") else None
 

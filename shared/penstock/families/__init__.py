@@ -1,6 +1,7 @@
 """The families of models that are served. A new one needs its line here."""
 
 from penstock.families.afmoe import AFMOE
+from penstock.families.albert import ALBERT
 from penstock.families.apertus import APERTUS
 from penstock.families.baichuan import BAICHUAN, BAICHUAN2
 from penstock.families.bailing import BAILING_MOE, BAILING_MOE_V2
@@ -10,12 +11,15 @@ from penstock.families.bitnet import BITNET
 from penstock.families.clip import CLIP, SIGLIP
 from penstock.families.cohere import COHERE, COHERE2, COHERE2_MOE
 from penstock.families.dbrx import DBRX
+from penstock.families.deberta import DEBERTA_V2
 from penstock.families.decilm import DECILM
 from penstock.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, YOUTU
 from penstock.families.deepseek_v4 import DEEPSEEK_V4
 from penstock.families.deepseek_v32 import DEEPSEEK_V32, GLM_MOE_DSA
 from penstock.families.dots1 import DOTS1
+from penstock.families.electra import ELECTRA
 from penstock.families.ernie4_5_moe import ERNIE4_5_MOE
+from penstock.families.eurobert import EUROBERT
 from penstock.families.exaone4 import EXAONE3, EXAONE4, EXAONE_MOE
 from penstock.families.falcon_h1 import FALCON_H1
 from penstock.families.family import EncoderFamily, Family
@@ -33,6 +37,7 @@ from penstock.families.hunyuan_v1 import HUNYUAN_V1_DENSE, HUNYUAN_V1_MOE
 from penstock.families.hy_v3 import HY_V3
 from penstock.families.internlm import INTERNLM2, INTERNLM3
 from penstock.families.jamba import JAMBA
+from penstock.families.jina_v2 import JINA_BERT_V2
 from penstock.families.jina_v3 import JINA_EMBEDDINGS_V3
 from penstock.families.kimi_linear import KIMI_LINEAR
 from penstock.families.laguna import LAGUNA
@@ -60,6 +65,7 @@ from penstock.families.mistral import MISTRAL, MIXTRAL
 from penstock.families.mistral4 import MISTRAL4
 from penstock.families.modernbert import MODERNBERT
 from penstock.families.nemotron import NEMOTRON, NEMOTRON_H
+from penstock.families.neobert import NEOBERT
 from penstock.families.nomic_bert import NOMIC_BERT
 from penstock.families.olmo2 import FLEX_OLMO, OLMO2, OLMO3, OLMOE
 from penstock.families.olmo_hybrid import OLMO_HYBRID
@@ -203,10 +209,16 @@ ENCODERS: dict[str, EncoderFamily] = {
         ROBERTA,
         DISTILBERT,
         MPNET,
+        ELECTRA,
+        ALBERT,
+        DEBERTA_V2,
         NOMIC_BERT,
         MODERNBERT,
         GTE,
+        JINA_BERT_V2,
         JINA_EMBEDDINGS_V3,
+        EUROBERT,
+        NEOBERT,
         EMBEDDING_GEMMA,
         CLIP,
         SIGLIP,
@@ -220,9 +232,13 @@ ENCODER_TYPES: dict[str, EncoderFamily] = {
 """Encoder families by the model_type that a hub folder's config.json names."""
 
 GGUF_ENCODERS: dict[str, EncoderFamily] = {
-    family.gguf: family for family in ENCODERS.values() if family.gguf
+    name: family
+    for family in ENCODERS.values()
+    for name in (family.gguf, *family.gguf_also)
+    if name
 }
-"""Encoder families with a decoder's layers by the architecture that a GGUF file names."""
+"""Encoder families by the architecture that a GGUF file names, but for those whose files are
+BERT's."""
 
 __all__ = [
     "ENCODERS",

@@ -233,16 +233,20 @@ class ClassifierHead(NamedTuple):
     activation: Literal["tanh", "relu", "gelu"]
     norm: str = ""
     """A layer norm after the activation."""
+    pooled: Literal["cls", "mean"] = "cls"
+    """What it sees of the tokens, where a file can't say so."""
 
 
 class WordHead(NamedTuple):
     """Tensors of the head that fills in masked words: a product, a layer norm, and the words'
-    matrix, which is the embedding where the file has none. bias: of the words, or what holds it."""
+    matrix, which is the embedding where the file has none. bias: of the words, or what holds it.
+    activation: between product and norm; empty: that of the layers."""
 
     dense: str
     norm: str
     words: str
     bias: str = ""
+    activation: str = ""
 
 
 @dataclass(frozen=True)
@@ -283,6 +287,8 @@ class EncoderFamily:
     gguf: str = ""
     """`general.architecture` of its GGUF files, if they aren't BERT's; empty: they aren't
     served."""
+    gguf_also: tuple[str, ...] = ()
+    """Further ones, of variants of the family."""
     read_gguf: Callable[[GGUFMetadata], EncoderConfig] | None = None
     """Reads the metadata of such a file. Raises UnsupportedModel."""
     gguf_names: TensorNames = field(default_factory=TensorNames)

@@ -8,7 +8,9 @@ transformers' JinaEmbeddingsV3Config.
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
+from penstock.families.bert_gguf import bert_sizes
 from penstock.families.family import EncoderFamily
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
@@ -53,10 +55,21 @@ def _theta(fields: Fields) -> float:
     return theta
 
 
+def _gguf(model: GGUFMetadata) -> EncoderConfig:
+    sizes = bert_sizes(model)
+    return EncoderConfig(
+        family="jina_embeddings_v3",
+        **sizes,
+        rope=model.rope(sizes["hidden_size"] // sizes["num_heads"], theta=THETA),
+    )
+
+
 JINA_EMBEDDINGS_V3 = EncoderFamily(
     "jina_embeddings_v3",
     ("jina_embeddings_v3",),
     read_layers=_read,
+    gguf="jina-bert-v3",
+    read_gguf=_gguf,
     tensors=(
         # Files have the makers' names, adapters those of transformers' modules.
         ("emb_ln.", "embeddings.LayerNorm."),

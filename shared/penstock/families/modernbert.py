@@ -122,6 +122,7 @@ def _gguf(model: GGUFMetadata) -> EncoderConfig:
             layers=tuple(layers),
             embedding_norm=True,
         ),
+        head_bias="cls.bias" in model.tensors,
     )
 
 
@@ -131,7 +132,7 @@ MODERNBERT = EncoderFamily(
     gguf="modern-bert",
     read_gguf=_gguf,
     gguf_names=TensorNames(fused=GGUF_FUSED),
-    head=ClassifierHead("head.dense", "classifier", "gelu", norm="head.norm"),
+    head=ClassifierHead("head.dense", "classifier", "gelu", norm="head.norm", pooled="mean"),
     token_head="",
     words=WordHead("head.dense", "head.norm", "decoder"),
     read_layers=_layers,

@@ -1,18 +1,25 @@
 """Nomic BERT: BERT with rotary positions, gated feed-forwards and no biases but those of its norms.
 
 Source: Nussbaum et al., "Nomic Embed: Training a Reproducible Long Context Text Embedder", 2024;
-keys: transformers' NomicBertConfig, and those of GPT-2 that releases before it have.
+Nussbaum and Duderstadt, "Training sparse mixture of experts text embedding models", 2025; keys:
+transformers' NomicBertConfig, and those of GPT-2 that releases before it have.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.errors import UnsupportedModel
+from penstock.families.bert_gguf import bert_sizes, refuse_tensors
 from penstock.families.family import EncoderFamily
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
-from penstock.model.layer_spec import RopeSpec
+from penstock.model.layer_spec import ExpertsSpec, RopeSpec
 
 THETA = 1000.0
+WITH_EXPERTS = "nomic-bert-moe"
+"""What GGUF files of models with experts name as their architecture."""
 OLD_NAMES = {
     "hidden_size": "n_embd",
     "num_hidden_layers": "n_layer",
@@ -107,11 +114,48 @@ def _theta(fields: Fields) -> float:
     return section.number("rope_theta", fields.number("rotary_emb_base", THETA))
 
 
+def _gguf(model: GGUFMetadata) -> EncoderConfig:
+    sizes = bert_sizes(model)
+    if model.architecture == WITH_EXPERTS:
+        return _gguf_with_experts(model, sizes)
+    refuse_tensors(model, "attn_qkv.bias", "ffn_up.bias", of="a bias")
+    return EncoderConfig(
+        family="nomic_bert",
+        **sizes,
+        activation="silu",
+        rope=model.rope(sizes["hidden_size"] // sizes["num_heads"], theta=THETA),
+        gated=True,
+        biases=False,
+    )
+
+
+def _gguf_with_experts(model: GGUFMetadata, sizes: dict[str, Any]) -> EncoderConfig:
+    """Nomic Embed v2: every second layer has experts, chosen by a softmax over all; feed-forwards
+    have no gates, and all other products biases. The experts' own bias isn't in such files."""
+    every = model.keys.integer("moe_every_n_layers")
+    if every < 2:
+        raise model.keys.wrong("moe_every_n_layers", "a number of layers, at least 2,")
+    experts = ExpertsSpec(
+        **model.expert_counts(), inner=sizes["intermediate_size"], normalised=False
+    )
+    return EncoderConfig(
+        family="nomic_bert",
+        **sizes,
+        activation="gelu",
+        rope=model.rope(sizes["hidden_size"] // sizes["num_heads"], theta=THETA),
+        experts=experts,
+        experts_every=every,
+    )
+
+
 NOMIC_BERT = EncoderFamily(
     "nomic_bert",
     ("nomic_bert",),
     prefixes=("bert",),
     read_layers=_read,
+    gguf="nomic-bert",
+    gguf_also=(WITH_EXPERTS,),
+    read_gguf=_gguf,
     tensors=(
         ("emb_ln.", "embeddings.LayerNorm."),
         ("encoder.layers.", "encoder.layer."),

@@ -37,7 +37,7 @@ FOLDER_FILES = (
 )
 SLOW_TOKENIZERS = (
     *("tekken.json", "tiktoken.model", "*.tiktoken", "tokenizer.model"),
-    *("vocab.json", "vocab.txt"),
+    *("spm.model", "spiece.model", "vocab.json", "vocab.txt"),
 )
 """What a tokenizer.json is made from where there is none, best first."""
 BESIDE_SLOW_TOKENIZERS = ("merges.txt",)

@@ -13,9 +13,11 @@ import msgspec
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.model.audio_spec import AudioSpec
 from penstock.model.block_index_spec import BlockIndexSpec
+from penstock.model.disentangled_spec import DisentangledSpec
 from penstock.model.layer_spec import (
     AttentionSpec,
     CrossAttentionSpec,
+    ExpertsSpec,
     HyperConnectionsSpec,
     IndexSpec,
     KVHeadsSpec,
@@ -262,6 +264,21 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     space: SharedSpace | None = None
     """Where pictures have vectors, too; what else is said here is of the texts. None: the model
     takes no pictures."""
+    embedding_size: int = 0
+    """Numbers of an embedding, of which a product makes those of the layers' rows; 0: an embedding
+    is such a row."""
+    shared_layers: tuple[str, ...] = ()
+    """For each layer what its weights are called, where several share some; empty: each has its
+    own, called by its number."""
+    distance_slopes: bool = False
+    """Whether a score falls with the distance, in each head by a slope of its own (ALiBi), and
+    there are no other positions."""
+    experts: ExpertsSpec | None = None
+    """What some layers have in the feed-forward's place, in an encoder like BERT."""
+    experts_every: int = 0
+    """Of so many layers, the second has them."""
+    disentangled: DisentangledSpec | None = None
+    """What attention has to say about distances; None: nothing."""
 
     @staticmethod
     def of_layers(
@@ -291,6 +308,27 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads if self.layers is None else self.layers.head_dim
+
+    @property
+    def row_of_embedding(self) -> int:
+        """Numbers of an embedding."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def position_table(self) -> bool:
+        """Whether there is a table of positions."""
+        distances = self.disentangled
+        if self.rope is not None or self.distance_slopes:
+            return False
+        return distances is None or distances.position_table
+
+    def has_experts(self, number: int) -> bool:
+        """Whether a layer has experts."""
+        return self.experts is not None and number % self.experts_every == 1
+
+    def layer_at(self, number: int) -> str:
+        """Returns what the names of a layer's tensors begin with, in an encoder like BERT."""
+        return f"encoder.layer.{self.shared_layers[number] if self.shared_layers else number}"
 
     # ---- of media, as ModelConfig has it
 

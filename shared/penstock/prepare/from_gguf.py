@@ -27,7 +27,7 @@ from penstock.model.config import (
     ModelConfig,
     WeightFiles,
 )
-from penstock.model.pooling_config import DENSE_TENSORS, DenseLayer, PoolingConfig, PoolingMode
+from penstock.model.pooling_config import PoolingConfig
 from penstock.prepare.chat_templates import template_of_gguf
 from penstock.prepare.checkpoint import (
     Checkpoint,
@@ -37,8 +37,20 @@ from penstock.prepare.checkpoint import (
     odd_values_refused,
     suppressed,
 )
+from penstock.prepare.from_hub_folder import QWEN3
+from penstock.prepare.gguf_encoders import (
+    BERT_FILES,
+    HARMLESS,
+    LABELS,
+    LAST,
+    OUTER,
+    RANK,
+    is_encoder,
+    of_architecture,
+    read_encoder,
+)
 from penstock.prepare.gguf_tokenizer import BuiltTokenizer, build_tokenizer
-from penstock.prepare.hub_config import check_encoder_config
+from penstock.prepare.gguf_vocabulary import KEY
 from penstock.prepare.mmproj import read_mmproj
 from penstock.prepare.overrides import overridden_metadata
 
@@ -220,15 +232,11 @@ def _reader(name: str, where: str) -> Callable[[GGUFMetadata], ModelConfig]:
         raise UnsupportedModel(
             f"{where}: the architecture {name!r} is not served; "
             f"GGUF files of {', '.join(GGUF_ARCHITECTURES)} are ({MODEL_NAMES}), and of the "
-            f"encoders {', '.join((ARCHITECTURE, *GGUF_ENCODERS))}"
+            f"encoders {', '.join((BERT_FILES, *GGUF_ENCODERS))}"
         )
     if family.read_gguf is None:
         raise UnsupportedModel(f"{where}: {family.known_as} can't be read from GGUF files")
     return family.read_gguf
-
-
-HARMLESS = frozenset({"vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type"})
-"""Keys that change nothing beyond what others say."""
 
 
 def _refuse_variants(keys: Fields) -> None:
@@ -243,128 +251,50 @@ def _refuse_variants(keys: Fields) -> None:
     for key in ("logit_scale", "embedding_scale", "residual_scale", "attention.scale"):
         if keys.values.get(key) == 1.0:
             keys.ignore(key)
-    refuse_unknown(keys, HARMLESS)
+    refuse_unknown(keys, {*HARMLESS, LABELS})
 
 
-# EncoderConfig and pooling from the metadata of a GGUF file.
-#
-# Source of the keys: the GGUF specification in the ggml project (docs/gguf.md), and llama.cpp's
-# converter for BERT, which writes RoBERTa and XLM-RoBERTa as BERT too: it leaves out the rows of
-# the position table that their padding takes.
-
-ARCHITECTURE = "bert"
-_MEAN, _CLS, _LAST = 1, 2, 3
-_MODES: dict[int, PoolingMode] = {0: "mean", _MEAN: "mean", _CLS: "cls"}
-"""An encoder's modes of pooling by their number. A file that says none (0) gets what
-sentence-transformers does then."""
-
-
-def is_encoder(file: GGUFFile) -> bool:
-    return file.metadata.get("general.architecture") in (ARCHITECTURE, *GGUF_ENCODERS)
-
-
-def read_encoder(file: GGUFFile) -> tuple[EncoderConfig, PoolingConfig]:
-    """Raises UnsupportedModel for a variant that the blocks of the model can't compute."""
-    name = Fields(file.metadata, str(file.path)).text("general.architecture")
-    where = f"{file.path}, {name}"
-    fields = _of_architecture(file, name)
-    if fields.flag("attention.causal", False):
-        raise UnsupportedModel(f"{where}: causal attention is not served")
-    pooling = fields.integer("pooling_type", 0)
-    if pooling not in _MODES:
-        raise UnsupportedModel(
-            f"{where}: pooling_type {pooling} is not served; 1 (mean) and 2 (first token) are"
-        )
-    with odd_values_refused(where):
-        config = _layered(file, name, fields) if name in GGUF_ENCODERS else _bert(file, fields)
-    check_encoder_config(config, where)
-    # llama.cpp's server normalises, and files don't say otherwise.
-    longest = min(config.max_position, fields.integer("context_length", config.max_position))
-    dense = _dense(file, config.hidden_size)
-    return config, PoolingConfig(
-        mode=_MODES[pooling],
-        normalize=True,
-        size=dense[-1].outputs if dense else config.hidden_size,
-        max_input=longest if longest > 0 else None,
-        dense=dense,
-    )
-
-
-def _layered(file: GGUFFile, name: str, fields: Fields) -> EncoderConfig:
-    """An encoder with a decoder's layers."""
-    family = GGUF_ENCODERS[name]
-    if family.read_gguf is None:
-        raise UnsupportedModel(f"{fields.where} can't be read from GGUF files")
-    config = family.read_gguf(GGUFMetadata(fields, file.tensors, _rows(file, "token_embd")))
-    refuse_unknown(fields, {*HARMLESS, *_OF_DENSE})
-    return config
-
-
-def _bert(file: GGUFFile, fields: Fields) -> EncoderConfig:
-    return EncoderConfig(
-        family=ARCHITECTURE,
-        vocab_size=_rows(file, "token_embd"),
-        hidden_size=fields.integer("embedding_length"),
-        intermediate_size=fields.integer("feed_forward_length"),
-        num_layers=fields.integer("block_count"),
-        num_heads=fields.integer("attention.head_count"),
-        max_position=_rows(file, "position_embd"),
-        token_types=_rows(file, "token_types") if "token_types.weight" in file.tensors else 0,
-        # A float32 as the short decimal that it was written as.
-        layer_norm_eps=float(f"{fields.number('attention.layer_norm_epsilon'):.7g}"),
-    )
-
-
-_OF_DENSE = tuple(f"dense_{n}_feat_{side}" for n in (2, 3) for side in ("in", "out"))
-"""Keys about dense layers; the tensors say the same."""
-
-
-def _dense(file: GGUFFile, size: int) -> tuple[DenseLayer, ...]:
-    """The products that a vector of `size` numbers goes through."""
-    found = []
-    for name in DENSE_TENSORS:
-        tensor = file.tensors.get(f"{name}.weight")
-        if tensor is None:
-            continue
-        if len(tensor.shape) != 2 or tensor.shape[1] != size:
-            raise UnsupportedModel(
-                f"{file.path}: {name}.weight has shape {tensor.shape}; {size} inputs are needed"
-            )
-        outputs, size = tensor.shape[0], tensor.shape[0]
-        layer = DenseLayer(
-            file=str(file.path), name=name, inputs=tensor.shape[1], outputs=outputs, bias=False
-        )
-        found.append(layer)
-    return tuple(found)
+RERANKS = "qwen3"
+"""The architecture of files of Qwen3-Reranker."""
+YES, NO = "yes", "no"
 
 
 def read_decoder_pooling(file: GGUFFile, size: int) -> PoolingConfig | None:
     """None for a model that generates text. size: of its hidden states. Raises UnsupportedModel for
-    another pooling than that of the last token."""
+    another pooling than that of the last token, and for another reranker than Qwen3's."""
     name = Fields(file.metadata, str(file.path)).text("general.architecture")
-    fields = _of_architecture(file, name)
+    fields = of_architecture(file, name)
     kind = fields.integer("pooling_type", 0)
     if kind == 0:
         return None
-    if kind != _LAST:
+    if kind == RANK and name == RERANKS and OUTER in file.tensors:
+        return _answers(file, fields, size)
+    if kind != LAST:
         raise UnsupportedModel(
-            f"{fields.where}: pooling_type {kind} over a decoder is not served; 3 (last token) is"
+            f"{fields.where}: pooling_type {kind} over a decoder is not served; 3 (last token) is, "
+            "and 4 (rank) in files of Qwen3-Reranker"
         )
     return PoolingConfig(mode="last", normalize=True, size=size)
 
 
-def _of_architecture(file: GGUFFile, name: str) -> Fields:
-    prefix = f"{name}."
-    found = {
-        key.removeprefix(prefix): value
-        for key, value in file.metadata.items()
-        if key.startswith(prefix)
-    }
-    return Fields(found, f"{file.path}, {name}")
-
-
-def _rows(file: GGUFFile, name: str) -> int:
-    tensor = file.tensors.get(f"{name}.weight")
-    if tensor is None or len(tensor.shape) != 2:
-        raise UnsupportedModel(f"{file.path}: the tensor {name}.weight is missing, or no matrix")
-    return tensor.shape[0]
+def _answers(file: GGUFFile, fields: Fields, size: int) -> PoolingConfig:
+    """A reranker that answers by two tokens, whose rows of the embedding are its head."""
+    labels = fields.listed(LABELS, str) if LABELS in fields else [YES, NO]
+    if labels != [YES, NO] or file.tensors[OUTER].shape != (2, size):
+        raise UnsupportedModel(
+            f"{fields.where}: {OUTER} of shape {file.tensors[OUTER].shape} for "
+            f"{', '.join(map(str, labels))[:80]} is not served; rows for {YES} and {NO} are"
+        )
+    tokens = Fields(file.metadata, str(file.path)).listed(f"{KEY}tokens", str)
+    for token in (YES, NO):
+        if token not in tokens:
+            raise UnsupportedModel(f"{file.path}: there is no token {token!r}")
+    return PoolingConfig(
+        mode="last",
+        normalize=False,
+        size=size,
+        labels=(YES,),
+        activation="sigmoid",
+        answers=(tokens.index(NO), tokens.index(YES)),
+        template=QWEN3,
+    )

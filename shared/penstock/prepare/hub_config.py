@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODER_TYPES, HUB_CLASSES, MODEL_NAMES, Family
 from penstock.families.audio import AUDIO_CLASSES
+from penstock.families.bert_reading import read_bert
 from penstock.families.bounds import MAX_LAYERS, check_drafts
 from penstock.families.family import TowerFamily
 from penstock.families.finding import family_of_class
@@ -221,16 +223,6 @@ def _family(fields: Fields) -> Family:
 
 
 # EncoderConfig from the config.json of a BERT-like model.
-#
-# Source of the keys: the configuration classes of the transformers library.
-
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-}
 
 
 HARMLESS_OF_ENCODERS = frozenset(
@@ -260,6 +252,10 @@ HARMLESS_OF_ENCODERS = frozenset(
 a table that the file has was made."""
 
 
+MAX_SPAN = 65_536
+"""Rows for distances in one direction."""
+
+
 def is_encoder(fields: Fields) -> bool:
     """Whether config.json is of a family that attends both ways."""
     family = ENCODER_TYPES.get(fields.text("model_type", ""))
@@ -275,7 +271,7 @@ def read_encoder_config(fields: Fields, *, language_model_only: bool = False) ->
     family = ENCODER_TYPES[fields.text("model_type")]
     with odd_values_refused(fields.where):
         if family.read_halves is None:
-            config = (family.read_layers or _read_bert)(fields)
+            config = (family.read_layers or partial(read_bert, family=family))(fields)
         else:
             config = _of_halves(fields, family.read_halves)
     pass_over(fields, HARMLESS | HARMLESS_OF_ENCODERS, family.unserved)
@@ -304,44 +300,6 @@ def _half(fields: Fields, key: str) -> Fields:
     return older if older.values else section
 
 
-def _read_bert(fields: Fields) -> EncoderConfig:
-    family = ENCODER_TYPES[fields.text("model_type")]
-
-    def key(name: str) -> str:
-        return family.keys.get(name, name)
-
-    activation = fields.text(key("hidden_act"), "gelu")
-    if activation not in ACTIVATIONS:
-        raise UnsupportedModel(
-            f"{fields.where}: hidden_act {activation!r} is not served; {', '.join(ACTIVATIONS)} are"
-        )
-    kind = fields.text("position_embedding_type", "absolute")
-    if kind != "absolute":
-        raise UnsupportedModel(
-            f"{fields.where}: position_embedding_type {kind!r} is not served; absolute is"
-        )
-    if fields.flag("is_decoder", False):
-        raise UnsupportedModel(f"{fields.where}: a {family.name} that is a decoder is not served")
-    first = fields.integer("pad_token_id", 1) + 1 if family.first_behind_padding else 0
-    types, buckets = family.token_types, family.relative_buckets
-    return EncoderConfig(
-        family=family.name,
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=fields.integer(key("hidden_size")),
-        intermediate_size=fields.integer(key("intermediate_size")),
-        num_layers=fields.integer(key("num_hidden_layers")),
-        num_heads=fields.integer(key("num_attention_heads")),
-        max_position=fields.integer("max_position_embeddings", 512) - first,
-        first_position=first,
-        token_types=fields.integer("type_vocab_size", types) if types else 0,
-        layer_norm_eps=fields.number("layer_norm_eps", 1e-12),
-        activation=ACTIVATIONS[activation],  # type: ignore[arg-type]
-        relative_buckets=(
-            fields.integer("relative_attention_num_buckets", buckets) if buckets else 0
-        ),
-    )
-
-
 def check_encoder_config(config: EncoderConfig, where: str) -> EncoderConfig:
     """Refuse shapes that can't be a model. Returns the config; raises UnsupportedModel."""
     bounds = {
@@ -354,6 +312,7 @@ def check_encoder_config(config: EncoderConfig, where: str) -> EncoderConfig:
         "token_types": (0, 256),
         "relative_buckets": (0, 65_536),
         "first_position": (0, MAX_SIZE),
+        "embedding_size": (0, MAX_SIZE),
     }
     for field, (least, most) in bounds.items():
         value = getattr(config, field)
@@ -363,6 +322,14 @@ def check_encoder_config(config: EncoderConfig, where: str) -> EncoderConfig:
         raise UnsupportedModel(
             f"{where}: {config.num_heads} attention heads don't divide the hidden size "
             f"{config.hidden_size}"
+        )
+    distances = config.disentangled
+    if distances is not None and not (
+        1 <= distances.span <= MAX_SPAN and 0 <= distances.farthest <= MAX_SIZE
+    ):
+        raise UnsupportedModel(
+            f"{where}: {distances.span} rows for distances up to {distances.farthest}; "
+            f"1 to {MAX_SPAN} rows are allowed"
         )
     rope = config.rope
     scaling = None if rope is None else rope.scaling

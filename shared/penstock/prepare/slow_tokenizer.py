@@ -65,6 +65,11 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     last: str = ""
     pairs: bool = False
     add_bos: bool = False
+    folds: bool = False
+    """Whether accents are taken off, and typists' quotes are one character."""
+    lowercase: bool = False
+    """Whether letters become small ones unless the settings say otherwise, of SentencePiece's
+    vocabularies."""
 
 
 _BERT = {
@@ -75,6 +80,7 @@ _ROBERTA = {
     "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>",
     "unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>",
 }  # fmt: skip
+_DEBERTA = {**_BERT, "bos_token": "[CLS]", "eos_token": "[SEP]"}
 _END_OF_TEXT = {"eos_token": "<|endoftext|>"}
 _LLAMA = Kind(add_bos=True, named={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"})
 _GPT2 = Kind(pre="gpt-2", named={"bos_token": "<|endoftext|>", **_END_OF_TEXT})
@@ -92,6 +98,13 @@ SENTENCEPIECE = {
         named={
             "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>",
         },
+    ),
+    "DebertaV2Tokenizer": Kind(
+        named=_DEBERTA, first="cls_token", last="sep_token", pairs=True
+    ),
+    "AlbertTokenizer": Kind(
+        named={**_DEBERTA, "unk_token": "<unk>", "pad_token": "<pad>"},
+        first="cls_token", last="sep_token", pairs=True, folds=True, lowercase=True,
     ),
 }  # fmt: skip
 TIKTOKEN = {
@@ -263,7 +276,10 @@ def _by_id(ids: Mapping[str, Any], where: str) -> tuple[list[str], list[int]]:
 _READERS: Mapping[str, Callable[[Path, Fields], Raw]] = dict(
     zip(
         SLOW_TOKENIZERS,
-        (_read_tekken, _read_ranks, _read_ranks, _read_model, _read_bpe, _read_words),
+        (
+            *(_read_tekken, _read_ranks, _read_ranks, _read_model),
+            *(_read_model, _read_model, _read_bpe, _read_words),
+        ),
         strict=True,
     )
 )
@@ -336,10 +352,27 @@ def _build(
         # The builder parts words at any white space, as transformers does for encoders.
         steps: Any = tokenizer.normalizer or []
         tokenizer.normalizer = normalizers.Sequence([*steps, *one_space_between_words()])
+    if raw.model == "t5":
+        _fold(tokenizer, raw.kind, settings)
     if raw.model == "llama" and raw.keys["add_space_prefix"] and not settings.flag("legacy", True):
         _mark_beginning(tokenizer)
     tokenizer.add_tokens([token for _, token in added])
     return tokenizer
+
+
+def _fold(tokenizer: Tokenizer, kind: Kind, settings: Fields) -> None:
+    """Puts what a class does to a text before its model does: ALBERT's, and DeBERTa's if it is to
+    know small letters only."""
+    steps: list[Any] = []
+    if kind.folds:
+        steps += [normalizers.Replace(quotes, '"') for quotes in ("``", "''")]
+        if not settings.flag("keep_accents", False):
+            steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if settings.flag("do_lower_case", kind.lowercase):
+        steps.append(normalizers.Lowercase())
+    if steps:
+        own = tokenizer.normalizer
+        tokenizer.normalizer = normalizers.Sequence([*steps, *([] if own is None else [own])])
 
 
 def _mark_beginning(tokenizer: Tokenizer) -> None:

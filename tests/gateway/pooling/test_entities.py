@@ -10,8 +10,9 @@ import pytest
 
 from penstock.client.entities import ClassifiedToken, Entity, entities_of
 from tests.gateway.pooling.pooling_engine import pooling_gateway
+from tests.gateway.pooling.spaced_tokenizer import spaced_tokenizer
 from tests.worker.pooling.late_models import SIZES, late_tokenizer
-from tests.worker.pooling.pooling_models import save
+from tests.worker.pooling.pooling_models import DEBERTA, save
 
 LABELS = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG")
 TEXTS = [" ".join(f"w{40 + (7 * n + step) % 50}" for n in range(24)) for step in (0, 3, 11, 29)] + [
@@ -28,6 +29,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def deberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A PII model's kind, whose tokens begin with the space before a word."""
+    folder = tmp_path_factory.mktemp("entities") / "m"
+    settings = {**DEBERTA, "id2label": dict(enumerate(LABELS))}
+    save(folder, "DebertaV2ForTokenClassification", **SIZES, **settings)
+    spaced_tokenizer(folder)
+    return folder
+
+
 def _pipeline(folder: Path, strategy: str) -> Any:
     import transformers
 
@@ -35,7 +46,7 @@ def _pipeline(folder: Path, strategy: str) -> Any:
         tokenizer_file=str(folder / "tokenizer.json"),
         **json.loads((folder / "tokenizer_config.json").read_text()),
     )
-    loaded = transformers.BertForTokenClassification.from_pretrained(folder).eval()
+    loaded = transformers.AutoModelForTokenClassification.from_pretrained(folder).eval()
     return transformers.pipeline(
         "token-classification", model=loaded, tokenizer=tokenizer, aggregation_strategy=strategy
     )
@@ -60,6 +71,21 @@ async def test_entities_are_those_of_transformers(
         for one, other in zip(ours, theirs, strict=True):
             assert abs(one["score"] - float(other["score"])) < 1e-4
             assert one["word"] == text[one["start"] : one["end"]]
+
+
+async def test_entities_of_tokens_that_begin_with_a_space(deberta: Path, tmp_path: Path) -> None:
+    texts = TEXTS[:4]
+    wanted = _pipeline(deberta, "simple")(texts)
+    async with pooling_gateway(deberta, tmp_path) as client:
+        answer = (await client.post("/classify", json={"input": texts})).json()
+    assert any(len(each["entities"]) > 2 for each in answer["data"])
+    same = ("start", "end", "entity_group", "word")
+    for found, theirs in zip(answer["data"], wanted, strict=True):
+        assert [[one[key] for key in same] for one in found["entities"]] == [
+            [one[key] for key in same] for one in theirs
+        ]
+        for one, other in zip(found["entities"], theirs, strict=True):
+            assert abs(one["score"] - float(other["score"])) < 1e-4
 
 
 async def test_each_tokens_classes_and_what_is_refused(model: Path, tmp_path: Path) -> None:

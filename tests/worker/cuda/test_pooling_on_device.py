@@ -25,6 +25,7 @@ from penstock_worker.pooling import triton
 from penstock_worker.pooling.pooler import Pooler
 from tests.interpreted_triton import DEVICE
 from tests.worker.pooling.pooling_models import (
+    DEBERTA,
     cosine_distance,
     facts_of,
     load_pooling,
@@ -235,3 +236,18 @@ def test_numerics_name_all_that_bits_depend_on(bert: tuple[PreparedModel, Setup]
         for change in changes
     }
     assert len(others | {plain}) == len(changes) + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ElectraModel", "AlbertModel", "DebertaV2Model"])
+def test_relatives_of_bert_on_the_device(tmp_path: Path, kind: str) -> None:
+    """DeBERTa's attention is torch's, for one input at a time; its convolution a product."""
+    settings: dict[str, Any] = {"embedding_size": 20}
+    if kind == "DebertaV2Model":
+        settings = {**DEBERTA, "conv_kernel_size": 3}
+    model = save(tmp_path / "m", kind, **settings)
+    loaded = on_device(str(tmp_path / "m"), tmp_path, invariant=True)
+    inputs = random_inputs(LENGTHS)
+    for tokens, vectors in zip(inputs, check_company(loaded, inputs, TOKENS), strict=True):
+        assert np.abs(vectors - last_hidden(model, tokens)).max() < 1e-4
+    loaded.runner.close()

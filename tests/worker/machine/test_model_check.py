@@ -13,6 +13,7 @@ from penstock_worker.loading.tensors import cpu_bytes
 from penstock_worker.machine import doctor
 from penstock_worker.machine.doctor import examine_model
 from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
+from tests.worker.pooling.pooling_models import DEBERTA, load_pooling, save
 
 
 def completed(folder: Path) -> Path:
@@ -109,3 +110,19 @@ def test_a_model_that_transformers_does_not_know(tmp_path: Path) -> None:
     findings = found(write_hub_folder(tmp_path / "new", config=config))
     assert not findings["transformers"].ok
     assert "has no decoder for model_type 'llama9'" in findings["transformers"].text
+
+
+@pytest.mark.parametrize("kind", ["MPNetModel", "NomicBertModel", "DebertaV2Model"])
+def test_which_backends_an_encoder_has(tmp_path: Path, kind: str) -> None:
+    """What is said and what computes: a model that the CPU's kernels compute isn't said to need
+    others."""
+    settings = DEBERTA if kind == "DebertaV2Model" else {}
+    save(tmp_path / "m", kind, **settings, hidden_size=48, num_attention_heads=3)
+    assert " cpu, or reference" in found(tmp_path / "m")["backends"].text
+    load_pooling(str(tmp_path / "m"), tmp_path, worker={"attention_backend": "cpu"}).runner.close()
+
+
+def test_an_encoder_that_one_backend_lacks_something_for(tmp_path: Path) -> None:
+    settings = {**DEBERTA, "conv_kernel_size": 3}
+    save(tmp_path / "m", "DebertaV2Model", hidden_size=48, num_attention_heads=3, **settings)
+    assert "cpu" not in found(tmp_path / "m")["backends"].text

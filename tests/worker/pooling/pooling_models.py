@@ -39,6 +39,16 @@ SIZES = {
     "max_position_embeddings": 80,
     "initializer_range": 0.4,
 }
+DEBERTA: dict[str, Any] = {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_buckets": 16,
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+}
+"""What releases of DeBERTa's third version say, but for sizes."""
 
 
 def save(folder: Path, kind: str, **config: Any) -> Any:

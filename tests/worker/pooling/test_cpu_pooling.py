@@ -23,6 +23,7 @@ from tests.worker.models.family_cases import CASES
 from tests.worker.models.test_parity_families import make_theirs
 from tests.worker.models.test_recurrent_models import read
 from tests.worker.pooling.pooling_models import (
+    DEBERTA,
     cosine_distance,
     dense_files,
     load_pooling,
@@ -44,6 +45,9 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "XLMRobertaModel": {"max_position_embeddings": 82, "type_vocab_size": 1},
     "DistilBertModel": {},
     "MPNetModel": {"max_position_embeddings": 82},
+    "ElectraModel": {"embedding_size": 32},
+    "AlbertModel": {"embedding_size": 32, "num_hidden_layers": 4, "num_hidden_groups": 2},
+    "DebertaV2Model": DEBERTA,
     "NomicBertModel": {},
     "JinaEmbeddingsV3Model": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
     "ModernBertModel": {
@@ -54,6 +58,13 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "eos_token_id": 2,
         "cls_token_id": 1,
         "sep_token_id": 2,
+    },
+    "EuroBertModel": {
+        "num_key_value_heads": 1,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "mask_token_id": 4,
     },
     "Gemma3TextModel": {
         "use_bidirectional_attention": True,
@@ -67,6 +78,9 @@ ENCODERS: dict[str, dict[str, Any]] = {
 }
 CLASSIFIERS: dict[str, dict[str, Any]] = {
     "BertForSequenceClassification": {},
+    "ElectraForSequenceClassification": {"embedding_size": 32},
+    "AlbertForSequenceClassification": {"embedding_size": 32},
+    "DebertaV2ForSequenceClassification": DEBERTA,
     "ModernBertForSequenceClassification": {
         **ENCODERS["ModernBertModel"],
         "classifier_pooling": "mean",
@@ -79,7 +93,8 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
 def _model(folder: Path, kind: str, settings: dict[str, Any]) -> Any:
     family = kind.removesuffix("ForSequenceClassification").removesuffix("Model")
     model = save(folder, kind, **SIZES.get(family, KERNEL_SIZES), **settings)
-    model.set_attn_implementation("eager")  # The other ways leave soft caps out.
+    if family != "DebertaV2":  # It has one way.
+        model.set_attn_implementation("eager")  # The other ways leave soft caps out.
     return model
 
 
@@ -115,7 +130,11 @@ def test_classifiers_equal_transformers(tmp_path: Path, kind: str, backend: str)
 
 
 @pytest.mark.parametrize(
-    "kind", ["BertModel", "MPNetModel", "NomicBertModel", "ModernBertModel", "Gemma3TextModel"]
+    "kind",
+    [
+        *("BertModel", "MPNetModel", "NomicBertModel", "ModernBertModel", "Gemma3TextModel"),
+        *("ElectraModel", "AlbertModel", "DebertaV2Model"),
+    ],
 )
 def test_an_inputs_bits_are_its_own(tmp_path: Path, kind: str) -> None:
     """Two threads; groups of inputs begin and end anywhere, and splits of keys are several."""

@@ -4,6 +4,7 @@
 // softmax (peak, sum, weighted values); partials are folded in the order of positions by the online
 // recurrence (Milakov and Gimelshein, 2018).  A row's bits depend on its own keys alone.
 #pragma once
+#include "distances.h"
 #include "scores.h"
 #if defined(PK_AMX)
 #include "amx_attention.h"
@@ -169,8 +170,9 @@ class Reach {
 class Biases {
  public:
   Biases(const PkAttention& a, int position, int kv_head, int group)
-      : first_(a.biases ? a.biases + static_cast<size_t>(kv_head) * group * a.biases_width + a.biases_middle - position : nullptr),
+      : products(a, position, kv_head, group), first_(a.biases ? a.biases + static_cast<size_t>(kv_head) * group * a.biases_width + a.biases_middle - position : nullptr),
         width_(a.biases_width), group_(group) {}
+  const DistanceProducts products;
   // Of a row: what key 0 gets, and those behind it; or null.
   const float* of(int row) const { return first_ ? first_ + static_cast<ptrdiff_t>(row % group_) * width_ - row / group_ : nullptr; }
 
@@ -275,6 +277,8 @@ void attend_split(const typename Cache::Query* panel, const Reach& reach, const 
 #else
   if (!wide) by_vectors();
 #endif
+  if constexpr (std::is_same_v<Cache, F32Cache>)
+    for (int r = 0; biases.products.any() && r < rows; r++) biases.products.add(scores + r * pk::KEY_SPLIT, r, panel + r * QUERY_STRIDE, key_pages, first, first_page, num_pages);
   coming.ask_for();
   const bool ruled = a.soft_cap > 0.0f || a.biases || reach.first(rows - 1) > first;
   for (int r = 0; r < rows; r++) {

@@ -40,6 +40,8 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // entries: what a token sees besides the tokens of its window; null: nothing.
 // biases: [heads, biases_width] or null; what the score of a key gets that lies d tokens behind the query is number
 // d + biases_middle of its head's.  A row has 16 numbers more than there are distances.
+// distance_keys, distance_queries: [heads, head_dim, biases_width] or null; a score also gets the query times the key of the
+// distance, and the key times the query of the distance.  Without biases; a cache of floats only.
 struct PkEntries;
 struct PkAttention {
   int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, causal, group, through, most, index_heads, index_dim, block, local, norms_behind;
@@ -50,6 +52,7 @@ struct PkAttention {
   int64_t key_block, value_block;
   const float* biases;
   int32_t biases_width, biases_middle;
+  const float *distance_keys, *distance_queries;
   const PkEntries* entries;
 };
 

@@ -20,26 +20,28 @@ bool activates(const PkPhase& p, bool gated) {
   return p.activation == PK_CLAMPED_SWIGLU ? gated : p.activation >= PK_SILU && p.activation <= PK_QUICK_GELU;
 }
 
+bool of_distances(const PkAttention& a) { return a.distance_keys || a.distance_queries; }
+
 // Blocks lie in whole pages of one split, a token's own among those that it reads, and the scores of a split's blocks, for
 // all heads, take no more room than those of its keys.
 bool fits_blocks(const PkAttention& a) {
   return a.block > 0 && a.block % 16 == 0 && pk::KEY_SPLIT % a.block == 0 && a.most > 0 && a.most % a.block == 0 && a.local > 0 && a.local <= a.most / a.block &&
          a.index_heads == a.kv_heads && a.kv_heads <= a.block && a.index_dim > 0 && a.index_dim % 16 == 0 && a.index_dim <= pk::MAX_HEAD_DIM && a.rotary_dims <= a.index_dim &&
-         !a.window && !a.chunk && !a.both_ways && !a.through && !a.biases && !a.entries;
+         !a.window && !a.chunk && !a.both_ways && !a.through && !a.biases && !of_distances(a) && !a.entries;
 }
 
 // Tokens that read chosen keys see all before them, whose values are the ends of keys.
 bool fits_index(const PkAttention& a) {
   if (!a.most) return !a.index_heads && !a.index_dim && !a.block;
   if (a.block) return fits_blocks(a);
-  if (a.most < 0 || a.kv_heads != 1 || a.head_dim != a.value_dim + a.rotary_dims || a.rotary_dims % 2 || a.window || a.chunk || a.both_ways || a.through) return false;
+  if (a.most < 0 || a.kv_heads != 1 || a.head_dim != a.value_dim + a.rotary_dims || a.rotary_dims % 2 || a.window || a.chunk || a.both_ways || a.through || of_distances(a)) return false;
   if (!a.index_heads) return !a.index_dim;
   return a.index_heads > 0 && a.index_heads <= pk::MAX_INDEX_HEADS && a.index_dim > 0 && a.index_dim % 16 == 0 && a.index_dim <= pk::MAX_HEAD_DIM && a.rotary_dims <= a.index_dim;
 }
 
 // Whether a token's one key is its value, which turns at its end, and the layer's entries fit that.
 bool fits_entries(const PkAttention& a) {
-  if (a.kv_heads != 1 || a.value_dim != a.head_dim || !a.rotary_dims || a.axes || a.most || a.chunk || a.both_ways || a.through || a.biases) return false;
+  if (a.kv_heads != 1 || a.value_dim != a.head_dim || !a.rotary_dims || a.axes || a.most || a.chunk || a.both_ways || a.through || a.biases || of_distances(a)) return false;
   const PkEntries* e = a.entries;
   if (!e) return true;
   if (e->rate < 1 || e->rate > pk::MAX_RATE || e->series < 1 || e->series > 2 || !e->bias || !e->norm.kind || !fits(e->norm)) return false;
@@ -102,7 +104,7 @@ class Reader {
     if (p.ends_layer && !p.waits) return false;
     if (!only_wanted(p)) return false;
     if (!part(p)) return false;
-    if (!(fits(p.norm) && fits(p.other_norm) && fits(p.third_norm)) || (p.attention && !(fits(p.attention) && fits_axes(*p.attention) && in_blocks(*p.attention))) || (p.experts && !fits(p.experts)) || (p.recurrent && !fits(p.recurrent, m_))) return false;
+    if (!(fits(p.norm) && fits(p.other_norm) && fits(p.third_norm)) || (p.attention && !(fits(p.attention) && fits_axes(*p.attention) && in_blocks(*p.attention) && fits_distances(*p.attention))) || (p.experts && !fits(p.experts)) || (p.recurrent && !fits(p.recurrent, m_))) return false;
     if (p.streams && !streams(p)) return false;
     if (p.mixing && !mixing(p)) return false;
     if (!low_rank(p)) return false;
@@ -200,6 +202,11 @@ class Reader {
 
   // Whether the buffer has rows of `width` floats beside STREAMS.
   bool row_of(int buffer, int width) const { return floats(buffer) && buffer != PK_STREAMS && width > 0 && holds(buffer, width); }
+
+  // Keys of distances are products of floats, and stand in the biases' place.
+  bool fits_distances(const PkAttention& a) const {
+    return !of_distances(a) || (m_.cache == PK_CACHE_F32 && !a.biases && a.soft_cap == 0.0f && a.biases_middle >= 0 && a.biases_width > a.biases_middle);
+  }
 
   // Whether a block of the cache has room for the layer's keys, and for its values.
   bool in_blocks(const PkAttention& a) const {

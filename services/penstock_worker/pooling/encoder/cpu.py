@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.model.config import EncoderConfig
+from penstock.model.layer_spec import ExpertsSpec
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.decoder_step import NOTHING_GIVEN, DecoderStep, GivenRows
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
 from penstock_kernels.cpu.operands import (
     Attention,
     DistanceBiases,
+    DistanceProducts,
+    Experts,
     NormWeights,
     RotationTable,
 )
@@ -28,14 +32,15 @@ from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.forward.cpu.adapters import AdaptedPhases, adapted_rows
 from penstock_worker.forward.cpu.cross_layers import beside
 from penstock_worker.forward.cpu.forward import RunsProgram
-from penstock_worker.forward.cpu.gates import forms_of
+from penstock_worker.forward.cpu.gates import forms_of, product_into
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.program import rows_phase
 from penstock_worker.forward.cpu.weights import rotation_table
 from penstock_worker.forward.interface import StepCancelled
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.pooling.bodies import Inputs
-from penstock_worker.pooling.encoder.model import by_distance
+from penstock_worker.pooling.encoder.distances import DistanceTables
+from penstock_worker.pooling.encoder.model import by_distance, by_slope
 from penstock_worker.pooling.encoder.names import HEADS
 
 TYPES = -1
@@ -69,14 +74,24 @@ class EncoderCompiler:
             rotation=self._rotation(),
             biases=self._biases(),
             both_ways=True,
+            place=0,
         )
-        for number in range(config.num_layers):
-            own = self._layer(f"encoder.layer.{number}", attention)
+        names = [config.layer_at(number) for number in range(config.num_layers)]
+        tables = self._tables()
+        made: dict[str, list[Phase]] = {}
+        for number, at in enumerate(names):
+            if at in made:
+                continue
+            apart = attention
+            if tables is not None:
+                apart = replace(attention, layer=number, **_of_distances(tables, at))
+            own = self._layer(number, apart)
             if self.adapted is not None:
                 own = self.adapted.of_phases(own, self.named)
             *layer, last = own
-            phases += [*layer, replace(last, ends_layer=True)]
+            made[at] = [*layer, replace(last, ends_layer=True)]
             self.named.clear()
+        phases += [phase for at in names for phase in made[at]]
         low_rank = None if self.adapted is None else self.adapted.targets()
         return Program((*phases, rows_phase(config.hidden_size)), config.vocab_size, low_rank)
 
@@ -86,8 +101,17 @@ class EncoderCompiler:
             return None
         return rotation_table(Rotary.load(rope, self.packing.weights, self.longest), rope)
 
+    def _tables(self) -> DistanceTables | None:
+        spec = self.config.disentangled
+        if spec is None:
+            return None
+        return DistanceTables(self.config, spec, self.packing.weights, self.longest)
+
     def _biases(self) -> DistanceBiases | None:
         buckets = self.config.relative_buckets
+        if self.config.distance_slopes:
+            slopes = by_slope(self.config.num_heads, self.longest)
+            return DistanceBiases.of(slopes.numpy())
         if not buckets:
             return None
         shape = (buckets, self.config.num_heads)
@@ -96,25 +120,31 @@ class EncoderCompiler:
 
     def _embedded(self) -> Iterator[Phase]:
         config, at = self.config, "embeddings"
+        size, small = config.row_of_embedding, config.embedding_size
+        # Rows of embeddings have a buffer of their own width.
+        target = Buffer.RESULT if small else Buffer.RESIDUAL
         words = self._table(f"{at}.word_embeddings", config.vocab_size)
-        embed = Phase(kind=PhaseKind.EMBED, matrices=(words,))
+        embed = Phase(kind=PhaseKind.EMBED, target=target, matrices=(words,))
         yield embed if self.adapted is None else self.adapted.of_end(embed, EMBEDDING)
-        if config.rope is None:
+        look_up = Phase(kind=PhaseKind.LOOK_UP, target=target)
+        if config.position_table:
             rows = config.first_position + config.max_position
             places = self._table(f"{at}.position_embeddings", rows)
-            yield Phase(kind=PhaseKind.LOOK_UP, matrices=(places,), first=config.first_position)
+            yield replace(look_up, matrices=(places,), first=config.first_position)
         if config.token_types:
             types = self._table(f"{at}.token_type_embeddings", config.token_types)
-            yield Phase(kind=PhaseKind.LOOK_UP, matrices=(types,), first=TYPES)
-        yield self._norm(f"{at}.LayerNorm")
+            yield replace(look_up, matrices=(types,), first=TYPES)
+        yield replace(self._norm(f"{at}.LayerNorm", size), source=target, target=target)
+        if small:
+            matrix = self._dense(f"{at}.projection", config.hidden_size, small)
+            yield replace(self._input(matrix), source=target, width=small)
+            yield Phase(kind=PhaseKind.PRODUCT, source=Buffer.INPUT, matrices=(matrix,), adds=False)
 
-    def _layer(self, at: str, attention: Attention) -> Iterator[Phase]:
-        config = self.config
-        size, inner = config.hidden_size, config.intermediate_size
+    def _layer(self, number: int, attention: Attention) -> Iterator[Phase]:
+        config, at = self.config, self.config.layer_at(number)
+        size = config.hidden_size
         heads = self._heads(f"{at}.attention.self")
         mixed = self._dense(f"{at}.attention.output.dense", size, size)
-        gate, up = self._inner(f"{at}.intermediate")
-        down = self._dense(f"{at}.output.dense", size, inner)
         yield self._input(*heads)
         yield Phase(
             kind=PhaseKind.HEADS,
@@ -129,6 +159,16 @@ class EncoderCompiler:
         yield replace(self._input(mixed), source=Buffer.MIXED, attention=attention)
         yield Phase(kind=PhaseKind.PRODUCT, source=Buffer.INPUT, matrices=(mixed,))
         yield self._norm(f"{at}.attention.output.LayerNorm")
+        if config.experts is not None and config.has_experts(number):
+            yield from self._experts(f"{at}.experts", config.experts)
+        else:
+            yield from self._feed_forward(at)
+        yield self._norm(f"{at}.output.LayerNorm")
+
+    def _feed_forward(self, at: str) -> Iterator[Phase]:
+        config = self.config
+        gate, up = self._inner(f"{at}.intermediate")
+        down = self._dense(f"{at}.output.dense", config.hidden_size, config.intermediate_size)
         yield self._input(*(matrix for matrix in (gate, up) if matrix is not None))
         yield Phase(
             kind=PhaseKind.GATE_UP,
@@ -139,7 +179,34 @@ class EncoderCompiler:
             forms=forms_of(down),
         )
         yield Phase(kind=PhaseKind.PRODUCT, source=Buffer.INNER, matrices=(down,))
-        yield self._norm(f"{at}.output.LayerNorm")
+
+    def _experts(self, at: str, spec: ExpertsSpec) -> Iterator[Phase]:
+        size, kind = self.config.hidden_size, self.kind
+
+        def matrix(name: str, outputs: int, inputs: int) -> PackedMatrix:
+            return self.packing.matrix(f"{at}.{name}", outputs, inputs, kind=kind)
+
+        router = matrix("router", spec.count, size)
+        ups = tuple(matrix(f"{number}.up", spec.inner, size) for number in range(spec.count))
+        downs = tuple(matrix(f"{number}.down", size, spec.inner) for number in range(spec.count))
+        experts = Experts(
+            active=spec.active,
+            ups=ups,
+            downs=downs,
+            scoring=spec.router,
+            normalised=spec.normalised,
+        )
+        yield self._input(router, *ups)
+        yield product_into(router, Buffer.SCORES)
+        yield Phase(kind=PhaseKind.ROUTE, experts=experts, forms=forms_of(*ups))
+        yield Phase(
+            kind=PhaseKind.EXPERTS_UP,
+            experts=experts,
+            activation=self.config.activation,
+            forms=forms_of(*downs),
+        )
+        yield Phase(kind=PhaseKind.EXPERTS_DOWN, experts=experts)
+        yield Phase(kind=PhaseKind.COMBINE, experts=experts)
 
     def _heads(self, at: str) -> tuple[PackedMatrix, ...]:
         size = self.config.hidden_size
@@ -170,8 +237,9 @@ class EncoderCompiler:
             waits=False,
         )
 
-    def _norm(self, name: str) -> Phase:
-        size = self.config.hidden_size
+    def _norm(self, name: str, size: int = 0) -> Phase:
+        """`size`: of a row; 0: that of the layers."""
+        size = size or self.config.hidden_size
         weight, bias = (self.packing.vector(f"{name}.{part}", size) for part in ("weight", "bias"))
         norm = NormWeights(weight, self.config.layer_norm_eps, "layer", bias)
         return Phase(kind=PhaseKind.NORM, width=size, norm=norm)
@@ -184,7 +252,18 @@ class EncoderCompiler:
         return found
 
     def _table(self, name: str, rows: int) -> PackedMatrix:
-        return self.packing.matrix(name, rows, self.config.hidden_size, kind=self.kind)
+        return self.packing.matrix(name, rows, self.config.row_of_embedding, kind=self.kind)
+
+
+def _of_distances(tables: DistanceTables, at: str) -> dict[str, Any]:
+    """Returns what a layer's attention has to say about distances: fields of Attention."""
+    layer = tables.of_layer(at)
+    # Ours are those of a query behind a key, the kernels' those of a key behind a query.
+    rows = layer.rows.flip(0)
+    keys, queries = (
+        None if each is None else each[:, rows].numpy() for each in (layer.keys, layer.queries)
+    )
+    return {"scale": layer.scale, "distances": DistanceProducts.of(keys, queries)}
 
 
 # One call into the C++ library computes a group of inputs.

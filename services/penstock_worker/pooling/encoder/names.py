@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODERS
+from penstock.families.family import ClassifierHead
 from penstock.formats.gguf import GGUFFile
+from penstock.model.config import EncoderConfig
 from penstock_worker.weights.stored import StoredTensor
 
 _PREFIXES = (
@@ -19,9 +22,10 @@ _PREFIXES = (
 _PREFIX = re.compile(rf"^({'|'.join(_PREFIXES)})\.")
 _UNUSED = re.compile(
     r"(^|\.)(position_ids|token_type_ids|rotary_emb\.(inv_freq|cos_cached|sin_cached))$"
-    r"|^(cls|lm_head|vocab_transform|vocab_layer_norm|vocab_projector)\."
+    r"|^(cls|lm_head|vocab_transform|vocab_layer_norm|vocab_projector|predictions"
+    r"|(generator|discriminator|lm|mask)_predictions|generator_lm_head|sop_classifier)\."
 )
-"""Buffers, and the heads of masked language models."""
+"""Buffers, and the heads that models are trained with."""
 
 _OLD_NORMS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 
@@ -93,9 +97,14 @@ _LAYER = {
     "attn_q": "attention.self.query",
     "attn_k": "attention.self.key",
     "attn_v": "attention.self.value",
+    "attn_qkv": "attention.self.all",
     "attn_output": "attention.output.dense",
     "attn_output_norm": "attention.output.LayerNorm",
     "ffn_up": "intermediate.dense",
+    "ffn_gate": "intermediate.gate",
+    "ffn_gate_inp": "experts.router",
+    "ffn_up_exps": "experts.up",
+    "ffn_down_exps": "experts.down",
     "ffn_down": "output.dense",
     "layer_output_norm": "output.LayerNorm",
 }
@@ -114,13 +123,60 @@ def encoder_gguf_name(name: str) -> str:
     return f"{known}.{kind}" if layer is None else f"encoder.layer.{layer}.{known}.{kind}"
 
 
-def encoder_gguf_tensors(files: tuple[str, ...]) -> dict[str, StoredTensor]:
+def encoder_gguf_tensors(files: tuple[str, ...], config: EncoderConfig) -> dict[str, StoredTensor]:
     """Returns the files' tensors by our names. Raises UnsupportedModel for a broken file,
     ModelNotFound for a missing one."""
-    return {
-        encoder_gguf_name(tensor.name): StoredTensor(
+    head = ENCODERS[config.family].head
+    found = {
+        with_head(encoder_gguf_name(tensor.name), head): StoredTensor(
             tensor.name, tensor.shape, tensor.type, tensor.data
         )
         for path in files
         for tensor in GGUFFile(path, vocabulary=False).tensors.values()
     }
+    if config.experts is not None:
+        found = _experts_apart(found)
+    return heads_apart(_gates_apart(found) if config.gated else found)
+
+
+_STACK = re.compile(r"(.+\.experts)\.(up|down)\.weight")
+
+
+def _experts_apart(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Returns tensors by our names, with each expert's matrix by itself."""
+    found: dict[str, StoredTensor] = {}
+    for name, stored in tensors.items():
+        stack = _STACK.fullmatch(name)
+        if stack is None or len(stored.shape) != 3:
+            found[name] = stored
+            continue
+        for number in range(stored.shape[0]):
+            own = stored.row_range(range(number, number + 1))
+            found[f"{stack[1]}.{number}.{stack[2]}.weight"] = replace(own, shape=own.shape[1:])
+    return found
+
+
+def _gates_apart(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Returns tensors by our names, with each gate and what it weighs by itself: the gate's rows
+    are the first ones of a tensor of both."""
+    found: dict[str, StoredTensor] = {}
+    for name, stored in tensors.items():
+        at, inner, kind = name.rpartition(".intermediate.dense.")
+        if not inner:
+            found[name] = stored
+        elif f"{at}.intermediate.gate.{kind}" in tensors or len(stored.shape) != 2:
+            found[f"{at}.intermediate.up.{kind}"] = stored
+        else:
+            half = stored.shape[0] // 2
+            found[f"{at}.intermediate.gate.{kind}"] = stored.row_range(range(half))
+            found[f"{at}.intermediate.up.{kind}"] = stored.row_range(range(half, 2 * half))
+    return found
+
+
+def with_head(name: str, head: ClassifierHead | None) -> str:
+    """Returns our name for a tensor of the head in a GGUF file; other names stay as they are."""
+    stem, _, kind = name.rpartition(".")
+    if head is None or stem not in ("cls", "cls.output", "cls.norm"):
+        return name
+    own = {"cls": head.inner, "cls.output": head.outer, "cls.norm": head.norm}[stem]
+    return f"{own}.{kind}" if own else name

@@ -1,0 +1,41 @@
+"""ELECTRA: BERT, of which small ones have smaller embeddings than layers.
+
+Source: Clark et al., "ELECTRA: Pre-training text encoders as discriminators rather than
+generators", 2020; keys: transformers' ElectraConfig.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.families.bert import OF_DECODERS
+from penstock.families.bert_reading import read_bert
+from penstock.families.family import ClassifierHead, EncoderFamily, WordHead
+from penstock.formats.fields import Fields
+from penstock.model.config import EncoderConfig
+
+IGNORED = ("summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj")
+
+
+def _read(fields: Fields) -> EncoderConfig:
+    fields.ignore(*IGNORED)
+    config = read_bert(fields, ELECTRA)
+    size = fields.integer("embedding_size", 128)
+    return msgspec.structs.replace(config, embedding_size=0 if size == config.hidden_size else size)
+
+
+ELECTRA = EncoderFamily(
+    "electra",
+    ("electra",),
+    read_layers=_read,
+    head=ClassifierHead("classifier.dense", "classifier.out_proj", "gelu"),
+    words=WordHead(
+        "generator_predictions.dense",
+        "generator_predictions.LayerNorm",
+        "generator_lm_head",
+        activation="gelu",
+    ),
+    token_types=2,
+    tensors=(("embeddings_project.", "embeddings.projection."),),
+    unserved=OF_DECODERS,
+)
