@@ -35,6 +35,8 @@ log = logs.get(__name__)
 
 ATTEMPTS = 3
 """Preparers that a body gets when they die under it, for no fault of its own."""
+MOST_WAIT = 30.0
+"""Seconds after which a body is refused for which no process was free."""
 
 
 class BodyExchange:
@@ -46,6 +48,7 @@ class BodyExchange:
     def __init__(self, service: Service, tenant: str, body: bytes) -> None:
         self._preparers = service.preparers
         self._turn = service.preparers.turn(tenant)
+        self._place = service.preparers.place(tenant)
         self.most = service.config.max_body_seconds
         """Seconds of processor time that the body may take."""
         self._body = body
@@ -67,7 +70,14 @@ class BodyExchange:
 
     async def bravely(self, work: Callable[[], Awaitable[Result]]) -> Result:
         """What the work returns; it is done again where its process dies for no fault of its own.
-        Raises what the body's faults are."""
+        Raises what the body's faults are. However it fails, the body is left."""
+        try:
+            return await self._bravely(work)
+        except BaseException:
+            self.leave()
+            raise
+
+    async def _bravely(self, work: Callable[[], Awaitable[Result]]) -> Result:
         for _ in range(ATTEMPTS):
             try:
                 return await work()
@@ -87,9 +97,6 @@ class BodyExchange:
             except Crashed:
                 self._drop("crashed")
                 raise await self._refused("brought the process down that prepared it") from None
-            except BaseException:
-                self.leave()
-                raise
         log.error("preparers die", attempts=ATTEMPTS)
         raise Overloaded(
             "the process that prepared the request died, and so did the next ones", retry_after=1.0
@@ -126,14 +133,15 @@ class BodyExchange:
         async def answer(ask: HomeQuestion) -> HomeAnswer:
             # What it waits for is nobody's turn.
             self._turn.leave()
-            try:
-                return await _answered(ask, home)
-            finally:
-                await self._turn.enter()
+            told = await _answered(ask, home)
+            # Not where it is cancelled: then the body has been left, and nobody would leave again.
+            await self._turn.enter()
+            return told
 
         await self._turn.enter()
         if self._process is None:
-            self._process = await self._preparers.take()
+            await self._find_place()
+            self._process = self._preparers.take()
         told = await self._process.ask(message, cpu, answer)
         self._turn.leave()
         if not isinstance(told, OpenedBody | WeighedBody):
@@ -143,6 +151,21 @@ class BodyExchange:
             raise exception_of(told.error)
         return told
 
+    async def _find_place(self) -> None:
+        """The turn passes on while there is none: who has one may need the turn to end. Raises
+        Overloaded."""
+        if self._place.take():
+            return
+        self._turn.leave()
+        try:
+            await self._place.wait(MOST_WAIT)
+        except TimeoutError:
+            raise Overloaded(
+                "other requests with large bodies are being prepared, as many as may be at a time",
+                retry_after=1.0,
+            ) from None
+        await self._turn.enter()
+
     def let_go(self) -> None:
         """Gives the process back."""
         process, self._process = self._process, None
@@ -151,6 +174,7 @@ class BodyExchange:
                 self._preparers.drop(process)
             else:
                 self._preparers.give_back(process)
+        self._place.leave()
 
     def _drop(self, outcome: Outcome | None = None) -> None:
         if outcome is not None:
@@ -159,6 +183,7 @@ class BodyExchange:
         process, self._process = self._process, None
         if process is not None:
             self._preparers.drop(process)
+        self._place.leave()
 
 
 async def _answered(ask: HomeQuestion, home: Home | None) -> HomeAnswer:

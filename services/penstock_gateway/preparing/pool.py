@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from penstock.errors import Overloaded
 from penstock.process import logs
 from penstock_gateway.preparing.forks import PreparerForks, PreparerWork
+from penstock_gateway.preparing.places import TenantPlace, TenantPlaces
 from penstock_gateway.preparing.process import PreparerProcess
 from penstock_gateway.preparing.turns import TenantTurn, TenantTurns
 
@@ -24,8 +24,6 @@ MOST = 64
 """Processes at a time. Most of them wait: for a picture to be fetched, a model to be started."""
 IDLE = 2
 """Processes that are kept for the next bodies."""
-MOST_WAIT = 30.0
-"""Seconds after which a body is refused for which no process was free."""
 
 
 Outcome = Literal["done", "too_dear", "crashed", "died", "frozen"]
@@ -78,7 +76,7 @@ class Preparers:
         """Endpoints that the forks know."""
         self._idle: list[PreparerProcess] = []
         self._count = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._places = TenantPlaces(MOST)
         self._turns = TenantTurns(at_a_time())
         self.outcomes: dict[Outcome, int] = dict.fromkeys(get_args(Outcome), 0)
         """What became of tasks that a process was given, since this gateway began."""
@@ -112,33 +110,32 @@ class Preparers:
         """The turn of a body of this tenant's. A tenant's bodies wait for one another."""
         return TenantTurn(self._turns, tenant)
 
-    async def take(self) -> PreparerProcess:
+    def place(self, tenant: str) -> TenantPlace:
+        """The place of a process for this tenant, to be had before one is taken."""
+        return TenantPlace(self._places, tenant)
+
+    def take(self) -> PreparerProcess:
         """A process that has nothing to do; give it back, or drop it. Raises Overloaded."""
         self._renew()
-        while True:
-            while self._idle:
-                process = self._idle.pop()
-                if self._forks is not None and process.is_of(self._forks):
-                    return process
-                self.drop(process)
-            if self._count < MOST:
-                return self._start()
-            await self._wait()
+        while self._idle:
+            process = self._idle.pop()
+            if self._forks is not None and process.is_of(self._forks):
+                return process
+            self.drop(process)
+        return self._start()
 
     def give_back(self, process: PreparerProcess) -> None:
         """Has the process stay for the next body, if it is to."""
         fits = self._forks is not None and process.is_of(self._forks) and not process.leaves
         if not fits or len(self._idle) >= IDLE:
             self.drop(process)
-            return
-        self._idle.append(process)
-        self._wake()
+        else:
+            self._idle.append(process)
 
     def drop(self, process: PreparerProcess) -> None:
         """Ends the process."""
         process.end()
         self._count -= 1
-        self._wake()
 
     def close(self) -> None:
         """Ends all of them. Idempotent."""
@@ -179,28 +176,6 @@ class Preparers:
             raise _cannot_start(error) from None
         self._count += 1
         return process
-
-    async def _wait(self) -> None:
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
-        try:
-            async with asyncio.timeout(MOST_WAIT):
-                await place
-        except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
-                self._wake()
-            raise
-        except TimeoutError:
-            raise Overloaded(
-                f"{MOST} requests with large bodies are being prepared", retry_after=1.0
-            ) from None
-
-    def _wake(self) -> None:
-        while self._waiting:
-            place = self._waiting.popleft()
-            if not place.done():
-                place.set_result(None)
-                return
 
 
 def _cannot_start(reason: object) -> Overloaded:
