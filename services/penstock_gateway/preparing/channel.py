@@ -7,6 +7,7 @@ import asyncio
 import os
 import socket
 
+from penstock.process import logs
 from penstock.process.isolated import receive_exactly
 from penstock.process.isolated_child import HEADER
 from penstock_gateway.preparing.error_data import exception_of
@@ -19,6 +20,8 @@ from penstock_gateway.preparing.wire import (
     encode,
     to_preparer,
 )
+
+log = logs.get(__name__)
 
 
 class Channel:
@@ -80,9 +83,14 @@ class Channel:
         except (OSError, EOFError):
             # Whatever is waited for won't come.
             os._exit(0)
+        except BaseException:
+            log.error("a preparer can't read what its gateway says", exception=True)
+            os._exit(1)
 
     def _hear(self, told: HomeAnswer) -> None:
         waiting = self._waiting.pop(told.number)
+        if waiting.done():
+            return  # Who asked no longer waits: another question failed, for one.
         if told.error is None:
             waiting.set_result(told.payload)
         else:

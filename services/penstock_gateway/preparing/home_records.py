@@ -83,3 +83,5 @@ class HomeStore:
         if store.conversations is not None:
             most = store.conversations.most_items
             self.conversations = HomeRecords("conversations", channel, most)
+        self.background = store.background
+        """None: there are no responses in the background. What there are, the gateway begins."""

@@ -92,6 +92,20 @@ async def test_it_is_answered_by_and_by_as_it_would_be_at_once(gateway: Storing)
     assert [terms.background for terms in gateway.engine.terms] == [False, False]
 
 
+async def test_one_that_a_preparer_reads_is_begun_and_refused_as_any_other(
+    gateway: Storing,
+) -> None:
+    """What there is of a store is known to preparers, too."""
+    long = b" " * 20_000
+    refused = b'{"input": "One?", "background": true, "store": false' + long + b"}"
+    answer = await gateway.http.post(URL, content=refused)
+    assert answer.status_code == 400
+    assert "background: true needs stored responses" in answer.json()["error"]["message"]
+    body = b'{"input": "One?", "background": true' + long + b"}"
+    queued = (await gateway.http.post(URL, content=body)).json()
+    assert queued["status"] == "queued"
+
+
 async def test_a_request_goes_on_from_it_once_it_has_ended(gateway: Storing) -> None:
     first = await begin(gateway)
     early = {"input": "Two?", "previous_response_id": first["id"]}
