@@ -137,6 +137,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 tenant=headers.tenant,
                 digested=headers.repeats,
             ) as body:
+                await while_connected(body.open(), receive)
                 token = _remote.set(body)
                 try:
                     await self.answer(body.light, call)

@@ -306,6 +306,9 @@ async def while_connected(
         for task in (worker, watcher):
             task.cancel()
         await asyncio.gather(worker, watcher, return_exceptions=True)
+        # An error knows this frame by its traceback: with the tasks, which know the error, it would
+        # keep all of the request, such as a body of 32 MiB, until the garbage collector looks.
+        del worker, watcher, task
 
 
 async def stream_while_connected(

@@ -83,7 +83,7 @@ class Channel:
         except (OSError, EOFError):
             # Whatever is waited for won't come.
             os._exit(0)
-        except BaseException:
+        except Exception:
             log.error("a preparer can't read what its gateway says", exception=True)
             os._exit(1)
 

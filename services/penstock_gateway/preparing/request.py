@@ -64,7 +64,7 @@ class BodyEndpoint(Protocol[Made]):
 
 
 class RemoteBody(Generic[Fields]):
-    """Use it as an async context manager, around all work for the request."""
+    """Use it as an async context manager, around all work for the request; open it first."""
 
     light: Fields
     """The request without its large fields."""
@@ -105,12 +105,14 @@ class RemoteBody(Generic[Fields]):
         self._exchange.forget()
 
     async def __aenter__(self) -> RemoteBody[Fields]:
-        """Opens the body. Raises what is wrong with it."""
+        return self
+
+    async def open(self) -> None:
+        """Has the body decoded and checked. Raises what is wrong with it."""
         opened = await self._exchange.bravely(self._opened)
         self.light = self._endpoint.decoded_light(opened.light)
         self.dropped = frozenset(opened.dropped)
         self.digest = opened.digest
-        return self
 
     async def __aexit__(
         self,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -64,9 +64,11 @@ class HeldGateway:
         return httpx.post(f"{self.live.url}{path}", json=body, headers=headers, timeout=20)
 
     def wait_for_asks(self, count: int) -> None:
-        until = threading.Event()
-        while self.engine.asked < count:
-            until.wait(0.01)
+        self.wait_until(lambda: self.engine.asked >= count)
+
+    def wait_until(self, state: Callable[[], bool]) -> None:
+        while not state():
+            threading.Event().wait(0.01)
 
 
 @pytest.fixture
@@ -88,6 +90,23 @@ def test_clients_that_leave_take_their_turns_along(held: HeldGateway) -> None:
             held.wait_for_asks(asked + 1)
     for tenant in ("one", "another"):
         assert held.tokenize(tenant).status_code == 200
+
+
+def test_a_body_whose_client_leaves_waits_no_longer(held: HeldGateway) -> None:
+    """It may have 32 MiB, and its tenant's turn may come late."""
+    preparers = held.live.service.preparers
+
+    def waiting() -> int:
+        places = preparers._turns._waiting.get("", ())
+        return sum(not place.done() for place in list(places))
+
+    turn = preparers.turn("")
+    asyncio.run_coroutine_threadsafe(turn.enter(), held.live.loop).result(20)
+    with held.live.connect() as connection:
+        body = json.dumps({"prompt": TEXTS}).encode()
+        connection.post("/v1/completions", body, "content-type: application/json")
+        held.wait_until(lambda: waiting() == 1)
+    held.wait_until(lambda: not waiting())
 
 
 def test_bodies_that_wait_leave_places_to_other_tenants(held: HeldGateway) -> None:
