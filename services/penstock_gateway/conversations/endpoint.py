@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 
@@ -195,9 +196,9 @@ class AddEndpoint(JsonEndpoint[ItemsRequest]):
         request = await self.read(scope, receive)
         items = await checked_items(service, owner, request.items)
         await add_items(service, owner, id, items)
-        await send_json(
-            send, 200, msgspec.json.encode(_list([each.item for each in items], has_more=False))
-        )
+        added = [each.item for each in items]
+        payload = await asyncio.to_thread(_list_bytes, added)
+        await send_json(send, 200, payload)
 
 
 def routes(service: Service) -> list[OperationRoute]:
@@ -268,6 +269,10 @@ def _list(items: list[str], *, has_more: bool) -> ItemList:
         last_id=_id_of(items[-1]) if items else None,
         has_more=has_more,
     )
+
+
+def _list_bytes(items: list[str]) -> bytes:
+    return msgspec.json.encode(_list(items, has_more=False))
 
 
 def _id_of(item: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock_gateway.generate.chunked_reply import Pace
 from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.keys.ring import current
@@ -157,7 +158,7 @@ async def keep(
     if records is None:
         return False
     whole = await _joined(response)
-    told = items_of(request)
+    told = await items_of(request)
     try:
         await records.save(owner, id, request.previous_response_id, told, whole)
     except HTTPError as error:
@@ -176,11 +177,16 @@ async def _joined(pieces: list[bytes]) -> str:
     return joined.decode()
 
 
-def items_of(request: ResponsesRequest) -> str:
-    """What the request brought itself, as a JSON list."""
+async def items_of(request: ResponsesRequest) -> str:
+    """What the request brought itself, as a JSON list. Others have their turn meanwhile: there may
+    be tens of thousands of items."""
     own = request.input
     items = [InputItem(role="user", content=own)] if isinstance(own, str) else own or []
-    return msgspec.json.encode([without_nothing(item) for item in items]).decode()
+    written, pace = [], Pace()
+    for item in items:
+        written.append(msgspec.json.encode(without_nothing(item)).decode())
+        await pace.rest()
+    return f"[{','.join(written)}]"
 
 
 def check_background(service: Service, request: ResponsesRequest) -> None:
@@ -223,7 +229,7 @@ async def begin_background(
         response=shown.decode(),
     )
     most = store.settings.max_background_responses
-    items = items_of(request)
+    items = await items_of(request)
     if not await store.background.add(work, request.previous_response_id, items, most):
         raise HTTPError(
             429,
