@@ -150,3 +150,14 @@ def test_a_worker_is_told_of_them_with_each_request() -> None:
     told = harness.__dict__["told"]
     assert told
     assert all(each == LogitsAdjustments(bad_words=((VOCAB - 1,),)) for each in told)
+
+
+def test_what_nobody_was_told_is_forgotten_with_the_kv() -> None:
+    """It is computed again, and would else be there twice."""
+    sequence = make_sequence([1, 2], [3])
+    sequence.append(4, [])
+    sequence.delivered = 2
+    sequence.append(5, [])
+    sequence.forget_computed()
+    assert list(sequence.emitted) == [3, 4]
+    assert sequence.num_tokens == sequence.progress.tokens == 4

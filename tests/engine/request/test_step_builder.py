@@ -75,3 +75,12 @@ def test_drafts_come_out_of_the_same_budget() -> None:
     assert (builder.left, builder.items[3][3]) == (1, [7, 8])
     with pytest.raises(ValueError, match="can't have"):
         builder.draft(3, 1, [])
+
+
+def test_one_may_bring_more_than_there_is_room_for() -> None:
+    """Else it would never start: no step has more room."""
+    builder = StepBuilder(BUDGET, 30)
+    first, second = sequence(0), sequence(1)
+    assert builder.can_carry(first)
+    builder.admit(first)
+    assert not builder.can_carry(second)

@@ -263,3 +263,17 @@ def test_a_slot_and_its_blocks_are_not_reused_while_a_step_is_in_flight() -> Non
     h.run()
     assert all_done([second])
     assert scheduler.pool.num_free == 4
+
+
+@pytest.mark.parametrize("most", [60, 6])
+def test_a_last_token_is_not_computed(most: int) -> None:
+    """No other may follow it: of max_tokens, or of all that the pool holds."""
+    h = Harness(max_num_batched_tokens=64, max_steps_in_flight=2)
+    front = h.connect()
+    h.start_worker(6)
+    request = h.submit(front, [7] * 10, max_tokens=most, ignore_eos=True)
+    h.run()
+    assert h.worker is not None
+    computed = sum(sum(counts(plan).values()) for plan in h.worker.log)
+    assert len(tokens_of(request)) == min(most, 6 * 4 - 10)
+    assert computed == 10 + len(tokens_of(request)) - 1

@@ -73,6 +73,31 @@ def test_a_suspect_is_alone_up_to_the_chunk_of_the_death() -> None:
     assert len(h.worker.log[-1].work) == 2
 
 
+def test_steps_of_a_suspect_go_one_at_a_time() -> None:
+    """So that the next death points to one step."""
+    h = Harness(max_num_seqs=4, max_num_batched_tokens=8, max_steps_in_flight=2)
+    front = h.connect()
+    h.start_worker()
+    h.submit(front, [1, 2, 3, 4] * 8, max_tokens=20, ignore_eos=True)
+    h.submit(front, [9], max_tokens=40, ignore_eos=True)
+    assert len(h.plans) == 2
+    for _ in range(5):
+        h.run_step()
+    h.kill_worker()
+    h.start_worker()
+    scheduling, sizes = h.core.state.scheduling, set()
+    suspects = [
+        s for s in [*scheduling.running.values(), *scheduling.queue.sequences()] if s.deaths
+    ]
+    assert suspects
+    while any(each.suspect_until for each in suspects):
+        sizes.add(len(h.plans))
+        assert h.run_step() is not None
+    assert sizes == {1}
+    h.run_step()
+    assert len(h.plans) == 2
+
+
 def test_a_resumed_request_that_saw_a_death_begins_alone() -> None:
     h = Harness(max_num_batched_tokens=64)
     front = h.connect()
