@@ -82,7 +82,7 @@ STAGE = re.compile(
 )
 
 
-@pytest.mark.parametrize("stage", STAGE.finditer(DOCKERFILE), ids=lambda stage: stage[2][:40])
+@pytest.mark.parametrize("stage", [*STAGE.finditer(DOCKERFILE)], ids=lambda stage: stage[2][:40])
 def test_a_stage_has_what_its_commands_read(stage: re.Match[str], tmp_path: Path) -> None:
     for name in stage[1].split():
         shutil.copy(ROOT / name, tmp_path)
