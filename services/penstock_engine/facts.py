@@ -18,6 +18,7 @@ from penstock.model.media_facts import alignment_of
 from penstock.model.pooling_config import PoolingConfig
 from penstock.model.speculation import SpeculativeConfig
 from penstock.prepare.folder import TOKENIZER
+from penstock.prepare.overrides import overrides_of
 from penstock.process.numa import RankNodes
 from penstock.protocol.common import (
     MAX_CALL_BYTES,
@@ -263,6 +264,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             tokenizer_sha256=self.model.contents.get(TOKENIZER, ""),
             template_sha256=hashlib.sha256(self.template).hexdigest() if self.template else "",
             weights=self._weights(),
+            overrides=overrides_of(self.config.model),
         )
 
     def _weights(self) -> WeightFacts:
