@@ -34,7 +34,7 @@ from penstock.protocol.to_frontend import Limits, WeightFacts, Welcome
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_engine.kv.settings import check_kept, fetches_ahead, kv_peers, prefills_from
 from penstock_engine.policies.tenants import Tenants
-from penstock_engine.whole_inputs import (
+from penstock_engine.scheduler.whole_inputs import (
     FLOAT_BYTES,
     longest_by_default,
     most_told,

@@ -21,17 +21,8 @@ from penstock_gateway.generate.chunked_reply import paced
 from penstock_gateway.http.operations import Operation, OperationRoute, posting
 from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN, checked_dimensions, vector_list
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint
-from penstock_gateway.pooling.fields import (
-    MAX_INPUTS,
-    Flag,
-    PoolFields,
-    Text,
-    Whole,
-    check_count,
-    check_numbers,
-    texts_of,
-)
-from penstock_gateway.pooling.prompts import named_prompt
+from penstock_gateway.pooling.fields import Flag, PoolFields, Text, Whole, check_numbers
+from penstock_gateway.request.input_texts import MAX_INPUTS, check_count, named_prompt, texts_of
 from penstock_gateway.service import Service
 
 Direction = Literal["left", "right", "Left", "Right"]

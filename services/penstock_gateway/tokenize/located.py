@@ -14,9 +14,8 @@ from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.generate.chunked_reply import JsonList, Pace
 from penstock_gateway.http.operations import Operation, posting
 from penstock_gateway.models.backend import EngineInfo
-from penstock_gateway.pooling.fields import check_count, texts_of
-from penstock_gateway.pooling.prompts import named_prompt
 from penstock_gateway.request.fields import Flag, Text
+from penstock_gateway.request.input_texts import check_count, named_prompt, texts_of
 from penstock_gateway.request.sampling import check_ids
 from penstock_gateway.request.tokenising import check_length, most_tokens, off_the_loop
 from penstock_gateway.tokenize.text_endpoint import SOME, TextEndpoint
