@@ -95,6 +95,14 @@ def test_a_stage_has_what_its_commands_read(stage: re.Match[str], tmp_path: Path
         assert "--hash=sha256:" in done.stdout
 
 
+def test_torch_without_an_index_comes_with_what_it_needs() -> None:
+    """PyPI's build needs CUDA's libraries even where it computes on a CPU."""
+    stage = DOCKERFILE.partition("FROM builder AS torch\n")[2].partition("\nFROM ")[0]
+    named, _, unnamed = stage.replace("\\\n", " ").partition(" else ")
+    assert 'if [ -n "${TORCH_INDEX}" ]' in named
+    assert re.search(r"requirements\.py =torch > (\S+) .*--require-hashes --no-deps -r \1;", unnamed)
+
+
 def test_images_install_nothing_else_without_a_hash() -> None:
     text = DOCKERFILE.replace("\\\n", " ")
     text += (ROOT / "deploy/docker/finish.sh").read_text(encoding="utf-8")
