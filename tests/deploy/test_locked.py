@@ -100,7 +100,9 @@ def test_torch_without_an_index_comes_with_what_it_needs() -> None:
     stage = DOCKERFILE.partition("FROM builder AS torch\n")[2].partition("\nFROM ")[0]
     named, _, unnamed = stage.replace("\\\n", " ").partition(" else ")
     assert 'if [ -n "${TORCH_INDEX}" ]' in named
-    assert re.search(r"requirements\.py =torch > (\S+) .*--require-hashes --no-deps -r \1;", unnamed)
+    assert re.search(
+        r"requirements\.py =torch > (\S+) .*--require-hashes --no-deps -r \1;", unnamed
+    )
 
 
 def test_images_install_nothing_else_without_a_hash() -> None:
