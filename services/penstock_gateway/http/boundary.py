@@ -328,7 +328,7 @@ def add_cors(app: FastAPI, config: GatewayConfig) -> None:
         allow_methods=names("allowed_methods", config.allowed_methods),
         allow_headers=names("allowed_headers", config.allowed_headers),
         allow_credentials=config.allow_credentials,
-        # Browsers ask for it where a public page, or a program, calls a server on a private address.
+        # Browsers ask for it where a public page or a program calls a private address.
         allow_private_network=True,
         expose_headers=EXPOSED,
     )
