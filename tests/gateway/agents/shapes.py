@@ -1,6 +1,6 @@
 """Two turns of coding agents and chat programs: what each sends first, and what it sends once its
-call has a result. Claude Code 2.1, opencode 1.18 and n8n's library, LangChain for JavaScript 1.5,
-were recorded; the others are after their public sources. Texts are shorter, and our own."""
+call has a result. Claude Code 2.1, opencode 1.18, Cline 3.0, Goose's SDK and n8n's library,
+LangChain for JavaScript 1.5, were recorded; the others are after their public sources. Texts are shorter, and our own."""
 
 from __future__ import annotations
 
@@ -125,6 +125,43 @@ def cline(answers: list[tuple[Json, str]]) -> Json:
         "tools": [function("execute_command", strict=False)],
         "tool_choice": "auto",
         "parallel_tool_calls": False,
+    }
+
+
+def without_words(answers: list[tuple[Json, str]]) -> list[Json]:
+    """As `told`, with null for the words of an answer that has none."""
+    return [{**each, "content": each["content"] or None} for each in told(answers)]
+
+
+def cline_program(answers: list[tuple[Json, str]]) -> Json:
+    """Cline 3.0.65 in a terminal, by its provider openai-compatible."""
+    return {
+        "model": MODEL,
+        "messages": [
+            {"role": "system", "content": RULES},
+            {"role": "user", "content": ASKED},
+            *without_words(answers),
+        ],
+        "tools": [function("run_commands")],
+        "tool_choice": "auto",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def goose(answers: list[tuple[Json, str]]) -> Json:
+    """Goose's provider for OpenAI's API, of its SDK 0.1.0a13; without /v1 in its address."""
+    return {
+        "model": MODEL,
+        "messages": [
+            {"role": "system", "content": RULES},
+            {"role": "user", "content": ASKED},
+            *without_words(answers),
+        ],
+        "tools": [function("shell", strict=False)],
+        "max_tokens": 200,
+        "stream": True,
+        "stream_options": {"include_usage": True},
     }
 
 
@@ -254,6 +291,8 @@ AGENTS_BY_NAME = {
     ),
     "opencode": Agent(CHAT, "bash", opencode, PLAIN),
     "Cline": Agent(CHAT, "execute_command", cline, [("system", RULES), ("user", TIMED)]),
+    "Cline 3": Agent(CHAT, "run_commands", cline_program, PLAIN),
+    "Goose": Agent("/chat/completions", "shell", goose, PLAIN),
     "Copilot": Agent(
         CHAT,
         "run_in_terminal",
