@@ -1,6 +1,6 @@
 """Two turns of coding agents and chat programs: what each sends first, and what it sends once its
-call has a result. Claude Code 2.1, opencode 1.18, Cline 3.0, Goose's SDK and n8n's library,
-LangChain for JavaScript 1.5, were recorded; the others are after their public sources. Texts are shorter, and our own."""
+call has a result. Claude Code 2.1, opencode 1.18, Cline 3.0, Goose's SDK, Open WebUI 0.12 and
+n8n's library, LangChain for JavaScript 1.5, were recorded; the others are after their public sources. Texts are shorter, and our own."""
 
 from __future__ import annotations
 
@@ -222,6 +222,8 @@ def continue_(answers: list[tuple[Json, str]]) -> Json:
 
 
 def open_webui(answers: list[tuple[Json, str]]) -> Json:
+    """Open WebUI 0.12.4, which offers tools of its own, 36 of them, unless that is switched off."""
+    own = [function(f"tool_{number}") for number in range(35)]
     return {
         "stream": True,
         "model": MODEL,
@@ -230,9 +232,7 @@ def open_webui(answers: list[tuple[Json, str]]) -> Json:
             {"role": "user", "content": ASKED},
             *told(answers),
         ],
-        "tools": [function("run", strict=None)],
-        "temperature": 0.7,
-        "stop": None,
+        "tools": [function("run"), *own],
     }
 
 
