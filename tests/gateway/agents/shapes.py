@@ -1,6 +1,7 @@
 """Two turns of coding agents and chat programs: what each sends first, and what it sends once its
-call has a result. Claude Code 2.1, opencode 1.18, Cline 3.0, Goose's SDK, Open WebUI 0.12 and
-n8n's library, LangChain for JavaScript 1.5, were recorded; the others are after their public sources. Texts are shorter, and our own."""
+call has a result. Claude Code 2.1, opencode 1.18, Cline 3.0, Goose's SDK, Open WebUI 0.12 and n8n's
+library, LangChain for JavaScript 1.5, were recorded; the others are after their public sources.
+Texts are shorter, and our own."""
 
 from __future__ import annotations
 

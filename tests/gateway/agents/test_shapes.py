@@ -100,7 +100,7 @@ async def test_two_turns(http: httpx.AsyncClient, engine: FakeEngineClient, name
         assert first["content"] == TEXT
         return
     assert call_of(first) == (agent.tool, CALLED)
-    (tool,) = variables["tools"]
+    tool, *_ = variables["tools"]
     assert tool["function"]["name"] == agent.tool
 
     engine.script = said("Done.")
