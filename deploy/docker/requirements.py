@@ -76,10 +76,12 @@ def wanted(locked: dict[str, Locked], project: dict[str, object], names: list[st
 
 
 def main() -> None:
-    """Reads pyproject.toml and lock.txt of the working folder."""
-    locked = read(Path("lock.txt").read_text(encoding="utf-8"))
-    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for name in sorted(wanted(locked, project, sys.argv[1:])):
+    """Reads lock.txt of the working folder, and for extras pyproject.toml."""
+    locked, names = read(Path("lock.txt").read_text(encoding="utf-8")), sys.argv[1:]
+    project: dict[str, object] = {}
+    if not all(name.startswith("=") for name in names):
+        project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for name in sorted(wanted(locked, project, names)):
         sys.stdout.write("\n".join(locked[name].lines) + "\n")
 
 

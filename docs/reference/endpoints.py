@@ -38,7 +38,12 @@ def endpoints_page(document: Mapping[str, Any]) -> str:
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     ]
-    opened = ", ".join(f"`{path}`" for _, path, each in operations if not each["security"])
+    closed = {path for _, path, each in operations if each["security"]}
+    opened = ", ".join(
+        f"`{f'{method.upper()} ' if path in closed else ''}{path}`"
+        for method, path, each in operations
+        if not each["security"]
+    )
     bodies = dict.fromkeys(body for *_, each in operations if (body := _body(each)))
     return (
         f"# Endpoints\n\n{WRITTEN}\n"

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from docs.reference.optional_metrics import residence_metrics, storage_metrics
 from penstock.cli.commands import COMMANDS, Command
 from penstock.cli.process_arguments import BY_SUPERVISOR
-from penstock.cli.table import BEGIN, END
+from penstock.cli.table import BEGIN, END, anchored
 from penstock.config.flags import as_table
 from penstock_gateway.metrics.endpoint import SHARED as STORED
 from penstock_gateway.metrics.engines import OURS
@@ -33,11 +33,13 @@ def settings_page() -> str:
         f"# Settings\n\n{WRITTEN}\n"
         "Each setting is a flag of `penstock serve`, a field of the file that `--config` names, "
         "and (the engine's) a keyword of `LLM` with underscores. Flags override the file.\n\n"
-        "`[0–1]` includes both ends of a range, `(0–1]` only the upper one. Numbers are whole, "
-        "unless the default has a point or the range is called real. Settings whose default is "
-        "True or False are switches. An empty default means none, unless "
+        "Behind a sentence stands what is allowed: `[0–1]` is 0 to 1 with both ends, `(0–1]` "
+        "everything above 0 up to and including 1, `≥ 1` any number from 1. A number is whole "
+        "unless its default has a decimal point or the sentence says that it is real. Settings "
+        "whose default is True or False are switches. An empty default means none, unless "
         "the sentence says otherwise.\n\n"
-        "`penstock config-table` prints this table.\n\n" + BEGIN + as_table() + END
+        "Each row can be linked to by its flag, as in `settings.md#max-model-len`. "
+        "`penstock config-table` prints this table.\n\n" + BEGIN + anchored(as_table()) + END
     )
 
 

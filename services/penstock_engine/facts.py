@@ -18,6 +18,7 @@ from penstock.model.media_facts import alignment_of
 from penstock.model.pooling_config import PoolingConfig
 from penstock.model.speculation import SpeculativeConfig
 from penstock.prepare.folder import TOKENIZER
+from penstock.prepare.overrides import overrides_of
 from penstock.process.numa import RankNodes
 from penstock.protocol.common import (
     MAX_CALL_BYTES,
@@ -33,11 +34,16 @@ from penstock.protocol.to_frontend import Limits, WeightFacts, Welcome
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_engine.kv.settings import check_kept, fetches_ahead, kv_peers, prefills_from
 from penstock_engine.policies.tenants import Tenants
+from penstock_engine.scheduler.whole_inputs import (
+    FLOAT_BYTES,
+    longest_by_default,
+    most_told,
+    numbers_per_token,
+    with_room,
+)
 
 BYTES_PER_ID = 5
 """Largest size of a token id in msgpack, bytes."""
-
-FLOAT_BYTES = 4
 
 MEDIA_BYTES = 256 * MAX_MEDIA_ITEMS + 24 * MAX_MEDIA_SPANS
 """Largest size in msgpack of what is said of a request's media, bytes."""
@@ -67,12 +73,9 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         self.model.check_encoder_cache(self.config.cache.encoder_cache_rows)
         if self.model.media is not None:
             check_operators(self.model.media, self.config.media)
-        budget = self.config.scheduler.max_num_batched_tokens
-        if self.whole and wanted is not None and wanted > budget:
-            raise StartupError(
-                f"max_model_len is {wanted}; {self.model.name} computes an input in one step, and "
-                f"max_num_batched_tokens is {budget}"
-            )
+        if self.whole:
+            roomy = with_room(self.config, self.max_model_len)
+            msgspec.structs.force_setattr(self, "config", roomy)
         _ = self.pooling, self.config.speculation.config, self.rank_nodes
         self.tenants()
         self._check_messages()
@@ -173,7 +176,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             return wanted + self.model.encoder_rows
         if self.pooling is not None and self.pooling.max_input is not None:
             longest = min(longest, self.pooling.max_input)
-        return min(longest, self.config.scheduler.max_num_batched_tokens) if self.whole else longest
+        return longest_by_default(longest, self.pooling, self.config) if self.whole else longest
 
     @property
     def max_prediction(self) -> int:
@@ -261,6 +264,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             tokenizer_sha256=self.model.contents.get(TOKENIZER, ""),
             template_sha256=hashlib.sha256(self.template).hexdigest() if self.template else "",
             weights=self._weights(),
+            overrides=overrides_of(self.config.model),
         )
 
     def _weights(self) -> WeightFacts:
@@ -390,15 +394,15 @@ def tasks_of(
     first: PoolingTask = "classify" if pooling.labels else "embed"
     if not isinstance(model.config, EncoderConfig) or model.config.space is not None:
         return (first,)
-    numbers = max(pooling.token_size, len(pooling.labels) if pooling.by_token else 0)
-    most = FLOAT_BYTES * numbers * config.scheduler.max_num_batched_tokens
-    fits = 2 * most <= config.transport.max_message_bytes
+    tokens = config.scheduler.max_num_batched_tokens
+    fits = tokens <= most_told(pooling, config)
     by_token = pooling.by_token or (pooling.late is not None and pooling.late.alone)
     if by_token and not fits:
         raise StartupError(
-            f"what a step of {config.scheduler.max_num_batched_tokens} tokens gives takes {most} "
-            f"bytes; at most half of max_message_bytes ({config.transport.max_message_bytes}) is "
-            "allowed, so lower max_num_batched_tokens"
+            f"what a step of {tokens} tokens gives takes "
+            f"{FLOAT_BYTES * numbers_per_token(pooling) * tokens} bytes; at most half of "
+            f"max_message_bytes ({config.transport.max_message_bytes}) is allowed, so lower "
+            "max_num_batched_tokens and max_model_len"
         )
     found: list[PoolingTask] = []
     if pooling.by_token:

@@ -36,6 +36,7 @@ from penstock_gateway.responses import inputs as response_inputs
 from penstock_gateway.sagemaker import endpoint as sagemaker
 from penstock_gateway.service import Service
 from penstock_gateway.system import health, models, page, status, version
+from penstock_gateway.tgi import endpoint as tgi
 from penstock_gateway.tokenize import endpoint as tokenize
 from penstock_gateway.tokenize import info as tokenizer_info
 from penstock_gateway.transcription import endpoint as transcription
@@ -68,6 +69,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     classify.routes,
     sparse.routes,
     tei.routes,
+    tgi.routes,
     sagemaker.routes,
     files.routes,
     batches.routes,

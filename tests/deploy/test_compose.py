@@ -30,5 +30,6 @@ def test_from_nothing_to_rolling_restarts(
     assert killed == {"worker", "engine", "gateway", "haproxy", "engine-2"}
     assert found["findings"]["equal"] >= 64
     assert len(found["findings"]["restarts"]) == 2
-    for image in ("gateway", "engine"):
-        assert found["image_mb"][image] <= 150
+    # All images have NumPy and what opens media; only a worker's has torch.
+    for image, most in (("gateway", 220), ("engine", 180)):
+        assert found["image_mb"][image] <= most

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from deploy.docker.requirements import WITH_TORCH, closure, normal, read, wanted
 ROOT = Path(__file__).resolve().parents[2]
 LOCKED = read((ROOT / "deploy/docker/lock.txt").read_text(encoding="utf-8"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DOCKERFILE = (ROOT / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
 ALL_IN_ONE = ["gateway", "storage", "grpc", "otel", "engine", "worker"]
 IMAGES = (["gateway"], ["engine"], ["worker"], ALL_IN_ONE)
 
@@ -73,8 +77,36 @@ def test_torch_is_left_to_who_chooses_its_build() -> None:
         wanted(LOCKED, PROJECT, ["nonsense"])
 
 
+STAGE = re.compile(
+    r"^COPY (deploy/docker/requirements\.py .*) \./\n((?:(?!^FROM ).*\n)*)", re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("stage", [*STAGE.finditer(DOCKERFILE)], ids=lambda stage: stage[2][:40])
+def test_a_stage_has_what_its_commands_read(stage: re.Match[str], tmp_path: Path) -> None:
+    for name in stage[1].split():
+        shutil.copy(ROOT / name, tmp_path)
+    commands = re.findall(r"python requirements\.py ([^>]*)>", stage[2])
+    assert commands
+    for words in commands:
+        given = words.replace("${EXTRAS}", "").split()
+        command = [sys.executable, "requirements.py", *given]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert "--hash=sha256:" in done.stdout
+
+
+def test_torch_without_an_index_comes_with_what_it_needs() -> None:
+    """PyPI's build needs CUDA's libraries even where it computes on a CPU."""
+    stage = DOCKERFILE.partition("FROM builder AS torch\n")[2].partition("\nFROM ")[0]
+    named, _, unnamed = stage.replace("\\\n", " ").partition(" else ")
+    assert 'if [ -n "${TORCH_INDEX}" ]' in named
+    assert re.search(
+        r"requirements\.py =torch > (\S+) .*--require-hashes --no-deps -r \1;", unnamed
+    )
+
+
 def test_images_install_nothing_else_without_a_hash() -> None:
-    text = (ROOT / "deploy/docker/Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    text = DOCKERFILE.replace("\\\n", " ")
     text += (ROOT / "deploy/docker/finish.sh").read_text(encoding="utf-8")
     installs = re.findall(r"pip (?:-\S+ \S+ )?install [^;&\n]*", text)
     assert len(installs) > 8

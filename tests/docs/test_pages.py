@@ -106,8 +106,9 @@ def _leads_somewhere(page: str, target: str) -> bool:
 
 
 def _anchors(path: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return {
+    text = path.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {*re.findall(r'<a id="([^"]+)">', text)} | {
         re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings
     }
 

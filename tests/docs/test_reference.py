@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from docs.reference.families import families_page
 from docs.reference.formats import formats_page
 from docs.reference.pages import commands_page, settings_page
@@ -14,6 +16,13 @@ HOW = "run `python -m docs.reference.generate`"
 
 def test_settings() -> None:
     assert text_of("docs/reference/settings.md") == settings_page(), HOW
+
+
+def test_a_setting_can_be_linked_to() -> None:
+    page = text_of("docs/reference/settings.md")
+    flags = re.findall(r"^\| .*`--([a-z0-9-]+)` \|", page, re.MULTILINE)
+    assert len(flags) >= 200
+    assert re.findall(r'<a id="([^"]+)">', page) == flags
 
 
 def test_families() -> None:

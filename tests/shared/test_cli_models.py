@@ -15,6 +15,7 @@ from huggingface_hub import constants
 from penstock.cli.main import main
 from penstock.hub.inventory import users_of
 from penstock.prepare import load_manifest
+from penstock_worker.machine.doctor import examine_model
 from testing.hub_server import HubRepository, HubServer, serving_hub
 from tests.shared.tiny_models import LLAMA_CONFIG, write_gguf, write_hub_folder
 
@@ -271,3 +272,19 @@ def test_this_process_is_none_of_the_users(tmp_path: Path) -> None:
     path.write_text("x")
     with open(path):
         assert users_of([path]) == []
+
+
+def test_a_files_quantisation_has_one_name(
+    penstock: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file that a package carries, and of a local one; list, show and doctor."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    file = write_gguf(tmp_path / "m.gguf", adjust=lambda writer: writer.add_file_type(15))
+    for name in ("smollm2-135m", str(file)):
+        penstock("prepare", name)
+        shown = json.loads(penstock("show", name, "--json"))
+        [row] = [each for each in json.loads(penstock("list", "--json")) if each["name"] == name]
+        assert row["format"] == f"{shown['format']} {shown['weights']}"
+        [about] = [one for one in examine_model(name) if one.name == "model"]
+        assert about.text.endswith(f", {shown['weights']}")
+    assert shown["weights"] == "Q4_K_M"

@@ -7,15 +7,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.client import replacing
 from penstock.client.open_calls import OpenCalls
 from penstock.errors import DeadlineExceeded, InvalidRequest, RequestFailed
+from penstock.prepare import load_manifest, prepare
+from penstock.prepare.overrides import overrides_of
 from penstock.protocol.common import CallCode
 from penstock.protocol.from_frontend import ReplaceWeights
 from penstock.protocol.to_frontend import Called
 from tests.engine.small_facts import facts
+from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
 
 FOLDER, MODEL = Path("/new"), facts().model
 
@@ -24,13 +28,15 @@ class Engine:
     """A session with one that answers at once."""
 
     connected = True
-    welcome = SimpleNamespace(replaces=True, media=None)
 
-    def __init__(self, name: str, code: CallCode) -> None:
+    def __init__(self, name: str, code: CallCode, overrides: str = "") -> None:
         self.endpoint, self._code = f"tcp://{name}:1", code
+        self.welcome = SimpleNamespace(replaces=True, media=None, overrides=overrides)
         self.calls = OpenCalls()
+        self.sent: list[ReplaceWeights] = []
 
     def send(self, message: ReplaceWeights) -> bool:
+        self.sent.append(message)
         error = f"{self.endpoint} says so" if self._code else ""
         self.calls.take(Called(message.call, 0, 1, code=self._code, error=error))
         return True
@@ -59,3 +65,24 @@ def test_an_error_says_that_only_some_have_them(monkeypatch: pytest.MonkeyPatch)
         "2 of 3 engine cores have the new weights; until the others have them too, answers use"
         " either: tcp://b:1: tcp://b:1 says so"
     )
+
+
+def test_new_weights_are_described_as_the_old_ones(tmp_path: Path) -> None:
+    """With what --hf-overrides and --rope-scaling say of the served model."""
+    folder, other = (
+        write_hub_folder(tmp_path / name, config={**LLAMA_CONFIG, "max_position_embeddings": 128})
+        for name in ("served", "new")
+    )
+    config = facts().config
+    settings = msgspec.structs.replace(config.model, hf_overrides='{"rope_theta": 7.0}')
+    overrides = overrides_of(settings)
+    served = load_manifest(prepare(str(folder), cache_dir=tmp_path, overrides=overrides))
+    config = msgspec.structs.replace(config, model=settings)
+    welcome = msgspec.structs.replace(facts(), config=config, model=served).welcome(1, 100)
+    engine = Engine("a", "", welcome.overrides)
+    sessions: list[Any] = [engine]
+    asyncio.run(replacing.replace_weights(sessions, other, cache_dir=str(tmp_path)))
+    [sent] = engine.sent
+    assert sent.model.config == served.config
+    plain = load_manifest(prepare(str(other), cache_dir=tmp_path))
+    assert sent.model.config != plain.config

@@ -31,7 +31,13 @@ from penstock_gateway.http.errors import (
     logged_cause,
 )
 from penstock_gateway.http.notes import HEADER, begin_notes, header_of
-from penstock_gateway.http.operations import OPENAI_ERRORS, ErrorShape, Operation, PathSet
+from penstock_gateway.http.operations import (
+    OPENAI_ERRORS,
+    ErrorShape,
+    OpenPaths,
+    Operation,
+    PathSet,
+)
 from penstock_gateway.http.own_names import names, own_hosts
 from penstock_gateway.http.replies import send_error
 from penstock_gateway.http.scope_keys import REQUEST_ID
@@ -232,13 +238,13 @@ class Door:
             each.encode() for each in names("allowed_origins", config.allowed_origins)
         )
         self._any_origin = b"*" in self._origins
-        self._open = frozenset(each.path for each in operations if each.access == "open")
+        self._open = OpenPaths(operations)
         self._control = PathSet(each for each in operations if each.controls)
 
     def check(self, scope: Scope) -> None:
         """Raises HTTPError 403."""
         of_http = scope["type"] == "http"
-        if of_http and (self._has_keys or scope["path"] in self._open):
+        if of_http and (self._has_keys or self._open.let_in(scope)):
             return
         headers = {name: value for name, value in scope["headers"] if name in _ASKED}
         host = headers.get(b"host", b"")
@@ -322,5 +328,7 @@ def add_cors(app: FastAPI, config: GatewayConfig) -> None:
         allow_methods=names("allowed_methods", config.allowed_methods),
         allow_headers=names("allowed_headers", config.allowed_headers),
         allow_credentials=config.allow_credentials,
+        # Browsers ask for it where a public page or a program calls a private address.
+        allow_private_network=True,
         expose_headers=EXPOSED,
     )

@@ -200,6 +200,7 @@ _CHAT = {
     "max_tokens": 32,
 }
 _LLAMA = {"prompt": "The capital of France is", "n_predict": 8}
+_GENERATE = {"inputs": "The capital of France is", "parameters": {"max_new_tokens": 8}}
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/batches": {"input_file_id": "file-ID", "endpoint": "/v1/completions"},
@@ -254,6 +255,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "/api/pull": {},
     "/tokenize": {"prompt": "The capital of France is"},
     "/detokenize": {"tokens": [1, 2, 3]},
+    "/decode": {"ids": [1, 2, 3]},
+    "/generate": _GENERATE,
+    "/generate_stream": _GENERATE,
+    "/": _GENERATE,
     "/completion": _LLAMA,
     "/completions": _LLAMA,
     "/apply-template": {"messages": [{"role": "user", "content": "Name a river in Europe."}]},

@@ -226,6 +226,23 @@ class PathSet:
         return path in self._whole or path.startswith(self._beginnings)
 
 
+class OpenPaths:
+    """Paths of open operations, which anybody may ask for by whatever method; but for a method by
+    which another operation at the same path is not open."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        operations = list(operations)
+        self._paths = frozenset(each.path for each in operations if each.access == "open")
+        self._closed = frozenset(
+            (each.method, each.path) for each in operations if each.access != "open"
+        )
+
+    def let_in(self, scope: Scope) -> bool:
+        """Whether an HTTP request is for one of them."""
+        path = scope["path"]
+        return path in self._paths and (scope["method"], path) not in self._closed
+
+
 class OperationRoute(Route):
     """A route that says what it does."""
 

@@ -23,7 +23,7 @@ from penstock.net.exposure import check_limits, configured_keys
 from penstock.process import logs
 from penstock.request.api_keys import ApiKey, digest_of
 from penstock_gateway.http.errors import HTTPError, clip
-from penstock_gateway.http.operations import Operation, PathSet
+from penstock_gateway.http.operations import OpenPaths, Operation, PathSet
 from penstock_gateway.http.sockets import key_of
 
 log = logs.get(__name__)
@@ -196,7 +196,7 @@ class Access:
         self._limits = limits
         self._names = names
         operations = list(operations)
-        self._open = frozenset(o.path for o in operations if o.access == "open")
+        self._open = OpenPaths(operations)
         self._admin = PathSet(o for o in operations if o.access == "admin")
         self._metrics = frozenset(o.path for o in operations if o.access == "metrics")
         self._counted = frozenset((o.method, o.path) for o in operations if o.counted)
@@ -205,7 +205,7 @@ class Access:
         # Only who calls the application in this process can put one there.
         caller: Caller | None = scope.get(CALLER)
         if caller is None:
-            if self._ring is None or (scope["type"] == "http" and scope["path"] in self._open):
+            if self._ring is None or (scope["type"] == "http" and self._open.let_in(scope)):
                 await self._app(scope, receive, send)
                 return
             if scope["type"] not in ("http", "websocket"):

@@ -16,7 +16,8 @@ from penstock_gateway.http.operations import Operation, OperationRoute, posting
 from penstock_gateway.ollama.request import ERRORS
 from penstock_gateway.pooling.embeddings import vector_list
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint
-from penstock_gateway.pooling.fields import Flag, PoolFields, Text, Whole, texts_of
+from penstock_gateway.pooling.fields import Flag, PoolFields, Text, Whole
+from penstock_gateway.request.input_texts import texts_of
 from penstock_gateway.service import Service
 
 

@@ -10,6 +10,7 @@ import msgspec
 from penstock.client.pooling_inputs import Side
 from penstock.errors import InvalidRequest
 from penstock_gateway.pooling.messages import PoolMessage
+from penstock_gateway.request.input_texts import check_count
 
 Number = float | None
 Whole = int | None
@@ -17,8 +18,6 @@ Flag = bool | None
 Text = str | None
 EmbedDtype = Literal["float32", "float16", "bfloat16"]
 
-MAX_INPUTS = 2048
-"""Texts, or pairs of them, in one request."""
 MAX_NUMBERS = 1 << 24
 """Numbers of tokens' vectors, float32, in one reply, and in memory at once where texts are compared
 token by token."""
@@ -102,24 +101,6 @@ def inputs_of(value: InputField) -> list[Given]:
             which = f"input[{position}]" if len(given) > 1 else "input"
             raise InvalidRequest(f"{which} is empty", param="input")
     return given
-
-
-def texts_of(name: str, value: str | list[str]) -> list[str]:
-    """One text or many, none empty. Raises InvalidRequest."""
-    texts = [value] if isinstance(value, str) else value
-    check_count(name, len(texts))
-    for position, text in enumerate(texts):
-        if not text:
-            raise InvalidRequest(f"{name}[{position}] is empty", param=name)
-    return texts
-
-
-def check_count(name: str, count: int) -> None:
-    """Raises InvalidRequest for none, or too many."""
-    if not 1 <= count <= MAX_INPUTS:
-        raise InvalidRequest(
-            f"{name} has {count} entries; 1 to {MAX_INPUTS} are allowed", param=name
-        )
 
 
 def check_numbers(tokens: int, size: int) -> None:

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from penstock.errors import InvalidRequest
 from penstock.model.pooling_config import PoolingConfig
-from penstock_gateway.http.errors import clip
 from penstock_gateway.pooling.endpoint import Call
 from penstock_gateway.pooling.fields import InputField
+from penstock_gateway.request.input_texts import named_prompt
 
 ALIKE = (
     ("query", "search_query", "retrieval.query", "s2p_query"),
@@ -46,19 +46,6 @@ def prompt_of(fields: PromptFields, call: Call) -> str:
             "task and input_type ask for different prompts; send one of them", param="input_type"
         )
     return found.pop() if found else ""
-
-
-def named_prompt(name: str, pooling: PoolingConfig | None) -> str:
-    """Raises InvalidRequest where the model has none of that name."""
-    prompts = dict(() if pooling is None else pooling.prompts)
-    if name not in prompts:
-        known = ", ".join(prompts) or "none, as the model's files name no prompts"
-        raise InvalidRequest(
-            f"prompt_name is {clip(name)}; allowed: {known}",
-            param="prompt_name",
-            code="unsupported_value",
-        )
-    return prompts[name]
 
 
 def _of_purpose(name: str, pooling: PoolingConfig | None) -> str:

@@ -13,8 +13,8 @@ from penstock.errors import InvalidRequest
 from penstock.media.sources import MediaSource
 from penstock.media.words import WORDS
 from penstock.model.pooling_config import PairTemplate
-from penstock_gateway.pooling.fields import check_count
 from penstock_gateway.pooling.messages import TEXTS, PoolMessage, PoolPart, one_of, read_part
+from penstock_gateway.request.input_texts import check_count
 
 SCHEME = 64
 """Characters of a URL that its scheme ends in."""

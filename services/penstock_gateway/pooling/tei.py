@@ -21,17 +21,8 @@ from penstock_gateway.generate.chunked_reply import paced
 from penstock_gateway.http.operations import Operation, OperationRoute, posting
 from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN, checked_dimensions, vector_list
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint
-from penstock_gateway.pooling.fields import (
-    MAX_INPUTS,
-    Flag,
-    PoolFields,
-    Text,
-    Whole,
-    check_count,
-    check_numbers,
-    texts_of,
-)
-from penstock_gateway.pooling.prompts import named_prompt
+from penstock_gateway.pooling.fields import Flag, PoolFields, Text, Whole, check_numbers
+from penstock_gateway.request.input_texts import MAX_INPUTS, check_count, named_prompt, texts_of
 from penstock_gateway.service import Service
 
 Direction = Literal["left", "right", "Left", "Right"]
@@ -61,12 +52,20 @@ class TEIEmbedRequest(TextsRequest, frozen=True, kw_only=True, forbid_unknown_fi
     normalize: Flag = None
 
 
+class PredictParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """top_k: labels that each text gets.  function_to_apply: none gives the head's own numbers."""
+
+    top_k: Whole = None
+    function_to_apply: Literal["none"] | None = None
+
+
 class PredictRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """inputs: a text; a list of two texts, which are a pair; or a list of lists, each of a text or
     a pair.  raw_scores: true gives the head's own numbers.  truncate, truncation_direction: as in
-    /embed."""
+    /embed.  parameters: Hugging Face's, with which a single text's answer is in a list, too."""
 
     inputs: str | list[str | list[str]]
+    parameters: PredictParameters | None = None
     raw_scores: Flag = None
     truncate: Flag = None
     truncation_direction: Direction | None = None
@@ -168,12 +167,19 @@ class Predict(PoolEndpoint[PredictRequest]):
     ) -> list[ScoredLabel] | list[list[ScoredLabel]]:
         check_task("classify", call.engine.welcome)
         read_options(call, request)
+        wanted = request.parameters or PredictParameters()
+        if wanted.top_k is not None and wanted.top_k < 1:
+            raise InvalidRequest(
+                f"parameters.top_k must be a whole number ≥ 1, not {wanted.top_k}",
+                param="parameters.top_k",
+            )
         given, alone = _sequences(request.inputs)
         pairs = [(each[0], each[1]) for each in given if len(each) == 2]
         of_pairs = iter(await call.read_pairs(pairs, None))
         of_texts = iter(await call.read([each[0] for each in given if len(each) == 1]))
         inputs = [next(of_pairs if len(each) == 2 else of_texts) for each in given]
-        asked = Pooling("classify", activate=False if request.raw_scores else None)
+        raw = request.raw_scores or wanted.function_to_apply is not None
+        asked = Pooling("classify", activate=False if raw else None)
         results = await call.pool(inputs, asked)
         labels = pooling_model(call.engine.welcome).labels
         found = []
@@ -181,9 +187,9 @@ class Predict(PoolEndpoint[PredictRequest]):
             for result in results:
                 scored = zip(result.values(), labels, strict=True)
                 made = [ScoredLabel(score, label) for score, label in scored]
-                found.append(sorted(made, key=lambda each: -each.score))
+                found.append(sorted(made, key=lambda each: -each.score)[: wanted.top_k])
                 await pace.rest()
-        return found[0] if alone else found
+        return found[0] if alone and request.parameters is None else found
 
 
 def _sequences(inputs: str | list[str | list[str]]) -> tuple[list[list[str]], bool]:

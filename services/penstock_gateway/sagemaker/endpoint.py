@@ -24,8 +24,8 @@ from penstock_gateway.pooling.classify import Classify
 from penstock_gateway.pooling.embeddings import Embeddings
 from penstock_gateway.pooling.pooling import PoolingEndpoint
 from penstock_gateway.pooling.score import Rerank, ScoreEndpoint
-from penstock_gateway.request.body import check_amount, check_json_type, read_body
-from penstock_gateway.request.endpoint import JsonEndpoint, decode, with_body
+from penstock_gateway.request.endpoint import JsonEndpoint, with_body
+from penstock_gateway.request.forwarding import named_model, read_fields
 from penstock_gateway.service import Service
 
 ADAPTER = b"x-amzn-sagemaker-adapter-identifier"
@@ -50,7 +50,6 @@ _KINDS: dict[str, Callable[[Service], ASGIApp]] = {
     "pooling": PoolingEndpoint,
 }
 _SCORED = ("text_1", "text_2", "queries", "documents", "items", "data_1", "data_2")
-_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def kind_of(fields: Mapping[str, Any], welcome: Welcome) -> str:
@@ -91,34 +90,16 @@ class Invocations:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
-        check_json_type(scope)
-        limit, patience = service.config.max_body_bytes, service.patience.body
-        body = await read_body(scope, receive, limit=limit, timeout=patience)
-        await check_amount(body)
-        fields = decode(body, _fields)
+        body, fields = await read_fields(service, scope, receive)
         adapter = dict(scope["headers"]).get(ADAPTER)
         if adapter is not None:
             fields["model"] = msgspec.Raw(msgspec.json.encode(adapter.decode("latin-1")))
             body = msgspec.json.encode(fields)
-        async with service.models.using(_name(fields)) as asked:
+        async with service.models.using(named_model(fields)) as asked:
             kind = kind_of(fields, asked.engine.welcome)
         if kind not in self._made:
             self._made[kind] = _KINDS[kind](service)
         await self._made[kind](scope, with_body(body, receive), send)
-
-
-def _name(fields: Mapping[str, msgspec.Raw]) -> str | None:
-    """Raises InvalidRequest for what is no name."""
-    if "model" not in fields:
-        return None
-    return decode(b'{"model":%b}' % bytes(fields["model"]), _naming).model
-
-
-class _NamesModel(msgspec.Struct):
-    model: str | None
-
-
-_naming = msgspec.json.Decoder(_NamesModel)
 
 
 class NewAdapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from starlette.types import Receive, Scope, Send
 
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
@@ -25,15 +23,14 @@ from penstock_gateway.chat.prompt import (
 from penstock_gateway.chat.tool_choice import ToolChoice
 from penstock_gateway.chat.tools import Tool, tool_use
 from penstock_gateway.generate.chunked_reply import Pace
-from penstock_gateway.http.events import while_connected
 from penstock_gateway.http.operations import OperationRoute, posting
-from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import EngineInfo
-from penstock_gateway.request.endpoint import JsonEndpoint
-from penstock_gateway.request.fields import Flag, Object, Text, terms_headers
+from penstock_gateway.request.fields import Flag, Object, Text
 from penstock_gateway.request.sampling import check_ids
 from penstock_gateway.request.tokenising import encode, off_the_loop
 from penstock_gateway.service import Service
+from penstock_gateway.tokenize.located import LocatedToken, decoding, located_tokens
+from penstock_gateway.tokenize.text_endpoint import SOME, TextEndpoint
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,10 +41,14 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     content, add_special: llama.cpp's words for prompt and add_special_tokens.  parse_special:
     whether texts of special tokens are parsed; default: true.  with_pieces: llama.cpp's form, in
     which a token is an object with its id and its text.
+    inputs: texts whose tokens come with their places, as TEI and TGI have it; prompt_name: as in
+    /embed.
     """
 
     model: Text = None
     prompt: Text = None
+    inputs: str | list[str] | None = None
+    prompt_name: Text = None
     content: Text = None
     add_special: Flag = None
     parse_special: Flag = None
@@ -91,17 +92,8 @@ class DetokenizeReply(msgspec.Struct):
     content: str
 
 
-class NamesModel(Protocol):
-    """A body that may say for which model it is."""
-
-    @property
-    def model(self) -> str | None: ...
-
-
-Request = TypeVar("Request", bound=NamesModel)
 Made = TypeVar("Made")
-SOME = 1024
-"""Tokens whose texts are looked up at once."""
+WITH_INPUTS = ("inputs", "model", "add_special_tokens", "prompt_name")
 _TEXT_ONLY = ("content", "add_special", "parse_special")
 _CHAT_ONLY = (
     "add_generation_prompt",
@@ -113,34 +105,16 @@ _CHAT_ONLY = (
 )
 
 
-class TextEndpoint(JsonEndpoint[Request], Generic[Request]):
-    """Asks the tokenizer only."""
-
-    answers_while_leaving = True
-    runs_elsewhere = True
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = await self.read(scope, receive)
-        tenant = terms_headers(scope).tenant
-        payload = await while_connected(self._answer(request, tenant), receive)
-        await send_json(send, 200, payload)
-
-    async def _answer(self, request: Request, tenant: str) -> bytes:
-        async with self._service.models.using(request.model) as asked:
-            with self._service.media.lease(tenant) as lease:
-                return msgspec.json.encode(await self.answer(request, asked.engine, lease))
-
-    @abstractmethod
-    async def answer(
-        self, request: Request, engine: EngineInfo, lease: MediaLease
-    ) -> msgspec.Struct:
-        """Raises InvalidRequest."""
-
-
 class Tokenize(TextEndpoint[TokenizeRequest]):
     """The ids that a prompt or a conversation has on the generating endpoints."""
 
     request_type = TokenizeRequest
+
+    async def reply(self, request: TokenizeRequest, engine: EngineInfo, lease: MediaLease) -> Any:
+        _check_inputs(request)
+        if request.inputs is not None:
+            return await located_tokens(request, engine)
+        return await super().reply(request, engine, lease)
 
     async def answer(
         self, request: TokenizeRequest, engine: EngineInfo, lease: MediaLease
@@ -245,6 +219,20 @@ def _pieces(ids: list[int], tokenizer: Tokenizer) -> list[TokenPiece]:
     return found
 
 
+def _check_inputs(request: TokenizeRequest) -> None:
+    """Raises InvalidRequest for what belongs to another form of the request."""
+    if request.inputs is None:
+        if request.prompt_name is not None:
+            raise InvalidRequest("prompt_name is allowed only with inputs", param="prompt_name")
+        return
+    for field in request.__struct_fields__:
+        if field not in WITH_INPUTS and getattr(request, field) is not None:
+            raise InvalidRequest(
+                f"{field} is not allowed with inputs; allowed: {', '.join(WITH_INPUTS[1:])}",
+                param=field,
+            )
+
+
 def _with_prompt(request: TokenizeRequest) -> TokenizeRequest:
     """The request with `prompt` where it has llama.cpp's `content`. Raises InvalidRequest for
     both, and for fields of a text beside messages."""
@@ -314,7 +302,7 @@ TOKENIZE = posting(
     "/tokenize",
     "Tokenize a prompt or a conversation",
     TokenizeRequest,
-    TokenizeReply,
+    TokenizeReply | list[LocatedToken | list[LocatedToken]],
     tag="text",
     headers=(),
 )
@@ -342,4 +330,5 @@ def routes(service: Service) -> list[OperationRoute]:
         TOKENIZE.route(Tokenize(service)),
         DETOKENIZE.route(Detokenize(service)),
         APPLY_TEMPLATE.route(ApplyTemplate(service)),
+        decoding(service),
     ]

@@ -104,7 +104,7 @@ def load_forward(
     """
     use_device(recipe.device)
     memory = memory_of(recipe.device)
-    START.passed("files' headers")
+    START.passed("reading headers")
     try:
         build = recipe.build()
     except (MemoryError, torch.OutOfMemoryError) as error:

@@ -13,7 +13,7 @@ from penstock_worker.states.planning import planned_bytes
 
 def load_on_host(recipe: Recipe, setup: Setup, ranks: Ranks = ALONE) -> tuple[Forward, int, int]:
     """Returns (the forward pass, its number of KV blocks, that of the host tier)."""
-    START.passed("files' headers")
+    START.passed("reading headers")
     try:
         with_blocks = recipe.build()
     except (MemoryError, RuntimeError) as error:

@@ -163,10 +163,10 @@ def models_here(cache_dir: str | os.PathLike[str] | None) -> list[ListedModel]:
                 prepared=here,
             )
         )
-    return rows + _packaged() + _others([one for one in prepared if not _all_in(one, seen)])
+    return rows + _packaged(prepared) + _others([one for one in prepared if not _all_in(one, seen)])
 
 
-def _packaged() -> list[ListedModel]:
+def _packaged(prepared: list[PreparedFolder]) -> list[ListedModel]:
     from penstock.prepare.resolve import PACKAGED_MODELS, installed_path
 
     rows = []
@@ -177,11 +177,13 @@ def _packaged() -> list[ListedModel]:
             continue  # a package without its file
         if path is not None:
             files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
+            real = {os.path.realpath(file) for file in files}
+            known = next((_format(one) for one in prepared if _all_in(one, real)), None)
             rows.append(
                 ListedModel(
                     name=model.alias,
                     from_="package",
-                    format="GGUF" if path.is_file() else "safetensors",
+                    format=known or ("GGUF" if path.is_file() else "safetensors"),
                     size=sum(file.stat().st_size for file in files),
                     changed=max((file.stat().st_mtime for file in files), default=0.0),
                 )
@@ -196,13 +198,12 @@ def _others(prepared: list[PreparedFolder]) -> list[ListedModel]:
         if not one.model.source.startswith("/"):
             continue  # by an alias or a hub id, whose files have a row of their own, or are gone
         files = [Path(file) for file in one.model.weights.files]
-        kind = f"GGUF {one.model.weights.mixture or one.model.weights.dtype}"
         row = rows.setdefault(
             one.model.source,
             ListedModel(
                 name=one.model.source,
                 from_="file",
-                format=kind if one.model.weights.format == "gguf" else "safetensors",
+                format=_format(one),
                 size=sum(file.stat().st_size for file in files if file.exists()),
                 changed=one.changed,
                 complete=all(file.exists() for file in files),
@@ -210,6 +211,12 @@ def _others(prepared: list[PreparedFolder]) -> list[ListedModel]:
         )
         row.prepared.append(str(one.folder))
     return list(rows.values())
+
+
+def _format(one: PreparedFolder) -> str:
+    """As `penstock show` and `doctor` name it."""
+    weights = one.model.weights
+    return f"GGUF {weights.mixture or weights.dtype}" if weights.format == "gguf" else "safetensors"
 
 
 def _all_in(one: PreparedFolder, files: set[str]) -> bool:

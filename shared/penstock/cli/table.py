@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from penstock.cli.parser import Parser
@@ -41,4 +42,13 @@ def updated(text: str) -> str:
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise InvalidRequest(f"the file lacks the lines {BEGIN.strip()!r} and {END.strip()!r}")
-    return head + BEGIN + as_table() + END + tail
+    return head + BEGIN + anchored(as_table()) + END + tail
+
+
+_ROW = re.compile(r"^\| `--([a-z0-9-]+)`", re.MULTILINE)
+"""The beginning of a flag's row."""
+
+
+def anchored(table: str) -> str:
+    """The table for a page whose rows can be linked to by their flags."""
+    return _ROW.sub(r'| <a id="\1"></a>`--\1`', table)

@@ -63,7 +63,10 @@ async def replace_weights(
     connected = all_able(sessions, lambda welcome: welcome.replaces, "can't replace its weights")
     welcome = connected[0].welcome
     text_only = welcome is not None and welcome.media is None
-    folder, model = await asyncio.to_thread(_prepared, os.fspath(source), cache_dir, text_only)
+    overrides = "" if welcome is None else welcome.overrides
+    folder, model = await asyncio.to_thread(
+        _prepared, os.fspath(source), cache_dir, text_only, overrides
+    )
     asked = [_asked(each, folder, model, mode == "abort", seconds) for each in connected]
     answers = await asyncio.gather(*asked, return_exceptions=True)
     failed = [
@@ -86,12 +89,17 @@ def _divided(count: int, failed: Sequence[tuple[str, BaseException]]) -> str:
     )
 
 
-def _prepared(source: str, cache_dir: str | None, text_only: bool) -> tuple[Path, PreparedModel]:
-    """Raises InvalidRequest."""
+def _prepared(
+    source: str, cache_dir: str | None, text_only: bool, overrides: str
+) -> tuple[Path, PreparedModel]:
+    """overrides: of the model's own settings, as those that are replaced have them. Raises
+    InvalidRequest."""
     from penstock.prepare import load_manifest, prepare
 
     try:
-        folder = prepare(source, cache_dir=cache_dir, language_model_only=text_only)
+        folder = prepare(
+            source, cache_dir=cache_dir, language_model_only=text_only, overrides=overrides
+        )
         return folder, load_manifest(folder)
     except (ModelNotFound, UnsupportedModel) as error:
         raise InvalidRequest(str(error), param="model_path") from None

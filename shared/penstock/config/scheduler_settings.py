@@ -20,7 +20,13 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         int, Meta(ge=1, le=4096, description="Sequences that may run in one step.")
     ] = 256
     max_num_batched_tokens: Annotated[
-        int, Meta(ge=1, le=1_048_576, description="Token budget of one step.")
+        int,
+        Meta(
+            ge=1,
+            le=1_048_576,
+            description="Token budget of one step; of an encoder, whose inputs are computed whole,"
+            " at least its longest input.",
+        ),
     ] = 2048
     max_step_slowdown: Annotated[
         float,

@@ -203,7 +203,9 @@ class Cursor:
 
     def broken(self, why: str) -> UnsupportedModel:
         """The error to raise for this file."""
-        return UnsupportedModel(f"{self._name} is not a readable GGUF file: {why}")
+        return UnsupportedModel(
+            f"{self._name} is not a readable GGUF file: {why}; download it again"
+        )
 
     def expect_room(self, count: int, each: int, what: str) -> None:
         """Refuse a count that the rest of the file can't hold, before anything is allocated."""

@@ -107,7 +107,7 @@ class SafetensorsFile:
 
 
 def _broken(path: Path, why: str) -> UnsupportedModel:
-    return UnsupportedModel(f"{path} is not a readable safetensors file: {why}")
+    return UnsupportedModel(f"{path} is not a readable safetensors file: {why}; download it again")
 
 
 def _read_header(

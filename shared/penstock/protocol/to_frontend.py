@@ -132,6 +132,9 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """SHA-256, in hex, of the two frames; the template's is empty where there is none, and both are
     of an older engine core."""
     weights: WeightFacts = WeightFacts()
+    overrides: str = ""
+    """What --hf-overrides and --rope-scaling say, as JSON; other weights are described with the
+    same. Empty: nothing, or an older engine core."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):

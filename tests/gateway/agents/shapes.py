@@ -1,6 +1,7 @@
 """Two turns of coding agents and chat programs: what each sends first, and what it sends once its
-call has a result. Claude Code 2.1, opencode 1.18 and n8n's library, LangChain for JavaScript 1.5,
-were recorded; the others are after their public sources. Texts are shorter, and our own."""
+call has a result. Claude Code 2.1, opencode 1.18, Cline 3.0, Goose's SDK, Open WebUI 0.12 and n8n's
+library, LangChain for JavaScript 1.5, were recorded; the others are after their public sources.
+Texts are shorter, and our own."""
 
 from __future__ import annotations
 
@@ -128,6 +129,43 @@ def cline(answers: list[tuple[Json, str]]) -> Json:
     }
 
 
+def without_words(answers: list[tuple[Json, str]]) -> list[Json]:
+    """As `told`, with null for the words of an answer that has none."""
+    return [{**each, "content": each["content"] or None} for each in told(answers)]
+
+
+def cline_program(answers: list[tuple[Json, str]]) -> Json:
+    """Cline 3.0.65 in a terminal, by its provider openai-compatible."""
+    return {
+        "model": MODEL,
+        "messages": [
+            {"role": "system", "content": RULES},
+            {"role": "user", "content": ASKED},
+            *without_words(answers),
+        ],
+        "tools": [function("run_commands")],
+        "tool_choice": "auto",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def goose(answers: list[tuple[Json, str]]) -> Json:
+    """Goose's provider for OpenAI's API, of its SDK 0.1.0a13; without /v1 in its address."""
+    return {
+        "model": MODEL,
+        "messages": [
+            {"role": "system", "content": RULES},
+            {"role": "user", "content": ASKED},
+            *without_words(answers),
+        ],
+        "tools": [function("shell", strict=False)],
+        "max_tokens": 200,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
 def copilot(answers: list[tuple[Json, str]]) -> Json:
     """VS Code's custom endpoint, of the type chat-completions."""
     mark = {"copilot_cache_control": {"type": "ephemeral"}}
@@ -185,6 +223,8 @@ def continue_(answers: list[tuple[Json, str]]) -> Json:
 
 
 def open_webui(answers: list[tuple[Json, str]]) -> Json:
+    """Open WebUI 0.12.4, which offers tools of its own, 36 of them, unless that is switched off."""
+    own = [function(f"tool_{number}") for number in range(35)]
     return {
         "stream": True,
         "model": MODEL,
@@ -193,9 +233,7 @@ def open_webui(answers: list[tuple[Json, str]]) -> Json:
             {"role": "user", "content": ASKED},
             *told(answers),
         ],
-        "tools": [function("run", strict=None)],
-        "temperature": 0.7,
-        "stop": None,
+        "tools": [function("run"), *own],
     }
 
 
@@ -254,6 +292,8 @@ AGENTS_BY_NAME = {
     ),
     "opencode": Agent(CHAT, "bash", opencode, PLAIN),
     "Cline": Agent(CHAT, "execute_command", cline, [("system", RULES), ("user", TIMED)]),
+    "Cline 3": Agent(CHAT, "run_commands", cline_program, PLAIN),
+    "Goose": Agent("/chat/completions", "shell", goose, PLAIN),
     "Copilot": Agent(
         CHAT,
         "run_in_terminal",

@@ -89,6 +89,7 @@ def call_of(message: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", AGENTS_BY_NAME)
+@pytest.mark.usefixtures("prepared_here")
 async def test_two_turns(http: httpx.AsyncClient, engine: FakeEngineClient, name: str) -> None:
     agent = AGENTS_BY_NAME[name]
     call = json.dumps({"name": agent.tool, "arguments": CALLED})
@@ -100,7 +101,7 @@ async def test_two_turns(http: httpx.AsyncClient, engine: FakeEngineClient, name
         assert first["content"] == TEXT
         return
     assert call_of(first) == (agent.tool, CALLED)
-    (tool,) = variables["tools"]
+    tool, *_ = variables["tools"]
     assert tool["function"]["name"] == agent.tool
 
     engine.script = said("Done.")

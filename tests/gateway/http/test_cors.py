@@ -103,6 +103,22 @@ async def test_programs_that_are_let_in_may_read_the_answers(
         assert reply.headers["access-control-allow-origin"] == origin
 
 
+async def test_who_is_let_in_may_reach_a_private_address() -> None:
+    """As Chromium asks before a program's or a public page's request to one."""
+    asked = PREFLIGHT | {"access-control-request-private-network": "true"}
+    async with client(allowed_origins=PAGE) as http:
+        for origin in (PAGE, "app://obsidian.md"):
+            reply = await http.options("/v1/completions", headers=asked | {"origin": origin})
+            assert reply.status_code == 200
+            assert reply.headers["access-control-allow-private-network"] == "true"
+        other = asked | {"origin": "https://evil.example"}
+        assert (await http.options("/v1/completions", headers=other)).status_code == 400
+    async with client() as http:
+        other = {"origin": "https://evil.example", "host": "localhost"}
+        reply = await http.options("/v1/completions", headers=asked | other)
+        assert reply.status_code == 403
+
+
 @pytest.mark.parametrize(
     "origin",
     ["http://localhost:3000", "https://tauri.localhost.evil.example", "null", "file://", "httpsx"],

@@ -12,7 +12,7 @@ import pytest
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from penstock_gateway.pooling import score, scored
-from penstock_gateway.pooling.fields import MAX_INPUTS
+from penstock_gateway.request.input_texts import MAX_INPUTS
 from tests.gateway.heartbeat.engines import PoolingEngine
 
 TEXT = {"type": "text", "text": "a"}

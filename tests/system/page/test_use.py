@@ -59,6 +59,24 @@ def test_every_text_can_be_read() -> None:
         assert contrast(colours["on-accent"], colours["accent"]) >= 4.5
 
 
+def test_on_a_phone_the_message_has_the_whole_width(
+    open_tab: Callable[..., Tab], server: Server
+) -> None:
+    """What goes with it stands a line below, all of it within the form."""
+    tab = open_tab(server.url, **PHONE)
+    tab.page.locator("#open-prompts").wait_for()
+    form = tab.page.locator("#composer").bounding_box()
+    box = tab.page.locator("#message").bounding_box()
+    send = tab.page.locator("#send").bounding_box()
+    assert form is not None
+    assert box is not None
+    assert send is not None
+    assert box["width"] > 0.9 * form["width"]
+    assert box["y"] + box["height"] <= send["y"]
+    assert send["x"] + send["width"] <= form["x"] + form["width"]
+    assert send["y"] + send["height"] <= form["y"] + form["height"]
+
+
 def test_dark_by_preference_and_by_choice(open_tab: Callable[..., Tab], server: Server) -> None:
     tab = open_tab(server.url, color_scheme="dark")
     light, dark, _ = palettes()

@@ -206,12 +206,14 @@ def test_settings_that_the_model_cannot_follow(tmp_path: Path) -> None:
     model = str(tmp_path / "m")
     assert facts_of(model, tmp_path).max_model_len == 48
     assert facts_of(model, tmp_path, max_model_len=80).max_model_len == 80
-    assert facts_of(model, tmp_path, budget=20).max_model_len == 20
+    small = facts_of(model, tmp_path, budget=20)
+    assert (small.max_model_len, small.config.scheduler.max_num_batched_tokens) == (48, 48)
+    small = facts_of(model, tmp_path, max_model_len=60, budget=50)
+    assert (small.max_model_len, small.setup(1).max_num_batched_tokens) == (60, 60)
     for settings, reason in (
         ({"runner": "generate"}, "is a pooling model and generates no text"),
         ({"convert": "classify"}, "has no classification head"),
         ({"max_model_len": 81}, "at most 80"),
-        ({"max_model_len": 60, "budget": 50}, "in one step"),
     ):
         with pytest.raises(StartupError, match=reason):
             facts_of(model, tmp_path, **settings)

@@ -1,0 +1,40 @@
+"""Bodies that tell only by their fields which endpoint they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from penstock_gateway.request.body import check_amount, check_json_type, read_body
+from penstock_gateway.request.endpoint import decode
+from penstock_gateway.service import Service
+
+Fields = dict[str, msgspec.Raw]
+_fields: msgspec.json.Decoder[Fields] = msgspec.json.Decoder(Fields)
+
+
+async def read_fields(service: Service, scope: Scope, receive: Receive) -> tuple[bytes, Fields]:
+    """The body, and its fields as they are written. Raises InvalidRequest, ClientGone and
+    HTTPError."""
+    check_json_type(scope)
+    limit, patience = service.config.max_body_bytes, service.patience.body
+    body = await read_body(scope, receive, limit=limit, timeout=patience)
+    await check_amount(body)
+    return body, decode(body, _fields)
+
+
+class _NamesModel(msgspec.Struct):
+    model: str | None
+
+
+_naming = msgspec.json.Decoder(_NamesModel)
+
+
+def named_model(fields: Mapping[str, Any]) -> str | None:
+    """The model that the fields name. Raises InvalidRequest for what is no name."""
+    if "model" not in fields:
+        return None
+    return decode(b'{"model":%b}' % bytes(fields["model"]), _naming).model
