@@ -137,6 +137,41 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     return 0 if all(finding.ok for finding in findings) else 1
 
 
+def run_quantize(arguments: argparse.Namespace) -> int:
+    """Quantises a model, and prints what was made."""
+    import msgspec
+
+    from penstock.cli.quantize import Bars, path_of, text
+    from penstock_worker.machine.torch_import import import_torch
+
+    import_torch()
+    from penstock_worker.quantize.run import Wanted, quantize
+
+    wanted = Wanted(
+        arguments.model,
+        arguments.to,
+        output=path_of(arguments.output),
+        imatrix=path_of(arguments.imatrix),
+        imatrix_tokens=arguments.imatrix_tokens,
+        text=path_of(arguments.text),
+        text_tokens=arguments.text_tokens,
+        quality=not arguments.no_perplexity,
+        threads=arguments.threads,
+        cache_dir=arguments.cache_dir,
+        language_model_only=arguments.language_model_only,
+    )
+    bars = Bars()
+    try:
+        outcome = quantize(wanted, bars)
+    finally:
+        bars.close()
+    if arguments.json:
+        print(msgspec.json.encode(outcome, enc_hook=str).decode())
+    else:
+        print(text(outcome))
+    return 0
+
+
 def loading(model: PreparedModel) -> tuple[int | None, str | None]:
     """Returns what the weights take in memory on a CPU, bytes, or None if nobody knows; and why a
     worker won't load them, empty if it will, or None where no worker can be imported. Reads their
