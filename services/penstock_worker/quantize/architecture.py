@@ -128,8 +128,7 @@ def _scaling(scaling: RopeScaling | None) -> Keys:
         "rope.scaling.factor": (scaling.factor, "float32"),
     }
     if scaling.kind == "yarn":
-        original = (scaling.original_max_position, "uint32")
-        found["rope.scaling.original_context_length"] = original
+        found["rope.scaling.original_context_length"] = scaling.original_max_position, "uint32"
         found["rope.scaling.yarn_beta_fast"] = (scaling.beta_fast, "float32")
         found["rope.scaling.yarn_beta_slow"] = (scaling.beta_slow, "float32")
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -77,7 +77,7 @@ def _tensors(prepared: PreparedModel, config: ModelConfig) -> Iterator[SourceTen
         heads = _rotating_heads(name, config)
         if names.pairs_adjacent and heads:
             own = partial(_pairs_together, heads=heads, dims=config.ropes[0].dims)
-            stored = replace(stored, rearrange=_after(stored, own))
+            stored = replace(stored, rearrange=_after(stored.rearrange, own))
         plus_one = config.norm.plus_one and name.endswith("norm.weight")
         yield SourceTensor(theirs, stored, added=1.0 if plus_one else 0.0)
     rope = config.ropes[0]
@@ -90,13 +90,11 @@ def _rotating_heads(name: str, config: ModelConfig) -> int:
     return {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}.get(module, 0)
 
 
-def _after(stored: StoredTensor, last: partial[Tensor]) -> partial[Tensor]:
+def _after(
+    first: Callable[[Tensor], Tensor] | None, last: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
     """What puts rows in order, after what does so already."""
-    return last if stored.rearrange is None else partial(_both, stored.rearrange, last)
-
-
-def _both(first: partial[Tensor], last: partial[Tensor], rows: Tensor) -> Tensor:
-    return last(first(rows))
+    return last if first is None else lambda rows: last(first(rows))
 
 
 def _pairs_together(rows: Tensor, heads: int, dims: int) -> Tensor:

@@ -83,7 +83,7 @@ class _Observed:
 
     def __call__(self, x: Tensor) -> Tensor:
         if len(x) >= self.recorder.rows:  # An expert's rows are fewer, and the recorder's are none.
-            self.total += x[: self.recorder.rows].double().square().sum(0)
+            self.total.add_(x[: self.recorder.rows].double().square().sum(0))
         return self.product(x)
 
 
