@@ -1,8 +1,8 @@
 """The commands that are one process of the system: gateway, fork-server, batches, grpc, engine,
 worker, ray-workers, prepare.
 
-With `engine_tools` the only module of `penstock` that imports the services, each only in its own
-process.
+With `engine_tools`, `plan` and `model_tools` the only module of `penstock` that imports the
+services, each only in its own process.
 """
 
 from __future__ import annotations
@@ -135,41 +135,6 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     text = msgspec.json.encode(findings).decode() if arguments.json else show(findings)
     print(text, flush=True)
     return 0 if all(finding.ok for finding in findings) else 1
-
-
-def run_quantize(arguments: argparse.Namespace) -> int:
-    """Quantises a model, and prints what was made."""
-    import msgspec
-
-    from penstock.cli.quantize import Bars, path_of, text
-    from penstock_worker.machine.torch_import import import_torch
-
-    import_torch()
-    from penstock_worker.quantize.run import Wanted, quantize
-
-    wanted = Wanted(
-        arguments.model,
-        arguments.to,
-        output=path_of(arguments.output),
-        imatrix=path_of(arguments.imatrix),
-        imatrix_tokens=arguments.imatrix_tokens,
-        text=path_of(arguments.text),
-        text_tokens=arguments.text_tokens,
-        quality=not arguments.no_perplexity,
-        threads=arguments.threads,
-        cache_dir=arguments.cache_dir,
-        language_model_only=arguments.language_model_only,
-    )
-    bars = Bars()
-    try:
-        outcome = quantize(wanted, bars)
-    finally:
-        bars.close()
-    if arguments.json:
-        print(msgspec.json.encode(outcome, enc_hook=str).decode())
-    else:
-        print(text(outcome))
-    return 0
 
 
 def loading(model: PreparedModel) -> tuple[int | None, str | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -90,20 +89,26 @@ def run(arguments: argparse.Namespace) -> int:
         _check(flag, getattr(arguments, flag), 3, most)
     if arguments.threads is not None:
         _check("threads", arguments.threads, 1, MOST_THREADS)
-    from penstock.cli.processes import run_quantize
+    import msgspec
 
-    return run_quantize(arguments)
+    from penstock.cli.model_tools import quantised
+
+    bars = Bars()
+    try:
+        outcome = quantised(arguments, bars)
+    finally:
+        bars.close()
+    if arguments.json:
+        print(msgspec.json.encode(outcome, enc_hook=str).decode())
+    else:
+        print(text(outcome))
+    return 0
 
 
 def _check(flag: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         name = flag.replace("_", "-")
         raise InvalidRequest(f"--{name} is {value}; allowed are {least} to {most:,}")
-
-
-def path_of(value: str | None) -> Path | None:
-    """The path that a flag names; None if it isn't given."""
-    return None if value is None else Path(value)
 
 
 class Bars:

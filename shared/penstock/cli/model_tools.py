@@ -1,0 +1,57 @@
+"""What `quantize` and `merge` ask of the worker's code, each in its own process."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock_worker.merge.run import Outcome as Merged
+    from penstock_worker.quantize.run import Outcome as Quantised
+    from penstock_worker.quantize.run import Report
+
+
+def quantised(arguments: argparse.Namespace, report: Report) -> Quantised:
+    """Quantises a model. Raises InvalidRequest, ModelNotFound, UnsupportedModel, StartupError."""
+    from penstock_worker.machine.torch_import import import_torch
+
+    import_torch()
+    from penstock_worker.quantize.run import Wanted, quantize
+
+    wanted = Wanted(
+        arguments.model,
+        arguments.to,
+        output=_path(arguments.output),
+        imatrix=_path(arguments.imatrix),
+        imatrix_tokens=arguments.imatrix_tokens,
+        text=_path(arguments.text),
+        text_tokens=arguments.text_tokens,
+        quality=not arguments.no_perplexity,
+        threads=arguments.threads,
+        cache_dir=arguments.cache_dir,
+        language_model_only=arguments.language_model_only,
+    )
+    return quantize(wanted, report)
+
+
+def merged(arguments: argparse.Namespace) -> Merged:
+    """Merges an adapter into its base. Raises as `quantised` does."""
+    from penstock_worker.machine.torch_import import import_torch
+
+    import_torch()
+    from penstock_worker.merge.run import Wanted, merge
+
+    return merge(
+        Wanted(
+            arguments.model,
+            arguments.adapter,
+            output=Path(arguments.output),
+            most_shard_bytes=round(arguments.max_shard_gb * 1e9),
+            cache_dir=arguments.cache_dir,
+        )
+    )
+
+
+def _path(value: str | None) -> Path | None:
+    return None if value is None else Path(value)
