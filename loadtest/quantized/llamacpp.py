@@ -1,8 +1,8 @@
 """llama.cpp's half, in its environment.
 
 `python llamacpp.py quantize SOURCE OUTPUT FILE_TYPE THREADS [IMPORTANCES.npz]` writes a file.
-`python llamacpp.py greedy MODEL THREADS COUNT` reads a list of prompts, each a list of token ids, as
-JSON and writes COUNT likeliest tokens behind each.
+`python llamacpp.py greedy MODEL THREADS COUNT` reads a list of prompts, each a list of token ids,
+as JSON and writes COUNT likeliest tokens behind each.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _WEIGHTS = (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class MergeOptions:
     """What the command was asked for."""
 
     model: str
@@ -48,7 +48,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MergedModel:
     """What was made."""
 
     path: Path
@@ -59,7 +59,7 @@ class Outcome:
     """Matrices that the adapter changed."""
 
 
-def merge(wanted: Wanted) -> Outcome:
+def merge(wanted: MergeOptions) -> MergedModel:
     """Writes the folder. Raises InvalidRequest (UnfitAdapter, too), ModelNotFound, UnsupportedModel
     and StartupError."""
     prepared = load_manifest(prepare(wanted.model, cache_dir=wanted.cache_dir))
@@ -79,7 +79,7 @@ def merge(wanted: Wanted) -> Outcome:
     _check_all(changes, merged)
     entries = merged.entries()
     _write(wanted, prepared, merged, entries)
-    return Outcome(
+    return MergedModel(
         wanted.output,
         len(list(wanted.output.glob("*.safetensors"))),
         sum(entry.size for entry in entries),
@@ -111,7 +111,9 @@ def _check_all(changes: Fitted, merged: Merged) -> None:
         raise UnfitAdapter(f"the adapter changes {missing[0]}, which the base's files don't have")
 
 
-def _write(wanted: Wanted, prepared: PreparedModel, merged: Merged, entries: list[Entry]) -> None:
+def _write(
+    wanted: MergeOptions, prepared: PreparedModel, merged: Merged, entries: list[Entry]
+) -> None:
     making = Path(tempfile.mkdtemp(prefix=".merging-", dir=wanted.output.absolute().parent))
     try:
         _copy_rest(Path(prepared.weights.files[0]).parent, making, untied=merged.untied)

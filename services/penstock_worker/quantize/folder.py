@@ -23,7 +23,7 @@ from penstock.prepare.hub_tokenizer import token_named
 from penstock.prepare.inputs import TOKENIZER_CONFIG
 from penstock_kernels import reference
 from penstock_worker.quantize.architecture import architecture_keys, check_same, file_family
-from penstock_worker.quantize.source import Source, SourceTensor
+from penstock_worker.quantize.source import SourceModel, SourceTensor
 from penstock_worker.quantize.vocabulary import vocabulary_metadata
 from penstock_worker.weights.family_names import in_file
 from penstock_worker.weights.names import to_gguf
@@ -35,7 +35,7 @@ _ROPE_FACTORS = "rope_freqs.weight"
 MAX_CONFIG_BYTES = 16 << 20
 
 
-def folder_source(prepared: PreparedModel, folder: Path) -> Source:
+def folder_source(prepared: PreparedModel, folder: Path) -> SourceModel:
     """The model of a hub folder. folder: the prepared one. Raises UnsupportedModel for a family or
     a tokenizer that can't be converted."""
     config = prepared.decoder
@@ -60,7 +60,7 @@ def folder_source(prepared: PreparedModel, folder: Path) -> Source:
         **{f"{arch}.{key}": encoded_value(*value) for key, value in keys.items()},
         **_vocabulary(prepared, folder, config),
     }
-    return Source(
+    return SourceModel(
         metadata, tensors, config.num_layers, config.num_heads // config.num_kv_heads, experts=0
     )
 

@@ -18,17 +18,28 @@ from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import mechanisms
 from penstock.prepare import load_manifest
 from penstock_kernels.reference.tiling import padded_rows
-from penstock_worker.attention.interface import BatchLayout, CacheShape
-from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.attention.interface import (
+    PLAIN_RULE,
+    BatchLayout,
+    CacheShape,
+    HeadNorms,
+    Rotation,
+    ScoreRule,
+)
+from penstock_worker.attention.reference import ReferenceAttention, normalised_and_rotated
 from penstock_worker.layers.reference_ops import ReferenceOps
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.quantisation.interface import Product, Table
 from penstock_worker.quantize.scores import windows
+from penstock_worker.training.gradients import attended
+from penstock_worker.training.trainer_forward import TRAINABLE
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Matrix, plain
 
 _DTYPE = torch.bfloat16
 _BLOCK = 16
+_QUICK = TRAINABLE | {mechanism.EXPERTS, mechanism.SHARED_EXPERT_GATE}
+"""What plain attention computes; layers with others take the reference's, which is slower."""
 _OUT_OF_REACH = mechanism.RECURRENT | {mechanism.CROSS_ATTENTION}
 
 
@@ -51,6 +62,37 @@ class _QuickOps(ReferenceOps):
 
     def head(self, weight: Matrix) -> Product:
         return _Dense(plain(weight), None)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        wide = functional.rms_norm(x.float(), x.shape[-1:], weight.float(), eps)
+        return wide.to(x.dtype)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return self.rms_norm(residual.add_(x), weight, eps)
+
+
+@dataclass(frozen=True)
+class _QuickAttention:
+    """Attention of one whole sequence, in torch's own operations."""
+
+    count: int
+    """Tokens of the sequence. Rows beyond are padding."""
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rotation: Rotation | None,
+        norms: HeadNorms | None = None,
+        rule: ScoreRule = PLAIN_RULE,
+    ) -> Tensor:
+        query, key = normalised_and_rotated(query, key, rotation, norms)
+        rows = [each[: self.count].float() for each in (query, key, value)]
+        sinks = None if rule.sinks is None else rule.sinks.float()
+        found = attended(*rows, sinks, rule=rule).to(query.dtype)
+        return functional.pad(found, (0, 0, 0, 0, 0, len(query) - self.count))
 
 
 @dataclass
@@ -109,16 +151,18 @@ def importances(folder: Path, tokens: list[int], read: Callable[[int], None]) ->
         parts = windows(tokens, config.max_position)
         longest = max(map(len, parts))
         model = DecoderModel(config, weights, longest, ops=_QuickOps(), adapters=recorder)
+        quick = mechanisms(config) <= _QUICK
         cache = ReferenceAttention(CacheShape.of(config, _BLOCK, _DTYPE), -(-longest // _BLOCK))
         for part in parts:
             recorder.rows = len(part)
-            _compute(model, cache, part)
+            _compute(model, None if quick else cache, part)
             count += len(part)
             read(len(part))
     return {name: (total / count).float() for name, total in recorder.sums.items() if total.any()}
 
 
-def _compute(model: DecoderModel, cache: ReferenceAttention, tokens: list[int]) -> None:
+def _compute(model: DecoderModel, cache: ReferenceAttention | None, tokens: list[int]) -> None:
+    """cache: of layers that quick attention doesn't compute."""
     count = len(tokens)
     padding = (0, padded_rows(count) - count)
     blocks = np.arange(-(-count // _BLOCK))
@@ -126,6 +170,6 @@ def _compute(model: DecoderModel, cache: ReferenceAttention, tokens: list[int]) 
     model.hidden(
         torch.from_numpy(np.pad(np.array(tokens), padding)),
         torch.from_numpy(np.pad(layout.positions, padding)),
-        cache.plan(layout),
+        _QuickAttention(count) if cache is None else cache.plan(layout),
         lambda: None,
     )

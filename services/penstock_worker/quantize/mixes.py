@@ -15,7 +15,7 @@ from penstock.formats.gguf import BLOCKS
 
 
 @dataclass(frozen=True)
-class Facts:
+class MixFacts:
     """What of a model the choice depends on."""
 
     layers: int
@@ -29,11 +29,11 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Place:
+class LayerPlace:
     """A tensor's layer, and how many of its kind come before it."""
 
     layer: int
-    facts: Facts
+    facts: MixFacts
 
     @property
     def first_eighth(self) -> bool:
@@ -51,7 +51,7 @@ class Place:
         return self.layer < eighth or last or (self.layer - eighth) % 3 == 2
 
 
-Choice = Callable[[Place], str]
+Choice = Callable[[LayerPlace], str]
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Mix:
     output: str = ""
 
 
-def _more_if(more: str, less: str, when: Callable[[Place], bool]) -> Choice:
+def _more_if(more: str, less: str, when: Callable[[LayerPlace], bool]) -> Choice:
     return lambda place: more if when(place) else less
 
 
-def _chosen(place: Place) -> bool:
+def _chosen(place: LayerPlace) -> bool:
     return place.chosen
 
 
@@ -158,7 +158,7 @@ EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 HEAD = "output.weight"
 
 
-def tensor_type(name: str, shape: tuple[int, ...], mix: Mix, facts: Facts) -> str:
+def tensor_type(name: str, shape: tuple[int, ...], mix: Mix, facts: MixFacts) -> str:
     """The type of a tensor for which `is_quantised` holds; F16 where no type's blocks fit its
     rows."""
     if mix.base not in ("F32", "F16", "BF16"):
@@ -166,7 +166,7 @@ def tensor_type(name: str, shape: tuple[int, ...], mix: Mix, facts: Facts) -> st
     return mix.base
 
 
-def _wanted(name: str, shape: tuple[int, ...], mix: Mix, facts: Facts) -> str:
+def _wanted(name: str, shape: tuple[int, ...], mix: Mix, facts: MixFacts) -> str:
     if name == HEAD or (facts.tied and name in EMBEDDINGS):
         fits = shape[-1] % BLOCKS[mix.base].elements == 0
         return "Q6_K" if fits and mix.base != "Q8_0" else "Q8_0"
@@ -181,7 +181,7 @@ def _wanted(name: str, shape: tuple[int, ...], mix: Mix, facts: Facts) -> str:
     return mix.base
 
 
-def _of_values(name: str, mix: Mix, facts: Facts) -> str:
+def _of_values(name: str, mix: Mix, facts: MixFacts) -> str:
     if facts.experts == 8:
         return "Q8_0"
     found = mix.base if mix.values is None else mix.values(_place(name, facts))
@@ -189,16 +189,16 @@ def _of_values(name: str, mix: Mix, facts: Facts) -> str:
     return "Q5_K" if large and found in ("Q3_K", "Q4_K") else found
 
 
-def _of_output(mix: Mix, facts: Facts) -> str:
+def _of_output(mix: Mix, facts: MixFacts) -> str:
     if facts.experts == 8:
         small = mix.base in ("Q2_K", "Q3_K", "Q4_K") and mix is not MIXES["Q3_K_L"]
         return "Q5_K" if small else mix.base
     return mix.output or mix.base
 
 
-def _place(name: str, facts: Facts) -> Place:
+def _place(name: str, facts: MixFacts) -> LayerPlace:
     found = _LAYER.match(name)
-    return Place(0 if found is None else int(found[1]), facts)
+    return LayerPlace(0 if found is None else int(found[1]), facts)
 
 
 def _fitting(kind: str, columns: int) -> str:

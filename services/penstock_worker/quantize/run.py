@@ -22,7 +22,7 @@ from penstock_worker.quantize.folder import folder_source
 from penstock_worker.quantize.importance import importances
 from penstock_worker.quantize.mixes import Mix, find_mix
 from penstock_worker.quantize.scores import change, log_probabilities, perplexity, token_ids
-from penstock_worker.quantize.source import Source, gguf_source
+from penstock_worker.quantize.source import SourceModel, gguf_source
 from penstock_worker.quantize.writing import Importances, entries, write
 from penstock_worker.weights.files import gguf_name
 
@@ -34,7 +34,7 @@ SPARE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Wanted:
+class QuantizeOptions:
     """What the command was asked for."""
 
     model: str
@@ -43,7 +43,7 @@ class Wanted:
     """None: a file in the current folder, called by the model and the type."""
     imatrix: Path | None = None
     """Texts by which the importance of columns is measured."""
-    imatrix_tokens: int = 16_384
+    imatrix_tokens: int = 8192
     text: Path | None = None
     """What the perplexity is measured on; None: SAMPLE_TEXT."""
     text_tokens: int = 4096
@@ -68,7 +68,7 @@ class Report(Protocol):
 
 
 @dataclass(frozen=True)
-class Quality:
+class QualityLoss:
     """How well two models foretell the same tokens."""
 
     tokens: int
@@ -82,7 +82,7 @@ class Quality:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Quantized:
     """What was made."""
 
     path: Path
@@ -93,10 +93,10 @@ class Outcome:
     types: dict[str, int] = field(default_factory=dict)
     """Bytes of the tensors of each type."""
     numbers: int = 0
-    quality: Quality | None = None
+    quality: QualityLoss | None = None
 
 
-def quantize(wanted: Wanted, report: Report) -> Outcome:
+def quantize(wanted: QuantizeOptions, report: Report) -> Quantized:
     """Writes the file. Raises InvalidRequest, ModelNotFound, UnsupportedModel and StartupError."""
     mix = find_mix(wanted.to)
     folder = prepare(
@@ -116,7 +116,7 @@ def quantize(wanted: Wanted, report: Report) -> Outcome:
     planned = entries(source, mix, weighted=bool(columns))
     del source
     gc.collect()
-    return Outcome(
+    return Quantized(
         output,
         output.stat().st_size,
         prepared.weights.size,
@@ -126,7 +126,7 @@ def quantize(wanted: Wanted, report: Report) -> Outcome:
     )
 
 
-def _output(wanted: Wanted, prepared: PreparedModel) -> Path:
+def _output(wanted: QuantizeOptions, prepared: PreparedModel) -> Path:
     mix = wanted.to.upper()
     found = wanted.output or Path(f"{prepared.name.rpartition('/')[2]}-{mix}.gguf")
     if found.is_dir():
@@ -152,7 +152,7 @@ def _text(path: Path) -> str:
     return found
 
 
-def _source(prepared: PreparedModel, folder: Path) -> Source:
+def _source(prepared: PreparedModel, folder: Path) -> SourceModel:
     if isinstance(prepared.config, HeadConfig):
         raise UnsupportedModel(f"{prepared.name} is a head that drafts, and no model")
     if prepared.weights.format == "gguf":
@@ -172,7 +172,7 @@ def _say_what_is_lost(prepared: PreparedModel, report: Report) -> None:
 
 
 def _importances(
-    wanted: Wanted, prepared: PreparedModel, folder: Path, report: Report
+    wanted: QuantizeOptions, prepared: PreparedModel, folder: Path, report: Report
 ) -> Importances:
     if wanted.imatrix is None:
         return {}
@@ -188,7 +188,7 @@ def _importances(
 
 
 def _write(
-    source: Source, mix: Mix, output: Path, columns: Importances, threads: int, report: Report
+    source: SourceModel, mix: Mix, output: Path, columns: Importances, threads: int, report: Report
 ) -> None:
     planned = entries(source, mix, weighted=bool(columns))
     report.step("quantising", sum(map(_numbers, planned)), "number")
@@ -214,14 +214,14 @@ def _by_type(planned: list[TensorEntry]) -> dict[str, int]:
 
 
 def _quality(
-    wanted: Wanted,
+    wanted: QuantizeOptions,
     prepared: PreparedModel,
     folder: Path,
     output: Path,
     text: str,
     threads: int,
     report: Report,
-) -> Quality | None:
+) -> QualityLoss | None:
     if not wanted.quality:
         return None
     if isinstance(prepared.config, EncoderConfig) or prepared.pooling is not None:
@@ -251,4 +251,4 @@ def _quality(
             raise PenstockError(str(error)) from error
         report.done(1)
     before, after = found
-    return Quality(len(before), perplexity(before), perplexity(after), *change(before, after))
+    return QualityLoss(len(before), perplexity(before), perplexity(after), *change(before, after))

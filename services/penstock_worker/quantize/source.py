@@ -17,7 +17,7 @@ from penstock.formats.gguf import GGUFFile
 from penstock.formats.gguf_names import part_paths
 from penstock.formats.gguf_split import open_gguf
 from penstock.formats.gguf_writing import metadata_bytes
-from penstock_worker.quantize.mixes import HEAD, Facts
+from penstock_worker.quantize.mixes import HEAD, MixFacts
 from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
 
 _OF_PARTS = ("split.no", "split.count", "split.tensors.count")
@@ -64,7 +64,7 @@ class SourceTensor:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceModel:
     """A model. metadata: as `metadata_bytes` has it."""
 
     metadata: dict[str, bytes]
@@ -73,13 +73,13 @@ class Source:
     shares: int
     experts: int
 
-    def facts(self, *, weighted: bool) -> Facts:
+    def facts(self, *, weighted: bool) -> MixFacts:
         """What the types of the tensors depend on."""
         tied = not any(each.name == HEAD for each in self.tensors)
-        return Facts(self.layers, self.shares, self.experts, tied, weighted)
+        return MixFacts(self.layers, self.shares, self.experts, tied, weighted)
 
 
-def gguf_source(path: Path) -> Source:
+def gguf_source(path: Path) -> SourceModel:
     """The model in a GGUF file, or in all parts of a split one. Raises UnsupportedModel and
     ModelNotFound."""
     file = open_gguf(path)
@@ -94,7 +94,7 @@ def gguf_source(path: Path) -> Source:
     heads, kv_heads = (
         _first(keys, f"attention.{name}") for name in ("head_count", "head_count_kv")
     )
-    return Source(
+    return SourceModel(
         metadata,
         tensors,
         layers=_first(keys, "block_count"),

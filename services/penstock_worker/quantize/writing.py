@@ -15,7 +15,7 @@ from penstock.errors import StartupError
 from penstock.formats.gguf_writing import GGUFWriter, TensorEntry, encoded_value
 from penstock_worker.quantize.encoders import FLOATS, encode
 from penstock_worker.quantize.mixes import Mix, is_quantised, tensor_type
-from penstock_worker.quantize.source import Source, SourceTensor
+from penstock_worker.quantize.source import SourceModel, SourceTensor
 
 CHUNK = 1 << 18
 """Numbers that are encoded at a time: their temporary values stay in a core's cache."""
@@ -30,7 +30,7 @@ OnTensor = Callable[[TensorEntry], None]
 """Called when a tensor is written."""
 
 
-def entries(source: Source, mix: Mix, *, weighted: bool) -> list[TensorEntry]:
+def entries(source: SourceModel, mix: Mix, *, weighted: bool) -> list[TensorEntry]:
     """The tensors of the file with their types, in its order."""
     facts = source.facts(weighted=weighted)
 
@@ -45,7 +45,7 @@ def entries(source: Source, mix: Mix, *, weighted: bool) -> list[TensorEntry]:
 
 
 def write(
-    source: Source,
+    source: SourceModel,
     mix: Mix,
     path: Path,
     *,

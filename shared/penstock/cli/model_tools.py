@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock_worker.merge.run import Outcome as Merged
-    from penstock_worker.quantize.run import Outcome as Quantised
-    from penstock_worker.quantize.run import Report
+    from penstock_worker.merge.run import MergedModel
+    from penstock_worker.quantize.run import Quantized, Report
 
 
-def quantised(arguments: argparse.Namespace, report: Report) -> Quantised:
+def quantised(arguments: argparse.Namespace, report: Report) -> Quantized:
     """Quantises a model. Raises InvalidRequest, ModelNotFound, UnsupportedModel, StartupError."""
     from penstock_worker.machine.torch_import import import_torch
 
     import_torch()
-    from penstock_worker.quantize.run import Wanted, quantize
+    from penstock_worker.quantize.run import QuantizeOptions, quantize
 
-    wanted = Wanted(
+    options = QuantizeOptions(
         arguments.model,
         arguments.to,
         output=_path(arguments.output),
@@ -32,18 +31,18 @@ def quantised(arguments: argparse.Namespace, report: Report) -> Quantised:
         cache_dir=arguments.cache_dir,
         language_model_only=arguments.language_model_only,
     )
-    return quantize(wanted, report)
+    return quantize(options, report)
 
 
-def merged(arguments: argparse.Namespace) -> Merged:
+def merged(arguments: argparse.Namespace) -> MergedModel:
     """Merges an adapter into its base. Raises as `quantised` does."""
     from penstock_worker.machine.torch_import import import_torch
 
     import_torch()
-    from penstock_worker.merge.run import Wanted, merge
+    from penstock_worker.merge.run import MergeOptions, merge
 
     return merge(
-        Wanted(
+        MergeOptions(
             arguments.model,
             arguments.adapter,
             output=Path(arguments.output),

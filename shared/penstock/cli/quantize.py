@@ -13,7 +13,7 @@ from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from penstock_worker.quantize.run import Outcome
+    from penstock_worker.quantize.run import Quantized
 
 MOST_TOKENS = 1 << 20
 MOST_THREADS = 1024
@@ -51,9 +51,9 @@ def add(parser: Parser) -> None:
     parser.add_argument(
         "--imatrix-tokens",
         type=int,
-        default=16_384,
+        default=8192,
         metavar="TOKENS",
-        help="Most tokens that are read of it (default: 16,384).",
+        help="Most tokens that are read of it (default: 8,192).",
     )
     parser.add_argument(
         "--text",
@@ -147,7 +147,7 @@ class Bars:
             self._bar = None
 
 
-def text(outcome: Outcome) -> str:
+def text(outcome: Quantized) -> str:
     """What was made, for people."""
     bits = 8 * outcome.size / outcome.numbers if outcome.numbers else 0.0
     size = decimal(outcome.size) + (f", {bits:.2f} bits a number" if bits else "")

@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import InvalidRequest
 from penstock.formats.gguf import BLOCKS
 from penstock.prepare.from_gguf import MIXTURES
-from penstock_worker.quantize.mixes import MIXES, Facts, find_mix, is_quantised, tensor_type
+from penstock_worker.quantize.mixes import MIXES, MixFacts, find_mix, is_quantised, tensor_type
 
 MODULES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
@@ -18,7 +18,7 @@ def types(
     mix: str, layers: int, hidden: int, inner: int, *, tied: bool, shares: int = 4, **facts: bool
 ) -> dict[str, str]:
     """The types of a dense model's matrices."""
-    known = Facts(layers, shares, 0, tied, facts.get("weighted", False))
+    known = MixFacts(layers, shares, 0, tied, facts.get("weighted", False))
     shapes = {"token_embd.weight": (1000, hidden)}
     if not tied:
         shapes["output.weight"] = (1000, hidden)
