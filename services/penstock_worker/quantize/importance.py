@@ -89,9 +89,11 @@ class _QuickAttention:
         rule: ScoreRule = PLAIN_RULE,
     ) -> Tensor:
         query, key = normalised_and_rotated(query, key, rotation, norms)
-        rows = [each[: self.count].float() for each in (query, key, value)]
+        query_rows, key_rows, value_rows = (
+            each[: self.count].float() for each in (query, key, value)
+        )
         sinks = None if rule.sinks is None else rule.sinks.float()
-        found = attended(*rows, sinks, rule=rule).to(query.dtype)
+        found = attended(query_rows, key_rows, value_rows, sinks, rule=rule).to(query.dtype)
         return functional.pad(found, (0, 0, 0, 0, 0, len(query) - self.count))
 
 

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.cli.models import columns, decimal
+
 if TYPE_CHECKING:
     from penstock_worker.merge.run import MergedModel
     from penstock_worker.quantize.run import Quantized, Report
@@ -32,6 +34,28 @@ def quantised(arguments: argparse.Namespace, report: Report) -> Quantized:
         language_model_only=arguments.language_model_only,
     )
     return quantize(options, report)
+
+
+def text(outcome: Quantized) -> str:
+    """What was made, for people."""
+    bits = 8 * outcome.size / outcome.numbers if outcome.numbers else 0.0
+    size = decimal(outcome.size) + (f", {bits:.2f} bits a number" if bits else "")
+    types = ", ".join(f"{kind} {decimal(bytes_)}" for kind, bytes_ in outcome.types.items())
+    rows = [
+        ("file", str(outcome.path)),
+        ("size", f"{size} (before: {decimal(outcome.size_before)})"),
+        ("types", types),
+    ]
+    found = outcome.quality
+    if found is not None:
+        rows.append(
+            (
+                "perplexity",
+                f"{found.after:.3f} (before: {found.before:.3f}, {found.change:+.2%} ±"
+                f" {found.error:.2%}), {found.tokens:,} tokens",
+            )
+        )
+    return columns(rows)
 
 
 def merged(arguments: argparse.Namespace) -> MergedModel:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tqdm import tqdm
 
-from penstock.cli.models import columns, decimal
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from penstock_worker.quantize.run import Quantized
 
 MOST_TOKENS = 1 << 20
 MOST_THREADS = 1024
@@ -91,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         _check("threads", arguments.threads, 1, MOST_THREADS)
     import msgspec
 
-    from penstock.cli.model_tools import quantised
+    from penstock.cli.model_tools import quantised, text
 
     bars = Bars()
     try:
@@ -145,25 +141,3 @@ class Bars:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-
-
-def text(outcome: Quantized) -> str:
-    """What was made, for people."""
-    bits = 8 * outcome.size / outcome.numbers if outcome.numbers else 0.0
-    size = decimal(outcome.size) + (f", {bits:.2f} bits a number" if bits else "")
-    types = ", ".join(f"{kind} {decimal(bytes_)}" for kind, bytes_ in outcome.types.items())
-    rows = [
-        ("file", str(outcome.path)),
-        ("size", f"{size} (before: {decimal(outcome.size_before)})"),
-        ("types", types),
-    ]
-    found = outcome.quality
-    if found is not None:
-        rows.append(
-            (
-                "perplexity",
-                f"{found.after:.3f} (before: {found.before:.3f}, {found.change:+.2%} ±"
-                f" {found.error:.2%}), {found.tokens:,} tokens",
-            )
-        )
-    return columns(rows)
