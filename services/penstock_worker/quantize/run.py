@@ -10,12 +10,11 @@ from typing import Protocol
 
 import numpy as np
 
-from penstock.errors import InvalidRequest, PenstockError, UnsupportedModel
+from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.formats.gguf_writing import TensorEntry
 from penstock.formats.small_file import read_small
 from penstock.model.config import EncoderConfig, HeadConfig, ModelConfig, PreparedModel
 from penstock.prepare import load_manifest, prepare
-from penstock_worker.forward.interface import Unable
 from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.machine.memory import free_memory
 from penstock_worker.quantize.folder import folder_source
@@ -245,10 +244,7 @@ def _quality(
     report.step("perplexity", 2, "model")
     found = []
     for each in (folder, after_folder):
-        try:
-            found.append(log_probabilities(each, tokens, threads))
-        except Unable as error:
-            raise PenstockError(str(error)) from error
+        found.append(log_probabilities(each, tokens, threads))
         report.done(1)
     before, after = found
     return QualityLoss(len(before), perplexity(before), perplexity(after), *change(before, after))

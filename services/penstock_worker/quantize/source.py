@@ -18,6 +18,7 @@ from penstock.formats.gguf_names import part_paths
 from penstock.formats.gguf_split import open_gguf
 from penstock.formats.gguf_writing import metadata_bytes
 from penstock_worker.quantize.mixes import HEAD, MixFacts
+from penstock_worker.weights.files import NVFP4
 from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
 
 _OF_PARTS = ("split.no", "split.count", "split.tensors.count")
@@ -90,6 +91,12 @@ def gguf_source(path: Path) -> SourceModel:
         SourceTensor(each.name, StoredTensor(each.name, each.shape, each.type, each.data))
         for each in file.tensors.values()
     )
+    with_factors = next((each.name for each in file.tensors.values() if each.type == NVFP4), None)
+    if with_factors is not None:
+        raise UnsupportedModel(
+            f"{file.path}: {with_factors} is {NVFP4}, whose factors are tensors of their own: start"
+            " from the unquantised release"
+        )
     keys = _of_architecture(file)
     heads, kv_heads = (
         _first(keys, f"attention.{name}") for name in ("head_count", "head_count_kv")

@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from penstock.cli.main import main
+from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import GGUFFile
 from penstock.formats.gguf_writing import GGUFWriter, TensorEntry, encoded_value, metadata_bytes
 from penstock.prepare import prepare
 from penstock_worker.quantize import encoders, writing
 from penstock_worker.quantize.importance import importances
+from penstock_worker.quantize.source import gguf_source
 from tests.shared.tiny_models import write_gguf
 from tests.worker.quantize.hub_folders import make_model, write_folder
 
@@ -195,6 +197,16 @@ def test_a_source_that_is_quantised_already_is_said(
     assert "quantised already" not in capsys.readouterr().err
     assert quantize(first, "Q4_0", second, "--no-perplexity") == 0
     assert "is quantised already (Q8_0)" in capsys.readouterr().err
+
+
+def test_a_source_with_factors_beside_its_matrices_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    metadata = {"general.architecture": encoded_value("llama", "string")}
+    with GGUFWriter(path, metadata, [TensorEntry("blk.0.ffn_up.weight", (2, 64), "NVFP4")]) as file:
+        file.begin()
+        file.write(np.zeros(72, np.uint8))
+    with pytest.raises(UnsupportedModel, match=r"blk\.0\.ffn_up\.weight is NVFP4"):
+        gguf_source(path)
 
 
 def test_a_writer_wants_each_byte(tmp_path: Path) -> None:
