@@ -225,8 +225,8 @@ def markdown(document: Document) -> str:
         " programs those that Penstock measured on `docs/guides`. Perplexity: by Penstock, with the"
         " standard error of the tokens' differences to F16; and that of our file by llama.cpp."
         f" Greedy: prompts that Penstock (float32) and llama.cpp continue with {CONTINUED} equal"
-        " tokens from our file, and those with an equal first one; llama.cpp rounds activations to 8"
-        " bits, so near ties fall otherwise. Errors: of the weights, by type,"
+        " tokens from our file, and those with an equal first one; llama.cpp rounds activations to"
+        " 8 bits, so near ties fall otherwise. Errors: of the weights, by type,"
         " the root of the error's square sum over theirs."
     )
     parts = [part for model in document["models"] for part in _tables(model)]
