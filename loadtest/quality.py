@@ -38,12 +38,12 @@ from penstock_worker.forward.interface import Forward
 from penstock_worker.machine.cpu import usable_threads
 from testing.forward_pass import blocks_of, recipe_of, sequences_of
 from tests.quick_gguf import read_once
-from tests.worker.forward.perplexity import CHUNK, TEXT
+from tests.worker.forward.perplexity import CHUNK, LANGUAGES, TEXT
 
 TEXTS = {
     "prose": TEXT.read_text("utf-8"),
     "code": inspect.getsource(heapq),
-    "languages": TEXT.with_name("perplexity_languages.txt").read_text("utf-8"),
+    "languages": LANGUAGES.read_text("utf-8"),
 }
 PROMPTS = (
     "Once upon a time",

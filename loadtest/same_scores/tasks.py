@@ -58,8 +58,11 @@ CHOICES = (
 )
 """What begins, how it goes on, and how it doesn't."""
 
-TEXTS = ROOT / "tests" / "worker" / "forward"
-"""Folder of the texts whose perplexity is asked for."""
+TEXTS = (
+    ROOT / "services" / "penstock_worker" / "quantize" / "sample_text.txt",
+    ROOT / "tests" / "worker" / "forward" / "perplexity_languages.txt",
+)
+"""The texts whose perplexity is asked for."""
 WINDOW = 256
 """Tokens of a text that are scored at once."""
 LONGEST = 4000
@@ -137,8 +140,8 @@ def write_tasks(folder: Path) -> dict[str, list[str]]:
 
 
 def _texts() -> Iterator[str]:
-    yield (TEXTS / "perplexity_text.txt").read_text(encoding="utf-8")[:LONGEST]
-    yield (TEXTS / "perplexity_languages.txt").read_text(encoding="utf-8")[:LONGEST]
+    for path in TEXTS:
+        yield path.read_text(encoding="utf-8")[:LONGEST]
     yield inspect.getsource(heapq)[:LONGEST]
 
 

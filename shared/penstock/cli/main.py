@@ -32,6 +32,7 @@ MEANT = {
     **dict.fromkeys(("ps", "info"), "status"),
     **dict.fromkeys(("check", "diagnose", "collect-env", "env"), "doctor"),
     **dict.fromkeys(("benchmark", "perf"), "bench"),
+    **dict.fromkeys(("convert", "quantise", "gguf"), "quantize"),
     **dict.fromkeys(("monitor", "watch", "live"), "top"),
 }
 """Other programs' words for our commands."""

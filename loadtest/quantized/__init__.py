@@ -1,0 +1,1 @@
+"""`penstock quantize` beside llama.cpp's own quantisation of the same file."""

@@ -1,0 +1,1 @@
+"""`penstock merge`: an adapter folded into its base model."""
