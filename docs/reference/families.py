@@ -8,6 +8,7 @@ from typing import Any
 import transformers
 
 from docs.reference.pages import WRITTEN
+from docs.reference.registered import unserved_section
 from penstock.families import FAMILIES, Family
 from penstock.families.audio import AUDIO_FAMILIES
 from penstock.families.family import TowerFamily
@@ -160,6 +161,7 @@ def families_page() -> str:
         + _seeing()
         + _hearing()
         + _comparing()
+        + unserved_section()
     )
 
 
