@@ -56,6 +56,7 @@ CONFIG_CLASSES = {
         "Gemma4",
         "Gemma4Unified",
         "MiniMaxM3VL",
+        "MuseGlimmer",
         "Qwen3_5",
         "Qwen3_5Moe",
     )
@@ -79,6 +80,7 @@ FROM_MEMORY = {
     "kimi_linear",
     "mamba",
     "mamba2",
+    "muse_glimmer",
     "olmo_hybrid",
     "cohere2_moe",
     "granitemoe_swa",

@@ -13,6 +13,13 @@ from penstock_worker.layers.compressed_attention import CompressedSelfAttention
 from penstock_worker.layers.feed_forward import FeedForward, MixtureOfExperts
 from penstock_worker.layers.hyper_connections import HyperLayer
 from penstock_worker.layers.latent_attention import LatentAttention
+from penstock_worker.layers.norm_kinds import (
+    ATTENTION_NORM,
+    ATTENTION_OUTPUT_NORM,
+    FEED_FORWARD_NORM,
+    FEED_FORWARD_OUTPUT_NORM,
+    NORMS,
+)
 from penstock_worker.layers.parts import NO_NORM, LayerExperts, Norm, Parts, Recurrence, RMSNorm
 from penstock_worker.layers.per_layer_inputs import Layer, LayerInput
 from penstock_worker.layers.step import Step
@@ -60,14 +67,6 @@ class ExpertsBeside:
             (norm("experts_norm"), norm("experts_output_norm")),
             RMSNorm(parts.ops, weight, parts.config.norm.eps),
         )
-
-
-ATTENTION_NORM = "input_layernorm"
-FEED_FORWARD_NORM = "post_attention_layernorm"
-"""Norms before attention and feed-forward, by the names that Llama gave them."""
-ATTENTION_OUTPUT_NORM = "attention_output_norm"
-FEED_FORWARD_OUTPUT_NORM = "feed_forward_output_norm"
-NORMS = (ATTENTION_NORM, ATTENTION_OUTPUT_NORM, FEED_FORWARD_NORM, FEED_FORWARD_OUTPUT_NORM)
 
 
 class AttentionBeside:

@@ -14,6 +14,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import FeedForwardSpec
 from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_worker.adapters.interface import ProductAdapters
+from penstock_worker.layers.norm_kinds import norm_spec
 from penstock_worker.layers.step import Step
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import Shard, deal_units, head_ranges
@@ -202,7 +203,7 @@ class Parts:
 
     def norm(self, name: str, size: int) -> Norm:
         """Returns the norm of that name, of the model's kind."""
-        spec, weight = self.config.norm, self.norm_weight(name, size)
+        spec, weight = norm_spec(self.config.norm, name), self.norm_weight(name, size)
         if spec.kind == "rms":
             return RMSNorm(self.ops, weight, spec.eps)
         bias = self.weights.take(f"{name}.bias", (size,)) if spec.bias else None
@@ -235,7 +236,7 @@ class Parts:
     def norm_weight(self, name: str, size: int) -> Tensor:
         """Returns the factors of a norm, [size]. Where the model means 1 + weight, the sum is made
         in float32, as a narrower dtype would round it."""
-        if not self.config.norm.plus_one:
+        if not norm_spec(self.config.norm, name).plus_one:
             return self.weights.take(f"{name}.weight", (size,))
         return self.weights.take(f"{name}.weight", (size,), torch.float32) + 1.0
 

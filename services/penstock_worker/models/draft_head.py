@@ -14,13 +14,10 @@ from penstock.model.config import HeadConfig
 from penstock.model.layer_spec import HyperConnectionsSpec
 from penstock_worker.attention.interface import StepAttention
 from penstock_worker.layers.attention import SelfAttention
-from penstock_worker.layers.decoder_layer import (
-    ATTENTION_NORM,
-    FEED_FORWARD_NORM,
-    load_layer,
-)
+from penstock_worker.layers.decoder_layer import load_layer
 from penstock_worker.layers.feed_forward import FeedForward
 from penstock_worker.layers.hyper_connections import HyperEnds
+from penstock_worker.layers.norm_kinds import ATTENTION_NORM, FEED_FORWARD_NORM
 from penstock_worker.layers.parts import DecoderOps, Parts
 from penstock_worker.layers.per_layer_inputs import Layer
 from penstock_worker.layers.reference_ops import REFERENCE

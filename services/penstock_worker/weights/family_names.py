@@ -380,19 +380,21 @@ def _of_each_head(data: np.ndarray, heads: int, parts: int, part: tuple[int, int
 
 
 def add_unit_norms(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:
-    """Adds weights of ones, by our names, to the layers that normalise each head and have none.
-    Modifies `tensors`."""
+    """Adds weights of ones, by our names, to the layers that normalise each head and have none,
+    and to the norm of embeddings. Modifies `tensors`."""
     for number in range(config.num_layers):
         if config.layer(number).attention.norm == "head":
             for which in "qk":
                 name = f"layers.{number}.self_attn.{which}_norm.weight"
                 _add_ones(tensors, name, config.kv_heads(number).size)
+    if config.embedding_norm:
+        _add_ones(tensors, "embedding_norm.weight", config.hidden_size)
 
 
 def add_units(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:
-    """Adds weights of ones, by our names, to the norms of residuals and embeddings, of a family
-    whose norms have none. Modifies `tensors`."""
-    names = ["norm"] + ["embedding_norm"] * config.embedding_norm
+    """Adds weights of ones, by our names, to the norms of residuals, of a family whose norms have
+    none. Modifies `tensors`."""
+    names = ["norm"]
     for number in range(config.num_layers):
         names += [f"layers.{number}.{each}" for each in (INPUT_NORM, SECOND_NORM)]
     for name in names:

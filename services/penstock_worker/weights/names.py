@@ -196,7 +196,7 @@ _TEXT_HALF = re.compile(
 """transformers 5.17 writes the layers of Qianfan-OCR's decoder as an encoder's."""
 _OTHER_HALVES = re.compile(
     r"^(?:model\.)?(?:vision_tower|vision_model|vision_encoder|vision_backbone|visual|patch_merge_mlp|vision_embedder"
-    r"|multi_modal_projector|vision_projection|vit_large_projector|mlp_AR|mlp1|mm_projector|projector|connector|merger|layerwise_projectors|spatial_projectors|audio_tower|embed_vision|embed_audio"
+    r"|multi_modal_projector|vision_projection|vision_adapter|vit_large_projector|mlp_AR|mlp1|mm_projector|projector|connector|merger|layerwise_projectors|spatial_projectors|audio_tower|embed_vision|embed_audio"
     r"|embed_tokens_extend|vision_embed_tokens|vpm|resampler|apm|audio_(?:projection_layer|avg_pooler)|tts|talker|code2wav|token2wav"
     r"|aligner|gen_(?:vision_model|aligner|head|embed)|high_res_vision_(?:model|neck|proj)|vqmodel|generation_(?:aligner|embeddings|head)"
     r"|sam_model|qwen2_model|mtp(?:_\w+)?)\.|^(?:model\.)?(?:image_newline|view_sep[ae]rator|high_res_vision_alpha)$"

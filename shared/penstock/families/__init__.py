@@ -64,6 +64,7 @@ from penstock.families.minimax_m3 import MINIMAX_M3
 from penstock.families.mistral import MISTRAL, MIXTRAL
 from penstock.families.mistral4 import MISTRAL4
 from penstock.families.modernbert import MODERNBERT
+from penstock.families.muse_glimmer import MUSE_GLIMMER
 from penstock.families.nemotron import NEMOTRON, NEMOTRON_H
 from penstock.families.neobert import NEOBERT
 from penstock.families.nomic_bert import NOMIC_BERT
@@ -82,6 +83,7 @@ FAMILIES: dict[str, Family] = {
     for each in (
         LLAMA,
         LLAMA4,
+        MUSE_GLIMMER,
         MISTRAL,
         MIXTRAL,
         MISTRAL4,

@@ -181,7 +181,7 @@ class TensorNames:
     others that have some: theirs are zeros."""
     unit_norms: bool | Literal["all"] = False
     """Whether norms of queries and keys have no weights in the file: theirs are ones. `all`: nor
-    have other norms."""
+    have other norms. A norm of embeddings has none either way."""
     unit_rows: frozenset[str] = frozenset()
     """Our names of modules whose rows are divided by their lengths when they are read."""
     pairs_adjacent: bool | Literal["without sections"] = False

@@ -82,6 +82,10 @@ class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
     eps: float = 1e-6
     plus_one: bool = False
     """Whether the factor is 1 + weight."""
+    plus_one_in_layers: bool = False
+    """Whether that holds only of a layer's norms over the hidden state."""
+    output_eps: float | None = None
+    """Epsilon of the norms behind attention and feed-forward; None: it is theirs, too."""
     bias: bool = False
     """Whether a layer norm has a bias."""
 

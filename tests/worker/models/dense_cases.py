@@ -244,6 +244,24 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
         "Apertus",
         WHOLE | {"attention_bias": True, "rope_parameters": LLAMA3_ROPE},
     ),
+    "muse-glimmer": (
+        "MuseGlimmer",
+        WHOLE | {"num_hidden_layers": 5, "sliding_window": 21, "rms_norm_eps": 0.01},
+    ),
+    "muse-glimmer-own-pattern": (
+        "MuseGlimmer",
+        WHOLE
+        | {
+            "head_dim": 32,
+            "sliding_window": 21,
+            "layer_types": mixed("full", "sliding", "full"),
+            "layer_rope_theta": [0, 10_000.0, 10_000.0],
+            "qk_scale_factor": 1.5,
+            "output_multiplier": 0.4,
+            "post_norm_eps": 0.05,
+            "final_logit_softcapping": 5.0,
+        },
+    ),
     "granite-swa": (
         "GraniteSWA",
         WHOLE

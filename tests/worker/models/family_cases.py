@@ -53,7 +53,10 @@ ON_DEVICE = (
 )
 """Cases that the CUDA kernels compute in Triton's interpreter, which is slow. Those that run
 without --long (at 0, 2, 5, 10, 13, 18 and 23) have most of the mechanisms."""
-ALONE = ("gemma4", "gemma3n", "mimo-v2", "deepseek-v4", "minimax-m3", "trinity", "laguna")
+ALONE = (
+    *("gemma4", "gemma3n", "mimo-v2", "deepseek-v4", "minimax-m3", "trinity", "laguna"),
+    "muse-glimmer",
+)
 ON_ONE_RANK = tuple(case for case in CASES if case.startswith(ALONE))
 """Cases whose layers ranks can't share."""
 BITS_ON_DEVICE = (
@@ -71,7 +74,7 @@ BITS_ON_DEVICE = (
 
 HALVES = (
     *("Gemma3", "Gemma3n", "Gemma4", "Llama4", "MiniMaxM3VL", "Qwen3_5", "Qwen3_5Moe"),
-    *("Gemma4Unified", "Step3p7"),
+    *("Gemma4Unified", "MuseGlimmer", "Step3p7"),
 )
 """Families whose decoders transformers calls the text half of a model that sees."""
 

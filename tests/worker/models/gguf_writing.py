@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import gguf
+import torch
 from torch import Tensor
 
 from tests.worker.models import gguf_keys as keys
@@ -141,6 +142,18 @@ def of_trinity(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[
 
 def of_mimo(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     yield from separated(f"{name}.weight" if name.endswith("sinks") else name, tensor)
+
+
+def of_muse(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Norms of layers become 1 + weight, and those of queries hold a factor of scores."""
+    if "layernorm" in name:
+        tensor = tensor + 1
+    stem, _, part = name.partition("self_attn.")
+    if part == "q_proj.weight":
+        size = len(state[f"{stem}self_attn.k_proj.weight"]) // 2  # of two heads
+        for norm, factor in (("q_norm", 3.87), ("k_norm", 1.0)):
+            yield f"{stem}self_attn.{norm}.weight", torch.full((size,), factor)
+    yield name, tensor
 
 
 ARCH = gguf.MODEL_ARCH

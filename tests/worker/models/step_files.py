@@ -4,8 +4,6 @@ converter make of it."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import gguf
@@ -57,28 +55,6 @@ PLAIN = SETTINGS | {
     "rope_parameters": dict.fromkeys(KINDS, LOCAL),
 }
 """A model that differs from its relatives in less."""
-
-
-@cache
-def model_class() -> Any:
-    """transformers has the decoder with its head behind the tower only."""
-    from transformers.models.step3p7 import modeling_step3p7 as step
-    from transformers.models.step3p7.configuration_step3p7 import Step3p7TextConfig
-
-    class StepForCausalLM(step.Step3p7PreTrainedModel):
-        config_class = Step3p7TextConfig
-
-        def __init__(self, config: Any) -> None:
-            super().__init__(config)
-            self.model = step.Step3p7TextModel(config)
-            self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-            self.post_init()
-
-        def forward(self, input_ids: Tensor) -> SimpleNamespace:
-            hidden = self.model(input_ids).last_hidden_state
-            return SimpleNamespace(logits=self.lm_head(hidden))
-
-    return StepForCausalLM
 
 
 def renamed(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:

@@ -102,6 +102,13 @@ CONVERSIONS = {
     "olmo1-bounded": Conversion(ARCH.OLMO, keys.olmo1, permuted=True),
     "dbrx": Conversion(ARCH.DBRX, keys.dbrx, own_parts=gguf_writing.of_dbrx),
     "trinity": Conversion(ARCH.AFMOE, keys.afmoe, own_parts=gguf_writing.of_trinity),
+    "muse-glimmer": Conversion(
+        ARCH.AFMOE,
+        keys.muse_glimmer,
+        permuted=True,
+        own_parts=gguf_writing.of_muse,
+        called="muse-glimmer",
+    ),
     "youtu": Conversion(ARCH.DEEPSEEK2, keys.youtu, latents="by head"),
     "mellum2-sparse": Conversion(ARCH.QWEN3MOE, keys.mellum, called="mellum"),
     "north-mini-code": Conversion(ARCH.GLM4_MOE, keys.cohere2_moe, called="cohere2moe"),

@@ -19,7 +19,7 @@ from tests import thinning
 from tests.thinning import part
 from tests.worker.checkpoints import hub_model, load_model
 from tests.worker.cpu_model import CPUModel
-from tests.worker.models import step_files
+from tests.worker.models import step_files, text_halves
 from tests.worker.models.case_sizes import GROUPED, LONGROPE, SIZES, WHOLE
 from tests.worker.models.family_cases import CASES, config_class
 from tests.worker.models.parity import compare
@@ -34,7 +34,7 @@ def make_theirs(family: str, settings: dict[str, Any]) -> Any:
     torch.manual_seed(5)
     config = config_class(family)(**(SIZES | settings))
     config._attn_implementation = "eager"  # the only one that has soft caps
-    kind = getattr(transformers, f"{family}ForCausalLM", None) or step_files.model_class()
+    kind = getattr(transformers, f"{family}ForCausalLM", None) or text_halves.model_class(family)
     model = kind(config).eval()
     if family == "Mamba2":
         norm_by_groups(model)

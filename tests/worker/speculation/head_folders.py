@@ -19,7 +19,7 @@ from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
 from penstock.prepare.from_hub_folder import read_head
 from penstock.prepare.hub_config import read_config
-from tests.worker.models import step_files
+from tests.worker.models import text_halves
 from tests.worker.models.case_sizes import QUARTER, YARN
 from tests.worker.models.family_cases import config_class
 from tests.worker.models.latent_cases import DEEPSEEK_V4
@@ -169,7 +169,7 @@ def served_model(kind: str, folder: Path, *, drafts: int, counts: bool = False) 
         settings["mlp_layer_types"] = ["hash_moe", "hash_moe", *["moe"] * (2 + drafts)]
     theirs = "Qwen2" if kind == "MiMo" else kind
     config = config_class(theirs)(**settings, attn_implementation="eager")
-    model = getattr(transformers, f"{theirs}ForCausalLM", None) or step_files.model_class()
+    model = getattr(transformers, f"{theirs}ForCausalLM", None) or text_halves.model_class(theirs)
     hub = model(config).eval()
     with torch.no_grad():
         randomise(hub, 1)

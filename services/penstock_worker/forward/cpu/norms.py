@@ -12,11 +12,12 @@ from penstock.model.layer_spec import AttentionSpec, KVHeadsSpec, LayerSpec
 from penstock_kernels.cpu.operands import NormWeights
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.layers.attention import SUB_NORM as MIXED_NORM
-from penstock_worker.layers.decoder_layer import (
+from penstock_worker.layers.norm_kinds import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT_NORM,
     FEED_FORWARD_NORM,
     FEED_FORWARD_OUTPUT_NORM,
+    norm_spec,
 )
 
 
@@ -87,7 +88,7 @@ class NormReader:
 
     def norm(self, name: str, size: int, *, with_bias: bool = True) -> NormWeights:
         """Returns the norm of that name, of the model's kind."""
-        spec = self.config.norm
+        spec = norm_spec(self.config.norm, name)
         weight = self.packing.vector(f"{name}.weight", size)
         if spec.plus_one:
             weight = weight + np.float32(1)
