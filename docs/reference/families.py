@@ -95,8 +95,16 @@ FROM_MEMORY = {
     "youtu",
 }
 """Families of which no release's config.json could be had; settings were written from memory."""
-GGUF_OF = {"gemma4_unified": "gemma4"}
-"""Families whose GGUF files are another's, and say what differs."""
+GGUF_OF = {
+    "bamba": "granitehybrid",
+    "chatglm": "chatglm",
+    "gemma4_unified": "gemma4",
+    "granitemoeshared": "granitemoe",
+    "internlm3": "llama",
+    "solar_open": "glm4moe",
+}
+"""The architecture in GGUF files of families whose files another one reads: they say what
+differs."""
 TOWERS_FROM_MEMORY = {
     "aya_vision",
     "cohere2_vision",

@@ -247,6 +247,10 @@ def _ordered(
     if heads is None:
         return stored
     dims = {rope.dims for rope in config.ropes}
+    if names.pairs_adjacent == "whole heads":
+        if not dims:  # the order of a head's numbers changes nothing
+            return stored
+        dims = {config.head_dim}
     if len(dims) != 1:
         raise UnsupportedModel("rotary embeddings of different sizes with adjacent pairs")
     return replace(stored, rearrange=partial(_halves_apart, heads=heads, dims=dims.pop()))

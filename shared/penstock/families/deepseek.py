@@ -207,7 +207,7 @@ def gguf_model(model: GGUFMetadata) -> ModelConfig:
     """Returns the config in a GGUF file of V2 or of the others: their files have the same
     architecture. Raises UnsupportedModel."""
     keys = model.keys
-    latent = _gguf_latent(keys)
+    latent = gguf_latent(keys)
     count = bounds.layers_without_drafts(keys)
     dense = keys.integer("leading_dense_block_count", 0)
     rope = model.rope(latent.rotating)
@@ -262,7 +262,7 @@ def _with_growth(keys: Fields, rope: RopeSpec) -> RopeSpec:
     return msgspec.structs.replace(rope, query_growth=rounded(by), query_growth_length=length)
 
 
-def _gguf_latent(keys: Fields) -> LatentSpec:
+def gguf_latent(keys: Fields) -> LatentSpec:
     """Older files have a head's sizes where newer ones have the latent's."""
     rotating = keys.integer("rope.dimension_count")
     key = keys.integer("attention.key_length_mla", keys.integer("attention.key_length"))

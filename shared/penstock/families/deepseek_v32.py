@@ -122,8 +122,16 @@ def _indexed(
     return replace(model, layers=hub.shared(layers))
 
 
+def _gguf_deepseek(model: GGUFMetadata) -> ModelConfig:
+    return _gguf(model, "deepseek_v32")
+
+
 def _gguf_glm(model: GGUFMetadata) -> ModelConfig:
-    """GLM-5 in a GGUF file. A layer without the tensors of an index shares a choice."""
+    return _gguf(model, "glm_moe_dsa")
+
+
+def _gguf(model: GGUFMetadata, name: str) -> ModelConfig:
+    """A layer without the tensors of an index shares a choice."""
     keys = model.keys
     found = gguf_model(model)
     index = checked_index(
@@ -134,7 +142,7 @@ def _gguf_glm(model: GGUFMetadata) -> ModelConfig:
     )
     tensors = [f"blk.{number}.indexer.attn_k.weight" for number in range(found.num_layers)]
     shared = [name not in model.tensors for name in tensors]
-    return _indexed(keys, replace(found, architecture="glm_moe_dsa"), index, shared)
+    return _indexed(keys, replace(found, architecture=name), index, shared)
 
 
 _MODULES = {
@@ -151,6 +159,9 @@ DEEPSEEK_V32 = Family(
     "DeepSeek-V3.2",
     _hub_deepseek,
     hub_names=_NAMES,
+    gguf="deepseek32",
+    read_gguf=_gguf_deepseek,
+    gguf_names=GGUF_NAMES,
 )
 GLM_MOE_DSA = Family(
     "glm_moe_dsa",

@@ -184,10 +184,11 @@ class TensorNames:
     have other norms. A norm of embeddings has none either way."""
     unit_rows: frozenset[str] = frozenset()
     """Our names of modules whose rows are divided by their lengths when they are read."""
-    pairs_adjacent: bool | Literal["without sections"] = False
+    pairs_adjacent: bool | Literal["without sections", "whole heads"] = False
     """Whether the rows of q and k, and the weights of their norms, are ordered so that the numbers
     of a rotary pair are adjacent; `without sections`: in files of models whose positions are one
-    number (see RopeSpec.sections)."""
+    number (see RopeSpec.sections); `whole heads`: as if all of a head rotated, where a part
+    does."""
     halves_swapped: bool = False
     """Whether the second half of a head's numbers rotates ahead of the first one: rows of q and k
     are put the other way round. Not of `pairs_adjacent`."""

@@ -108,7 +108,7 @@ def gguf_model(model: GGUFMetadata, name: str) -> ModelConfig:
     sizes, keys = model.sizes(), model.keys
     layer = LayerSpec(
         attention=AttentionSpec(
-            scale=keys.number("attention.scale"),
+            scale=keys.number("attention.scale") if "attention.scale" in keys else None,
             qkv_bias=model.has("attn_q.bias"),
             output_bias=model.has("attn_output.bias"),
         ),
@@ -277,21 +277,21 @@ MAMBA = {
 
 
 def _gguf_hybrid(model: GGUFMetadata) -> ModelConfig:
-    """No layer rotates: the converter writes these files for others of the hub's models only, which
-    say so."""
+    """Layers rotate in files of Bamba, which say so."""
     keys = model.keys
-    hub.only(keys, **{"rope.scaling.finetuned": False})
-    keys.ignore("rope.freq_base", "rope.dimension_count")
+    rotates = keys.flag("rope.scaling.finetuned", False)
+    if not rotates:
+        keys.ignore("rope.freq_base", "rope.dimension_count")
     count = bounds.layer_count(keys, "block_count")
     heads = recurrent.gguf_per_layer(keys, recurrent.GGUF_KV_HEADS, count)
     mamba = recurrent.gguf_mamba2(model, conv_bias=model.has_in_any("ssm_conv1d.bias", count))
     plain = gguf_model(recurrent.gguf_of_one_size(model, count), "granitemoehybrid")
     layer = plain.layers[0]
-    attention = msgspec.structs.replace(layer.attention, rope=None)
+    attention = msgspec.structs.replace(layer.attention, rope=0 if rotates else None)
     attending = msgspec.structs.replace(layer, attention=attention)
     mixing = msgspec.structs.replace(attending, recurrent=mamba)
     layers = hub.shared(attending if kv_heads else mixing for kv_heads in heads)
-    return msgspec.structs.replace(plain, layers=layers, ropes=())
+    return msgspec.structs.replace(plain, layers=layers, ropes=plain.ropes if rotates else ())
 
 
 GRANITE_HYBRID = Family(
@@ -316,5 +316,5 @@ GRANITE_HYBRID = Family(
     ),
     gguf="granitehybrid",
     read_gguf=_gguf_hybrid,
-    gguf_names=GGUF_NAMES,
+    gguf_names=TensorNames(stacked=GGUF_NAMES.stacked, pairs_adjacent="whole heads"),
 )

@@ -15,8 +15,11 @@ from typing import Any
 import msgspec
 
 from penstock.families import hub_reading as hub
+from penstock.families import recurrent_reading as recurrent
 from penstock.families.family import Family, TensorNames
-from penstock.families.granite import GRANITE_MOE_SHARED, model_of
+from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.granite import GRANITE_MOE_SHARED, gguf_model, model_of
+from penstock.families.qwen3 import GGUF_NAMES
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, RopeSpec
@@ -80,6 +83,39 @@ def _attending(layer: LayerSpec, **changes: Any) -> LayerSpec:
     return msgspec.structs.replace(layer, attention=attention)
 
 
+ROTATES = "attention.rope_pattern"
+
+
+def _gguf_swa(model: GGUFMetadata) -> ModelConfig:
+    """Files of both: those with experts say how many. There is one rotation, which layers have or
+    don't."""
+    keys, sparse = model.keys, model.keys.integer("expert_count", 0) > 0
+    plain = gguf_model(model, "granitemoe_swa" if sparse else "granite_swa")
+    count, (layer,) = plain.num_layers, plain.layers
+    kinds, window = model.layer_kinds(), keys.integer("attention.sliding_window")
+    turns = [True] * count
+    if ROTATES in keys:
+        turns = [bool(each) for each in recurrent.gguf_per_layer(keys, ROTATES, count)]
+    layers = [
+        _attending(
+            layer,
+            window=window if kind == hub.SLIDING else None,
+            rope=0 if turning else None,
+            sinks=True,
+        )
+        for kind, turning in zip(kinds, turns, strict=True)
+    ]
+    return msgspec.structs.replace(plain, layers=hub.shared(layers))
+
+
+GGUF_SHARED = "mlp.shared_expert.up_proj"
+"""Has the gate's rows in front of its own."""
+SWA_NAMES = TensorNames(
+    fused={GGUF_SHARED: ("mlp.shared_expert.gate_proj", GGUF_SHARED)},
+    stacked=GGUF_NAMES.stacked
+    | {"mlp.stacked.gate_up_proj": ("mlp.experts.*.gate_proj", "mlp.experts.*.up_proj")},
+    pairs_adjacent=True,
+)
 SINKS = {"self_attn.sinks": "self_attn.sinks.weight"}
 GRANITE_SWA = Family(
     "granite_swa",
@@ -87,6 +123,9 @@ GRANITE_SWA = Family(
     "Granite Swash",
     _hub_swa,
     hub_names=TensorNames(SINKS),
+    gguf="granite_swa",
+    read_gguf=_gguf_swa,
+    gguf_names=SWA_NAMES,
 )
 GRANITE_MOE_SWA = Family(
     "granitemoe_swa",
@@ -108,6 +147,9 @@ GRANITE_MOE_SWA = Family(
             "block_sparse_moe.experts.down_proj": ("mlp.experts.*.down_proj",),
         },
     ),
+    gguf="granite_swa",
+    read_gguf=_gguf_swa,
+    gguf_names=SWA_NAMES,
 )
 
 

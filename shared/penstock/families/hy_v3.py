@@ -6,8 +6,14 @@ Source: Tencent, "Hy3", 2026.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata, rounded
+from penstock.families.qwen3 import GGUF_NAMES
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -16,7 +22,31 @@ from penstock.model.layer_spec import (
     FeedForwardSpec,
     LayerSpec,
     NormSpec,
+    RopeSpec,
 )
+
+
+def _model(
+    sizes: dict[str, Any],
+    attention: AttentionSpec,
+    experts: ExpertsSpec,
+    sparse: Sequence[bool],
+    rope: RopeSpec,
+    eps: float,
+) -> ModelConfig:
+    """sparse: whether each layer has experts."""
+    return ModelConfig(
+        architecture="hy_v3",
+        **sizes,
+        norm=NormSpec(eps=eps),
+        ropes=(rope,),
+        layers=hub.shared(
+            LayerSpec(
+                attention=attention, feed_forward=FeedForwardSpec(experts=experts if each else None)
+            )
+            for each in sparse
+        ),
+    )
 
 
 def _hub(fields: Fields) -> ModelConfig:
@@ -38,19 +68,38 @@ def _hub(fields: Fields) -> ModelConfig:
     )
     bias = fields.flag("attention_bias", False)
     attention = AttentionSpec(norm="head", qkv_bias=bias, output_bias=bias)
-    return ModelConfig(
-        architecture="hy_v3",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=11_158_840.0),),
-        layers=hub.shared(
-            LayerSpec(
-                attention=attention,
-                feed_forward=FeedForwardSpec(experts=experts if sparse else None),
-            )
-            for sparse in hub.sparse_behind(fields, sizes["num_layers"])
-        ),
+    return _model(
+        sizes,
+        attention,
+        experts,
+        hub.sparse_behind(fields, sizes["num_layers"]),
+        hub.rope(fields, sizes["head_dim"], theta=11_158_840.0),
+        fields.number("rms_norm_eps", 1e-5),
     )
+
+
+def _gguf(model: GGUFMetadata) -> ModelConfig:
+    """Which layers have experts is seen by their tensors."""
+    keys, count = model.keys, bounds.layers_without_drafts(model.keys)
+    hub.only(keys, expert_gating_func=2)
+    keys.ignore("leading_dense_block_count", "expert_shared_count")
+    inner = keys.integer("expert_feed_forward_length")
+    experts = ExpertsSpec(
+        **model.expert_counts(),
+        inner=inner,
+        router="sigmoid",
+        correction=model.has_in_any("exp_probs_b.bias", count),
+        normalised=keys.flag("expert_weights_norm", False),
+        scale=rounded(keys.positive("expert_weights_scale", 1.0)),
+        shared_inner=keys.integer("expert_shared_feed_forward_length", inner),
+    )
+    sizes = model.sizes() | {"num_layers": count}
+    attention = AttentionSpec(
+        norm="head", qkv_bias=model.has("attn_q.bias"), output_bias=model.has("attn_output.bias")
+    )
+    sparse = [f"blk.{number}.ffn_gate_inp.weight" in model.tensors for number in range(count)]
+    rope = model.rope(sizes["head_dim"])
+    return _model(sizes, attention, experts, sparse, rope, model.rms_eps())
 
 
 HY_V3 = Family(
@@ -69,4 +118,7 @@ HY_V3 = Family(
         },
         layers_for_drafts=True,
     ),
+    gguf="hy_v3",
+    read_gguf=_gguf,
+    gguf_names=TensorNames(stacked=GGUF_NAMES.stacked, layers_for_drafts=True),
 )

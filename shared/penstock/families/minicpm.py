@@ -8,16 +8,20 @@ strategies", 2024; MiniCPM team, "MiniCPM4", 2025.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
+from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.deepseek import NAMES as LATENT_NAMES
-from penstock.families.deepseek import latent_of
+from penstock.families.deepseek import gguf_latent, latent_of
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec
+
+ORIGINAL = "rope.scaling.original_context_length"
 
 
 def _hub(fields: Fields) -> ModelConfig:
@@ -91,6 +95,38 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
     )
 
 
+def _gguf3(model: GGUFMetadata) -> ModelConfig:
+    """Files say nothing of multipliers: all have those of the one release."""
+    keys = model.keys
+    heads, hidden = keys.integer("attention.head_count"), keys.integer("embedding_length")
+    # Values have the size that keys have where a file says neither.
+    value = {"attention.value_length": hidden // max(heads, 1)}
+    whole = {ORIGINAL: keys.integer("context_length")}
+    model = replace(model, keys=keys.completed(**value, **whole))
+    latent = gguf_latent(model.keys)
+    model.keys.ignore("attention.head_count_kv")
+    attention = AttentionSpec(latent=latent, scale=(latent.plain + latent.rotating) ** -0.5)
+    count = bounds.layer_count(model.keys, "block_count")
+    layer = LayerSpec(attention=attention, residual_multiplier=1.4 / math.sqrt(count))
+    return ModelConfig(
+        architecture="minicpm3",
+        vocab_size=model.vocab_size,
+        hidden_size=hidden,
+        intermediate_size=model.same_in_all_layers("feed_forward_length"),
+        num_layers=count,
+        num_heads=heads,
+        num_kv_heads=1,
+        head_dim=latent.rank + latent.rotating,
+        max_position=model.keys.integer("context_length"),
+        tie_word_embeddings="output.weight" not in model.tensors,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.long_rope(latent.rotating),),
+        layers=(layer,),
+        embedding_multiplier=12.0,
+        logits_multiplier=256 / hidden,
+    )
+
+
 MINICPM = Family(
     "minicpm",
     ("MiniCPMForCausalLM",),
@@ -107,4 +143,6 @@ MINICPM3 = Family(
     "MiniCPM3",
     _hub3,
     hub_names=TensorNames(LATENT_NAMES.modules),
+    gguf="minicpm3",
+    read_gguf=_gguf3,
 )

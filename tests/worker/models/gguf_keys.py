@@ -357,12 +357,6 @@ def afmoe(writer: Writer, config: Any) -> None:
     writer.add_expert_weights_scale(config.route_scale)
 
 
-def muse_glimmer(writer: Writer, config: Any) -> None:
-    olmo3(writer, config)
-    writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    writer.add_logit_scale(config.output_multiplier)
-
-
 def youtu(writer: Writer, config: Any) -> None:
     writer.add_kv_lora_rank(config.kv_lora_rank)
     writer.add_q_lora_rank(config.q_lora_rank)

@@ -144,6 +144,31 @@ def of_mimo(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[tup
     yield from separated(f"{name}.weight" if name.endswith("sinks") else name, tensor)
 
 
+def of_hy_v3(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    for theirs, known in (
+        ("mlp.router.gate", "mlp.gate"),
+        ("mlp.expert_bias", "mlp.gate.e_score_correction.bias"),
+        ("mlp.shared_mlp.", "mlp.shared_experts."),
+    ):
+        name = name.replace(theirs, known)
+    yield from separated(name, tensor)
+
+
+def of_granite_swa(
+    name: str, tensor: Tensor, state: dict[str, Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """What every token has keeps gate and up in one."""
+    stem, sinks, _ = name.partition("self_attn.sinks")
+    if sinks:
+        yield f"blk.{stem.split('.')[2]}.attn_sinks.weight", tensor
+    elif "shared_mlp.input_linear" in name:
+        yield f"blk.{name.split('.')[2]}.ffn_up_shexp.weight", tensor
+    elif "block_sparse_moe.router" in name:
+        yield name.replace("block_sparse_moe.router", "mlp.gate"), tensor
+    else:
+        yield from of_granite(name, tensor, state)
+
+
 def of_muse(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Norms of layers become 1 + weight, and those of queries hold a factor of scores."""
     if "layernorm" in name:

@@ -47,6 +47,25 @@ def granite(writer: Writer, config: Any) -> None:
     )
 
 
+def bamba(writer: Writer, config: Any) -> None:
+    kv_heads, count = config.num_key_value_heads, config.num_hidden_layers
+    attends = config.attn_layer_indices
+    writer.add_head_count_kv([kv_heads if at in attends else 0 for at in range(count)])
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads // 2)
+    writer.add_rope_scaling_finetuned(True)
+    mamba(
+        writer,
+        heads=config.mamba_n_heads,
+        inner=config.mamba_expand * config.hidden_size,
+        groups=config.mamba_n_groups,
+        state=config.mamba_d_state,
+        kernel=config.mamba_d_conv,
+    )
+
+
 def mamba(writer: Writer, *, heads: int, inner: int, groups: int, state: int, kernel: int) -> None:
     writer.add_ssm_time_step_rank(heads)
     writer.add_ssm_inner_size(inner)
@@ -193,6 +212,10 @@ def of_falcon_h1(name: str, tensor: Tensor, config: Any) -> Named:
     yield from of_mamba(name.replace("pre_ff_", "pre_feedforward_"), tensor, config)
 
 
+def of_bamba(name: str, tensor: Tensor, config: Any) -> Named:
+    yield from of_granite(name.replace("feed_forward.", "mlp."), tensor, config)
+
+
 def of_granite(name: str, tensor: Tensor, config: Any) -> Named:
     if name.endswith("shared_mlp.input_linear.weight"):
         stem = name.removesuffix("shared_mlp.input_linear.weight")
@@ -205,9 +228,9 @@ def of_granite(name: str, tensor: Tensor, config: Any) -> Named:
             yield f"{stem}mlp.experts.{part}.weight", values
     elif name.endswith("shared_mlp.output_linear.weight") and not config.num_local_experts:
         yield name.replace("shared_mlp.output_linear", "mlp.down_proj"), tensor
-    elif name.endswith(("q_proj.weight", "k_proj.weight")):
+    elif ".q_proj." in name or ".k_proj." in name:
         heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
-        pairs = tensor.view(heads, 2, -1, tensor.shape[1])
+        pairs = tensor.view(heads, 2, -1, *tensor.shape[1:])
         yield name, pairs.transpose(1, 2).reshape(tensor.shape)
     else:
         yield from of_mamba(name, tensor, config)

@@ -21,6 +21,7 @@ from tests.worker.checkpoints import load_model
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models import gemma_gguf, gguf_writing
 from tests.worker.models import gguf_keys as keys
+from tests.worker.models import newer_gguf_keys as newer
 from tests.worker.models.case_sizes import GROUPED, LONGROPE, SIZES, WHOLE
 from tests.worker.models.family_cases import CASES
 from tests.worker.models.gguf_writing import Conversion, write
@@ -72,6 +73,12 @@ CONVERSIONS = {
     "mistral4": Conversion(ARCH.MISTRAL4, keys.mistral4, latents="by head"),
     "laguna": Conversion(ARCH.STEP35, keys.laguna, called="laguna"),
     "mimo-v2-flash-unscaled": Conversion(ARCH.MIMO2, keys.mimo2, own_parts=gguf_writing.of_mimo),
+    "deepseek-v32": Conversion(ARCH.GLM_DSA, keys.glm_dsa, latents="by head", called="deepseek32"),
+    "minicpm3-released": Conversion(
+        ARCH.MINICPM3, newer.minicpm3, latents="one matrix", usual_keys=False
+    ),
+    "hy-v3": Conversion(ARCH.DOTS1, newer.hy_v3, own_parts=gguf_writing.of_hy_v3, called="hy_v3"),
+    "solar-open": Conversion(ARCH.GLM4_MOE, newer.solar_open),
     "glm5": Conversion(ARCH.GLM_DSA, keys.glm_dsa, latents="by head"),
     "glm45": Conversion(ARCH.GLM4_MOE, keys.glm45),
     "minimax-m2": Conversion(ARCH.MINIMAXM2, keys.minimax_m2),
@@ -86,6 +93,23 @@ CONVERSIONS = {
     ),
     "granite-moe-shared": Conversion(
         ARCH.GRANITE_MOE, keys.granite4, permuted=True, own_parts=gguf_writing.of_granite
+    ),
+    "granite-moe-shared-expert": Conversion(
+        ARCH.GRANITE_MOE, keys.granite_moe, permuted=True, own_parts=gguf_writing.of_granite
+    ),
+    "granite-swa-one-base": Conversion(
+        ARCH.GRANITE,
+        newer.granite_swa,
+        permuted=True,
+        own_parts=gguf_writing.of_granite_swa,
+        called="granite_swa",
+    ),
+    "granite-moe-swa-one-base": Conversion(
+        ARCH.GRANITE_MOE,
+        newer.granite_swa,
+        permuted=True,
+        own_parts=gguf_writing.of_granite_swa,
+        called="granite_swa",
     ),
     "granite4-without-mamba": Conversion(
         ARCH.GRANITE, keys.granite4, permuted=True, own_parts=gguf_writing.of_granite
@@ -104,7 +128,7 @@ CONVERSIONS = {
     "trinity": Conversion(ARCH.AFMOE, keys.afmoe, own_parts=gguf_writing.of_trinity),
     "muse-glimmer": Conversion(
         ARCH.AFMOE,
-        keys.muse_glimmer,
+        newer.muse_glimmer,
         permuted=True,
         own_parts=gguf_writing.of_muse,
         called="muse-glimmer",
@@ -158,6 +182,21 @@ OWN |= {
             "attn_scale": 0.1,
             "floor_scale": 8192,
         },
+    ),
+}
+OWN |= {
+    "granite-swa-one-base": (
+        "GraniteSWA",
+        {**CASES["granite-swa"][1], "layer_rope_theta": [0, 10_000.0, 10_000.0, 0, 10_000.0]},
+    ),
+    "granite-moe-swa-one-base": (
+        "GraniteMoeSWA",
+        {**CASES["granite-moe-swa"][1], "layer_rope_theta": [10_000.0, 0, 10_000.0]},
+    ),
+    "minicpm3-released": (
+        "MiniCPM3",
+        CASES["minicpm3"][1]
+        | {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256, "v_head_dim": 18},
     ),
 }
 OWN["mimo-v2-flash-unscaled"] = (

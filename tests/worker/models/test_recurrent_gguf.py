@@ -23,6 +23,7 @@ from tests.worker.models.gguf_writing import finish
 from tests.worker.models.mamba_conversions import (
     Named,
     Writer,
+    bamba,
     experts,
     falcon_h1,
     granite,
@@ -31,6 +32,7 @@ from tests.worker.models.mamba_conversions import (
     mamba1,
     mamba2,
     nemotron_h,
+    of_bamba,
     of_falcon_h1,
     of_granite,
     of_mamba,
@@ -226,6 +228,10 @@ OWN = {
             if key not in ("position_embedding_type", "time_step_limit", "mamba_proj_bias")
         },
     ),
+    "bamba-biases-of-attention": (
+        "Bamba",
+        RECURRENT_CASES["bamba"][1] | {"attn_layer_indices": [0, 2], "attention_bias": True},
+    ),
     "granite-hybrid-one-size": (
         "GraniteMoeHybrid",
         RECURRENT_CASES["granite-hybrid"][1] | {"shared_intermediate_size": 100},
@@ -250,6 +256,8 @@ CONVERSIONS = {
     "lfm2-moe": Conversion(ARCH.LFM2MOE, lfm2, of_lfm2),
     "granite-hybrid-one-size": Conversion(ARCH.GRANITE_HYBRID, granite, of_granite),
     "granite-moe-hybrid-unlimited": Conversion(ARCH.GRANITE_HYBRID, granite, of_granite),
+    "bamba": Conversion(ARCH.GRANITE_HYBRID, bamba, of_bamba),
+    "bamba-biases-of-attention": Conversion(ARCH.GRANITE_HYBRID, bamba, of_bamba),
     "falcon-h1": Conversion(ARCH.FALCON_H1, falcon_h1, of_falcon_h1),
     "falcon-h1-norm": Conversion(ARCH.FALCON_H1, falcon_h1, of_falcon_h1),
     "mamba": Conversion(ARCH.MAMBA, mamba1, of_mamba1),

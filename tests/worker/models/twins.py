@@ -232,6 +232,14 @@ TWINS = {
         lambda config: {"bias": True, "qkv_bias": True},
         renamed(),
     ),
+    "internlm3-gguf": Twin(
+        "InternLM3ForCausalLM",
+        "Llama",
+        GROUPED | {"attention_bias": True, "mlp_bias": True},
+        lambda config: {"bias": True, "qkv_bias": True},
+        renamed(),
+        gguf=Conversion(ARCH.LLAMA, permuted=True),
+    ),
     "xverse": Twin("XverseForCausalLM", "Llama", GROUPED, lambda config: {}, renamed()),
     "exaone": Twin(
         "ExaoneForCausalLM",
@@ -283,6 +291,12 @@ TWINS = {
             "rmsnorm": True,
         },
         chatglm,
+        gguf=Conversion(ARCH.CHATGLM, usual_keys=False),
+        gguf_files=lambda tensors, config: {
+            name.removeprefix("transformer."): tensor
+            for name, tensor in chatglm(tensors, config).items()
+            if "inv_freq" not in name
+        },
     ),
     "ling": Twin(
         "BailingMoeForCausalLM",
