@@ -112,8 +112,10 @@ GGUF_SHARED = "mlp.shared_expert.up_proj"
 """Has the gate's rows in front of its own."""
 SWA_NAMES = TensorNames(
     fused={GGUF_SHARED: ("mlp.shared_expert.gate_proj", GGUF_SHARED)},
-    stacked=GGUF_NAMES.stacked
-    | {"mlp.stacked.gate_up_proj": ("mlp.experts.*.gate_proj", "mlp.experts.*.up_proj")},
+    stacked={
+        **GGUF_NAMES.stacked,
+        "mlp.stacked.gate_up_proj": ("mlp.experts.*.gate_proj", "mlp.experts.*.up_proj"),
+    },
     pairs_adjacent=True,
 )
 SINKS = {"self_attn.sinks": "self_attn.sinks.weight"}
