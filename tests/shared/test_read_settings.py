@@ -68,6 +68,7 @@ FITTING: dict[str, dict[str, Any]] = {
         "vision_config": {"out_hidden_size": 8192},
         "text_config": {"rope_parameters": BY_TIME},
     },
+    "Exaone4_5_ForConditionalGeneration": {"vision_config": {"out_hidden_size": 4096}},
     "Qwen2_5OmniThinkerForConditionalGeneration": {"text_config": {"rope_parameters": BY_TIME}},
     "Qwen3VLForConditionalGeneration": {"vision_config": {"out_hidden_size": 4096}},
     "Qwen3VLMoeForConditionalGeneration": {"vision_config": {"out_hidden_size": 2048}},

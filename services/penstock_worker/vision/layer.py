@@ -228,9 +228,9 @@ class TowerLayer:
         norms = [TowerNorm(weights, f"{at}.norm{1 + n}", size, spec.norm) for n in range(count)]
         self._norms = norms[:: count // 2]
         self._output_norms = norms[1::2] if form.output_norms else []
-        qkv = [(f"{at}.qkv", 3 * size)]
+        kept = (form.kv_heads or spec.num_heads) * spec.head_dim
+        qkv = [(f"{at}.qkv", size + 2 * kept)]
         if not weights.has(f"{at}.qkv.weight"):
-            kept = (form.kv_heads or spec.num_heads) * spec.head_dim
             each = zip("qkv", (size, kept, kept), strict=True)
             qkv = [(f"{at}.{part}_proj", rows) for part, rows in each]
         load = partial(load_products, weights, clipped=form.clipped)

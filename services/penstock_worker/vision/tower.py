@@ -64,6 +64,7 @@ class Tower:
             spec.output_norms,
             spec.clipped,
             spec.score_scale,
+            kv_heads=spec.kv_heads or 0,
             pairs_adjacent=spec.rotary is not None and spec.rotary.adjacent,
             pairs_by_halves=spec.rotary is not None and spec.rotary.by_halves,
             pairs_by_axes=spec.rotary is not None and spec.rotary.by_axes,

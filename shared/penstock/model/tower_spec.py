@@ -163,6 +163,8 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether queries, keys and values have a bias."""
     bias: bool = True
     """Whether a layer's other products have a bias."""
+    kv_heads: int | None = None
+    """Key and value heads, which heads share; None: each has its own."""
     query_norms: bool = False
     """Whether queries, and keys, are normalised over all heads together."""
     head_norms: bool = False

@@ -354,6 +354,7 @@ READERS: dict[str, Reader] = {
     "SmolVLMForConditionalGeneration": _idefics3,
     "Qwen2VLForConditionalGeneration": qwen2_vl,
     "Qwen2_5_VLForConditionalGeneration": qwen2_vl,
+    "Exaone4_5_ForConditionalGeneration": qwen2_vl,
     "Qwen3VLForConditionalGeneration": qwen2_vl,
     "Qwen3VLMoeForConditionalGeneration": qwen2_vl,
     "Qwen3_5ForConditionalGeneration": qwen2_vl,

@@ -357,6 +357,7 @@ QWEN3 = VideoFamily("Qwen3VLVideoProcessor", qwen3_vl)
 GLM = VideoFamily("Glm4vVideoProcessor", glm4v)
 MINIMAX = VideoFamily("MiniMaxM3VLVideoProcessor", minimax_m3)
 FAMILIES: dict[str, VideoFamily] = {
+    "Exaone4_5_ForConditionalGeneration": VideoFamily("Qwen2VLVideoProcessor", qwen2_vl),
     "Gemma4ForConditionalGeneration": VideoFamily("Gemma4VideoProcessor", gemma4),
     "Gemma4UnifiedForConditionalGeneration": VideoFamily("Gemma4UnifiedVideoProcessor", gemma4),
     "Glm4vForConditionalGeneration": GLM,

@@ -135,6 +135,7 @@ FAMILIES: dict[str, Family] = {
         )
         for name, architecture in (
             ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"),
+            ("exaone4_5", "Exaone4_5_ForConditionalGeneration"),
             # Its own processor, which asks for what makes sounds and videos, grows texts likewise.
             ("qwen2_5_omni", "Qwen2_5OmniThinkerForConditionalGeneration"),
         )

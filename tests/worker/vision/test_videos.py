@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 VIDEO = 191
 """config.video_token_id of the cases."""
 FRAMES = VideoFrames(pixels=COLOURS, min_pixels=64, max_pixels=4096, patch=4, merge=2)
-QWEN = ("qwen2-vl", "qwen2.5-vl", "qwen3-vl", "qwen3.5")
+QWEN = ("qwen2-vl", "qwen2.5-vl", "exaone-4.5", "qwen3-vl", "qwen3.5")
 STAMPED = ("qwen3-vl", "qwen3.5")
 BACKENDS = ("reference", "cpu")
 WANTED = 8

@@ -179,6 +179,24 @@ CASES: dict[str, Case] = (
             | QWEN_TOKENS,
             QWEN_PATCHES,
         ),
+        "exaone-4.5": Case(
+            "Exaone4_5_",
+            {
+                "text_config": WIDE | {"class": "Exaone4Config", "sliding_window": 21},
+                "vision_config": QWEN_TOWER
+                | {
+                    "depth": 3,
+                    "hidden_size": 48,
+                    "num_key_value_heads": 2,
+                    "out_hidden_size": 96,
+                    "intermediate_size": 52,
+                    "window_size": 16,
+                    "fullatt_block_indexes": [1],
+                },
+            }
+            | QWEN_TOKENS,
+            QWEN_PATCHES,
+        ),
         "qwen3-vl": Case(
             "Qwen3VL",
             {

@@ -8,6 +8,7 @@ from penstock.families.vision.deepseek_ocr import DEEPSEEK_OCR
 from penstock.families.vision.deepseek_ocr2 import DEEPSEEK_OCR2
 from penstock.families.vision.deepseek_vl import DEEPSEEK_VL
 from penstock.families.vision.deepseek_vl_hybrid import DEEPSEEK_VL_HYBRID
+from penstock.families.vision.exaone4_5 import EXAONE4_5
 from penstock.families.vision.gemma3 import GEMMA3_VISION
 from penstock.families.vision.gemma3n import GEMMA3N_VISION
 from penstock.families.vision.gemma4 import GEMMA4_VISION
@@ -50,6 +51,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         QWEN2_5_VL,
         QWEN3_VL,
         QWEN3_5_VISION,
+        EXAONE4_5,
         QWEN2_5_OMNI,
         QWEN3_OMNI,
         GEMMA3_VISION,

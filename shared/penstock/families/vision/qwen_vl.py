@@ -144,6 +144,11 @@ def _read_2(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
 
 
 def _read_2_5(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    return read_tower(section, text)
+
+
+def read_tower(section: Fields, text: ModelConfig) -> VisionSpec:
+    """What Qwen2.5-VL sees with. Raises UnsupportedModel."""
     section = section.completed(
         depth=32,
         hidden_size=3584,
