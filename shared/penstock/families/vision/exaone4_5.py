@@ -1,5 +1,5 @@
-"""EXAONE 4.5: Qwen2.5-VL's tower, whose heads share keys and values, and EXAONE 4, whose tokens have
-positions of one number.
+"""EXAONE 4.5: Qwen2.5-VL's tower, whose heads share keys and values, before EXAONE 4, whose tokens
+have positions of one number.
 
 Source: LG AI Research, "EXAONE 4.5", 2026; what it computes, as transformers' class has it.
 """
