@@ -31,6 +31,7 @@ from tests.shared.releases.evidence import (
 from tests.shared.releases.reading import our_reading
 from tests.worker.audio.hearing_cases import CASES as HEARD
 from tests.worker.models.coverage import SHOWN, coverage
+from tests.worker.models.ling3 import LING3
 from tests.worker.models.twins import TWINS
 from tests.worker.vision.vision_cases import CASES as SEEN
 
@@ -64,6 +65,7 @@ CONFIG_CLASSES = {
 """Where transformers' class of configurations isn't called like the model's."""
 FROM_MEMORY = {
     "apertus",
+    "bailing_moe_v3",
     "bamba",
     "bitnet",
     "flex_olmo",
@@ -314,7 +316,7 @@ def _mechanisms_of(backend: str) -> frozenset[str]:
 
 def _usual(family: Family) -> ModelConfig:
     name = family.hub_classes[0]
-    twin = next((twin for twin in TWINS.values() if twin.architecture == name), None)
+    twin = next((each for each in [*TWINS.values(), LING3] if each.architecture == name), None)
     releases = [] if twin is None else configs_of(family)
     if twin is not None and not releases:
         own = getattr(transformers, f"{twin.computed_by}Config")()

@@ -149,7 +149,7 @@ class SelfAttention:
             head_norms=head_norms,
             whole_norms=whole_norms,
             gated=spec.output_gate,
-            head_gates=_head_gates(parts, prefix, heads) if spec.head_gate else None,
+            head_gates=head_gates(parts, prefix, heads) if spec.head_gate else None,
             soft=spec.head_gate and spec.soft_gate,
             value_norm=parts.weightless_norm(dim) if spec.value_norm and stored else NO_NORM,
             index=_index(parts, layer, spec),
@@ -194,7 +194,8 @@ def _sinks(parts: Parts, prefix: str, heads: int) -> Tensor:
     return parts.weights.take(f"{prefix}.sinks.weight", (heads,), torch.float32)
 
 
-def _head_gates(parts: Parts, prefix: str, heads: int) -> Product:
+def head_gates(parts: Parts, prefix: str, heads: int) -> Product:
+    """Returns the product that gives a gate for each of so many heads."""
     names = [(f"{prefix}.{HEAD_GATES}", heads)]
     return parts.product(names, parts.config.attention_inputs, bias=False)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from penstock.model.layer_spec import LatentSpec
 from penstock_worker.attention.interface import ScoreRule
+from penstock_worker.layers.attention import head_gates
 from penstock_worker.layers.choosing import ChoosingIndex
 from penstock_worker.layers.parts import NO_NORM, Norm, Parts, RMSNorm
 from penstock_worker.layers.step import Step
@@ -40,6 +41,7 @@ class LatentAttention:
         scale: float | None,
         index: ChoosingIndex | None = None,
         chooses: bool = False,
+        head_gates: Product | None = None,
     ) -> None:
         """`layer`: index of the layer's KV cache, counted from this rank's first layer.
         `latent` gives [rows, rank + rotating].
@@ -47,7 +49,8 @@ class LatentAttention:
         latents to values; [rows, heads, size] to the same of another size.
         `rope`: which of the step's rotations.
         `index`: the layer's own index of tokens. `chooses`: whether only tokens that an index has
-        chosen are read, this layer's or that of a layer before it."""
+        chosen are read, this layer's or that of a layer before it.
+        `head_gates`: gives one for each head, [rows, heads], whose logistic function weighs it."""
         self._layer = layer
         self._spec = spec
         self._queries = queries
@@ -58,6 +61,7 @@ class LatentAttention:
         self._output = output
         self._rope = rope
         self._index = index
+        self._head_gates = head_gates
         self._rule = ScoreRule(scale=scale, chosen=chooses)
 
     def __call__(self, hidden: Tensor, step: Step) -> Tensor:
@@ -74,7 +78,11 @@ class LatentAttention:
         mixed = step.attention.attend(
             self._layer, query, key, key, step.rotations[self._rope], None, self._rule
         )
-        return self._output(self._to_values(mixed).flatten(1))
+        values = self._to_values(mixed)
+        if self._head_gates is not None:
+            gate = self._head_gates(hidden)[..., None].float()
+            values = (values.float() / (1.0 + torch.exp(-gate))).to(values.dtype)
+        return self._output(values.flatten(1))
 
     @staticmethod
     def load(parts: Parts, layer: int) -> LatentAttention:
@@ -108,6 +116,7 @@ class LatentAttention:
             scale=rule.scale,
             index=index,
             chooses=rule.index is not None,
+            head_gates=head_gates(parts, prefix, heads) if rule.head_gate else None,
         )
 
 

@@ -5,6 +5,7 @@ from penstock.families.albert import ALBERT
 from penstock.families.apertus import APERTUS
 from penstock.families.baichuan import BAICHUAN, BAICHUAN2
 from penstock.families.bailing import BAILING_MOE, BAILING_MOE_V2
+from penstock.families.bailing_v3 import BAILING_MOE_V3
 from penstock.families.bamba import BAMBA
 from penstock.families.bert import BERT, DISTILBERT, MPNET, ROBERTA
 from penstock.families.bitnet import BITNET
@@ -150,6 +151,7 @@ FAMILIES: dict[str, Family] = {
         HUNYUAN_V1_MOE,
         BAILING_MOE,
         BAILING_MOE_V2,
+        BAILING_MOE_V3,
         INTERNLM2,
         INTERNLM3,
         MIMO,

@@ -36,6 +36,13 @@ def _hub1(fields: Fields) -> ModelConfig:
 
 
 def _hub2(fields: Fields) -> ModelConfig:
+    experts = sigmoid_experts(fields)
+    norm = "head" if fields.flag("use_qk_norm", True) else "none"
+    return _model(fields, "bailing_moe_v2", experts, norm, 0.5)
+
+
+def sigmoid_experts(fields: Fields) -> ExpertsSpec:
+    """Experts of versions 2 and 3. Raises UnsupportedModel."""
     hub.only(fields, score_function="sigmoid")
     experts = ExpertsSpec(
         **_common_experts(fields),
@@ -46,8 +53,7 @@ def _hub2(fields: Fields) -> ModelConfig:
         active_groups=fields.integer("topk_group", 4),
     )
     bounds.check_expert_groups(fields, experts)
-    norm = "head" if fields.flag("use_qk_norm", True) else "none"
-    return _model(fields, "bailing_moe_v2", experts, norm, 0.5)
+    return experts
 
 
 def _common_experts(fields: Fields) -> dict[str, Any]:

@@ -67,6 +67,7 @@ NO_FIRST_NORM = "a layer without a norm before attention"
 SHORT_CONV = "recurrent layers of short convolutions"
 GATED_DELTA = "recurrent layers of gated delta nets"
 CHANNEL_DECAY = "gated delta nets whose channels decay each by itself"
+BOUNDED_DECAY = "gated delta nets whose decays have a bound"
 OVERSHOOTING = "gated delta nets whose corrections overshoot, or with a norm of their own"
 MAMBA1 = "recurrent layers of Mamba 1"
 MAMBA2 = "recurrent layers of Mamba 2"
@@ -190,8 +191,10 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
 
 
 def _of_gated_delta(spec: GatedDeltaSpec) -> Iterator[str]:
-    if spec.rank:
+    if spec.by_channel:
         yield CHANNEL_DECAY
+    if spec.lowest:
+        yield BOUNDED_DECAY
     if spec.strongest != 1.0 or spec.norm_eps is not None:
         yield OVERSHOOTING
 

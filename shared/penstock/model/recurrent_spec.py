@@ -54,6 +54,12 @@ class GatedDeltaSpec(
     """Set, each number of a key decays by itself, instead of a head's matrix as a whole, and the
     result's gate is logistic instead of silu; both are made of vectors of so many numbers, which
     are made of the hidden state (Kimi Team, "Kimi Linear", 2025)."""
+    whole: bool = False
+    """Whether keys decay number by number, and gates are logistic, as with a rank, but both are
+    made of the hidden state itself (Ling team, "Ling 3.0", 2026)."""
+    lowest: float = 0.0
+    """Where keys decay number by number, what the logarithm of a decay is above: it is this number
+    times a logistic function, instead of a softplus. 0: there is no bound."""
     strongest: float = 1.0
     """What a correction of full strength is; above 1, it overshoots, and the matrix has negative
     eigenvalues (Grazzi et al., "Unlocking state-tracking in linear RNNs through negative
@@ -71,9 +77,14 @@ class GatedDeltaSpec(
         return self.value_heads * self.value_dim
 
     @property
+    def by_channel(self) -> bool:
+        """Whether each number of a key decays by itself."""
+        return self.whole or self.rank > 0
+
+    @property
     def times(self) -> int:
         """Steps in time of a token, which make decays."""
-        return self.value_heads * (self.key_dim if self.rank else 1)
+        return self.value_heads * (self.key_dim if self.by_channel else 1)
 
     @property
     def channels(self) -> int:

@@ -34,6 +34,7 @@ from tests.worker.models.recurrent_cases import RECURRENT_CASES
 from tests.worker.models.twins import TWINS
 from tests.worker.parallel import test_cpu_ranks
 
+LING3 = Counter(BailingMoeV3=1)  # test_ling3
 SHOWN = ("float32 parity", "bits", "GGUF", "TP 2")
 
 
@@ -73,12 +74,14 @@ def coverage() -> dict[str, dict[str, Counter[str]]]:
                 + _cases(test_recurrent_models.test_equals_transformers)
                 + _cases(test_twins.test_equals_its_twin)
             )
+            + LING3
             + Counter(Whisper=len(WHISPER_CASES)),
             "bits": _families(
                 _cases(test_family_bits.test_rows_depend_on_their_sequence_alone)
                 + _cases(test_recurrent_models.test_rows_depend_on_their_sequence_alone)
                 + _cases(test_twins.test_rows_depend_on_their_sequence_alone)
             )
+            + LING3
             + Counter(Whisper=1),
             "GGUF": _families(
                 gguf

@@ -104,7 +104,11 @@ class GatedDelta:
         convolved, _, strength, time = features.float().split(self._sizes, -1)
         convolved = reference.silu(self.conv(convolved, last))
         query, key, value = convolved.split((spec.keys, spec.keys, spec.values), -1)
-        decay = torch.exp(constants.rate * reference.softplus(time + constants.time_bias))
+        step = time + constants.time_bias
+        if spec.lowest:
+            decay = torch.exp(spec.lowest * reference.sigmoid(-constants.rate * step))
+        else:
+            decay = torch.exp(constants.rate * reference.softplus(step))
         mixed = reference.gated_delta(
             # Queries are scaled by key_dim ** -0.5 besides.
             self._by_value_head(query, spec.key_dim**-1.0),
@@ -120,7 +124,7 @@ class GatedDelta:
         heads = (self.spec.value_heads, self.spec.value_dim)
         gate = features.split(self._sizes, -1)[1].float()
         normed = self._norm(mixed.unflatten(-1, heads))
-        weighed = reference.sigmoid(gate) if self.spec.rank else reference.silu(gate)
+        weighed = reference.sigmoid(gate) if self.spec.by_channel else reference.silu(gate)
         return self._output((normed.flatten(1) * weighed).to(features.dtype))
 
     def _by_value_head(self, x: Tensor, scale: float) -> Tensor:
@@ -167,6 +171,8 @@ def feature_products(
         downs = [(f"{prefix}.in_proj_{each}_down", spec.rank) for each in ("a", "z")]
         return [*found, (f"{prefix}.in_proj_b", heads), *downs]
     found.append((f"{prefix}.in_proj_z", spec.values))
+    if spec.whole:
+        return [*found, (f"{prefix}.in_proj_b", heads), (f"{prefix}.in_proj_a", spec.times)]
     if has(f"{prefix}.in_proj_qkvz.weight"):
         found = [(f"{prefix}.in_proj_qkvz", spec.channels + spec.values)]
     if has(f"{prefix}.in_proj_ba.weight"):
