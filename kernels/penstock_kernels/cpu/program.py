@@ -135,7 +135,7 @@ class Phase:
     """First column of KEYS for HEADS and PLACE, whose first one of QUERIES is `first`."""
     key_width: int = 0
     gates: int = 0
-    """How many gates RESULT has, each for as many numbers, for a MAKE_INPUT after attention."""
+    """How many gates RESULT has, each for as many numbers, for a MAKE_INPUT."""
     soft_gates: bool = False
     """Whether their softplus weighs, instead of their logistic function."""
     exchange: Exchange | None = None

@@ -51,6 +51,8 @@ class Recurrent:
     by_channel: bool = False
     """Whether each number of a head's key has a step in time, and decays by itself."""
     logistic_gate: bool = False
+    decay_bound: float = 0.0
+    """What the logarithms of decays `by_channel` are above; 0: there is no bound."""
     strongest: float = 1.0
     """What a correction of full strength is."""
     state: int = 0
@@ -116,6 +118,7 @@ class Recurrent:
             most_step=_UNLIMITED if most is None else most,
             strongest=self.strongest,
             norm_eps=self.norm_eps,
+            decay_bound=self.decay_bound,
             state=self.state,
             last=self.last,
             conv=_address(self._conv),

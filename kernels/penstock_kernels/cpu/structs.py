@@ -180,6 +180,7 @@ class PkRecurrent(ctypes.Structure):
         ("most_step", c_float),
         ("strongest", c_float),
         ("norm_eps", c_float),
+        ("decay_bound", c_float),
         ("state", c_int64),
         ("last", c_int64),
         ("conv", c_void_p),

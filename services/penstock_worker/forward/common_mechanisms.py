@@ -68,6 +68,7 @@ COMMON = frozenset(
 name it beside these: a backend never gets a model that needs what it doesn't name."""
 ON_CPUS = COMMON | {
     mechanism.BESIDE_ATTENTION,
+    mechanism.BOUNDED_DECAY,
     mechanism.CHANNEL_DECAY,
     mechanism.CHOSEN_BLOCKS,
     mechanism.CHOSEN_TOKENS,

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.model import mechanisms as mechanism
 from penstock.model.config import PreparedModel
 from penstock.model.kv_layout import kv_layout
 from penstock.model.media_facts import alignment_heads
@@ -49,7 +48,7 @@ from penstock_worker.states.slot_states import SlotStates
 from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.opening import open_weights
 
-MECHANISMS = ON_CPUS | {mechanism.BOUNDED_DECAY}
+MECHANISMS = ON_CPUS
 """What this backend has beyond Llama's layers."""
 
 

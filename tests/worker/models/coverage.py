@@ -55,12 +55,14 @@ def coverage() -> dict[str, dict[str, Counter[str]]]:
             )
             + _families(_cases(test_recurrent_on_cpu.test_equals_transformers))
             + _families(_cases(test_twins.test_equals_its_twin))
+            + LING3
             + Counter(Whisper=len(WHISPER_CASES)),
             "bits": _families(
                 _cases(test_family_bits.test_on_the_cpu_kernels)
                 + _cases(test_recurrent_on_cpu.test_rows_depend_on_their_sequence_alone)
                 + _cases(test_twins.test_on_the_cpu_kernels)
             )
+            + LING3
             + Counter(Whisper=1),
             "GGUF": _families(case for case in gguf if case not in test_gguf_families.NOT_ON_CPU)
             + _families(_cases(test_recurrent_gguf.test_equals_transformers))

@@ -11,20 +11,25 @@ import torch
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.model.config import WeightFiles
 from penstock.model.mechanisms import mechanisms
 from penstock.prepare.hub_config import read_config
 from penstock_worker.forward import reference
 from penstock_worker.forward.backends import backend_module
+from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.models.decoder import DecoderModel
 from tests.worker.checkpoints import hub_model
+from tests.worker.cpu_model import CPUModel
 from tests.worker.models.ling3 import LING3
-from tests.worker.models.recurrent_runs import RecurrentRun
+from tests.worker.models.recurrent_runs import BLOCK, CPURun, RecurrentRun
+from tests.worker.models.test_parity_on_cpu import cpu_model
 from tests.worker.models.test_recurrent_models import POSITIONS, compare
 from tests.worker.models.test_twins import config_json, made_theirs, save
 from tests.worker.random_weights import RandomWeights
 from tests.worker.recurrent_states import check_own_rows
 
 pytestmark = pytest.mark.timeout(240)
+NO_FILES = WeightFiles(format="safetensors", files=(), dtype="float32")
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +42,7 @@ def test_equals_what_transformers_parts_compute(tmp_path: Path) -> None:
     theirs = made_theirs(LING3)
     save(LING3, theirs, tmp_path)
     compare(hub_model(tmp_path, torch.float32, POSITIONS), theirs)
+    compare(cpu_model(tmp_path), theirs)
 
 
 def test_rows_depend_on_their_sequence_alone(said: dict[str, Any]) -> None:
@@ -46,11 +52,21 @@ def test_rows_depend_on_their_sequence_alone(said: dict[str, Any]) -> None:
         check_own_rows(RecurrentRun(model, 1).step, RecurrentRun(model, 2).step)
 
 
+def test_rows_on_cpu_depend_on_their_sequence_alone(
+    said: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "open_weights", lambda *ignored, **also: RandomWeights())
+    config = read_config(Fields(said, "Ling 3"))
+    for dtype in ("float32", "bfloat16"):
+        alone, together = (CPUModel(config, NO_FILES, dtype, positions=POSITIONS) for _ in range(2))
+        check_own_rows(CPURun(alone, 1).step, CPURun(together, 2, threads=2, every=BLOCK).step)
+
+
 def test_which_backends_have_it(said: dict[str, Any]) -> None:
     needed = mechanisms(read_config(Fields(said, "Ling 3")))
     assert needed <= reference.MECHANISMS
-    for others in ("cpu", "triton"):
-        assert not needed <= backend_module(others).MECHANISMS
+    assert needed <= cpu.MECHANISMS
+    assert not needed <= backend_module("triton").MECHANISMS
 
 
 @pytest.mark.parametrize(

@@ -52,15 +52,19 @@ inline const float* scanned_row(Thread& t, const PkRecurrent& l, const PkPhase& 
   return out;
 }
 
-// The same of a row of attention.
-inline const float* attended_row(Thread& t, const PkPhase& p, int row) {
-  const float* x = mixed_row(t, *p.attention, p, row);
+// A row, times the gates that the phase has for it, in the thread's own memory.
+inline const float* gated_row(Thread& t, const PkPhase& p, int row, const float* x) {
   if (!p.gates) return x;
   const float* gates = t.row(PK_RESULT, row);
   if (p.soft_gates) weigh_by_soft(x, gates, p.width, p.width / p.gates, t.own.row);
   else if (p.gates == p.width) weigh_by_gates(x, gates, p.width, t.own.row);
   else weigh_by_some(x, gates, p.width, p.width / p.gates, t.own.row);
   return t.own.row;
+}
+
+// The same of a row of attention.
+inline const float* attended_row(Thread& t, const PkPhase& p, int row) {
+  return gated_row(t, p, row, mixed_row(t, *p.attention, p, row));
 }
 
 }  // namespace

@@ -136,8 +136,9 @@ enum PkRecurrentKind : int32_t { PK_SHORT_CONV = 0, PK_GATED_DELTA = 1, PK_MAMBA
 //   afterwards.
 // GATED_DELTA: the channels are the queries and the keys of key_heads, then the values of `heads`, which are the features
 //   from `first`, `keys` and `values` on.  strength, time: the heads' features; by_channel: a step in time for each number
-//   of each head's key, which CONVOLVE turns into a decay.  strongest: what a correction of full strength is.  tiled: head
-//   n has the queries and keys of head n modulo key_heads.  logistic_gate: gates are logistic instead of silu.
+//   of each head's key, which CONVOLVE turns into a decay, whose logarithm is above decay_bound if that isn't 0.
+//   strongest: what a correction of full strength is.  tiled: head n has the queries and keys of head n modulo key_heads.
+//   logistic_gate: gates are logistic instead of silu.
 // MAMBA2: the channels are the inputs of `heads`, then for each of key_heads (groups) the map into the state, then the
 //   maps out of it; key_dim is the size of the state of each of a head's value_dim numbers.  time: the heads' features,
 //   which become steps from least_step to most_step.
@@ -154,7 +155,7 @@ enum PkRecurrentKind : int32_t { PK_SHORT_CONV = 0, PK_GATED_DELTA = 1, PK_MAMBA
 struct PkRecurrent {
   int32_t kind, kernel, channels, width, key_heads, heads, key_dim, value_dim, tiled, norm_groups;
   int32_t first, keys, values, gate, strength, time, by_channel, logistic_gate;
-  float least_step, most_step, strongest, norm_eps;
+  float least_step, most_step, strongest, norm_eps, decay_bound;
   int64_t state, last;
   const float *conv, *conv_bias, *rate, *time_bias, *skip, *norm;
 };

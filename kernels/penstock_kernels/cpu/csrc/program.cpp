@@ -323,7 +323,7 @@ class Reader {
     if (p.source == PK_INNER ? p.first || p.width != width_[1] || !(forms_[1] & pk::FLOATS) : !floats(p.source) || !holds(p.source, p.first + int64_t{p.width})) return false;
     if (p.attention && (p.source != PK_MIXED || p.width != values(p) || p.first)) return false;
     if (p.recurrent && (p.attention || p.first || p.source != PK_MIXED || p.width != p.recurrent->width)) return false;
-    if (p.gates && (!p.attention || !gates(p))) return false;
+    if (p.gates && (p.recurrent || !gates(p))) return false;
     width_[0] = p.width;
     forms_[0] = p.forms;
     return true;

@@ -15,7 +15,7 @@ enum PkBuffer : int32_t {
 // What a phase does, and the fields that it reads besides the common ones.
 // EMBED: target = rows of matrices[0] times scale.
 // MAKE_INPUT: INPUT = norm of the source's `width` numbers from `first` on, in `forms` (see pk::Form).  With
-//   attention, the source is what that attention has left, whose splits are folded first; with `gates`, it is
+//   attention, the source is what that attention has left, whose splits are folded first; with `gates`, the source is
 //   multiplied by the logistic function of so many numbers of RESULT, each of which weighs as many of its own; with
 //   `soft_gates` by their softplus.  With recurrent, the source is what that scan has left, which is gated and normed
 //   first.  Of INNER, the floats are read.

@@ -143,7 +143,10 @@ inline void decay_channels(Thread& t, const PkPhase& p, const PkRecurrent& l, in
   const float* bias = l.time_bias + static_cast<size_t>(head) * l.key_dim;
   for (int row = begin; row < end; row++) {
     float* times = t.row(p.source, row) + l.time + head * l.key_dim;
-    for (int i = 0; i < l.key_dim; i++) times[i] = decay_by(l.rate[head] * softplus(times[i] + bias[i]));
+    for (int i = 0; i < l.key_dim; i++) {
+      const float step = times[i] + bias[i];
+      times[i] = decay_by(l.decay_bound < 0.0f ? l.decay_bound * logistic(-l.rate[head] * step) : l.rate[head] * softplus(step));
+    }
   }
 }
 

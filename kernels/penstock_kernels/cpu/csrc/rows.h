@@ -84,7 +84,7 @@ inline void make_input(Thread& t, const PkPhase& p) {
   const auto source = [&](int r) -> const float* {
     if (p.attention) return attended_row(t, p, r);
     if (p.recurrent) return scanned_row(t, *p.recurrent, p, r);
-    return p.source == PK_INNER ? inner.floats + static_cast<size_t>(r) * inner.stride : t.row(p.source, r) + p.first;
+    return gated_row(t, p, r, p.source == PK_INNER ? inner.floats + static_cast<size_t>(r) * inner.stride : t.row(p.source, r) + p.first);
   };
   const auto make = [&](int r) {
     const float* x = source(r);

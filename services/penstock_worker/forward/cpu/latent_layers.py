@@ -45,6 +45,11 @@ class LatentLayerPhases(LayerPhases):
         if index is not None:
             yield from self._chosen(index)
         yield product_into(query, Buffer.MIXED)
+        gate = self.weights.output_gate
+        if gate is not None:
+            # RESULT has had what queries are made of, which INPUT was made of after the residual.
+            yield replace(self._input(self.weights.attention_norm, gate), waits=True)
+            yield product_into(gate, Buffer.RESULT)
         per_head, turn = spec.plain + spec.rotating, attention.rotation
         # The two read MIXED, and write other numbers of QUERIES.
         yield Phase(
@@ -89,6 +94,7 @@ class LatentLayerPhases(LayerPhases):
                 target=Buffer.INPUT,
                 width=attention.heads * spec.value,
                 forms=forms_of(self.weights.output),
+                gates=0 if gate is None else gate.struct.outputs,
                 waits=False,
             ),
             spec.value,

@@ -258,6 +258,7 @@ class CPUWeights:
         to_latents, to_values = (each[own.start : own.stop] for each in maps)
         output = matrix(f"{prefix}.o_proj", hidden, heads * latent.value, bias=spec.output_bias)
         return LayerWeights(
+            output_gate=matrix(f"{prefix}.{HEAD_GATES}", heads, hidden) if spec.head_gate else None,
             query=matrix(
                 f"{prefix}.q_proj", heads * (latent.plain + latent.rotating), rank or hidden
             ),
