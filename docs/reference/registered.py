@@ -24,7 +24,7 @@ from penstock.families.eagle3 import HEAD_CLASSES
 from penstock.families.gemma4_assistant import CLASSES as ASSISTANTS
 from penstock.families.gemma4_assistant import GGUF_ASSISTANT
 from penstock.families.vision import VISION_CLASSES
-from penstock.prepare.from_gguf import ARCHITECTURE as BERT
+from penstock.prepare.gguf_encoders import BERT_FILES
 from penstock.prepare.hub_config import POOLING_CLASSES
 from penstock.prepare.hub_pooling import CLASSIFIES, CLASSIFIES_TOKENS
 
@@ -108,7 +108,7 @@ def is_served_class(name: str, model_type: str) -> bool:
 
 def is_served_architecture(name: str) -> bool:
     """Whether a GGUF file of this architecture is read."""
-    return name in (*GGUF_ARCHITECTURES, *GGUF_ENCODERS, GGUF_ASSISTANT, BERT)
+    return name in (*GGUF_ARCHITECTURES, *GGUF_ENCODERS, GGUF_ASSISTANT, BERT_FILES)
 
 
 def only_a_head_of_tokens(name: str) -> bool:
