@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.config.settings import GatewayConfig, MediaSettings, StorageSettings
 from penstock.errors import Limited, Overloaded
 from penstock.media.desk import MediaDesk
+from penstock_gateway.http.body_room import BODIES, BodyRoom
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import Answering
 from penstock_gateway.keys.rate_limits import RateLimits
@@ -130,6 +131,8 @@ class Service:
     """Uploads in progress."""
     preparers: Preparers = field(init=False)
     """Prepare the bodies of requests in processes of their own."""
+    bodies: BodyRoom = field(init=False)
+    """Room for bodies that are being read and prepared."""
     followers: Places = field(init=False)
     """Streams of stored responses, which may wait for an answer's end."""
     responses: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -144,6 +147,7 @@ class Service:
     def __post_init__(self) -> None:
         config = self.config
         self.preparers = Preparers(self._served)
+        self.bodies = BodyRoom(BODIES * config.max_body_bytes)
         self.connections = Places(
             "WebSockets open",
             config.max_realtime_connections,

@@ -33,6 +33,7 @@ from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.generate.search import search_all
 from penstock_gateway.generate.timeline import TimelineRecorder
+from penstock_gateway.http.body_room import HeldBody
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.http.events import (
     SERVER_SENT_EVENTS,
@@ -136,6 +137,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 scope["headers"],
                 tenant=headers.tenant,
                 digested=headers.repeats,
+                held=scope.get(HeldBody.SCOPE),
             ) as body:
                 await while_connected(body.open(), receive)
                 token = _remote.set(body)

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.config.settings import GatewayConfig
 from penstock.process import logs
+from penstock_gateway.http.body_room import HeldBody
 from penstock_gateway.http.control import check_control, foreign, refused
 from penstock_gateway.http.errors import (
     ClientGone,
@@ -138,6 +139,10 @@ class Boundary:
                 await send_error(send_with_id, answer, shape.encode(answer, request_id))
             elif not finished:
                 raise  # The server cuts the connection: the client must see that it is not whole.
+        finally:
+            held: HeldBody | None = scope.pop(HeldBody.SCOPE, None)
+            if held is not None:
+                held.leave()
 
     def _settle_path(self, scope: Scope) -> None:
         """Takes a path with a slash at its end for the one without, as other servers redirect it,

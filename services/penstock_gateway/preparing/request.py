@@ -14,6 +14,7 @@ from penstock.process import logs
 from penstock.request.structured_outputs import PARAM
 from penstock_gateway.generate.job import Blame, PreparedRequest, unchanged
 from penstock_gateway.generate.search import search_of
+from penstock_gateway.http.body_room import HeldBody
 from penstock_gateway.http.notes import note
 from penstock_gateway.keys.ring import current
 from penstock_gateway.preparing.answers import Home
@@ -82,8 +83,11 @@ class RemoteBody(Generic[Fields]):
         *,
         tenant: str,
         digested: bool,
+        held: HeldBody | None = None,
     ) -> None:
-        """tenant: whose it is.  digested: the body's digest is wanted."""
+        """tenant: whose it is.  digested: the body's digest is wanted.  held: its share of the
+        gateway's memory."""
+        self._held = held
         self._service = service
         self._endpoint = endpoint
         self._exchange = BodyExchange(service, tenant, body)
@@ -103,6 +107,8 @@ class RemoteBody(Generic[Fields]):
         """Lets go of the body: an engine core has taken the request."""
         self._open = None
         self._exchange.forget()
+        if self._held is not None:
+            self._held.leave()
 
     async def __aenter__(self) -> RemoteBody[Fields]:
         return self

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from starlette.types import Receive, Scope
 
 from penstock.errors import InvalidRequest, PenstockError
+from penstock_gateway.http.body_room import HeldBody
 from penstock_gateway.http.errors import ClientGone, HTTPError
 
 MAX_UNITS = 524_288
@@ -174,10 +175,19 @@ LINGER_SECONDS = 10.0
 a connection closed with unread data is reset, and the answer lost."""
 
 
-async def read_body(scope: Scope, receive: Receive, *, limit: int, timeout: float) -> bytes:
-    """The whole body, at most `limit` bytes. Raises HTTPError 413, 408 or 400, or ClientGone."""
+async def read_body(
+    scope: Scope, receive: Receive, *, limit: int, timeout: float, held: HeldBody
+) -> bytes:
+    """The whole body, at most `limit` bytes. held: its share of the gateway's memory, which the
+    request's end gives back. Raises HTTPError 413, 408 or 400, ClientGone, or Overloaded."""
     parts: list[bytes] = []
-    await feed_body(scope, receive, parts.append, limit=limit, timeout=timeout)
+    scope[HeldBody.SCOPE] = held
+
+    def take(part: bytes) -> None:
+        held.grow(len(part))
+        parts.append(part)
+
+    await feed_body(scope, receive, take, limit=limit, timeout=timeout)
     if len(parts) == 1:
         return parts[0]
     await asyncio.sleep(0)  # Of a long body, putting it together is a turn by itself.

@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from penstock.config.foreign_names import meant
 from penstock.errors import InvalidRequest
+from penstock_gateway.http.body_room import HeldBody
 from penstock_gateway.http.errors import leaving
 from penstock_gateway.preparing.cost import is_small
 from penstock_gateway.request.body import (
@@ -28,6 +29,7 @@ from penstock_gateway.request.body import (
     check_json_type,
     read_body,
 )
+from penstock_gateway.request.fields import tenant_of
 from penstock_gateway.request.long_numbers import check_numbers
 from penstock_gateway.request.loose_values import as_meant
 from penstock_gateway.request.skipped_fields import say_skipped
@@ -445,7 +447,10 @@ class JsonEndpoint(ABC, Generic[Body]):
         check_json_type(scope, forms_too=self.takes_forms_type)
         most = service.config.max_body_bytes
         limit = most if self.takes_long_bodies else min(most, SMALL)
-        body = await read_body(scope, receive, limit=limit, timeout=service.patience.body)
+        held = HeldBody(service.bodies, tenant_of(scope))
+        body = await read_body(
+            scope, receive, limit=limit, timeout=service.patience.body, held=held
+        )
         if service.draining and not self.answers_while_leaving:
             raise leaving()
         return body
