@@ -277,3 +277,33 @@ def test_a_last_token_is_not_computed(most: int) -> None:
     computed = sum(sum(counts(plan).values()) for plan in h.worker.log)
     assert len(tokens_of(request)) == min(most, 6 * 4 - 10)
     assert computed == 10 + len(tokens_of(request)) - 1
+
+
+def test_a_prompt_starts_within_its_turn() -> None:
+    """Two tenants' prompts begin together, each with its half of the step."""
+    h = Harness(scheduling_policy="fair", max_num_batched_tokens=16)
+    front = h.connect()
+    for tenant in "ab":
+        h.submit(front, [1] * 40, tenant=tenant, max_tokens=2, ignore_eos=True)
+    h.start_worker()
+    for _ in range(5):
+        assert h.plan is not None
+        assert counts(h.plan) == {0: 8, 1: 8}
+        h.run_step()
+
+
+def test_a_head_without_room_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue counts who passes it."""
+    h = Harness(scheduling_policy="fair", max_num_batched_tokens=64)
+    front = h.connect()
+    h.start_worker(12)
+    small = h.submit(front, [1] * 20, tenant="a", max_tokens=12, ignore_eos=True)
+    h.run_step()
+    held: list[Sequence] = []
+    monkeypatch.setattr(h.core.state.scheduling.queue, "hold", held.append)
+    large = h.submit(front, [2] * 36, tenant="b", max_tokens=2, ignore_eos=True)
+    h.run_step()
+    assert {each.request.tenant for each in held} == {"b"}
+    monkeypatch.undo()
+    h.run()
+    assert all_done([small, large])
