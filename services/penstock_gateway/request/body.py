@@ -181,6 +181,9 @@ async def read_body(
     """The whole body, at most `limit` bytes. held: its share of the gateway's memory, which the
     request's end gives back. Raises HTTPError 413, 408 or 400, ClientGone, or Overloaded."""
     parts: list[bytes] = []
+    former: HeldBody | None = scope.get(HeldBody.SCOPE)
+    if former is not None:
+        former.leave()  # The same body, handed on to whom it is for.
     scope[HeldBody.SCOPE] = held
 
     def take(part: bytes) -> None:

@@ -92,6 +92,16 @@ def test_what_an_engine_core_has_taken_takes_no_room(stream: bool) -> None:
         assert set(seen) == {whole}
 
 
+@pytest.mark.parametrize("path", ["/", "/invocations", "/tokenize", "/v1/completions"])
+def test_a_body_that_is_handed_on_is_counted_once(path: str) -> None:
+    with LiveGateway(FakeEngineClient(), GatewayConfig()) as gateway:
+        whole = gateway.service.bodies.free
+        body = {"inputs": "q", "prompt": "q", "user": "u" * 400_000}
+        reply = httpx.post(gateway.url + path, json=body, timeout=60)
+        assert reply.status_code in (200, 400), reply.text
+        _wait_for(lambda: gateway.service.bodies.free == whole)
+
+
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 60), st.booleans()), max_size=40),
 )

@@ -1,0 +1,1 @@
+"""Whether a fact is found in a long prompt, beside llama.cpp."""
