@@ -42,7 +42,12 @@ def sources() -> set[str]:
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
         if path.is_file()
-        and (path.suffix in CODE or path.name == "py.typed" or "/web/" in str(path))
+        and (
+            path.suffix in CODE
+            or path.name == "py.typed"
+            or "/web/" in str(path)
+            or path.name == "sample_text.txt"
+        )
         and "__pycache__" not in path.parts
     }
 

@@ -69,7 +69,9 @@ class Boundary:
         others = [each for each in operations if each.errors_as != OPENAI_ERRORS]
         self._shapes = {each.path: each.errors_as for each in others}
         self._shapes_below = tuple(
-            (f"{each.path}/", each.errors_as) for each in others if not each.parameters
+            (f"{each.path}/", each.errors_as)
+            for each in others
+            if not each.parameters and each.path != "/"
         )
         self._with_slash = frozenset(
             each.path if each.path.endswith("/") else f"{each.path}/"

@@ -172,7 +172,7 @@ def _success(operation: Operation, known: dict[int, dict[str, Any]]) -> dict[str
     content: dict[str, Any] = {operation.media_type: {"schema": schema}}
     words = "The reply."
     if operation.streams:
-        content[operation.stream_type] = {"schema": {"type": "string"}}
+        content[operation.stream_type] = {}  # What a schema would describe are its events.
         words = "The reply; if streamed, its chunks."
     headers = _request_id() | (_LIMITS if operation.counted else {})
     return {"description": words, "content": content, "headers": headers}

@@ -119,7 +119,8 @@ def _affine(x: Tensor, weights: Tensor, *, group: int, highest: int, most: int) 
         found = _Affine(unit, of_minima, scales, minima, levels)
         best = _kept(best, found, error.sum((-1, -2)))
         unit, of_minima = _affine_units(x, weights, found)
-    assert best is not None
+    if best is None:
+        raise RuntimeError("no round was made")
     return best[0]
 
 
@@ -158,7 +159,8 @@ def _even(x: Tensor, weights: Tensor, *, lowest: int, least: int) -> _Even:
         divisor = (weighted * values).sum((-1, -2))
         chosen = (weighted * x).sum((-1, -2)) / divisor.clamp(min=1e-30)
         unit = torch.where(divisor > 0, chosen, unit.float())
-    assert best is not None
+    if best is None:
+        raise RuntimeError("no round was made")
     return best[0]
 
 

@@ -131,8 +131,9 @@ def test_there_is_nothing_else(path: str) -> None:
 
 async def test_only_reading_is_allowed(http: httpx.AsyncClient) -> None:
     assert (await http.head("/")).status_code == 200
-    for method in ("POST", "PUT", "DELETE"):
+    for method in ("PUT", "DELETE"):
         assert (await http.request(method, "/")).status_code == 405
+    assert (await http.post("/app.js")).status_code == 405
 
 
 def test_a_file_of_another_kind_is_noticed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, Locator, Page
+    from playwright.sync_api import BrowserContext, Locator, Page, Route
 
 TIMEOUT = 120.0
 """Seconds that a busy machine may take; Playwright's own bound is 30."""
@@ -87,6 +87,16 @@ class Chat:
             self.page.get_by_label(LABELS[name], exact=True).fill(text)
         self.page.get_by_role("button", name="Done").click()
         self.page.get_by_role("dialog").wait_for(state="hidden")
+
+    def endless(self) -> None:
+        """Has each answer go on up to its limit: whether a model ends one depends on its bits, and
+        so on the processor."""
+
+        def asked(route: Route) -> None:
+            body = {**json.loads(route.request.post_data or "{}"), "ignore_eos": True}
+            route.continue_(post_data=json.dumps(body))
+
+        self.page.route("**/v1/chat/completions", asked)
 
     def fresh(self) -> None:
         """Begins a new conversation, which comes with the event of a changed address."""

@@ -154,7 +154,8 @@ def kill_gateway(server: Server) -> None:
 
 def test_an_answer_outlives_its_gateway(open_tab: Callable[..., Tab], guarded: Server) -> None:
     chat = with_key(open_tab(guarded.url))
-    chat.parameters(temperature="0", max_tokens="400", repetition_penalty="1", system="Write on.")
+    chat.endless()
+    chat.parameters(temperature="0", max_tokens="400", repetition_penalty="1")
     asked = requests(chat)
     chat.send(LONG, wait=False)
     chat.grown(40)
@@ -164,7 +165,7 @@ def test_an_answer_outlives_its_gateway(open_tab: Callable[..., Tab], guarded: S
     chat.tab.complaints.clear()
     assert chat.page.locator(".problem").count() == 0
     assert chat.bodies()[-1].startswith(shown)
-    body = {**asked[0], "stream": False}
+    body = {**asked[0], "stream": False, "ignore_eos": True}
     del body["stream_options"]
     url, headers = f"{guarded.url}/v1/chat/completions", keyring.bearer(KEY)
     whole = httpx.post(url, json=body, headers=headers, timeout=PATIENCE).json()
@@ -175,7 +176,8 @@ def test_a_server_that_stays_away_costs_no_word(
     open_tab: Callable[..., Tab], guarded: Server
 ) -> None:
     chat = with_key(open_tab(guarded.url))
-    chat.parameters(temperature="0", max_tokens="2000", repetition_penalty="1", system="Write on.")
+    chat.endless()
+    chat.parameters(temperature="0", max_tokens="2000", repetition_penalty="1")
     chat.send(LONG, wait=False)
     chat.grown(40)
     shown = chat.bodies()[-1]
@@ -243,7 +245,7 @@ def test_an_answer_goes_on_after_a_reload(chat: Chat, server: Server) -> None:
     chat.page.get_by_role("button", name="Stop the answer").wait_for()
     chat.ended()
     assert asked[0] == asked[1]
-    body = {**asked[0], "stream": False}
+    body = {**asked[0], "stream": False, "ignore_eos": True}
     del body["stream_options"]
     whole = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=PATIENCE).json()
     assert chat.contents()[-1][1] == whole["choices"][0]["message"]["content"]
@@ -252,7 +254,7 @@ def test_an_answer_goes_on_after_a_reload(chat: Chat, server: Server) -> None:
 
 def test_the_rest_of_an_answer_goes_on_after_a_reload_until_it_is_stopped(chat: Chat) -> None:
     asked = requests(chat)
-    chat.parameters(system="Write on.")
+    chat.endless()
     chat.send(LONG)
     begun = chat.contents()[-1][1]
     chat.parameters(max_tokens="2000")
@@ -301,7 +303,8 @@ def test_an_answer_that_had_not_begun_goes_on_after_a_reload(chat: Chat) -> None
 def test_a_duplicated_tab_leaves_the_answer_to_its_original(
     chat: Chat, open_tab: Callable[..., Tab]
 ) -> None:
-    chat.parameters(max_tokens="2000", repetition_penalty="1", system="Write on.")
+    chat.endless()
+    chat.parameters(max_tokens="2000", repetition_penalty="1")
     chat.send(LONG, wait=False)
     chat.grown(40)
     note = chat.page.evaluate("sessionStorage.getItem('penstock.running')")
@@ -333,7 +336,8 @@ def requests(chat: Chat) -> list[dict[str, Any]]:
 def test_what_another_tab_left_is_not_gone_on_with(
     chat: Chat, open_tab: Callable[..., Tab], server: Server
 ) -> None:
-    chat.parameters(max_tokens="2000", repetition_penalty="1", system="Write on.")
+    chat.endless()
+    chat.parameters(max_tokens="2000", repetition_penalty="1")
     chat.send(LONG, wait=False)
     chat.grown(40)
     address = chat.page.url
@@ -344,7 +348,8 @@ def test_what_another_tab_left_is_not_gone_on_with(
 
 
 def test_another_answer_than_before_the_reload_harms_nothing(chat: Chat) -> None:
-    chat.parameters(max_tokens="2000", repetition_penalty="1", system="Write on.")
+    chat.endless()
+    chat.parameters(max_tokens="2000", repetition_penalty="1")
     chat.send(LONG, wait=False)
     chat.grown(40)
     shown = chat.bodies()[-1][:40]

@@ -286,7 +286,8 @@ def test_on_a_phone(open_tab: Callable[..., Tab], server: Server) -> None:
 
 def test_it_scrolls_along_only_from_the_end(open_tab: Callable[..., Tab], server: Server) -> None:
     chat = Chat(open_tab(server.url, reduced_motion="no-preference"))
-    chat.parameters(temperature="0", max_tokens="4000", repetition_penalty="1", system="Write on.")
+    chat.endless()
+    chat.parameters(temperature="0", max_tokens="4000", repetition_penalty="1")
     chat.page.set_viewport_size({"width": 900, "height": 420})
     chat.send("Count from one to five hundred, each number in words, one a line.", wait=False)
     bottom = """() => { const s = document.getElementById("scroller");
