@@ -245,7 +245,7 @@ def test_an_answer_goes_on_after_a_reload(chat: Chat, server: Server) -> None:
     chat.page.get_by_role("button", name="Stop the answer").wait_for()
     chat.ended()
     assert asked[0] == asked[1]
-    body = {**asked[0], "stream": False, "ignore_eos": True}
+    body = {**asked[0], "stream": False}
     del body["stream_options"]
     whole = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=PATIENCE).json()
     assert chat.contents()[-1][1] == whole["choices"][0]["message"]["content"]
