@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from loadtest.peers.servers import peers_dir
 from loadtest.report import (
@@ -113,9 +114,9 @@ def measure(flags: Flags) -> Iterator[Document]:
         peer.close()
 
 
-def _prompt(tokenizer: object, length: int, place: float) -> list[int]:
+def _prompt(tokenizer: Any, length: int, place: float) -> list[int]:
     """Token ids of a text so long, with the fact after that share of it."""
-    encode = tokenizer.encode  # type: ignore[attr-defined]
+    encode = tokenizer.encode
     pages = "\n\n".join(page.read_text("utf-8") for page in sorted(TEXTS.rglob("*.md")))
     around = [BEGINNING, NEEDLE, QUESTION + END]
     first, needle, last = (list(encode(each, add_special_tokens=False)) for each in around)

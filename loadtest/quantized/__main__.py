@@ -160,7 +160,7 @@ class Beside:
         return row
 
     def _errors(self, path: Path) -> dict[str, float]:
-        """By type, the root of the error's square sum over that of the numbers."""
+        """The root of the error's square sum over that of the numbers, by type."""
         source, sums = GGUFFile(self._source).tensors, {}
         for name, tensor in GGUFFile(path).tensors.items():
             if len(tensor.shape) < 2:

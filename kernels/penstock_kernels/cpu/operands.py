@@ -88,7 +88,7 @@ class DistanceProducts:
     keys: np.ndarray | None
     """[heads, head_dim, distances + 16] float32, as DistanceBiases; None: there are none."""
     queries: np.ndarray | None
-    """As `keys`."""
+    """Queries' side of the distances, shaped as `keys`."""
 
     @staticmethod
     def of(keys: np.ndarray | None, queries: np.ndarray | None) -> DistanceProducts:

@@ -75,7 +75,9 @@ class FromWorkers:
         self._adapters = AdapterHandler(state, finisher)
         self._disk_kv = DiskKVHandler(state)
         self._weights = WeightsHandler(state)
-        adapters = (self._adapters,) if state.has("adapters") else ()
+        has_adapters = state.has("adapters")
+        adapters = (self._adapters,) if has_adapters else ()
+        self._asking = (state.adapters,) if has_adapters else ()
         self._expiring: tuple[WeightsHandler | GrammarHandler | AdapterHandler, ...] = (
             self._weights,
             self._grammars,
@@ -243,8 +245,8 @@ class FromWorkers:
             handler.expire(now)
         if not self._state.workers.failing:
             self._state.grammars.send_wanted(now)
-            if self._state.has("adapters"):
-                self._state.adapters.advance(now)
+            for part in self._asking:
+                part.advance(now)
 
     def _loss_cause(self) -> LossCause:
         """Cause of the loss of a group some of whose ranks have said that they failed."""

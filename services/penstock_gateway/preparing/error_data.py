@@ -66,7 +66,7 @@ def data_of(error: Exception) -> ErrorData | None:
 
 
 def data_of_http(error: HTTPError) -> ErrorData:
-    """The same of an error that is a reply."""
+    """An HTTP error as data."""
     body = error.body
     return ErrorData(
         HTTPError.__name__,

@@ -27,8 +27,8 @@ IDLE = 2
 
 
 Outcome = Literal["done", "too_dear", "crashed", "died", "frozen"]
-"""of a body that a process was given: it has answered, if only with an error; it took more
-processor time than it may; it crashed; it was killed; it stood still."""
+"""What became of a body that a process was given: it has answered, if only with an error; it took
+more processor time than it may; it crashed; it was killed; it stood still."""
 
 
 def at_a_time() -> int:

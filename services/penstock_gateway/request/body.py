@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from starlette.types import Receive, Scope
 
 from penstock.errors import InvalidRequest, PenstockError
-from penstock_gateway.http.body_room import HeldBody
+from penstock_gateway.http.body_room import BodyRoom, HeldBody
 from penstock_gateway.http.errors import ClientGone, HTTPError
 
 MAX_UNITS = 524_288
@@ -176,11 +176,12 @@ a connection closed with unread data is reset, and the answer lost."""
 
 
 async def read_body(
-    scope: Scope, receive: Receive, *, limit: int, timeout: float, held: HeldBody
+    scope: Scope, receive: Receive, *, limit: int, timeout: float, room: BodyRoom, tenant: str
 ) -> bytes:
-    """The whole body, at most `limit` bytes. held: its share of the gateway's memory, which the
-    request's end gives back. Raises HTTPError 413, 408 or 400, ClientGone, or Overloaded."""
+    """The whole body, at most `limit` bytes. room: of which the tenant's body takes its share, up
+    to the request's end. Raises HTTPError 413, 408 or 400, ClientGone, or Overloaded."""
     parts: list[bytes] = []
+    held = HeldBody(room, tenant)
     former: HeldBody | None = scope.get(HeldBody.SCOPE)
     if former is not None:
         former.leave()  # The same body, handed on to whom it is for.

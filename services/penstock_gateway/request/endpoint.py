@@ -20,7 +20,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from penstock.config.foreign_names import meant
 from penstock.errors import InvalidRequest
-from penstock_gateway.http.body_room import HeldBody
 from penstock_gateway.http.errors import leaving
 from penstock_gateway.preparing.cost import is_small
 from penstock_gateway.request.body import (
@@ -447,9 +446,13 @@ class JsonEndpoint(ABC, Generic[Body]):
         check_json_type(scope, forms_too=self.takes_forms_type)
         most = service.config.max_body_bytes
         limit = most if self.takes_long_bodies else min(most, SMALL)
-        held = HeldBody(service.bodies, tenant_of(scope))
         body = await read_body(
-            scope, receive, limit=limit, timeout=service.patience.body, held=held
+            scope,
+            receive,
+            limit=limit,
+            timeout=service.patience.body,
+            room=service.bodies,
+            tenant=tenant_of(scope),
         )
         if service.draining and not self.answers_while_leaving:
             raise leaving()

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope
 
-from penstock_gateway.http.body_room import HeldBody
 from penstock_gateway.request.body import check_amount, check_json_type, read_body
 from penstock_gateway.request.endpoint import decode
 from penstock_gateway.request.fields import tenant_of
@@ -23,8 +22,14 @@ async def read_fields(service: Service, scope: Scope, receive: Receive) -> tuple
     HTTPError."""
     check_json_type(scope)
     limit, patience = service.config.max_body_bytes, service.patience.body
-    held = HeldBody(service.bodies, tenant_of(scope))
-    body = await read_body(scope, receive, limit=limit, timeout=patience, held=held)
+    body = await read_body(
+        scope,
+        receive,
+        limit=limit,
+        timeout=patience,
+        room=service.bodies,
+        tenant=tenant_of(scope),
+    )
     await check_amount(body)
     return body, decode(body, _fields)
 

@@ -12,7 +12,7 @@ FEED_FORWARD_NORM = "post_attention_layernorm"
 ATTENTION_OUTPUT_NORM = "attention_output_norm"
 FEED_FORWARD_OUTPUT_NORM = "feed_forward_output_norm"
 NORMS = (ATTENTION_NORM, ATTENTION_OUTPUT_NORM, FEED_FORWARD_NORM, FEED_FORWARD_OUTPUT_NORM)
-"""Those of a layer over the hidden state."""
+"""Norms of a layer over the hidden state."""
 
 
 def norm_spec(spec: NormSpec, name: str) -> NormSpec:

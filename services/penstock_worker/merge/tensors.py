@@ -56,7 +56,7 @@ class Merged:
             yield entry, self._merged(embedding, [(HEAD, stored)])
 
     def _tensors(self) -> Iterator[SafetensorsTensor]:
-        """Those of the files; of an untied model without a copy of the head that was tied."""
+        """Tensors of the files; of an untied model without a copy of the head that was tied."""
         seen: set[str] = set()
         for path in self.files:
             tensors = SafetensorsFile(path).tensors

@@ -36,7 +36,7 @@ BLOCK_ENCODERS: dict[str, BlockEncoder] = {
 }
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 LEAST_WEIGHT = 1e-6
-"""Of a number whose error makes no difference; the mean is 1."""
+"""The weight of a number whose error makes no difference; the mean is 1."""
 ENCODED_TYPES = (*FLOATS, *BLOCK_ENCODERS)
 """Types that tensors are written in."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 COARSER_TO_FINER = tuple(step / 10 for step in range(-10, 11, 2))
-"""By how many levels the range of the grids that are tried is longer."""
+"""Levels by which the ranges of the grids that are tried are longer."""
 _TINY = 1e-30
 
 

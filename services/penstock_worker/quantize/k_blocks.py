@@ -54,7 +54,7 @@ Found = TypeVar("Found", _Affine, _Even)
 
 
 def encode_q2_k(x: Tensor, weights: Tensor) -> Tensor:
-    """x, weights: [blocks, 256] float32. Returns [blocks, bytes] uint8."""
+    """Q2_K blocks, [blocks, bytes] uint8. x, weights: [blocks, 256] float32, as of all encoders."""
     found = _affine(x, weights, group=16, highest=3, most=15)
     scales, minima = _small(found.scales), _small(found.minima)
     levels = _small(found.levels).reshape(-1, 8, 32)
@@ -63,7 +63,7 @@ def encode_q2_k(x: Tensor, weights: Tensor) -> Tensor:
 
 
 def encode_q3_k(x: Tensor, weights: Tensor) -> Tensor:
-    """As `encode_q2_k`."""
+    """Q3_K blocks, [blocks, bytes] uint8."""
     found = _even(x, weights, lowest=-4, least=-32)
     levels = _small(found.levels + 4).reshape(-1, 8, 32)
     high, low = group_bits(levels >> 2), bit_pairs(levels & 3)
@@ -72,20 +72,20 @@ def encode_q3_k(x: Tensor, weights: Tensor) -> Tensor:
 
 
 def encode_q4_k(x: Tensor, weights: Tensor) -> Tensor:
-    """As `encode_q2_k`."""
+    """Q4_K blocks, [blocks, bytes] uint8."""
     found = _affine(x, weights, group=32, highest=15, most=63)
     return torch.cat((*_head(found), k_nibbles(_small(found.levels))), -1)
 
 
 def encode_q5_k(x: Tensor, weights: Tensor) -> Tensor:
-    """As `encode_q2_k`."""
+    """Q5_K blocks, [blocks, bytes] uint8."""
     found = _affine(x, weights, group=32, highest=31, most=63)
     levels = _small(found.levels)
     return torch.cat((*_head(found), group_bits(levels >> 4), k_nibbles(levels & 15)), -1)
 
 
 def encode_q6_k(x: Tensor, weights: Tensor) -> Tensor:
-    """As `encode_q2_k`."""
+    """Q6_K blocks, [blocks, bytes] uint8."""
     found = _even(x, weights, lowest=-32, least=-128)
     levels = _small(found.levels + 32)
     low = nibbles((levels & 15).reshape(-1, 2, SIZE // 2)).flatten(1)

@@ -6,14 +6,13 @@ pre-tokenizers are llama.cpp's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.gguf_writing import encoded_value
-from penstock.prepare.gguf_tokenizer_bpe import PRE_TOKENIZERS, PreTokenizer
 from penstock.prepare.gguf_vocabulary import (
     BYTE,
     CONTROL,
@@ -23,6 +22,7 @@ from penstock.prepare.gguf_vocabulary import (
     UNUSED,
     USER_DEFINED,
 )
+from penstock_worker.quantize.pre_tokenizers import pre_tokenizer_name, steps_of
 
 _UNMERGED = -1e6
 """The score of tokens that no merge makes; llama.cpp, too, never gets to use it."""
@@ -48,7 +48,7 @@ def vocabulary_metadata(tokenizer: bytes, size: int) -> dict[str, bytes]:
     }
     if model.get("byte_fallback"):
         return found | _sentencepiece(described, tokens, merges)
-    pre = _pre_tokenizer(described)
+    pre = pre_tokenizer_name(described)
     written = [f"{left} {right}" for left, right in merges]
     return found | {
         f"{KEY}model": encoded_value("gpt2", "string"),
@@ -89,19 +89,17 @@ def _merge(merge: Any) -> tuple[str, str]:
     return left, right
 
 
-# SentencePiece's BPE: no merges but scores, by which the same ones follow.
-
-
 def _sentencepiece(
     described: Mapping[str, Any], tokens: list[str], merges: list[tuple[str, str]]
 ) -> dict[str, bytes]:
+    """Scores in place of merges, by which the same ones follow."""
     ranks: dict[str, int] = {}
     for rank, (left, right) in enumerate(merges):
         ranks.setdefault(left + right, rank)
     scores = [-float(ranks[text]) if text in ranks else _UNMERGED for text in tokens]
-    prefix = any(step.get("type") == "Prepend" for step in _steps(described.get("normalizer")))
+    prefix = any(step.get("type") == "Prepend" for step in steps_of(described.get("normalizer")))
     metaspace = [
-        step for step in _steps(described.get("pre_tokenizer")) if step["type"] == "Metaspace"
+        step for step in steps_of(described.get("pre_tokenizer")) if step["type"] == "Metaspace"
     ]
     prefix = prefix or any(step.get("prepend_scheme") != "never" for step in metaspace)
     return {
@@ -110,60 +108,3 @@ def _sentencepiece(
         f"{KEY}scores": encoded_value(scores, "float32"),
         f"{KEY}add_space_prefix": encoded_value(prefix, "bool"),
     }
-
-
-# Byte-level BPE: the name of what splits text into words.
-
-
-def _pre_tokenizer(described: Mapping[str, Any]) -> str:
-    wanted = _splits(described)
-    for name, known in PRE_TOKENIZERS.items():
-        if not known.raw and _known_splits(known) == wanted:
-            return name
-    raise UnsupportedModel(
-        "the tokenizer splits text into words as none of llama.cpp's pre-tokenizers does:"
-        f" {str(wanted)[:300]}"
-    )
-
-
-def _splits(described: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What decides where words end, and what their tokens are: patterns, and three flags (digits
-    alone, whole words first, NFC)."""
-    steps = _steps(described.get("pre_tokenizer"))
-    patterns: list[str] = []
-    digits = False
-    for step in steps:
-        match step["type"]:
-            case "Digits":
-                digits = digits or bool(step.get("individual_digits"))
-            case "Split":
-                pattern = step["pattern"]
-                patterns.append(pattern.get("Regex") or pattern.get("String"))
-            case "ByteLevel" if step.get("add_prefix_space"):
-                return ("a space in front of the text",)
-            case "ByteLevel" if step.get("use_regex", True):
-                patterns += PreTokenizer().patterns
-            case "ByteLevel":
-                pass
-            case other:
-                return (other,)
-    normalizers = [step["type"] for step in _steps(described.get("normalizer"))]
-    if any(each != "NFC" for each in normalizers):
-        return tuple(normalizers)
-    ignores = bool(described["model"].get("ignore_merges"))
-    return tuple(patterns), digits, ignores, bool(normalizers)
-
-
-def _known_splits(known: PreTokenizer) -> tuple[Any, ...]:
-    return known.patterns, known.digits, known.ignore_merges, known.nfc
-
-
-def _steps(whole: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
-    """The steps of a normaliser or pre-tokenizer one by one."""
-    if whole is None:
-        return
-    if whole["type"] != "Sequence":
-        yield whole
-        return
-    for part in whole.get("pretokenizers") or whole.get("normalizers") or ():
-        yield from _steps(part)

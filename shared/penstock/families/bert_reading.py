@@ -5,12 +5,14 @@ Source of the keys: the configuration classes of the transformers library.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from penstock.errors import UnsupportedModel
 from penstock.families.family import EncoderFamily
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Literal["gelu", "gelu_tanh", "relu"]] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
@@ -50,7 +52,7 @@ def read_bert(fields: Fields, family: EncoderFamily) -> EncoderConfig:
         first_position=first,
         token_types=fields.integer("type_vocab_size", types) if types else 0,
         layer_norm_eps=fields.number("layer_norm_eps", 1e-12),
-        activation=ACTIVATIONS[activation],  # type: ignore[arg-type]
+        activation=ACTIVATIONS[activation],
         relative_buckets=(
             fields.integer("relative_attention_num_buckets", buckets) if buckets else 0
         ),
