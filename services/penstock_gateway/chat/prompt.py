@@ -8,7 +8,9 @@ reply leaves out.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
@@ -19,7 +21,7 @@ from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.items import PromptMedia
 from penstock.media.prompt import of_chat
 from penstock.media.sources import MediaSource
-from penstock.parsing.written_calls import writer_of
+from penstock.parsing.written_calls import Call, Mark, writer_of
 from penstock.text.as_written import PackedMessages, with_texts
 from penstock.text.template import ChatTemplate
 from penstock.text.template_shape import shaped, stand_ins
@@ -96,6 +98,11 @@ def template_of(engine: EngineInfo) -> ChatTemplate:
     return engine.text.template
 
 
+def _written_calls(engine: EngineInfo, source: str, calls: Sequence[Call], mark: Mark) -> str:
+    write = writer_of(engine.config.tool_call_parser, source, engine.welcome.family)
+    return write(calls, mark)
+
+
 async def chat_prompt(
     engine: EngineInfo,
     messages: list[Message],
@@ -157,7 +164,7 @@ async def _made(
     await _give_way(messages)
     check_length(characters(plain), limit)
     with_media.desk.check_count(facts, sources)
-    write = writer_of(engine.config.tool_call_parser, template.source, engine.welcome.family)
+    write = partial(_written_calls, engine, template.source)
     if template.arranges_at_once(plain):
         plain = template.arranged(plain, write)
     else:

@@ -27,7 +27,7 @@ from penstock_gateway.http.sockets import closing
 from penstock_gateway.keys.ring import current, renew
 from penstock_gateway.realtime.utterance import AUDIO, Utterance
 from penstock_gateway.request.body import check_amount_now
-from penstock_gateway.request.endpoint import decode, skipping
+from penstock_gateway.request.endpoint import decode_fields, skipping
 from penstock_gateway.request.fields import Flag, Text
 from penstock_gateway.service import Service
 from penstock_gateway.tracing import trace as tracing
@@ -350,7 +350,7 @@ class ClientMessages:
     def read(self, text: bytes) -> ClientMessage:
         """Raises InvalidRequest, which says what is allowed."""
         check_amount_now(text)
-        kind = decode(text, self._any).type
+        kind = decode_fields(text, self._any).type
         decoder = self._decoders.get(kind)
         if decoder is None:
             raise InvalidRequest(
@@ -358,5 +358,5 @@ class ClientMessages:
                 param="type",
                 code="unknown_event",
             )
-        found: ClientMessage = decode(text, decoder)
+        found: ClientMessage = decode_fields(text, decoder)
         return found

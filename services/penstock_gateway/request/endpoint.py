@@ -124,6 +124,14 @@ def _inner(kind: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
+    """What `decode_fields` returns, for a body that may bring schemas: raises InvalidRequest also
+    for a number of one that no double holds."""
+    request = decode_fields(body, decoder)
+    check_numbers(body.removeprefix(BOM_UTF8))
+    return request
+
+
+def decode_fields(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
     """Raises InvalidRequest that names the field at fault and what is allowed there. What may be
     large is counted first, see check_amount. A byte order mark in front is skipped, as RFC 8259
     allows. What can mean only one thing is taken so, see as_meant."""
@@ -145,7 +153,6 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
     except (msgspec.DecodeError, ValueError) as error:
         reason = str(error).removeprefix("JSON is malformed: ") if body else "it is empty"
         raise _not_json(_surrogate(reason, body) or reason) from None
-    check_numbers(body)
     return request
 
 

@@ -9,7 +9,7 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from penstock_gateway.request.body import check_amount, check_json_type, read_body
-from penstock_gateway.request.endpoint import decode
+from penstock_gateway.request.endpoint import decode_fields
 from penstock_gateway.request.fields import tenant_of
 from penstock_gateway.service import Service
 
@@ -31,7 +31,7 @@ async def read_fields(service: Service, scope: Scope, receive: Receive) -> tuple
         tenant=tenant_of(scope),
     )
     await check_amount(body)
-    return body, decode(body, _fields)
+    return body, decode_fields(body, _fields)
 
 
 class _NamesModel(msgspec.Struct):
@@ -45,4 +45,4 @@ def named_model(fields: Mapping[str, Any]) -> str | None:
     """The model that the fields name. Raises InvalidRequest for what is no name."""
     if "model" not in fields:
         return None
-    return decode(b'{"model":%b}' % bytes(fields["model"]), _naming).model
+    return decode_fields(b'{"model":%b}' % bytes(fields["model"]), _naming).model
