@@ -12,6 +12,7 @@ from penstock_engine.parts import HasDeadline, HoldsSequences, ReportsStatus, Se
 from penstock_engine.policies.registry import make_policy
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.timeline import Clock
+from penstock_engine.scheduler.features import SchedulerFeature, SchedulerFeatures
 from penstock_engine.scheduler.kv_sessions import KVSessions
 from penstock_engine.scheduler.settled_steps import StepClock
 from penstock_engine.scheduler.state import SchedulerState
@@ -105,6 +106,11 @@ class CoreState:
     def reporting_parts(self) -> list[ReportsStatus]:
         """The parts of which front ends are told."""
         return [part for part in self._present() if isinstance(part, ReportsStatus)]
+
+    def scheduler_features(self) -> list[SchedulerFeature]:
+        """The parts that are asked where sequences start and steps are made, in this order."""
+        parts = (("adapters", self.adapters), ("media", self.media), ("audits", self.audits))
+        return [part for name, part in parts if part is not None and self.has(name)]
 
     def serving_parts(self) -> list[ServesFrontends]:
         """The parts that do what front ends ask for."""
@@ -202,15 +208,11 @@ def make_core_state(facts: EngineFacts) -> CoreState:
     )
     remote_kv = RemoteKV(config.scheduler.max_waiting_requests)
     adapters = AdapterManager(facts.max_loras, scheduling, workers, counts)
-    absent = set()
-    if facts.takes_media:
-        scheduling.media = media
-    else:
-        absent.add("media")
-    if facts.max_loras:
-        scheduling.adapters = adapters
-    else:
-        absent.add("adapters")
+    absent = {
+        name
+        for name, there in (("media", facts.takes_media), ("adapters", facts.max_loras > 0))
+        if not there
+    }
     state = CoreState(
         facts=facts,
         scheduling=scheduling,
@@ -246,7 +248,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
     if config.scheduler.audit_share:
         from penstock_engine.waiting.live_audit import LiveAudit
 
-        state.audits = scheduling.spare = LiveAudit(
+        state.audits = LiveAudit(
             config.scheduler.audit_share,
             config.cache,
             scheduling,
@@ -255,4 +257,5 @@ def make_core_state(facts: EngineFacts) -> CoreState:
             adapters,
             state.disk_kv,
         )
+    scheduling.features = SchedulerFeatures(state.scheduler_features())
     return state

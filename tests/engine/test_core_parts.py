@@ -76,11 +76,10 @@ def test_what_the_model_and_the_settings_lack_is_asked_for_nothing() -> None:
     asked = [*state.timed_parts(), *state.holding_parts(), *state.reporting_parts()]
     for part in (state.media, state.adapters):
         assert part not in asked
-        assert part not in (state.scheduling.media, state.scheduling.adapters)
+        assert part not in state.scheduling.features.all
     whole = EngineCore(facts(max_loras=1)).state
     assert not whole.absent
-    assert whole.scheduling.media is whole.media
-    assert whole.scheduling.adapters is whole.adapters
+    assert whole.scheduling.features.all == (whole.adapters, whole.media)
 
 
 def test_media_are_refused_where_the_model_takes_none() -> None:

@@ -58,7 +58,7 @@ class MediaWalker(Walker):
         media = self.h.core.state.media
         asked = [front.in_step & {need.request} for front, need in self.h.asked_media]
         self.met["asked for again"] += any(asked)
-        self.met["too short"] += media.short is not None
+        self.met["too short"] += self.h.core.state.scheduling.short is not None
         self.met["two held"] += len(media.encodings._pinned) > 1
         parts = self.h.worker.media.num_parts if self.h.worker is not None else 0
         self.met["divided"] += max(parts - self._parts, 0)

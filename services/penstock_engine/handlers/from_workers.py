@@ -194,12 +194,15 @@ class FromWorkers:
         self._state.media.attach(
             ready.media_rows,
             ready.media_bytes,
-            whole_spans=ready.whole_spans,
             encoder_rows=ready.encoder_rows,
         )
         host_blocks = ready.num_host_blocks if self._state.uses("host") else 0
         self._state.scheduling.attach(
-            ready.num_kv_blocks, host_blocks, ready.copy_seconds, ready.kv_groups
+            ready.num_kv_blocks,
+            host_blocks,
+            ready.copy_seconds,
+            ready.kv_groups,
+            whole_spans=ready.whole_spans,
         )
         if self._state.audits is not None:
             invariant = self._state.facts.config.worker.batch_invariant

@@ -46,6 +46,7 @@ class MediaHandler:
 
     def _misfit(self, media: Media | None, prompt_tokens: int, stopping: Stopping) -> str | None:
         manager, ready = self._state.media, self._state.workers.ready
+        whole_spans = self._state.scheduling.whole_spans
         if manager.encoder_rows:
             wrong = lacks_encoder_item(media, prompt_tokens, manager.encoder_rows)
             if wrong is not None:
@@ -54,14 +55,14 @@ class MediaHandler:
             return None
         # The last token of a prompt that is only scored is not computed.
         scored = not stopping.max_tokens and media.spans[-1].end == prompt_tokens
-        if manager.whole_spans and scored:
+        if whole_spans and scored:
             return "a prompt that ends with media can't be scored; max_tokens must be 1 or more"
         return misfit(
             media,
             rows=None if ready is None else ready.media_rows,
             load_bytes=manager.loads.capacity,
-            step_tokens=self._state.scheduling.budget if manager.whole_spans else None,
-            step_holds=self._state.scheduling.step_holds if manager.whole_spans else None,
+            step_tokens=self._state.scheduling.budget if whole_spans else None,
+            step_holds=self._state.scheduling.step_holds if whole_spans else None,
         )
 
     def end_misfits(self) -> None:

@@ -17,7 +17,7 @@ from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_in_flight import PlannedMedia
 from penstock_engine.request.timeline import Clock
-from penstock_engine.scheduler.limits import ChunkLimit
+from penstock_engine.scheduler.features import SchedulerFeature
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.workers import Workers
@@ -27,7 +27,7 @@ LOOKED_AHEAD = 8
 """Waiting sequences for whose items front ends are asked before it is their turn, at most."""
 
 
-class MediaManager(KeepsParked, ChunkLimit, HasDeadline):
+class MediaManager(KeepsParked, SchedulerFeature, HasDeadline):
     """The items of requests on their way: asked for when a sequence is about to start (`Loads`),
     encoded when a step comes to their placeholders (`Encodings`).
 
@@ -89,14 +89,11 @@ class MediaManager(KeepsParked, ChunkLimit, HasDeadline):
         """The encoder cache."""
         return self._books.encodings
 
-    def attach(
-        self, rows: int, load_bytes: int, *, whole_spans: bool, encoder_rows: int = 0
-    ) -> None:
+    def attach(self, rows: int, load_bytes: int, *, encoder_rows: int = 0) -> None:
         """A worker is ready. rows: of encodings, that it keeps; 0: it takes no media.  load_bytes:
         of prepared items, that it holds; 0: it doesn't say.  encoder_rows: see Ready."""
         self._books.renew(rows)
         self.loads.capacity = min(self._load_bytes, load_bytes or self._load_bytes)
-        self.whole_spans = whole_spans
         self.encoder_rows = encoder_rows
 
     def worker_lost(self) -> None:
@@ -111,7 +108,7 @@ class MediaManager(KeepsParked, ChunkLimit, HasDeadline):
         self._found.clear()
         self._shares.planned.clear()
         self.exchange.forget()
-        self.short = None
+        self._scheduling.short = None
         for sequence in parked:
             sequence.move(SequenceState.WAITING)
             self._scheduling.queue.push(sequence)
@@ -228,7 +225,6 @@ class MediaManager(KeepsParked, ChunkLimit, HasDeadline):
         self.encodings.begin_step()
         self._shares.begin_step()
 
-    @property
     def encodes(self) -> bool:
         return bool(self.encodings.encode or self.encodings.partly)
 
@@ -247,11 +243,11 @@ class MediaManager(KeepsParked, ChunkLimit, HasDeadline):
         if media is None or start >= media.end or end <= start:
             return end
         for span in media.spans(start, end):
-            whole = media.whole_at(span.offset) if self.whole_spans else None
+            whole = media.whole_at(span.offset) if self._scheduling.whole_spans else None
             first = span.offset if whole is None else whole.start
             if whole is not None and first >= start and whole.end > end:
                 if first == start:
-                    self.short = sequence
+                    self._scheduling.short = sequence
                 return first
             entries = [self._books.entries[item.name] for item in media.needed_with(span, start)]
             item = media.media.items[span.item]
@@ -264,7 +260,7 @@ class MediaManager(KeepsParked, ChunkLimit, HasDeadline):
 
     def least(self, sequence: Sequence, start: int) -> int:
         media = sequence.request.media
-        if media is None or not self.whole_spans or start >= media.end:
+        if media is None or not self._scheduling.whole_spans or start >= media.end:
             return 1
         whole = media.whole_at(start)
         return whole.end - start if whole is not None and whole.start == start else 1
@@ -319,12 +315,12 @@ class MediaManager(KeepsParked, ChunkLimit, HasDeadline):
     def left(self, sequence: Sequence) -> None:
         self._take_back(sequence)
         self._shares.planned.take_cost(sequence)
-        if self.short is sequence:
-            self.short = None
+        if self._scheduling.short is sequence:
+            self._scheduling.short = None
         self.encodings.release(sequence)
         self._books.detach(sequence)
 
-    def take(self) -> PlannedMedia:
+    def take_media(self) -> PlannedMedia:
         found = self._shares.take(self.encodings)
         self.loads.planned(self._scheduling.last_step)
         self._counts.media_encoded += len(found.encode)

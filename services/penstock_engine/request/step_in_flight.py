@@ -31,6 +31,10 @@ class PlannedMedia:
         return bool(self.encode or self.partly)
 
 
+NO_MEDIA = PlannedMedia()
+"""Of a step that encodes nothing. It stays as it is."""
+
+
 class UnfitResult(Exception):
     """A Result that doesn't belong to the oldest step in flight."""
 
@@ -72,7 +76,7 @@ class StepInFlight:
         self.alone = alone  # one suspect, or what nobody waits for, has the step to itself
         self.tokens = tokens  # that it computes, drafts included
         self.decodes = decodes  # of these, those of sequences that it gives one
-        self.media = media or PlannedMedia()  # that it encodes
+        self.media = media or NO_MEDIA  # that it encodes
         self.drafts = drafts or {}  # by slot, how many tokens it may draft
         self.wants_proposed = wants_proposed  # its result says what could be drafted next
         self.extra_steps = extra_steps  # tokens that each sequence may get after the one it samples

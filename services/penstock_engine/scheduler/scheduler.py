@@ -14,6 +14,7 @@ from penstock_engine.policies.policy import Turn
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_builder import StepBuilder
+from penstock_engine.request.step_in_flight import NO_MEDIA
 from penstock_engine.scheduler.drafting import Drafter
 from penstock_engine.scheduler.multi_step import MultiStep
 from penstock_engine.scheduler.prefix_reuse import Start
@@ -79,20 +80,24 @@ class Scheduler:
         budget = self.state.policy.budget(self.state.budget, self._ahead())
         if not budget or self._await_room():
             return None
-        self.state.media.begin_step()
+        features = self.state.features
+        for feature in features.preparing:
+            feature.begin_step()
         builder = StepBuilder(budget, self._max_carried)
-        self._fill(builder)
-        if self._is_empty(builder):
+        if not self._fill(builder):
             return None
         self._drafter.allot(builder)
         self._multi_step.allot(builder)
         self.state.last_was_alone = builder.alone
         self.state.last_step += 1
+        media = NO_MEDIA
+        for feature in features.taking:
+            media = feature.take_media()
         plan, step = builder.commit(
             self.state.last_step,
             self.state.released,
             self.state.cache.take_copies(),
-            self.state.media.take(),
+            media,
             wants_proposed=bool(builder.drafts) or self._drafter.wants_proposed(builder),
             saves=self.state.cache.take_saves(),
             rests=self._drafter.rests(builder),
@@ -101,25 +106,29 @@ class Scheduler:
         self.state.in_flight.append(step)
         return plan
 
-    def _fill(self, builder: StepBuilder) -> None:
+    def _fill(self, builder: StepBuilder) -> bool:
         """Gives the step to a suspect alone or to the others, in alternation. Repeats that if
         nothing was scheduled because the head of the queue left it to wait for an adapter or
-        media."""
+        media. Returns whether the step computes anything."""
         turns = [self._run_suspect, self._run_others]
         if self.state.last_was_alone:
             turns.reverse()
         aside = -1
-        while self._is_empty(builder) and aside != self.state.num_aside:
-            aside = self.state.num_aside
+        while aside != self.state.num_set_aside:
+            aside = self.state.num_set_aside
             for run in turns:
-                if self._is_empty(builder):
-                    run(builder)
-        if self._is_empty(builder):
-            self.state.spare.fill(builder)
+                run(builder)
+                if not self._is_empty(builder):
+                    return True
+        for feature in self.state.features.filling:
+            feature.fill(builder)
+        return not self._is_empty(builder)
 
     def _is_empty(self, builder: StepBuilder) -> bool:
         """Whether the step computes neither tokens nor encodings of media."""
-        return not builder.items and not self.state.media.encodes
+        return not builder.items and not any(
+            feature.encodes() for feature in self.state.features.encoding
+        )
 
     def _may_follow(self) -> bool:
         """Whether one more step may be sent after those in flight.
@@ -130,7 +139,7 @@ class Scheduler:
         suspects = latest.alone or self.state.suspect or (head is not None and head.suspect_until)
         room = len(self.state.in_flight) < self._max_in_flight
         # A sequence that needs a longer step gets it once no other step is in flight.
-        free = self._is_short() and not suspects and self.state.media.short is None
+        free = self._is_short() and not suspects and self.state.short is None
         return room and free and not self._multi_step.wanted()
 
     def _is_short(self) -> bool:
@@ -160,7 +169,7 @@ class Scheduler:
         """The running sequences with tokens to compute: (those with one token, those with more)."""
         decodes: list[Sequence] = []
         chunks: list[Sequence] = []
-        leaving, apart = self.state.leaving, (self.state.suspect, self.state.spare.sequence)
+        leaving, apart = self.state.leaving, (self.state.suspect, self.state.replayed)
         for slot, sequence in self.state.running.items():
             behind = self._behind(sequence)
             if behind and sequence not in apart and slot not in leaving:
@@ -179,7 +188,7 @@ class Scheduler:
 
     def _run_short(self, builder: StepBuilder) -> None:
         """Serves first the sequence that the latest step was too short for, if there was one."""
-        short, self.state.media.short = self.state.media.short, None
+        short, self.state.short = self.state.short, None
         if short is None or short is self.state.suspect:
             return  # A suspect is computed in a step of its own.
         if short.slot is not None:
@@ -200,7 +209,9 @@ class Scheduler:
         served = sequence.progress.last_step
         steps = self.state.last_step + 1 - served if served else 1
         held = sequence.table.num_blocks * steps
-        computed = (0 if decodes else end - start) + self.state.media.take_cost(sequence)
+        computed = 0 if decodes else end - start
+        for feature in self.state.features.charging:
+            computed += feature.take_cost(sequence)
         self.state.policy.charge(sequence, computed, int(samples), held)
 
     def _extend(self, sequence: Sequence, builder: StepBuilder, most: int | None = None) -> None:
@@ -216,27 +227,42 @@ class Scheduler:
         end = min(start + self._behind(sequence), start + left)
         if end > start + 1:
             end = min(end, start + builder.most(sequence))
-        end = self.state.media.end(sequence, start, end)
+        end = self._allowed(sequence, start, end)
         if end <= start:
-            self.state.media.unscheduled(sequence)
+            self._unschedule(sequence)
             return
         drafts = sequence.progress.drafts
         room = table.capacity - drafts
         if end <= room:
             self._schedule(sequence, builder, start, end, [])
             return
-        least = start + self.state.media.least(sequence, start)
+        least = start + self._least(sequence, start)
         while room + self._room_to_grow(cache, table) < least:
             # The blocks of one preempted sequence may be fewer than a checkpoint takes.
             if not self._make_room(sequence, builder):
                 builder.wanting = True
                 break
         end = min(end, room + self._room_to_grow(cache, table))
-        end = self.state.media.end(sequence, start, end)
+        end = self._allowed(sequence, start, end)
         if end > start:
             self._schedule(sequence, builder, start, end, table.grow(cache, end + drafts))
         else:
-            self.state.media.unscheduled(sequence)
+            self._unschedule(sequence)
+
+    def _allowed(self, sequence: Sequence, start: int, end: int) -> int:
+        """How far tokens [start, end) may be computed in this step, by all features."""
+        for feature in self.state.features.limiting:
+            end = feature.end(sequence, start, end)
+        return end
+
+    def _least(self, sequence: Sequence, start: int) -> int:
+        """How many tokens from `start` on have to be computed in one step, at least."""
+        features = self.state.features.joining
+        return max((feature.least(sequence, start) for feature in features), default=1)
+
+    def _unschedule(self, sequence: Sequence) -> None:
+        for feature in self.state.features.unscheduling:
+            feature.unscheduled(sequence)
 
     def _room_to_grow(self, cache: KVCache, table: BlockTable) -> int:
         """How many tokens the table could grow by with the free blocks, in every KV group."""
@@ -255,7 +281,7 @@ class Scheduler:
         if victim is None or victim.slot is None:
             return False
         builder.withdraw(victim)
-        self.state.media.unscheduled(victim)
+        self._unschedule(victim)
         if victim.progress.in_flight:
             self.state.leaving[victim.slot] = victim
             return False
@@ -307,7 +333,7 @@ class Scheduler:
         if not self.state.policy.makes_way or self.state.suspect is not None:
             return False
         head = self.state.queue.head()
-        while head is not None and not self.state.adapters.may_start(head):
+        while head is not None and not self.state.admits(head):
             head = self.state.queue.head()
         if head is None or head.suspect_until:
             return False
@@ -329,9 +355,11 @@ class Scheduler:
             return False
         behind = self._behind(sequence) - start.computed
         end = start.computed + min(behind, most, builder.most(sequence))
-        end = self.state.media.end(sequence, start.computed, end)
-        if end <= start.computed and not self.state.media.begins(sequence):
-            self.state.media.not_started(sequence)
+        features = self.state.features
+        end = self._allowed(sequence, start.computed, end)
+        if end <= start.computed and not any(f.begins(sequence) for f in features.beginning):
+            for feature in features.not_starting:
+                feature.not_started(sequence)
             return False
         self.state.queue.remove(sequence)
         sequence.move(SequenceState.RUNNING)
@@ -340,7 +368,8 @@ class Scheduler:
         self.state.occupy(sequence, self.state.free_slots.pop())
         sequence.tokens_at_start = sequence.num_tokens
         sequence.progress.start(start.computed)
-        self.state.media.started(sequence, start.computed)
+        for feature in features.started:
+            feature.started(sequence, start.computed)
         cached = min(start.computed, len(sequence.request.prompt_token_ids))
         if sequence.request.cached_tokens is None:
             sequence.request.cached_tokens = cached
@@ -350,7 +379,7 @@ class Scheduler:
         room = sequence.table.capacity + self._room_to_grow(self.state.cache, sequence.table)
         if room < end:
             # Tokens that must be computed together have blocks or are refused, so `room` suffices.
-            end = self.state.media.end(sequence, start.computed, room)
+            end = self._allowed(sequence, start.computed, room)
             end = end if end > start.computed else room
         sequence.table.grow(self.state.cache, end)
         builder.admit(sequence)

@@ -23,7 +23,7 @@ from penstock_engine.policies.policy import Policy
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_in_flight import StepInFlight, UnfitResult
-from penstock_engine.scheduler.limits import ChunkLimit, SpareSteps, StartGate
+from penstock_engine.scheduler.features import SchedulerFeatures
 from penstock_engine.scheduler.prefix_reuse import PrefixReuse
 from penstock_engine.scheduler.settled_steps import StepLessons
 from penstock_engine.sessions.fault_attribution import FaultAttribution
@@ -91,12 +91,18 @@ class SchedulerState(ReportsStatus):
         self.draft_policy = DraftPolicy()
         """How many tokens are drafted, and what was learnt of that."""
         self._lessons = StepLessons(policy, self.step_cost, self.draft_policy)
-        self.media = ChunkLimit()
-        """What may keep tokens of a sequence from being computed."""
-        self.adapters = StartGate()
-        """What may keep the head of the queue from starting."""
-        self.spare = SpareSteps()
-        """What is computed in steps that nobody else wants."""
+        self.features = SchedulerFeatures()
+        """What else counts where sequences start and steps are made."""
+        self.replayed: Sequence | None = None
+        """Runs without anybody's having asked for it, in steps that nobody else wants; in neither
+        the queue nor the policy."""
+        self.short: Sequence | None = None
+        """The sequence whose next tokens must be computed in one step, and for which the latest
+        step was too short. It is served first in the next step, by itself if need be."""
+        self.whole_spans = False
+        """Whether a sequence can't start in the middle of a span of media."""
+        self.num_set_aside = 0
+        """Sequences that have left the queue for a while, so far."""
         self.goes_on = False
         """Whether the worker computes extra steps without a plan for each."""
         self.holds_starts = False
@@ -123,12 +129,7 @@ class SchedulerState(ReportsStatus):
     @property
     def num_running(self) -> int:
         """Sequences in slots that somebody has asked for."""
-        return len(self.running) - (self.spare.sequence is not None)
-
-    @property
-    def num_aside(self) -> int:
-        """Sequences that have left the queue for a while."""
-        return self.media.num_waiting + self.adapters.num_waiting
+        return len(self.running) - (self.replayed is not None)
 
     def status(self) -> dict[str, Any]:
         """Returns what front ends are told of steps, slots and blocks: fields of Status."""
@@ -147,7 +148,13 @@ class SchedulerState(ReportsStatus):
     def may_start(self, head: Sequence, computed: int) -> bool:
         """Whether the head of the queue may start after so many tokens. If not, it has left the
         queue for a while."""
-        return self.adapters.may_start(head) and self.media.may_start(head, computed)
+        return self.admits(head) and all(
+            feature.may_start(head, computed) for feature in self.features.starting
+        )
+
+    def admits(self, head: Sequence) -> bool:
+        """Whether the head of the queue may start, wherever; otherwise as `may_start`."""
+        return all(feature.admits(head) for feature in self.features.admitting)
 
     @property
     def num_in_flight(self) -> int:
@@ -170,13 +177,20 @@ class SchedulerState(ReportsStatus):
         return None if self.cache is None else self.cache.pool
 
     def attach(
-        self, num_blocks: int, host_blocks: int, copy_seconds: float, groups: tuple[KVGroup, ...]
+        self,
+        num_blocks: int,
+        host_blocks: int,
+        copy_seconds: float,
+        groups: tuple[KVGroup, ...],
+        *,
+        whole_spans: bool = False,
     ) -> None:
-        """A worker is ready, with empty pools of that many blocks."""
+        """A worker is ready, with empty pools of that many blocks. whole_spans: see Ready."""
+        self.whole_spans = whole_spans
         self.cache = KVCache(num_blocks, self.block_size, host_blocks, self._session_share)
         self.kv_groups = KVGroups(self.block_size, groups)
         self.prefix_reuse = PrefixReuse(
-            self.cache, self.kv_groups, self.budget, whole_spans=self.media.whole_spans
+            self.cache, self.kv_groups, self.budget, whole_spans=whole_spans
         )
         self.capacity = self.kv_groups.longest(num_blocks, self._max_model_len)
         self.longest = min(self._max_model_len, self.capacity)
@@ -241,6 +255,7 @@ class SchedulerState(ReportsStatus):
         """Takes a waiting sequence out of the queue, which comes back to it by `queue.push`. It has
         neither left the policy nor been served."""
         self.queue.remove(sequence)
+        self.num_set_aside += 1
         if not sequence.request.num_queued:
             self.queue.departed -= 1
 
@@ -252,7 +267,7 @@ class SchedulerState(ReportsStatus):
         known = bool(sequence.ticket) or slot is not None or aside
         if sequence.ticket:
             self.queue.remove(sequence)
-        if known and sequence is not self.spare.sequence:
+        if known and sequence is not self.replayed:
             self.policy.left(sequence)
         if slot is None:
             return
@@ -280,7 +295,8 @@ class SchedulerState(ReportsStatus):
         """
         step = self.in_flight[0]
         self._lessons.settled(step, result, gap)
-        self.media.settled(step.media, result.encode_seconds)
+        for feature in self.features.settling:
+            feature.settled(step.media, result.encode_seconds)
         advanced: list[tuple[Sequence, SlotResult]] = []
         drafts = step.drafts
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
@@ -310,7 +326,8 @@ class SchedulerState(ReportsStatus):
             progress.settle(end + progress.kept)
             if self.prefix_reuse is not None:
                 self.prefix_reuse.computed(sequence)
-            self.media.computed(sequence)
+            for feature in self.features.computing:
+                feature.computed(sequence)
             if outcome.token is not None or outcome.prompt_logprobs:
                 advanced.append((sequence, outcome))
         suspect = self.suspect if step.alone else None
@@ -348,7 +365,8 @@ class SchedulerState(ReportsStatus):
         self.leaving.pop(slot, None)
         if self.prefix_reuse is not None:
             self.prefix_reuse.left(sequence)
-        self.media.left(sequence)
+        for feature in self.features.leaving:
+            feature.left(sequence)
         if sequence is self.suspect:
             self.suspect = None
 
@@ -367,12 +385,14 @@ class SchedulerState(ReportsStatus):
         sequence.slot = slot
         self.running[slot] = sequence
         sequence.request.num_running += 1
-        self.adapters.occupied(sequence)
+        for feature in self.features.occupying:
+            feature.occupied(sequence)
         self._moved[sequence.request] = None
 
     def _vacate(self, sequence: Sequence) -> None:
         sequence.slot = sequence.table = None
-        self.adapters.vacated(sequence)
+        for feature in self.features.vacating:
+            feature.vacated(sequence)
         sequence.request.num_running -= 1
         self._moved[sequence.request] = None
 

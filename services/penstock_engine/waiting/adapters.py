@@ -14,7 +14,7 @@ from penstock_engine.metrics.counts import EngineCounts
 from penstock_engine.parts import HasDeadline
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
-from penstock_engine.scheduler.limits import StartGate
+from penstock_engine.scheduler.features import SchedulerFeature
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.fault_attribution import FaultAttribution
 from penstock_engine.sessions.workers import Workers
@@ -140,7 +140,7 @@ MAX_REFUSED = 256
 """Adapters that are remembered for why they can't be loaded."""
 
 
-class AdapterManager(KeepsParked, StartGate, HasDeadline):
+class AdapterManager(KeepsParked, SchedulerFeature, HasDeadline):
     """A sequence with an adapter waits in the queue as any other does. Where it is the head, and
     its adapter isn't loaded, it leaves the queue and waits for that, and those after it go on.
     It comes back to its place in the order.
@@ -201,7 +201,7 @@ class AdapterManager(KeepsParked, StartGate, HasDeadline):
         while len(self._refused) > MAX_REFUSED:
             del self._refused[next(iter(self._refused))]
 
-    def may_start(self, sequence: Sequence) -> bool:
+    def admits(self, sequence: Sequence) -> bool:
         if sequence.request.adapter is None:
             return True
         entry = self._entry_of(sequence)

@@ -27,7 +27,7 @@ from penstock_engine.parts import HasDeadline
 from penstock_engine.request.request import AuditTrail, Request, Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_builder import StepBuilder
-from penstock_engine.scheduler.limits import SpareSteps
+from penstock_engine.scheduler.features import SchedulerFeature
 from penstock_engine.scheduler.prefix_reuse import Start
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.frontends import Frontends
@@ -90,7 +90,7 @@ class AuditRecord:
         return (given, self.logprobs[known]), (computed, outcome.logprobs.logprob)
 
 
-class LiveAudit(SpareSteps, HasDeadline):
+class LiveAudit(SchedulerFeature, HasDeadline):
     """Chooses requests, keeps what is known of their sequences, and replays them one by one.
 
     equal, different: audits by result.  skipped: those that were not done, by reason.  found:
@@ -112,7 +112,6 @@ class LiveAudit(SpareSteps, HasDeadline):
         self.skipped: dict[str, int] = {}
         self.found: dict[str, int] = {}
         self.off: list[str] = []
-        self.sequence: Sequence | None = None
         self._below = int(share * 2**64)
         self._scheduling = scheduling
         self._frontends = frontends
@@ -126,6 +125,11 @@ class LiveAudit(SpareSteps, HasDeadline):
         self._number = 0  # of the latest audit
         self._exact = True
         self._free = False  # nobody wants the next step
+
+    @property
+    def sequence(self) -> Sequence | None:
+        """The replay that runs. It is in a slot, and in neither the queue nor the policy."""
+        return self._scheduling.replayed
 
     @property
     def num_held(self) -> int:
@@ -252,7 +256,7 @@ class LiveAudit(SpareSteps, HasDeadline):
             self._skip("no_room" if needed > cache.pool.num_free else "adapter")
             return
         request.advance([OpenSequence(record.index, record.tokens[: record.verified].tolist())])
-        sequence = self.sequence = request.sequences[record.index]
+        sequence = scheduling.replayed = request.sequences[record.index]
         sequence.move(SequenceState.RUNNING)
         sequence.table = reuse.table(sequence, Start(0, None, 0, needed))
         scheduling.occupy(sequence, scheduling.free_slots.pop())
@@ -336,14 +340,15 @@ class LiveAudit(SpareSteps, HasDeadline):
 
     def _withdraw(self) -> None:
         """Ends the replay that runs; a step in flight is the last that computes any of it."""
-        sequence, scheduling = self.sequence, self._scheduling
+        scheduling = self._scheduling
+        sequence = scheduling.replayed
         if sequence is None:
             return
         if sequence.table is not None and scheduling.cache is not None:
             scheduling.cache.forget_private(sequence.table.blocks)
         scheduling.finish(sequence, SequenceState.FINISHED_ABORTED)
         sequence.request.open, sequence.request.sequences = 0, {}
-        self.sequence = None
+        scheduling.replayed = None
 
 
 def _count(counts: dict[str, int], name: str) -> None:
