@@ -6,6 +6,7 @@ The same calls give the same effects, always: nothing here iterates over a hash-
 
 from __future__ import annotations
 
+import math
 from itertools import chain, islice
 
 from penstock.process import logs
@@ -13,7 +14,7 @@ from penstock.protocol.from_frontend import FromFrontend, MediaChunk
 from penstock.protocol.from_worker import FromWorker
 from penstock.protocol.to_worker import SaveKV
 from penstock_engine.audit import check as audit
-from penstock_engine.core_state import make_core_state
+from penstock_engine.core_state import CoreState, make_core_state
 from penstock_engine.facts import EngineFacts
 from penstock_engine.handlers.disk_kv import Prefetcher
 from penstock_engine.handlers.finisher import Finisher
@@ -21,7 +22,7 @@ from penstock_engine.handlers.from_frontends import FromFrontends
 from penstock_engine.handlers.from_workers import FromWorkers
 from penstock_engine.handlers.idle import IdleSleep
 from penstock_engine.handlers.status_report import StatusReport
-from penstock_engine.parts import HasDeadline
+from penstock_engine.parts import HasDeadline, Restless
 from penstock_engine.scheduler.pipeline import make_scheduler
 from penstock_engine.sessions.effects import Effects
 
@@ -40,6 +41,11 @@ IDLE_AUDIT_INTERVAL = 10.0
 class EngineCore:
     """One model replica.
 
+    A turn is a batch of events and the `step` after it. In a whole turn each part does what is due
+    or has become possible. Most turns of a busy core bring nothing but the tokens of sequences that
+    go on: those settle a step and plan the next, and no feature is asked, until the next deadline.
+    One is at most a beat away: a Status is due then.
+
     The requests (prompt, emitted tokens, parameters) are the truth; slots, blocks and plans are
     derived from them and can be built again at any time, as they are when a worker dies.
     """
@@ -50,14 +56,19 @@ class EngineCore:
         finisher = Finisher(self.state)
         self._from_frontends = FromFrontends(self.state, finisher, after_error=self._audit)
         self._prefetcher = Prefetcher(self.state)
-        self._idle = IdleSleep(facts.config.scheduler, self.state)
+        self._idle = _idle_sleep(self.state)
         self._from_workers = FromWorkers(self.state, finisher, after_error=self._rebuild)
         self._status = StatusReport(self.state)
         self._timed: tuple[HasDeadline, ...] = (
             self._status,
-            self._idle,
+            *self._idle,
             *self.state.timed_parts(),
         )
+        self._restless: tuple[Restless, ...] = (*self._idle, *self.state.restless_parts())
+        self._disturbed = True
+        """Whether something has happened since the last whole turn that isn't only tokens."""
+        self._quiet_until = -math.inf
+        """The time until which turns that bring nothing but tokens only plan."""
         self._asking = tuple(
             getattr(self.state, name) for name in ("adapters", "media") if self.state.has(name)
         )
@@ -69,42 +80,48 @@ class EngineCore:
     # ---- what happened
 
     def frontend_opened(self, session: bytes, message: FromFrontend, now: float) -> None:
-        self.state.clock.now = now
+        self._disturb(now)
         self._from_frontends.opened(session, message)
         self._status.hasten(now)
 
     def frontend_received(self, session: bytes, message: FromFrontend, now: float) -> None:
-        self.state.clock.now = now
+        self._disturb(now)
         self._from_frontends.received(session, message, now)
 
     def frontend_sent_chunk(
         self, session: bytes, message: MediaChunk, data: bytes, now: float
     ) -> None:
         """Some of an item. data: `message.size` bytes, which nothing here depends on."""
-        self.state.clock.now = now
+        self._disturb(now)
         self._from_frontends.received(session, message, now, data)
 
     def frontend_ended(self, session: bytes, reason: str, now: float) -> None:
-        self.state.clock.now = now
+        self._disturb(now)
         self._from_frontends.ended(session, reason)
 
     def drain(self, now: float) -> None:
         """Begins to drain: from now on only requests that were accepted before are served. Front
         ends are told."""
+        self._disturb(now)
         self.state.drain.begin(now)
         self._status.hasten(now)
 
     def worker_opened(self, session: bytes, message: FromWorker, now: float) -> None:
-        self.state.clock.now = now
+        self._disturb(now)
         self._from_workers.opened(session, message)
 
     def worker_received(self, session: bytes, message: FromWorker, now: float) -> None:
         self.state.clock.now = now
-        self._from_workers.received(session, message, now)
+        if not self._from_workers.received(session, message, now):
+            self._disturbed = True
 
     def worker_ended(self, session: bytes, reason: str, now: float) -> None:
-        self.state.clock.now = now
+        self._disturb(now)
         self._from_workers.ended(session, reason)
+
+    def _disturb(self, now: float) -> None:
+        self.state.clock.now = now
+        self._disturbed = True
 
     # ---- what is to be done
 
@@ -134,19 +151,41 @@ class EngineCore:
         MemoryError, as all that takes events does: the process must end then.
         """
         self.state.clock.now = now
+        if not self._disturbed and now < self._quiet_until:
+            self.state.service_rate.observe(now, self.state.scheduling.queue)
+            self._plan(now)
+            self._ask_for_missing(now)
+            return self._told(now)
+        self._disturbed = False
+        self._advance(now)
+        effects = self._told(now)
+        self._quiet_until = -math.inf if self._is_restless else self._earliest_deadline()
+        return effects
+
+    def _advance(self, now: float) -> None:
+        """A whole turn: every part that is there has its own."""
         self._from_frontends.expire(now)
         self.state.kv_sessions.expire(now)
         self.state.service_rate.observe(now, self.state.scheduling.queue)
         self._excuse_standstill(now)
         self._from_workers.expire(now)
-        self._idle.advance(now)
+        for part in self._idle:
+            part.advance(now)
         self._from_workers.regroup()
         self._prefetcher.advance(now)
         self._hand_over(now)
         self._advance_audits(now)
         self._call_and_plan(now)
         self._ask_for_missing(now)
-        return self._told(now)
+
+    @property
+    def _is_restless(self) -> bool:
+        """Whether a turn that brings nothing but tokens may have more to do than to plan."""
+        return (
+            self.state.plans_nothing
+            or self.state.workers.failing
+            or any(part.is_restless for part in self._restless)
+        )
 
     def _advance_audits(self, now: float) -> None:
         if self.state.audits is not None:
@@ -171,6 +210,11 @@ class EngineCore:
 
     def next_deadline(self) -> float:
         """The time at which `step` must be called again, even if no message comes."""
+        if not self._disturbed and self._quiet_until > -math.inf:
+            return self._quiet_until
+        return self._earliest_deadline()
+
+    def _earliest_deadline(self) -> float:
         return min([part.next_deadline() for part in self._timed])
 
     def _hand_over(self, now: float) -> None:
@@ -195,12 +239,12 @@ class EngineCore:
             return
         self.state.calls.advance(now)
         if not self.state.plans_nothing and not self.state.calls.holds_steps():
+            scheduling = self.state.scheduling
+            scheduling.holds_starts = self.state.weights.holds_starts(scheduling.queue.sequences)
             self._plan(now)
         self.state.calls.planned()
 
     def _plan(self, now: float) -> None:
-        scheduling = self.state.scheduling
-        scheduling.holds_starts = self.state.weights.holds_starts(scheduling.queue.sequences)
         try:
             alone = not self.state.scheduling.in_flight
             while (plan := self.scheduler.plan()) is not None:
@@ -226,11 +270,14 @@ class EngineCore:
             self.state.workers.send(SaveKV(saves))
 
     def _ask_for_missing(self, now: float) -> None:
-        """Asks for the items and adapters that the plan has found to be missing."""
+        """Asks for the items and adapters that the plan has found to be missing: they may be late,
+        or wait for room."""
         if self.state.workers.failing:
             return
         for part in self._asking:
             part.advance(now)
+            due = -math.inf if part.is_restless else part.next_deadline()
+            self._quiet_until = min(self._quiet_until, due)
 
     # ---- internal errors
 
@@ -274,6 +321,7 @@ class EngineCore:
         always breaks the core ends.  Books that are broken even then, or one error after another
         with no step settled between them, are raised: the process ends, and a new life begins.
         """
+        self._disturbed = True
         settled = self._from_workers.num_settled
         self._errors = self._errors + 1 if settled == self._error_step else 1
         self._error_step = settled
@@ -281,3 +329,9 @@ class EngineCore:
             raise RuntimeError(f"{self._errors} internal errors without a step in between")
         self._from_workers.drop("internal error; see the engine core's log")
         self.check()
+
+
+def _idle_sleep(state: CoreState) -> tuple[IdleSleep, ...]:
+    """What puts the model to sleep, if the settings say so."""
+    settings = state.facts.config.scheduler
+    return (IdleSleep(settings, state),) if settings.idle_sleep_minutes else ()

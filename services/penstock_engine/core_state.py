@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from penstock_engine.facts import EngineFacts
 from penstock_engine.media.manager import MediaManager
 from penstock_engine.metrics.counts import EngineCounts
-from penstock_engine.parts import HasDeadline, HoldsSequences, ReportsStatus, ServesFrontends
+from penstock_engine.parts import (
+    HasDeadline,
+    HoldsSequences,
+    ReportsStatus,
+    Restless,
+    ServesFrontends,
+)
 from penstock_engine.policies.registry import make_policy
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.timeline import Clock
@@ -98,6 +104,10 @@ class CoreState:
     def timed_parts(self) -> list[HasDeadline]:
         """The parts that may have a deadline."""
         return [part for part in self._present() if isinstance(part, HasDeadline)]
+
+    def restless_parts(self) -> list[Restless]:
+        """The parts for which a turn may have something that nothing announces."""
+        return [part for part in self._present() if isinstance(part, Restless)]
 
     def holding_parts(self) -> list[HoldsSequences]:
         """The parts in which sequences may wait."""

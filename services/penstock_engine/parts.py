@@ -19,6 +19,18 @@ class HasDeadline(ABC):
         """The next such time, in seconds of the core's clock; infinity for none."""
 
 
+class Restless(ABC):
+    """It may have something to do that no message and no deadline announces, such as when the last
+    step in flight is settled."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def is_restless(self) -> bool:
+        """Whether that may be so at the next turn, even if it brings nothing but tokens."""
+
+
 class HoldsSequences(ABC):
     """Sequences wait in it, outside the queue."""
 

@@ -117,15 +117,16 @@ class FromWorkers:
         self._state.weights.taken()
         return msgspec.structs.replace(setup, trial=self._state.weights.former is not None)
 
-    def received(self, session: bytes, message: FromWorker, now: float) -> None:
-        """A later message; one that doesn't fit ends the session."""
+    def received(self, session: bytes, message: FromWorker, now: float) -> bool:
+        """A later message; one that doesn't fit ends the session. Returns whether it has brought
+        tokens of sequences that go on, and nothing else."""
         worker = self._ranks.find(session)
         if worker is None:
-            return
+            return False
         all_ready = self._ranks.ready is not None
         match message:
             case Result() if all_ready:
-                self._take_result(worker, message, now)
+                return self._take_result(worker, message, now)
             case GrammarReady() if all_ready:
                 self._grammars.ready(message.grammar, worker.rank, now)
             case GrammarFailed() if all_ready:
@@ -150,6 +151,7 @@ class FromWorkers:
                 self._leaves(worker)
             case _:
                 self._losses.end(worker, f"{type(message).__name__} was not expected in this state")
+        return False
 
     def ended(self, session: bytes, reason: str) -> None:
         """The session is over, and with it those of the ranks that it computed with."""
@@ -284,7 +286,7 @@ class FromWorkers:
         except UnfitAnswer as error:
             self.drop(str(error))
 
-    def _take_result(self, worker: WorkerSession, result: Result, now: float) -> None:
+    def _take_result(self, worker: WorkerSession, result: Result, now: float) -> bool:
         try:
             settled = self._results.take(worker.rank, result, now)
         except UnfitResult as error:
@@ -296,3 +298,5 @@ class FromWorkers:
             self._after_error()
         else:
             self.num_settled += settled
+            return self._results.was_quiet
+        return False

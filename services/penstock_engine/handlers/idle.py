@@ -8,12 +8,12 @@ from penstock.config.scheduler_settings import SchedulerSettings
 from penstock.process import logs
 from penstock.protocol.common import SleepLevel
 from penstock_engine.core_state import CoreState
-from penstock_engine.parts import HasDeadline
+from penstock_engine.parts import HasDeadline, Restless
 
 log = logs.get(__name__)
 
 
-class IdleSleep(HasDeadline):
+class IdleSleep(HasDeadline, Restless):
     """Puts the model to sleep after so many minutes without work, and rouses it where there is
     some. Who puts it to sleep by hand wakes it by hand."""
 
@@ -27,8 +27,6 @@ class IdleSleep(HasDeadline):
     def advance(self, now: float) -> None:
         """Has the model sleep if it has been idle for long enough. Called each turn, after what
         brings and ends requests."""
-        if not self._seconds:
-            return
         sleep = self._state.sleep
         if self._state.workers.ready is not None:
             sleep.roused()
@@ -42,9 +40,14 @@ class IdleSleep(HasDeadline):
             log.info("going to sleep", by="itself", level=self._level)
             sleep.doze(self._level)
 
+    @property
+    def is_restless(self) -> bool:
+        """Always: it watches for how long there was no work."""
+        return True
+
     def next_deadline(self) -> float:
         """The time at which the model would fall asleep; infinity for never."""
-        if not self._seconds or self._has_work() or self._stays():
+        if self._has_work() or self._stays():
             return math.inf
         return self._since + self._seconds
 

@@ -24,6 +24,9 @@ class ResultHandler:
         self._pooling = state.facts.pooling
         self._aligned_rows = state.facts.aligned_rows
         self._vocab_size = state.facts.model.config.vocab_size
+        self.was_quiet = True
+        """Whether the step that was settled last has brought tokens of sequences that go on, and
+        nothing else."""
 
     def take(self, rank: int, reported: Result, now: float) -> bool:
         """Applies the oldest step in flight once every rank has reported it. Whether that was so.
@@ -49,7 +52,7 @@ class ResultHandler:
         elif step.extra_steps:
             tokens += sum(len(outcome.more) for outcome in result.slots)
             result = self._until_stops(step, result)
-        self._apply(result, whole - seconds)
+        self.was_quiet = self._apply(result, whole - seconds)
         workers.compute_seconds += seconds
         workers.tokens_computed += tokens
         workers.progressed(now)
@@ -76,17 +79,19 @@ class ResultHandler:
         ]
         return msgspec.structs.replace(result, slots=slots)
 
-    def _apply(self, result: Result, gap: float) -> None:
-        """Hands out what a step gave, sequence by sequence, and ends those that have ended. gap:
-        seconds that it took beyond what the worker computed."""
-        frontends, generated = self._state.frontends, 0
+    def _apply(self, result: Result, gap: float) -> bool:
+        """Hands out what a step gave, sequence by sequence, and ends those that have ended. Returns
+        whether none has. gap: seconds that it took beyond what the worker computed."""
+        frontends, generated, quiet = self._state.frontends, 0, True
         limit = self._state.context_limit.tokens
         for sequence, outcome in self._state.scheduling.apply(result, gap):
             if sequence.request.internal and self._state.audits is not None:
                 self._state.audits.take(sequence, outcome)
+                quiet = False
                 continue
             if outcome.error is not None:
                 self._fail(sequence, outcome)
+                quiet = False
                 continue
             tokens = outcome.tokens
             generated += len(tokens)
@@ -100,6 +105,7 @@ class ResultHandler:
             prompt_logprobs = outcome.prompt_logprobs
             end = check_stop(sequence, limit)
             if end is not None:
+                quiet = False
                 self._finisher.end(
                     sequence,
                     end[0],
@@ -126,6 +132,7 @@ class ResultHandler:
                 frontend.give(request, output)
             sequence.delivered = len(sequence.emitted)
         self._state.workers.tokens_generated += generated
+        return quiet
 
     def _fail(self, sequence: Sequence, outcome: SlotResult) -> None:
         self._finisher.end(

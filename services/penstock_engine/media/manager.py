@@ -12,7 +12,7 @@ from penstock_engine.media.entry import MediaEntry, MediaStage
 from penstock_engine.media.exchange import MediaBooks, MediaExchange
 from penstock_engine.media.loads import Loads
 from penstock_engine.metrics.counts import EngineCounts
-from penstock_engine.parts import HasDeadline
+from penstock_engine.parts import HasDeadline, Restless
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_in_flight import PlannedMedia
@@ -27,7 +27,7 @@ LOOKED_AHEAD = 8
 """Waiting sequences for whose items front ends are asked before it is their turn, at most."""
 
 
-class MediaManager(KeepsParked, SchedulerFeature, HasDeadline):
+class MediaManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
     """The items of requests on their way: asked for when a sequence is about to start (`Loads`),
     encoded when a step comes to their placeholders (`Encodings`).
 
@@ -78,6 +78,11 @@ class MediaManager(KeepsParked, SchedulerFeature, HasDeadline):
     def next_deadline(self) -> float:
         """The next time at which items that are on their way are late."""
         return self.loads.next_deadline()
+
+    @property
+    def is_restless(self) -> bool:
+        """Whether somebody waits for room for items."""
+        return bool(self._parked.line or self._stuck)
 
     @property
     def loads(self) -> Loads:

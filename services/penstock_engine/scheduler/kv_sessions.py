@@ -11,7 +11,7 @@ from typing import NamedTuple
 from penstock.protocol.common import SessionTerms
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.kv.retention import KVSession
-from penstock_engine.parts import HasDeadline
+from penstock_engine.parts import HasDeadline, Restless
 from penstock_engine.request.request import Request
 from penstock_engine.request.timeline import Clock
 from penstock_engine.scheduler.state import SchedulerState
@@ -114,7 +114,7 @@ LEAD_SECONDS = 2.0
 absence, if that is less."""
 
 
-class KVSessions(HasDeadline):
+class KVSessions(HasDeadline, Restless):
     """Sessions by tenant and name, and when their time is over.
 
     One that says when it will be back is kept for twice as long as that, within its retention.  If
@@ -196,10 +196,16 @@ class KVSessions(HasDeadline):
                 self._forget(session)
         return found
 
+    @property
+    def is_restless(self) -> bool:
+        """Whether the last steps of sessions that have ended are still in flight."""
+        return bool(self._ended)
+
     def next_deadline(self) -> float:
-        """The time at which the blocks of the next session are to be brought back; infinity for
-        never."""
-        return self._expected.next_deadline()
+        """The time at which the blocks of the next session are to be brought back, or are not kept
+        any more; infinity for never."""
+        over = self._heap[0][0] if self._heap else float("inf")
+        return min(over, self._expected.next_deadline())
 
     def expire(self, now: float) -> None:
         """Sessions whose time is over keep nothing any more."""

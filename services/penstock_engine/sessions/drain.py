@@ -6,14 +6,14 @@ import math
 from typing import Any
 
 from penstock.config.cache_settings import CacheSettings
-from penstock_engine.parts import HasDeadline, ReportsStatus
+from penstock_engine.parts import HasDeadline, ReportsStatus, Restless
 
 KEPT_SECONDS = 5.0
 """Seconds for which others can fetch the KV of what has been handed over, before the engine core
 leaves."""
 
 
-class Drain(HasDeadline, ReportsStatus):
+class Drain(HasDeadline, ReportsStatus, Restless):
     """began: when it was told to leave; None: it wasn't.  hands_over: front ends are to take away
     what is open."""
 
@@ -47,6 +47,11 @@ class Drain(HasDeadline, ReportsStatus):
     def status(self) -> dict[str, Any]:
         """Returns what front ends are told of the drain: fields of Status."""
         return {"draining": self.began is not None, "hands_over": self.hands_over}
+
+    @property
+    def is_restless(self) -> bool:
+        """Whether it has begun."""
+        return self.began is not None
 
     def next_deadline(self) -> float:
         """The time at which open requests are handed over; infinity once they are."""

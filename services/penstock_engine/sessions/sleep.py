@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.protocol.common import WAKE_TAGS, SleepLevel, WakeTag
-from penstock_engine.parts import ReportsStatus
+from penstock_engine.parts import ReportsStatus, Restless
 
 MOST_ROUSING = 600.0
 """Seconds that a model may be loaded for whom it was roused, and pass for one that takes
 requests."""
 
 
-class SleepState(ReportsStatus):
+class SleepState(ReportsStatus, Restless):
     """Workers are told what they are to be when their group forms: awake, by Setup, or asleep.  So
     a group that was formed otherwise than is wanted now ends, and is formed anew; a worker that
     dies meanwhile comes back as it is to be."""
@@ -70,6 +70,11 @@ class SleepState(ReportsStatus):
     def status(self) -> dict[str, Any]:
         """Returns what front ends are told of the sleep: fields of Status."""
         return {"sleeping": self.level, "waking": self.waking}
+
+    @property
+    def is_restless(self) -> bool:
+        """Whether it sleeps, or a group is to be formed for it."""
+        return self.level > 0 or self.regroups
 
     @property
     def noted(self) -> SleepLevel:

@@ -13,7 +13,7 @@ from penstock.protocol.common import CallCode
 from penstock.protocol.from_frontend import ReplaceWeights
 from penstock.protocol.to_frontend import Called
 from penstock_engine.facts import EngineFacts
-from penstock_engine.parts import HasDeadline, ServesFrontends
+from penstock_engine.parts import HasDeadline, Restless, ServesFrontends
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.sessions.frontends import Frontends
 
@@ -44,7 +44,7 @@ class AskedWeights:
     until: float
 
 
-class WeightsChange(HasDeadline, ServesFrontends):
+class WeightsChange(HasDeadline, Restless, ServesFrontends):
     """A change of weights, of which there is at most one at a time.
 
     No request is ever computed by two sets of weights.  So a change begins when no request is
@@ -148,6 +148,11 @@ class WeightsChange(HasDeadline, ServesFrontends):
             why = f"running requests didn't end within {seconds:g} s; weights unchanged"
             self._answer(self.asked, "timed_out", why)
             self.asked = None
+
+    @property
+    def is_restless(self) -> bool:
+        """Whether a replacement waits for requests to end."""
+        return self.asked is not None
 
     def next_deadline(self) -> float:
         """The time at which `give_up` must be called and `lonely` asked, even if no message

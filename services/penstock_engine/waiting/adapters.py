@@ -11,7 +11,7 @@ from penstock.protocol.common import AdapterFile
 from penstock.protocol.worker_resources import DropAdapter, LoadAdapter
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.metrics.counts import EngineCounts
-from penstock_engine.parts import HasDeadline
+from penstock_engine.parts import HasDeadline, Restless
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.features import SchedulerFeature
@@ -140,7 +140,7 @@ MAX_REFUSED = 256
 """Adapters that are remembered for why they can't be loaded."""
 
 
-class AdapterManager(KeepsParked, SchedulerFeature, HasDeadline):
+class AdapterManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
     """A sequence with an adapter waits in the queue as any other does. Where it is the head, and
     its adapter isn't loaded, it leaves the queue and waits for that, and those after it go on.
     It comes back to its place in the order.
@@ -314,6 +314,11 @@ class AdapterManager(KeepsParked, SchedulerFeature, HasDeadline):
         """Gives up one that takes too long to load; the caller ends whoever uses it."""
         entry = next(iter(self.places.loading()), None)
         return None if entry is None or now < entry.deadline else self._given_up(entry, now)
+
+    @property
+    def is_restless(self) -> bool:
+        """Whether an adapter waits for a place, or gives up its own."""
+        return bool(self.places.line or self.places.leaving())
 
     def next_deadline(self) -> float:
         """The time at which `overdue` will have something to return; infinity if no adapter is

@@ -23,7 +23,7 @@ from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock.protocol.from_worker import SlotResult
 from penstock_engine.kv.cache import HOST, STORED
 from penstock_engine.kv.keys import root_key
-from penstock_engine.parts import HasDeadline
+from penstock_engine.parts import HasDeadline, Restless
 from penstock_engine.request.request import AuditTrail, Request, Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_builder import StepBuilder
@@ -90,7 +90,7 @@ class AuditRecord:
         return (given, self.logprobs[known]), (computed, outcome.logprobs.logprob)
 
 
-class LiveAudit(SchedulerFeature, HasDeadline):
+class LiveAudit(SchedulerFeature, HasDeadline, Restless):
     """Chooses requests, keeps what is known of their sequences, and replays them one by one.
 
     equal, different: audits by result.  skipped: those that were not done, by reason.  found:
@@ -211,6 +211,11 @@ class LiveAudit(SchedulerFeature, HasDeadline):
         self._free = free and not self._frontends.open_requests
         if not self._free:
             self._withdraw()
+
+    @property
+    def is_restless(self) -> bool:
+        """Whether there is something to replay, in steps that nobody else wants."""
+        return bool(self._waiting)
 
     def next_deadline(self) -> float:
         """The time at which the first is given up."""

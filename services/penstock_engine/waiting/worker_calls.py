@@ -12,7 +12,7 @@ from penstock.protocol.from_worker import CallDone, CallFailed
 from penstock.protocol.to_frontend import Called
 from penstock.protocol.to_worker import WorkerCall
 from penstock_engine.kv.pool import BrokenState
-from penstock_engine.parts import HasDeadline, ServesFrontends
+from penstock_engine.parts import HasDeadline, Restless, ServesFrontends
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.workers import Workers
@@ -32,7 +32,7 @@ class WaitingCall:
     until: float
 
 
-class WorkerCalls(HasDeadline, ServesFrontends):
+class WorkerCalls(HasDeadline, Restless, ServesFrontends):
     """Between two calls there is a turn for steps, so that calls that come one after another starve
     nobody.  A rank that doesn't return ends its own process; the group is
     lost then, and the call with it."""
@@ -108,6 +108,11 @@ class WorkerCalls(HasDeadline, ServesFrontends):
     def planned(self) -> None:
         """Steps have had their turn."""
         self._resting = False
+
+    @property
+    def is_restless(self) -> bool:
+        """Whether a call runs, or waits for steps in flight."""
+        return self.running or bool(self._waiting) or self._resting
 
     def next_deadline(self) -> float:
         """The time at which `advance` must be called, even if no message comes."""

@@ -14,7 +14,7 @@ from penstock_engine.sessions.effects import Effects
 
 def encoded(effects: Effects) -> bytes:
     fields = [getattr(effects, field.name) for field in dataclasses.fields(effects)]
-    return msgspec.msgpack.encode(fields)
+    return msgspec.msgpack.encode(fields, enc_hook=lambda chunk: bytes(chunk.data))
 
 
 class Twins:
