@@ -52,7 +52,8 @@ class ResultHandler:
         elif step.extra_steps:
             tokens += sum(len(outcome.more) for outcome in result.slots)
             result = self._until_stops(step, result)
-        self.was_quiet = self._apply(result, whole - seconds)
+        quiet = self._apply(result, whole - seconds)
+        self.was_quiet = quiet and not state.kept_answers.is_over
         workers.compute_seconds += seconds
         workers.tokens_computed += tokens
         workers.progressed(now)

@@ -1,58 +1,27 @@
 """The classes that a snapshot may hold: nothing else is written, and nothing else is rebuilt.
 
-They are those of the packages that make up the core. A module that the core begins to use outside
-of them is added here; a test walks a busy core and names the classes that are missing.
+They are those of the packages that make up the core, and the structs of which its facts and
+messages are made. A test walks a busy core and names the classes that are missing.
 """
 
 from __future__ import annotations
 
 import enum
 import inspect
+from functools import cache
 from importlib import import_module
 from pkgutil import walk_packages
 from types import ModuleType
+from typing import Any
 
 import msgspec
+from msgspec.inspect import StructType, Type, multi_type_info
 
-from penstock.config import (
-    cache_settings,
-    gateway_settings,
-    media_settings,
-    model_settings,
-    scheduler_settings,
-    settings,
-    speculative_settings,
-    worker_settings,
-)
 from penstock.metrics import histogram
-from penstock.model import (
-    audio_spec,
-    block_index_spec,
-    document_spec,
-    image_facts,
-    kv_layout,
-    layer_spec,
-    media_facts,
-    mobilenet_spec,
-    pooling_config,
-    projector_spec,
-    quantised_checkpoint,
-    recurrent_spec,
-    sound_facts,
-    tower_spec,
-    transcription_facts,
-    video_facts,
-)
-from penstock.model import config as model_config
-from penstock.model import speculation as drafting
-from penstock.protocol import (
-    common,
-    from_frontend,
-    from_worker,
-    to_frontend,
-    to_worker,
-    worker_resources,
-)
+from penstock.protocol.from_frontend import FromFrontend
+from penstock.protocol.from_worker import FromWorker
+from penstock.protocol.to_frontend import ToFrontend
+from penstock.protocol.to_worker import ToWorker
 from penstock_engine import (
     core,
     core_state,
@@ -70,41 +39,9 @@ from penstock_engine import (
 from penstock_engine.metrics import counts
 from penstock_engine.policies.registry import plugged_policies
 
-_MESSAGES = (
-    audio_spec,
-    cache_settings,
-    gateway_settings,
-    media_settings,
-    model_settings,
-    scheduler_settings,
-    settings,
-    speculative_settings,
-    worker_settings,
-    block_index_spec,
-    document_spec,
-    image_facts,
-    kv_layout,
-    layer_spec,
-    media_facts,
-    mobilenet_spec,
-    model_config,
-    pooling_config,
-    projector_spec,
-    quantised_checkpoint,
-    recurrent_spec,
-    sound_facts,
-    tower_spec,
-    transcription_facts,
-    video_facts,
-    drafting,
-    common,
-    from_frontend,
-    from_worker,
-    to_frontend,
-    to_worker,
-    worker_resources,
-)
-"""Modules whose msgspec structs are all values, and known."""
+_VALUES = (facts.EngineFacts, FromFrontend, FromWorker, ToFrontend, ToWorker)
+"""Types of the values that come from outside or never change: their structs are known, and those
+that they hold."""
 
 _PACKAGES = (handlers, kv, media, policies, request, scheduler, sessions, speculation, waiting)
 """Packages all of whose modules make up a core's state."""
@@ -139,6 +76,23 @@ def _classes(module: ModuleType) -> list[type]:
     ]
 
 
+def _structs(*types: Any) -> set[type]:
+    """The msgspec structs that values of these types may be, or hold."""
+    found: set[type] = set()
+    left: list[Any] = [multi_type_info(types)]
+    while left:
+        one = left.pop()
+        if isinstance(one, tuple):
+            left += one
+        elif isinstance(one, StructType):
+            if one.cls not in found:
+                found.add(one.cls)
+                left += [field.type for field in one.fields]
+        elif isinstance(one, Type):
+            left += [getattr(one, name) for name in one.__struct_fields__]
+    return found
+
+
 def name_of(cls: type) -> str:
     """The name by which a snapshot calls a class."""
     return f"{cls.__module__}.{cls.__qualname__}"
@@ -148,17 +102,20 @@ def is_struct(cls: type) -> bool:
     return issubclass(cls, msgspec.Struct)
 
 
-KNOWN: dict[str, type] = {
-    **{name_of(cls): cls for module in _STATE for cls in _classes(module)},
-    **{name_of(cls): cls for module in _MESSAGES for cls in _classes(module) if is_struct(cls)},
-}
+@cache
+def known_classes() -> dict[str, type]:
+    """The classes by name. Collected when a snapshot is first written or read."""
+    return {
+        **{name_of(cls): cls for module in _STATE for cls in _classes(module)},
+        **{name_of(cls): cls for cls in _structs(*_VALUES)},
+    }
 
 
 def know_plugins() -> None:
     """The modules of installed scheduling policies are known from now on, too."""
     for policy in plugged_policies():
         module = import_module(policy.__module__)
-        KNOWN.update({name_of(cls): cls for cls in _classes(module)})
+        known_classes().update({name_of(cls): cls for cls in _classes(module)})
 
 
 def is_enum(cls: type) -> bool:

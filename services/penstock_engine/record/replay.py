@@ -18,7 +18,7 @@ from penstock_engine.core import EngineCore
 from penstock_engine.record.decisions import PARTS, Decision, decision_of, plain
 from penstock_engine.record.events import EventMethod, event_methods
 from penstock_engine.record.framing import Damaged, Header, Torn, payloads
-from penstock_engine.record.known import KNOWN, is_enum, is_struct, know_plugins, slots_of
+from penstock_engine.record.known import is_enum, is_struct, know_plugins, known_classes, slots_of
 from penstock_engine.record.recorder import RAISED, STEP, sources_digest
 from penstock_engine.record.snapshot import FORMAT, Graph, Node, SnapshotError
 from penstock_engine.sessions.effects import Effects
@@ -347,7 +347,7 @@ class _Restorer:
 
 
 def _shape(name: str, names: list[str]) -> tuple[type, list[str]]:
-    cls = KNOWN.get(name)
+    cls = known_classes().get(name)
     if cls is None:
         raise SnapshotError(f"the class {name} is not known to snapshots")
     slots = slots_of(cls)
@@ -364,14 +364,14 @@ def _shape(name: str, names: list[str]) -> tuple[type, list[str]]:
 
 
 def _named_tuple(name: str) -> type[tuple[Any, ...]]:
-    cls = KNOWN.get(name)
+    cls = known_classes().get(name)
     if cls is None or not issubclass(cls, tuple):
         raise SnapshotError(f"{name} is not a named tuple known to snapshots")
     return cls
 
 
 def _member(name: str, member: str) -> Any:
-    cls = KNOWN.get(name)
+    cls = known_classes().get(name)
     if cls is None or not is_enum(cls):
         raise SnapshotError(f"{name} is not an enumeration known to snapshots")
     return cls[member]  # type: ignore[index]
@@ -379,6 +379,9 @@ def _member(name: str, member: str) -> Any:
 
 def _method(owner: object, name: str) -> Any:
     for cls in type(owner).__mro__:
-        if isinstance(cls.__dict__.get(name), FunctionType) and type(owner) in KNOWN.values():
+        if (
+            isinstance(cls.__dict__.get(name), FunctionType)
+            and type(owner) in known_classes().values()
+        ):
             return getattr(owner, name)
     raise SnapshotError(f"{type(owner).__name__} has no method {name!r}")

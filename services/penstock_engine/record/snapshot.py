@@ -31,7 +31,7 @@ from typing import Any
 
 import msgspec
 
-from penstock_engine.record.known import KNOWN, is_enum, is_struct, name_of, slots_of
+from penstock_engine.record.known import is_enum, is_struct, known_classes, name_of, slots_of
 
 FORMAT = 2
 PLAIN = frozenset({NoneType, bool, int, float, str, bytes})
@@ -119,7 +119,7 @@ class _Walk:
 
     def _writer_for(self, kind: type) -> Callable[[Any], Node]:
         name = name_of(kind)
-        if KNOWN.get(name) is not kind:
+        if known_classes().get(name) is not kind:
             raise SnapshotError(f"the class {name} is not known to snapshots")
         if is_enum(kind):
             return lambda value: ["e", name, value.name]

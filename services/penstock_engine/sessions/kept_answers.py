@@ -174,7 +174,7 @@ class KeptAnswers(HasDeadline):
             if now < until:
                 break
             self._forget(request)
-        while self._room.total > MOST_KEPT:
+        while self.is_over:
             tenant = self._room.largest()
             ended = self._ended_of.get(tenant)
             if ended:
@@ -236,6 +236,11 @@ class KeptAnswers(HasDeadline):
             raise BrokenState("the tenants' ended answers are others")
         if any(request not in kept for request in self._ended):
             raise BrokenState("an answer is kept that nobody can find")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no room for all, so that `settle` has something to forget."""
+        return self._room.total > MOST_KEPT
 
     def next_deadline(self) -> float:
         """The time at which the first has waited long enough; infinity for none."""

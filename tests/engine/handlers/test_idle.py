@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -141,7 +142,7 @@ def test_any_history_keeps_the_books(seed: int) -> None:
             h.settle()
         dozed += awake and h.core.state.sleep.dozes
     assert dozed > 1
-    h.core._idle._seconds = 0  # It stays awake for the end.
+    h.core._idle[0]._seconds = math.inf  # It stays awake for the end.
     h.core.state.sleep.wake(())
     walker.end()
 
