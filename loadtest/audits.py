@@ -30,7 +30,7 @@ from loadtest.audited_faults import (
 )
 from loadtest.report import Document, Flags, Measurement, SetupError, machine_line, say, table
 from penstock import AsyncLLM, SamplingParams
-from penstock.cli.engine_tools import silence
+from penstock.cli.replay import silence
 from penstock.prepare import prepare
 from tests.system.in_process import prompt
 

@@ -52,17 +52,18 @@ from penstock.bench.load.report import token_gaps
 from penstock.bench.load.run import LoadRun, new_event_loop
 from penstock.bench.load.target import Target
 from penstock.bench.load.workload import Workload, arrival_times
-from penstock.bench.steps import LoadShape, LoneRequests, load
-from penstock.cli.engine_tools import fit_served, silence
+from penstock.cli.replay import silence
 from penstock.config.settings import EngineConfig
-from penstock_engine.plan.command import PlanRequest, terms_of
-from penstock_engine.plan.search import Planner
-from penstock_engine.plan.traffic import PlanTraffic
-from penstock_engine.plan.trial import PlanTrial
 from penstock_engine.record.framing import log_files
-from penstock_engine.simulate.cost import StepCost, read_fitted
-from penstock_engine.simulate.fit import Measured, measured_steps
-from penstock_engine.simulate.trace import TraceRequest, write_trace
+from penstock_planning.plan.command import PlanRequest, terms_of
+from penstock_planning.plan.search import Planner
+from penstock_planning.plan.traffic import PlanTraffic
+from penstock_planning.plan.trial import PlanTrial
+from penstock_planning.simulate.commands import fit_served
+from penstock_planning.simulate.cost import StepCost, read_fitted
+from penstock_planning.simulate.fit import Measured, measured_steps
+from penstock_planning.simulate.measure import LoadShape, LoneRequests, load
+from penstock_planning.simulate.trace import TraceRequest, write_trace
 from testing.serving import Server
 
 ALLOWED = 0.15

@@ -51,7 +51,14 @@ from penstock_worker.metrics.phases import UNWATCHED
 from penstock_worker.parallel.membership import Membership
 from penstock_worker.worker import Worker
 
-PRODUCT = ("penstock", "penstock_gateway", "penstock_engine", "penstock_worker", "penstock_kernels")
+PRODUCT = (
+    "penstock",
+    "penstock_engine",
+    "penstock_gateway",
+    "penstock_kernels",
+    "penstock_planning",
+    "penstock_worker",
+)
 PATIENCE = 120.0
 """Seconds in which each part must have started, or ended."""
 MODEL = "smollm2-135m"

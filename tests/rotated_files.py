@@ -20,7 +20,7 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/worker/adapters/test_with_drafts.py",
     ),
     (
-        "tests/engine/simulate/test_simulation.py",
+        "tests/planning/simulate/test_simulation.py",
         "tests/system/page/test_aloud.py",
         "tests/system/page/test_api_page.py",
         "tests/system/test_clock_steps.py",
@@ -127,7 +127,8 @@ WHOLE: tuple[tuple[str, ...], ...] = (
     (
         "tests/deploy/test_retries_system.py",
         "tests/kernels/triton/test_compile.py",
-        "tests/shared/test_cli_engine_tools.py",
+        "tests/planning/commands/test_simulate_command.py",
+        "tests/shared/test_cli_replay.py",
         "tests/system/test_hostile_bodies.py",
         "tests/system/test_invariance.py",
         "tests/system/test_kv_roles_served.py",

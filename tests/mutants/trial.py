@@ -34,6 +34,7 @@ OWN_MODULES = (
     "penstock_engine",
     "penstock_gateway",
     "penstock_kernels",
+    "penstock_planning",
     "penstock_worker",
 )
 OTHERS_MODULES = (

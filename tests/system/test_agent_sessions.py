@@ -12,8 +12,8 @@ import pytest
 
 from penstock import LLM, SamplingParams
 from penstock.errors import InvalidRequest
-from penstock_engine.simulate.agents import AgentTraffic, agents, seen_before
-from penstock_engine.simulate.trace import TraceRequest
+from penstock_planning.simulate.agents import AgentTraffic, agents, seen_before
+from penstock_planning.simulate.trace import TraceRequest
 from testing.serving import Server, wait_until
 from tests.gateway.agents.shapes import claude_code
 from tests.metrics_page import PORTS, port_of, read_page

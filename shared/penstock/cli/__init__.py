@@ -3,8 +3,7 @@
 main, commands, parser   dispatch; the list of commands; help and errors
 serve, run, chat, transcribe, batch, models, show, keys   commands that serve and use a model
 status, top, health, doctor, recommend   commands that look at a system
-bench, plan                   commands that measure, and say what it takes to serve
-engine_tools                  commands that look back (replay, simulate, fit-cost)
+bench, replay                 commands that measure and look back
 process_arguments, processes  the commands that are one process of the system
 completion, table             a shell's completion; the reference table of all flags
 answers, media_files, sampling_arguments   what run and chat are made of

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.commands import BENCH_KINDS, function_at
 from penstock.cli.parser import Parser, examples
 from penstock.cli.sampling_arguments import add_engine, engine_settings
 from penstock.errors import InvalidRequest, PenstockError
@@ -34,7 +35,8 @@ def add(parser: Parser) -> None:
     _add_latency(kinds.add_parser("latency", help="seconds for one batch of prompts"))
     _add_throughput(kinds.add_parser("throughput", help="requests and tokens per second"))
     _add_serve(kinds.add_parser("serve", help="latencies of a running server under load"))
-    _add_steps(kinds.add_parser("steps", help="what a step costs, for `penstock plan`"))
+    for name, (summary, place) in BENCH_KINDS.items():
+        function_at(place)(kinds.add_parser(name, help=summary))
 
 
 def _add_latency(parser: Parser) -> None:
@@ -88,26 +90,6 @@ def _add_serve(parser: Parser) -> None:
     parser.add_argument("--no-progress", action="store_true", help="No bar on stderr.")
     _add_output(parser)
     parser.set_defaults(run=_serve)
-
-
-def _add_steps(parser: Parser) -> None:
-    parser.usage = "penstock bench steps [MODEL] [--flag VALUE ...]"
-    parser.description = (
-        "Starts a server, loads it with 1 to 64 streams, and fits what a step costs to what the"
-        " engine core recorded. Every engine setting of `penstock serve` is a flag here too."
-        " Nothing is drafted."
-    )
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="Default: smollm2-135m.")
-    for name, default in (("--input-len", "uniform:16:512"), ("--output-len", "uniform:16:96")):
-        words = "128, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA:MAX. Default: %(default)s."
-        parser.add_argument(name, default=default, metavar="LENGTH", help=words)
-    parser.add_argument(
-        "--seconds", type=int, default=60, metavar="N", help="Of load. Default: %(default)s."
-    )
-    parser.add_argument("--bench-seed", type=int, default=0, metavar="N", help="Of the prompts.")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="Write the cost to this file.")
-    add_engine(parser)
-    parser.set_defaults(run=_steps)
 
 
 def _add_shape(parser: Parser, *, input_len: int, output_len: int) -> None:
@@ -182,31 +164,6 @@ def _serve(arguments: argparse.Namespace) -> int:
         print(f"{kind}: {example}", file=sys.stderr)
     _write(report.to_dict(), arguments)
     return 1 if report.summary.failed else 0
-
-
-def _steps(arguments: argparse.Namespace) -> int:
-    import tempfile
-
-    from penstock.bench.load.options import OptionError
-    from penstock.bench.load.target import TargetError
-    from penstock.bench.steps import LoadShape, load_and_record
-    from penstock.cli.engine_tools import fit_served
-    from penstock.config import flags
-
-    shape = LoadShape(
-        arguments.input_len, arguments.output_len, arguments.seconds, arguments.bench_seed
-    )
-    with tempfile.TemporaryDirectory(prefix="penstock-steps-") as name:
-        folder = Path(name)
-        try:
-            loaded = load_and_record(flags.resolve(arguments), arguments.model, folder, shape)
-        except OptionError as error:
-            raise InvalidRequest(str(error)) from None
-        except TargetError as error:
-            raise PenstockError(str(error)) from None
-        found = [folder / "recordings"]
-        print(fit_served(found, arguments.output, loaded.lone, loaded.lone_ttft, loaded.model))
-    return 0
 
 
 def _show(result: dict[str, Any], arguments: argparse.Namespace) -> int:

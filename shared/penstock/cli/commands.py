@@ -4,6 +4,7 @@ its arguments. Nothing of a command is imported before it is known that it is th
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.cli.parser import Parser
@@ -11,7 +12,7 @@ from penstock.cli.parser import Parser
 
 @dataclass(frozen=True)
 class Command:
-    """place: `module:function` below penstock.cli; the function fills a Parser, and sets `run`."""
+    """place: as for `function_at`; the function fills a Parser, and sets `run`."""
 
     name: str
     group: str
@@ -20,16 +21,26 @@ class Command:
 
     def parser(self) -> Parser:
         """The command's own parser."""
-        module, _, function = self.place.partition(":")
         parser = Parser(prog=f"penstock {self.name}")
-        getattr(importlib.import_module(f"penstock.cli.{module}"), function)(parser)
+        function_at(self.place)(parser)
         return parser
+
+
+def function_at(place: str) -> Callable[[Parser], None]:
+    """place: `module:function`, the module below penstock.cli, or that of a package of its own,
+    which nothing but this table names."""
+    module, _, function = place.partition(":")
+    name = module if module.startswith("penstock_") else f"penstock.cli.{module}"
+    found: Callable[[Parser], None] = getattr(importlib.import_module(name), function)
+    return found
 
 
 SERVING = "Serve and use a model"
 LOOKING = "Look at a system"
 MEASURING = "Measure and look back"
 PARTS = "Single processes, and building"
+
+PLANNING = "penstock_planning.commands"
 
 COMMANDS = (
     Command("serve", SERVING, "start and supervise a whole system on this machine", "serve:add"),
@@ -52,15 +63,12 @@ COMMANDS = (
     Command("doctor", LOOKING, "say what this machine can do, and what is missing", "doctor:add"),
     Command("recommend", LOOKING, "say which models fit this machine", "recommend:add"),
     Command("bench", MEASURING, "measure latency, throughput, or a server", "bench:add"),
-    Command("replay", MEASURING, "replay a recording's decisions", "engine_tools:add_replay"),
-    Command("simulate", MEASURING, "run a trace in virtual time", "engine_tools:add_simulate"),
-    Command("plan", MEASURING, "say how many engine cores hold an objective", "plan:add"),
+    Command("replay", MEASURING, "replay a recording's decisions", "replay:add"),
+    Command("simulate", MEASURING, "run a trace in virtual time", f"{PLANNING}.simulate:add"),
     Command(
-        "fit-cost",
-        MEASURING,
-        "fit the simulator's step cost",
-        "engine_tools:add_fit",
+        "plan", MEASURING, "say how many engine cores hold an objective", f"{PLANNING}.plan:add"
     ),
+    Command("fit-cost", MEASURING, "fit the simulator's step cost", f"{PLANNING}.fit_cost:add"),
     Command("gateway", PARTS, "run one gateway (HTTP front end)", "process_arguments:gateway"),
     Command("fork-server", PARTS, "fork gateways", "process_arguments:fork_server"),
     Command("batches", PARTS, "work through batches, without a port", "process_arguments:batches"),
@@ -80,3 +88,6 @@ COMMANDS = (
 )
 
 BY_NAME = {command.name: command for command in COMMANDS}
+
+BENCH_KINDS = {"steps": ("what a step costs, for `penstock plan`", f"{PLANNING}.bench_steps:add")}
+"""What other packages measure by `penstock bench`: by the kind, its line and its place."""

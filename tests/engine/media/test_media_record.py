@@ -11,8 +11,8 @@ from penstock.config.settings import RecordSettings
 from penstock_engine.record.framing import log_files, payloads
 from penstock_engine.record.recorder import CoreRecorder, recording
 from penstock_engine.record.replay import replay
-from penstock_engine.simulate.commands import Traffic
-from penstock_engine.simulate.metrics import Slo
+from penstock_planning.simulate.commands import Traffic
+from penstock_planning.simulate.metrics import Slo
 from tests.engine.fake_media import picture
 from tests.engine.media.media_requests import ask, harness
 from tests.engine.test_walk_media import MediaWalker

@@ -17,7 +17,7 @@ from penstock_engine.metrics import observed as observed_module
 from penstock_engine.metrics.observed import FRESH, LIVE_AGE, READY_AGE, EngineHealth, Observed
 from penstock_engine.metrics.snapshot import state_of
 from penstock_engine.record.recorder import recording
-from penstock_engine.simulate.commands import replay_all
+from penstock_engine.record.replay_files import replay_all
 from tests.engine.harness import Harness
 
 WAIT = 0.125

@@ -10,7 +10,7 @@ from penstock.config.settings import RecordSettings
 from penstock_engine.record.framing import log_files
 from penstock_engine.record.recorder import CoreRecorder, recording
 from penstock_engine.record.replay import replay
-from penstock_engine.simulate.fit import measured_steps
+from penstock_planning.simulate.fit import measured_steps
 from tests.engine.rank_walker import SIZES, RankWalker, make_rank_harness
 from tests.engine.rank_workers import RankHarness
 from tests.engine.walked_harness import Seeded

@@ -10,7 +10,7 @@ from penstock.errors import InvalidRequest
 from penstock.protocol.from_worker import Fault, Progress, Result, SlotResult, WorkerHello
 from penstock_engine.live.view import LiveView
 from penstock_engine.sessions.ranks import FORMINGS_A_SECOND
-from penstock_engine.simulate.simulation import Simulation, SimulationOptions
+from penstock_planning.simulate.simulation import Simulation, SimulationOptions
 from tests.engine.rank_workers import RankHarness
 from tests.engine.sessions.rank_sessions import ask, finishes, ready, started
 from tests.engine.small_facts import facts
