@@ -35,6 +35,7 @@ OWN_MODULES = (
     "penstock_gateway",
     "penstock_kernels",
     "penstock_planning",
+    "penstock_rpc",
     "penstock_worker",
 )
 OTHERS_MODULES = (

@@ -16,13 +16,13 @@ import psutil
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from penstock_gateway.rpc.protos.inference_pb2 import (
+from penstock_rpc.protos.inference_pb2 import (
     GenerateRequest,
     GenerateResponse,
     ResponseOptions,
     StoppingCriteria,
 )
-from penstock_gateway.rpc.protos.openai_pb2 import JsonReply, JsonRequest
+from penstock_rpc.protos.openai_pb2 import JsonReply, JsonRequest
 from testing.serving import Server, wait_until
 from tests.docs.snippets import snippets
 

@@ -263,7 +263,7 @@ def _grpc(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     check_installed()
     with uncollected():
-        from penstock_gateway.rpc.process import main
+        from penstock_rpc.process import main
 
     ready = arguments.ready_file
     main(

@@ -1,2 +1,0 @@
-"""The services' messages. The `_pb2` modules are made of the .proto files by
-`python -m penstock_gateway.rpc.protos`."""
