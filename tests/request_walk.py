@@ -57,6 +57,7 @@ PRODUCT = (
     "penstock_gateway",
     "penstock_kernels",
     "penstock_planning",
+    "penstock_platforms",
     "penstock_rpc",
     "penstock_worker",
 )

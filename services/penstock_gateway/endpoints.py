@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from starlette.routing import WebSocketRoute
 
+from penstock.config.bundled import bundled
+from penstock.config.plugins import ENDPOINTS as PLUGGED
 from penstock_gateway.adapters import endpoint as adapters
 from penstock_gateway.anthropic import endpoint as anthropic
 from penstock_gateway.batches import endpoint as batches
@@ -27,16 +29,14 @@ from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.ollama import embed as ollama_embed
 from penstock_gateway.ollama import endpoint as ollama
 from penstock_gateway.ollama import models as ollama_models
-from penstock_gateway.pooling import classify, cohere, embeddings, pooling, score, sparse, tei
+from penstock_gateway.pooling import classify, embeddings, pooling, score
 from penstock_gateway.realtime import endpoint as realtime
 from penstock_gateway.receipts import endpoint as receipts
 from penstock_gateway.responses import compact
 from penstock_gateway.responses import endpoint as responses
 from penstock_gateway.responses import inputs as response_inputs
-from penstock_gateway.sagemaker import endpoint as sagemaker
 from penstock_gateway.service import Service
 from penstock_gateway.system import health, models, page, status, version
-from penstock_gateway.tgi import endpoint as tgi
 from penstock_gateway.tokenize import endpoint as tokenize
 from penstock_gateway.tokenize import info as tokenizer_info
 from penstock_gateway.transcription import endpoint as transcription
@@ -63,14 +63,9 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     models.routes,
     adapters.routes,
     embeddings.routes,
-    cohere.routes,
     pooling.routes,
     score.routes,
     classify.routes,
-    sparse.routes,
-    tei.routes,
-    tgi.routes,
-    sagemaker.routes,
     files.routes,
     batches.routes,
     message_batches.routes,
@@ -84,6 +79,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     receipts.routes,
     metrics.routes,
     page.routes,
+    *bundled(PLUGGED),
 )
 """A new endpoint is a line here. Its operation, in its own module, says the rest: what the router,
 the API keys, the traces and the OpenAPI document need to know of it."""

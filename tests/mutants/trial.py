@@ -35,6 +35,7 @@ OWN_MODULES = (
     "penstock_gateway",
     "penstock_kernels",
     "penstock_planning",
+    "penstock_platforms",
     "penstock_rpc",
     "penstock_worker",
 )

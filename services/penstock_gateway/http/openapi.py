@@ -4,7 +4,7 @@ each body that works unchanged."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -113,10 +113,16 @@ def _operation(operation: Operation, known: dict[int, dict[str, Any]]) -> dict[s
     }
     if operation.body is not None:
         content: dict[str, Any] = {"schema": known[id(operation.body)]}
-        if operation.path in EXAMPLES:
-            content["example"] = EXAMPLES[operation.path]
+        example = example_of(operation)
+        if example is not None:
+            content["example"] = example
         made["requestBody"] = {"required": True, "content": {operation.body_type: content}}
     return made
+
+
+def example_of(operation: Operation) -> Mapping[str, Any] | None:
+    """A body of the operation that works unchanged; None: nobody has written one."""
+    return EXAMPLES.get(operation.path) if operation.example is None else operation.example
 
 
 def _operation_id(operation: Operation) -> str:
@@ -200,7 +206,6 @@ _CHAT = {
     "max_tokens": 32,
 }
 _LLAMA = {"prompt": "The capital of France is", "n_predict": 8}
-_GENERATE = {"inputs": "The capital of France is", "parameters": {"max_new_tokens": 8}}
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/batches": {"input_file_id": "file-ID", "endpoint": "/v1/completions"},
@@ -217,12 +222,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "/v1/load_lora_adapter": {"lora_name": "sql", "lora_path": "sql"},
     "/v1/unload_lora_adapter": {"lora_name": "sql"},
-    "/adapters": {"name": "sql", "src": "sql"},
     "/collective_rpc": {"method": "memory"},
     "/update_weights_from_disk": {"model_path": "checkpoint"},
     "/v1/chat/completions": _CHAT,
     "/chat/completions": _CHAT,
-    "/invocations": _CHAT,
     "/v1/completions": {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0},
     "/v1/fim/completions": {"prompt": "The capital of France is", "max_tokens": 8},
     "/infill": {"input_prefix": "The capital of France is", "n_predict": 8},
@@ -256,9 +259,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "/tokenize": {"prompt": "The capital of France is"},
     "/detokenize": {"tokens": [1, 2, 3]},
     "/decode": {"ids": [1, 2, 3]},
-    "/generate": _GENERATE,
-    "/generate_stream": _GENERATE,
-    "/": _GENERATE,
     "/completion": _LLAMA,
     "/completions": _LLAMA,
     "/apply-template": {"messages": [{"role": "user", "content": "Name a river in Europe."}]},
@@ -273,11 +273,5 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "/v2/rerank": _RERANK,
     "/reranking": _RERANK,
     "/v1/reranking": _RERANK,
-    "/embed": {"inputs": ["A kitten sleeps.", "A young cat naps."]},
-    "/embed_all": {"inputs": "A kitten sleeps."},
-    "/predict": {"inputs": "The film was wonderful."},
-    "/similarity": {"inputs": {"source_sentence": "A kitten sleeps.", "sentences": _DOCUMENTS}},
-    "/embed_sparse": {"inputs": "A kitten sleeps."},
-    "/v2/embed": {"texts": ["A kitten sleeps."]},
     "/classify": {"input": ["The film was wonderful.", "I fell asleep."]},
 }

@@ -155,6 +155,8 @@ class Operation:
     tag: str
     body: Any = None
     """A msgspec struct, or what else msgspec makes a schema of; None: there is none."""
+    example: Mapping[str, Any] | None = field(default=None, hash=False)
+    """A body that works unchanged; None: `openapi.EXAMPLES` has it."""
     body_type: str = "application/json"
     reply: Any = None
     """A msgspec struct, or what else msgspec makes a schema of; None: none is described."""
@@ -272,6 +274,7 @@ def posting(
     traced_as: str | None = None,
     errors_as: ErrorShape = OPENAI_ERRORS,
     query: Parameters | None = None,
+    example: Mapping[str, Any] | None = None,
 ) -> Operation:
     """An endpoint that computes something for whoever posts a body."""
     return Operation(
@@ -289,4 +292,5 @@ def posting(
         traced_as=traced_as,
         errors_as=errors_as,
         query=query or {},
+        example=example,
     )

@@ -27,6 +27,7 @@ from penstock.media.desk import MediaLease
 from penstock.protocol.common import Pooling
 from penstock_gateway.generate.chunked_reply import Pace, paced
 from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.pooling.cutting import Direction, read_options
 from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
 from penstock_gateway.pooling.fields import MAX_NUMBERS, Flag, PoolFields, PoolUsage, Text, Whole
@@ -40,7 +41,6 @@ from penstock_gateway.pooling.scored import (
     scored_of,
 )
 from penstock_gateway.pooling.shortened import shortened
-from penstock_gateway.pooling.tei import Direction, read_options
 from penstock_gateway.request.input_texts import check_count, texts_of
 from penstock_gateway.request.tokenising import off_the_loop
 from penstock_gateway.service import Service

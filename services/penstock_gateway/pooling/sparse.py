@@ -1,5 +1,4 @@
-"""Sparse vectors over a model's vocabulary: POST /embed_sparse, as Text Embeddings Inference has
-it, and what POST /pooling shows of them."""
+"""How sparse vectors over a model's vocabulary are written."""
 
 from __future__ import annotations
 
@@ -8,14 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.client.pool_request import PoolResult
-from penstock.protocol.common import Pooling
 from penstock_gateway.generate.chunked_reply import JsonList, Pace, Splices, paced
 from penstock_gateway.generate.reply import encoder
-from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN
-from penstock_gateway.pooling.endpoint import Call, PoolEndpoint
-from penstock_gateway.pooling.tei import TextsRequest, read_texts
-from penstock_gateway.service import Service
+from penstock_gateway.pooling.endpoint import Call
 
 WEIGHTS = 512
 """Weights that are written at once."""
@@ -64,19 +59,6 @@ async def weight_list(
     return found
 
 
-class EmbedSparse(PoolEndpoint[TextsRequest]):
-    request_type = TextsRequest
-    id_prefix = "sparse"
-
-    async def answer(self, request: TextsRequest, call: Call) -> object:
-        inputs = await read_texts(request, call, "embed_sparse")
-        results = await call.pool(inputs, Pooling("embed_sparse"))
-        whole = JsonList()
-        for pieces in await weight_list(results, call, named=False):
-            whole.add_written(pieces)
-        return call.splices.put(whole.pieces())
-
-
 async def named_weights(results: Sequence[PoolResult], call: Call, shown: type) -> object:
     """What stands in a reply for the list of these vectors. shown: an element, of its index and its
     weights."""
@@ -86,17 +68,3 @@ async def named_weights(results: Sequence[PoolResult], call: Call, shown: type) 
         made.add_written(inner.spliced(encoder.encode(shown(index, inner.put(pieces)))))
         await pace.rest()
     return call.splices.put(made.pieces())
-
-
-OPERATION = posting(
-    "/embed_sparse",
-    "Embed texts sparsely (TEI)",
-    TextsRequest,
-    list[list[TokenWeight]],
-    tag="pooling",
-    headers=("x-deadline-ms",),
-)
-
-
-def routes(service: Service) -> list[OperationRoute]:
-    return [OPERATION.route(EmbedSparse(service))]

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
-from penstock_gateway.http.openapi import EXAMPLES
+from penstock_gateway.http.openapi import example_of
 from penstock_gateway.http.operations import Operation, OperationRoute
 
 FORMS = "multipart/form-data"
@@ -39,7 +39,7 @@ def operations() -> tuple[Operation, ...]:
 
 def example(operation: Operation) -> dict[str, Any]:
     """A body that works, with short answers."""
-    made = dict(EXAMPLES[operation.path])
+    made = dict(example_of(operation))
     for name in ("max_tokens", "n_predict", "max_output_tokens"):
         if name in made:
             made[name] = 4

@@ -13,7 +13,7 @@ from msgspec import inspect
 
 from penstock.config.settings import GatewayConfig, StorageSettings
 from penstock_gateway.app import create_app
-from penstock_gateway.http.openapi import EXAMPLES
+from penstock_gateway.http.openapi import example_of
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.storage.store import Store
 from tests import thinning
@@ -65,7 +65,7 @@ def model_for(operation: Operation) -> str:
 
 
 def cases(operation: Operation) -> list[Case]:
-    example = EXAMPLES.get(operation.path) or minimal(inspect.type_info(operation.body))
+    example = example_of(operation) or minimal(inspect.type_info(operation.body))
     found = list(cases_of(operation.body, example))
     if CUT in operation.body.__struct_fields__:
         found += [

@@ -39,6 +39,10 @@ INVOCATIONS = posting(
     Body,
     streams=True,
     headers=SIGNED_HEADERS,
+    example={
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "max_tokens": 32,
+    },
 )
 _KINDS: dict[str, Callable[[Service], ASGIApp]] = {
     "chat": ChatCompletions,
@@ -113,7 +117,11 @@ class NewAdapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 ADD_ADAPTER = replace(
-    LOAD, path="/adapters", summary="Load an adapter (SageMaker)", body=NewAdapter
+    LOAD,
+    path="/adapters",
+    summary="Load an adapter (SageMaker)",
+    body=NewAdapter,
+    example={"name": "sql", "src": "sql"},
 )
 REMOVE_ADAPTER = replace(
     UNLOAD,

@@ -23,7 +23,6 @@ from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.pooling.score import Rerank
-from penstock_gateway.pooling.tei import Predict, Similarity, TEIEmbed
 from penstock_gateway.request.endpoint import Headers, with_body
 from penstock_gateway.request.forwarding import named_model, read_fields
 from penstock_gateway.request.sampling import (
@@ -34,13 +33,14 @@ from penstock_gateway.request.sampling import (
     truncated,
 )
 from penstock_gateway.service import Service
-from penstock_gateway.tgi.reply import (
+from penstock_platforms.tei import Predict, Similarity, TEIEmbed
+from penstock_platforms.tgi.reply import (
     GeneratedText,
     ShownGeneration,
     TGISpec,
     failed_generation,
 )
-from penstock_gateway.tgi.request import (
+from penstock_platforms.tgi.request import (
     DEFAULT_NEW_TOKENS,
     ERRORS,
     GenerateRequest,
@@ -168,6 +168,7 @@ def routes(service: Service) -> list[OperationRoute]:
         headers=GENERATING_HEADERS,
         traced_as="text_completion",
         errors_as=ERRORS,
+        example={"inputs": "The capital of France is", "parameters": {"max_new_tokens": 8}},
     )
     return [
         posted("/generate", "Continue a prompt (TGI)").route(TGIGenerate(service)),

@@ -21,7 +21,7 @@ from penstock_gateway.generate.reply import (
     encoder,
 )
 from penstock_gateway.generate.reply_spec import ReplySpec
-from penstock_gateway.tgi.request import encoded
+from penstock_platforms.tgi.request import encoded
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta

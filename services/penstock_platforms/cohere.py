@@ -235,6 +235,7 @@ OPERATION = posting(
     tag="pooling",
     headers=("x-deadline-ms",),
     traced_as="embeddings",
+    example={"texts": ["A kitten sleeps."]},
 )
 
 

@@ -1,9 +1,9 @@
-"""POST /embed, /embed_all, /predict, /similarity and GET /info, as Text Embeddings Inference has
-them. Its /rerank is in `score`, its /embed_sparse in `sparse`."""
+"""POST /embed, /embed_all, /embed_sparse, /predict, /similarity and GET /info, as Text Embeddings
+Inference has them. Its /rerank is the gateway's own."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -17,15 +17,15 @@ from penstock.model.pooling_config import PoolingConfig
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.to_frontend import Welcome
 from penstock.version import __version__
-from penstock_gateway.generate.chunked_reply import paced
+from penstock_gateway.generate.chunked_reply import JsonList, paced
 from penstock_gateway.http.operations import Operation, OperationRoute, posting
+from penstock_gateway.pooling.cutting import Direction, read_options
 from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN, checked_dimensions, vector_list
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint
 from penstock_gateway.pooling.fields import Flag, PoolFields, Text, Whole, check_numbers
+from penstock_gateway.pooling.sparse import TokenWeight, weight_list
 from penstock_gateway.request.input_texts import MAX_INPUTS, check_count, named_prompt, texts_of
 from penstock_gateway.service import Service
-
-Direction = Literal["left", "right", "Left", "Right"]
 
 
 class TextFields(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,24 +93,6 @@ class SimilarityRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fi
     parameters: SimilarityParameters | None = None
 
 
-class CutFields(Protocol):
-    """Fields that say how texts are cut."""
-
-    @property
-    def truncate(self) -> bool | None: ...
-
-    @property
-    def truncation_direction(self) -> Direction | None: ...
-
-
-def read_options(call: Call, fields: CutFields | None) -> None:
-    """Lets the call cut texts where that is asked for."""
-    if fields is not None and fields.truncate:
-        call.may_cut()
-        if fields.truncation_direction in ("left", "Left"):
-            call.side = "left"
-
-
 def _prompt(call: Call, name: str | None) -> str:
     """Raises InvalidRequest for a name that the model's files lack."""
     return "" if name is None else named_prompt(name, call.engine.welcome.pooling)
@@ -149,6 +131,19 @@ class EmbedAll(PoolEndpoint[TextsRequest]):
         check_numbers(sum(len(each.prompt_token_ids) for each in inputs), size)
         results = await call.pool(inputs, Pooling("token_embed", normalize=False))
         return await vector_list(results, call.splices, lambda index, rows: rows)
+
+
+class EmbedSparse(PoolEndpoint[TextsRequest]):
+    request_type = TextsRequest
+    id_prefix = "sparse"
+
+    async def answer(self, request: TextsRequest, call: Call) -> object:
+        inputs = await read_texts(request, call, "embed_sparse")
+        results = await call.pool(inputs, Pooling("embed_sparse"))
+        whole = JsonList()
+        for pieces in await weight_list(results, call, named=False):
+            whole.add_written(pieces)
+        return call.splices.put(whole.pieces())
 
 
 class ScoredLabel(msgspec.Struct, frozen=True):
@@ -314,7 +309,16 @@ INFO = Operation(
 )
 
 
-def _posting(path: str, summary: str, body: type, reply: Any, traced_as: str | None) -> Operation:
+def _posting(
+    path: str,
+    summary: str,
+    body: type,
+    reply: Any,
+    traced_as: str | None = None,
+    *,
+    inputs: Any,
+) -> Operation:
+    """inputs: of the example."""
     return posting(
         path,
         f"{summary} (TEI)",
@@ -323,27 +327,49 @@ def _posting(path: str, summary: str, body: type, reply: Any, traced_as: str | N
         tag="pooling",
         headers=("x-deadline-ms",),
         traced_as=traced_as,
+        example={"inputs": inputs},
     )
 
 
-EMBED = _posting("/embed", "Embed texts", TEIEmbedRequest, list[list[float]], "embeddings")
+_TEXT = "A kitten sleeps."
+_OTHERS = ["A young cat naps.", "The market fell."]
+EMBED = _posting(
+    "/embed",
+    "Embed texts",
+    TEIEmbedRequest,
+    list[list[float]],
+    "embeddings",
+    inputs=[_TEXT, _OTHERS[0]],
+)
 EMBED_ALL = _posting(
-    "/embed_all", "Embed each token of texts", TextsRequest, list[list[list[float]]], "embeddings"
+    "/embed_all",
+    "Embed each token of texts",
+    TextsRequest,
+    list[list[list[float]]],
+    "embeddings",
+    inputs=_TEXT,
+)
+EMBED_SPARSE = _posting(
+    "/embed_sparse", "Embed texts sparsely", TextsRequest, list[list[TokenWeight]], inputs=_TEXT
 )
 PREDICT = _posting(
     "/predict",
     "Classify texts, or pairs of them",
     PredictRequest,
     list[ScoredLabel | list[ScoredLabel]],
-    None,
+    inputs="The film was wonderful.",
 )
 SIMILARITY = _posting(
-    "/similarity", "Compare a text with others", SimilarityRequest, list[float], None
+    "/similarity",
+    "Compare a text with others",
+    SimilarityRequest,
+    list[float],
+    inputs={"source_sentence": _TEXT, "sentences": _OTHERS},
 )
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """The five routes; 503 while there is no engine core, unless one is started on demand."""
+    """The six routes; 503 while there is no engine core, unless one is started on demand."""
 
     async def info(request: Request) -> Response:
         asked = service.models.ask(None)
@@ -353,6 +379,7 @@ def routes(service: Service) -> list[OperationRoute]:
     return [
         EMBED.route(TEIEmbed(service)),
         EMBED_ALL.route(EmbedAll(service)),
+        EMBED_SPARSE.route(EmbedSparse(service)),
         PREDICT.route(Predict(service)),
         SIMILARITY.route(Similarity(service)),
         INFO.route(info),

@@ -1,1 +1,0 @@
-"""What Amazon SageMaker asks of a container, as vLLM answers it."""

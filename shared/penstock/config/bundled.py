@@ -1,0 +1,32 @@
+"""What Penstock's own packages bring beyond the core, by the groups of plug-ins.
+
+The core imports none of them: it finds them here, by name. Unlike plug-ins they come with Penstock
+itself, so that `--plugins` says nothing of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from penstock.config.plugins import ENDPOINTS
+
+BUNDLED: dict[str, tuple[str, ...]] = {
+    ENDPOINTS: (
+        "penstock_platforms.cohere:routes",
+        "penstock_platforms.tei:routes",
+        "penstock_platforms.tgi.endpoint:routes",
+        "penstock_platforms.sagemaker:routes",
+    ),
+}
+
+
+def bundled(group: str) -> list[Any]:
+    """Imports and returns what they bring to the group."""
+    return [named(place) for place in BUNDLED[group]]
+
+
+def named(place: str) -> Any:
+    """Imports and returns what is at `module:name`."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
