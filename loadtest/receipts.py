@@ -17,8 +17,8 @@ from typing import Any
 
 from loadtest.report import Document, Flags, Measurement, SetupError, machine_line, say, table
 from penstock import AsyncLLM, SamplingParams
-from penstock.receipts.replay import QUICKLY, Claimed, Place, Replay
 from penstock.request.terms import Terms
+from penstock_receipts.replay import QUICKLY, Claimed, Place, Replay
 
 WANTED = 10.0
 """How many times as fast as generation verifying is to be."""

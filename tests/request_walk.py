@@ -58,6 +58,7 @@ PRODUCT = (
     "penstock_kernels",
     "penstock_planning",
     "penstock_platforms",
+    "penstock_receipts",
     "penstock_rpc",
     "penstock_worker",
 )

@@ -117,7 +117,7 @@ EACH = (
     "tests/shared/test_config.py::test_a_flag_takes_what_the_tree_takes_and_nothing_else",
     "tests/shared/test_fleet.py",
     "tests/shared/test_hostile_folder.py",
-    "tests/shared/test_hostile_receipts.py",
+    "tests/receipts/test_hostile_receipts.py",
     "tests/shared/test_hub_cache.py",
     "tests/shared/test_named_templates.py::test_each_is_filled_as_if_it_stood_alone",
     "tests/shared/test_pacing.py",

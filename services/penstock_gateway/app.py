@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fastapi import FastAPI
@@ -30,6 +29,7 @@ from penstock_gateway.models.backend import ModelBackend, ModelRegistry
 from penstock_gateway.plugged import plugged_loggers, plugged_routes
 from penstock_gateway.preparing.preparer import Preparer
 from penstock_gateway.preparing.whole import answer_elsewhere
+from penstock_gateway.receipts import receipts_of
 from penstock_gateway.service import Patience, Service
 from penstock_gateway.storage.held_responses import HeldResponses
 from penstock_gateway.system import health
@@ -37,7 +37,6 @@ from penstock_gateway.tracing.layer import TraceLayer, TraceObserver, tracing_of
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient
-    from penstock.receipts.signing import SigningKey
     from penstock_gateway.storage.store import Store
 
 
@@ -79,7 +78,7 @@ def create_app(
         media=MediaDesk(media or MediaSettings()),
         store=store,
         held=_held(config, store, gateways),
-        receipt_key=_receipt_key(config.receipt_key_file),
+        receipts=receipts_of(config.receipt_key_file),
     )
     service.preparers.connect(
         lambda: Preparer(service, config.max_body_memory_mib << 20),
@@ -107,14 +106,6 @@ def _held(config: GatewayConfig, store: Store | None, gateways: int) -> HeldResp
     if kept or gateways > 1 or not config.held_responses_mib:
         return None
     return HeldResponses(config.held_responses_mib << 20)
-
-
-def _receipt_key(file: str | None) -> SigningKey | None:
-    if file is None:
-        return None
-    from penstock.receipts.signing import SigningKey
-
-    return SigningKey.kept(Path(file))
 
 
 def _observer(service: Service, backend: ModelBackend) -> Observer:

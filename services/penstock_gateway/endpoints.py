@@ -31,7 +31,6 @@ from penstock_gateway.ollama import endpoint as ollama
 from penstock_gateway.ollama import models as ollama_models
 from penstock_gateway.pooling import classify, embeddings, pooling, score
 from penstock_gateway.realtime import endpoint as realtime
-from penstock_gateway.receipts import endpoint as receipts
 from penstock_gateway.responses import compact
 from penstock_gateway.responses import endpoint as responses
 from penstock_gateway.responses import inputs as response_inputs
@@ -76,7 +75,6 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     collective_rpc.routes,
     weights.routes,
     version.routes,
-    receipts.routes,
     metrics.routes,
     page.routes,
     *bundled(PLUGGED),

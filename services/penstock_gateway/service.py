@@ -22,7 +22,7 @@ from penstock_gateway.preparing.pool import Preparers
 from penstock_gateway.storage.held_responses import LOST, HeldResponses
 
 if TYPE_CHECKING:
-    from penstock.receipts.signing import SigningKey
+    from penstock_gateway.receipts import Receipts
     from penstock_gateway.storage.response_records import ResponseRecords
     from penstock_gateway.storage.store import Store
     from penstock_gateway.tracing.tracer import Tracing
@@ -121,8 +121,8 @@ class Service:
     """Responses that are held in memory; None where the store keeps them, or none are."""
     media: MediaDesk = field(default_factory=lambda: MediaDesk(MediaSettings()))
     """What prepares the pictures of requests."""
-    receipt_key: SigningKey | None = None
-    """Signs receipts; None: none are given."""
+    receipts: Receipts | None = None
+    """None: none are given."""
     lines: LineCounts | None = None
     """Counts of batches' lines; None where this process works on none."""
     connections: Places = field(init=False)

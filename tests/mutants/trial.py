@@ -36,6 +36,7 @@ OWN_MODULES = (
     "penstock_kernels",
     "penstock_planning",
     "penstock_platforms",
+    "penstock_receipts",
     "penstock_rpc",
     "penstock_worker",
 )

@@ -16,8 +16,8 @@ import pytest
 from openai import APIConnectionError, InternalServerError, OpenAI
 from openai.types.responses import Response
 
-from penstock.receipts.statement import read_receipts
-from penstock.receipts.verify import SignedReceipt
+from penstock_receipts.statement import read_receipts
+from penstock_receipts.verify import SignedReceipt
 from testing.processes import freeze
 from testing.serving import Server, wait_until
 from tests.thinning import part

@@ -1,5 +1,5 @@
 """Receipts of a served model, verified by the library, and every kind of tampering found. The
-forger here has the server's key: what a signature alone finds is in tests/shared/test_receipts.py.
+forger here has the server's key: what a signature alone finds is in tests/receipts/test_verify.py.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import pytest
 from penstock.cli.main import main
 from penstock.llm.asynchronous import AsyncLLM
 from penstock.prepare import load_manifest, prepare
-from penstock.receipts.signing import SigningKey
-from penstock.receipts.statement import ids_digest, logprobs_digest, read_receipts
-from penstock.receipts.verify import ModelHere, SignedReceipt, Verdict
 from penstock.request.terms import Terms
+from penstock_receipts.signing import SigningKey
+from penstock_receipts.statement import ids_digest, logprobs_digest, read_receipts
+from penstock_receipts.verify import ModelHere, SignedReceipt, Verdict
 from testing.serving import Server
 from tests.adapter_folders import random_factors, write_peft
 from tests.system.test_resumed_streams import RESUMABLE, TOOL

@@ -24,7 +24,7 @@ from penstock_gateway.batches.background import BackgroundRunner
 from penstock_gateway.batches.run import BatchRun, Lost
 from penstock_gateway.keys.ring import Caller, KeyRing
 from penstock_gateway.models.reach import reach_models
-from penstock_gateway.receipts.batch import BatchSigner
+from penstock_gateway.receipts import Receipts
 from penstock_gateway.service import LineCounts, Service
 from penstock_gateway.storage.database import DatabaseDamaged
 from penstock_gateway.storage.records import BatchWork
@@ -46,7 +46,7 @@ SWEEP_EVERY = 60.0
 
 class Runner:
     """app: answers lines.  ring: the API keys; None: there are none.  longest_line: bytes.
-    signer: see BatchRun."""
+    receipts: see BatchRun."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class Runner:
         ring: KeyRing | None,
         *,
         longest_line: int,
-        signer: BatchSigner | None = None,
+        receipts: Receipts | None = None,
     ) -> None:
         self._store = store
         self._app = app
         self._ring = ring
         self._longest_line = longest_line
-        self._signer = signer
+        self._receipts = receipts
         self.counts = LineCounts()
         self._name = new_id("runner")
         self._room = asyncio.Semaphore(store.settings.batch_concurrency)
@@ -125,7 +125,7 @@ class Runner:
             at_once=self._store.settings.batch_concurrency,
             longest_line=self._longest_line,
             counts=self.counts,
-            signer=self._signer,
+            receipts=self._receipts,
         )
 
     def _caller_of(self, work: BatchWork) -> Caller | None:
@@ -230,7 +230,7 @@ async def _work(
         app,
         service.ring,
         longest_line=config.gateway.max_body_bytes,
-        signer=None if service.receipt_key is None else BatchSigner(service.receipt_key),
+        receipts=service.receipts,
     )
     service.lines = runner.counts
     running = [asyncio.create_task(runner.run())]

@@ -20,7 +20,7 @@ from penstock_gateway.batches.in_process import OwnAnswer, ask, error_line, resu
 from penstock_gateway.batches.request import BatchFile, NumberedLine
 from penstock_gateway.generate.reply import one_line
 from penstock_gateway.keys.ring import Caller
-from penstock_gateway.receipts.batch import BatchSigner
+from penstock_gateway.receipts import Receipts
 from penstock_gateway.service import LineCounts
 from penstock_gateway.storage.records import (
     MESSAGES,
@@ -56,8 +56,8 @@ class BatchRun:
 
     app: answers the lines.  caller: who asks; None: the key that made the batch isn't known any
     more.  room: of all batches here together, for lines that are open.  at_once: lines of this one
-    that are open or wait for it.  counts: of the lines, of this process.  signer: of receipts among
-    the answers; None: there are none.
+    that are open or wait for it.  counts: of the lines, of this process.  receipts: signs
+    those among the answers; None: there are none.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class BatchRun:
         at_once: int,
         longest_line: int,
         counts: LineCounts,
-        signer: BatchSigner | None = None,
+        receipts: Receipts | None = None,
     ) -> None:
         self._work = work
         self._record = work.record
@@ -83,7 +83,7 @@ class BatchRun:
         self._caller = caller
         self._room = room
         self._counts = counts
-        self._signer = signer
+        self._receipts = receipts
         self._open = self._pausing = 0
         """Lines that are under way, and those of them that wait to be asked again."""
         self._own_room = asyncio.Semaphore(at_once)
@@ -267,10 +267,10 @@ class BatchRun:
 
     def _write_file(self, ok: bool, purpose: str) -> FileRecord | None:
         """Under an id of its own each time: who writes it, too, writes another one."""
-        id, signer = self._record.id, self._signer
+        id, receipts = self._record.id, self._receipts
         lines = self._held_batches.lines(id, ok=ok)
-        if ok and signer is not None:
-            lines = signer.signed(id, lambda: self._held_batches.lines(id, ok=True))
+        if ok and receipts is not None:
+            lines = receipts.signed(id, lambda: self._held_batches.lines(id, ok=True))
         first = next(lines, None)
         if first is None:
             return None

@@ -58,7 +58,6 @@ from penstock_gateway.request.fields import (
 from penstock_gateway.tracing import trace as tracing
 
 if TYPE_CHECKING:
-    from penstock_gateway.receipts.desk import ReceiptDesk
     from penstock_gateway.request.fields import TermsHeaders
 
 Fields = TypeVar("Fields", bound=RequestFields)
@@ -94,8 +93,6 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     stream_form = SERVER_SENT_EVENTS
     gives_receipts = False
     """Whether x-penstock-receipt means something here."""
-    _receipts: ReceiptDesk | None = None
-    """Writes them, once one was asked for."""
 
     reply_spec: type[ReplySpec]
     """The type of what its prepared requests say of their replies."""
@@ -220,7 +217,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 "/v1/chat/completions, /v1/completions, /v1/responses and /v1/messages give"
                 " receipts; this path doesn't"
             )
-        elif self._service.receipt_key is None:
+        elif self._service.receipts is None:
             reason = "this server gives none; its operator can enable that with --receipt-key-file"
         else:
             return wish
@@ -334,18 +331,14 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     async def _signed(self, job: Job, asked: AskedModel, recorder: TimelineRecorder) -> Job:
         """The job, with a reply that ends in a receipt if the client asked for one. Raises
         InvalidRequest where the answer could not be computed from it."""
-        key, wish = self._service.receipt_key, recorder.receipt
-        if key is None or not wish:
+        receipts, wish = self._service.receipts, recorder.receipt
+        if receipts is None or not wish:
             return job
         beside = "use_beam_search and best_of" if job.search is not None else ""
         beside = beside or ("pictures, sounds and videos" if job.media is not None else "")
         if beside:
             raise InvalidRequest(f"there are no receipts for {beside}", code="unsupported_value")
-        if self._receipts is None:
-            from penstock_gateway.receipts.desk import ReceiptDesk
-
-            self._receipts = ReceiptDesk(key)
-        params, reply = await self._receipts.receipted(
+        params, reply = await receipts.receipted(
             job.prompt_token_ids, job.params, job.reply, asked, wish
         )
         return replace(job, params=params, reply=reply)

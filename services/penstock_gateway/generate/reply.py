@@ -13,7 +13,7 @@ import msgspec
 from penstock.client.placement import fingerprint_name
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import TokenLogprobs
-from penstock.receipts.statement import Receipt
+from penstock.request.receipt import Receipt
 from penstock.request.sampling_params import MAX_LOGPROBS
 from penstock_gateway.generate.timeline import RequestTimeline
 from penstock_gateway.request.fields import GenerateFields

@@ -48,7 +48,12 @@ COMMANDS = (
     Command("chat", SERVING, "talk with a model in the terminal", "chat:add"),
     Command("transcribe", SERVING, "the text of a recording", "transcribe:add"),
     Command("batch", SERVING, "answer a file of requests", "batch:add"),
-    Command("verify", SERVING, "say whether an answer is what its receipt says", "verify:add"),
+    Command(
+        "verify",
+        SERVING,
+        "say whether an answer is what its receipt says",
+        "penstock_receipts.command:add",
+    ),
     Command("pull", SERVING, "find or download a model, and prepare it", "models:add_pull"),
     Command("list", SERVING, "the models on this machine", "models:add_list"),
     Command("show", SERVING, "what a model is, and the memory it takes", "show:add"),

@@ -11,13 +11,18 @@ from typing import Any
 
 from penstock.config.plugins import ENDPOINTS
 
+RECEIPTS = "penstock.receipts"
+"""What gives receipts with a key that is in a file. No plug-in brings it."""
+
 BUNDLED: dict[str, tuple[str, ...]] = {
     ENDPOINTS: (
         "penstock_platforms.cohere:routes",
         "penstock_platforms.tei:routes",
         "penstock_platforms.tgi.endpoint:routes",
         "penstock_platforms.sagemaker:routes",
+        "penstock_receipts.endpoint:routes",
     ),
+    RECEIPTS: ("penstock_receipts.desk:kept_desk",),
 }
 
 

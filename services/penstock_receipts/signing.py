@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidRequest, StartupError
 from penstock.process import logs
-from penstock.receipts.statement import PublicKey, Receipt, TreePlace
+from penstock.request.receipt import PublicKey, Receipt, TreePlace
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from penstock.errors import InvalidRequest
+from penstock.request.receipt import Digest, Receipt, TreePlace
 from penstock.request.sampling_params import MAX_N, SamplingParams
 
 VERSION = 1
@@ -119,31 +119,6 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise InvalidRequest(f"the receipt's params are wrong: {error}") from None
 
 
-class PublicKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key that checks signatures. id: the first 16 hex digits of the SHA-256 of its bytes.
-    public_key: its 32 bytes, in base64."""
-
-    id: str
-    algorithm: Literal["ed25519"] = "ed25519"
-    public_key: str
-
-
-TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-
-
-class TokenLists(msgspec.Struct, frozen=True, kw_only=True):
-    """Token ids of each prompt and of each output; logprobs: log-probabilities of the outputs'
-    tokens, where they were asked for."""
-
-    prompts: list[list[TokenId]]
-    outputs: list[list[TokenId]]
-    logprobs: list[list[float]] | None = None
-
-
-MAX_DEPTH = 64
-Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
-
-
 class TreeStatement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is signed of a batch. batch: its id.  created: Unix time, seconds.  size: receipts.
     root: of their tree, SHA-256 in hex."""
@@ -155,36 +130,14 @@ class TreeStatement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     root: Digest
 
 
-class TreePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A receipt's place in a batch. statement: JSON text of a TreeStatement.  signature: of its
-    UTF-8 bytes, in base64.  index: of the receipt, from 0.  path: digests from the leaf's sibling
-    up."""
-
-    statement: str
-    signature: str
-    key: PublicKey
-    index: Annotated[int, msgspec.Meta(ge=0)]
-    path: Annotated[list[Digest], msgspec.Meta(max_length=MAX_DEPTH)]
-
-    def said(self) -> TreeStatement:
-        """What was signed. Raises InvalidRequest."""
-        try:
-            said = msgspec.json.decode(self.statement, type=TreeStatement)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise InvalidRequest(f"what the receipt says of its batch is wrong: {error}") from None
-        _refuse_twice(self.statement)
-        return said
-
-
-class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """statement: JSON text of a Statement.  signature: of its UTF-8 bytes, in base64.  tokens: null
-    in a receipt of digests only.  batch: its place among the receipts of a batch's output."""
-
-    statement: str
-    signature: str
-    key: PublicKey
-    tokens: TokenLists | None = None
-    batch: TreePlace | UnsetType = UNSET
+def tree_statement(place: TreePlace) -> TreeStatement:
+    """What was signed of the receipt's batch. Raises InvalidRequest."""
+    try:
+        said = msgspec.json.decode(place.statement, type=TreeStatement)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"what the receipt says of its batch is wrong: {error}") from None
+    _refuse_twice(place.statement)
+    return said
 
 
 def ids_digest(ids: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from penstock.receipts.tree import ReceiptTree, root_from
+from penstock_receipts.tree import ReceiptTree, root_from
 
 LEAVES = [
     bytes.fromhex(each)

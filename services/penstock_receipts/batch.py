@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from penstock.receipts.signing import SigningKey
-from penstock.receipts.statement import TreePlace, TreeStatement
-from penstock.receipts.tree import ReceiptTree, leaf_digest
+from penstock.request.receipt import TreePlace
 from penstock_gateway.batches.in_process import LineResult
+from penstock_receipts.signing import SigningKey
+from penstock_receipts.statement import TreeStatement
+from penstock_receipts.tree import ReceiptTree, leaf_digest
 
 FIELD = "penstock_receipt"
 _line, _fields = msgspec.json.Decoder(LineResult), msgspec.json.Decoder(dict[str, msgspec.Raw])

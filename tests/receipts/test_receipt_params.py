@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.receipts.statement import PromptClaim, Statement, told_params
 from penstock.request.sampling_params import (
     RepetitionDetectionParams,
     RequestOutputKind,
     SamplingParams,
 )
 from penstock.request.structured_outputs import StructuredOutputs
-from tests.shared.test_receipts import STATEMENT
+from penstock_receipts.statement import PromptClaim, Statement, told_params
+from tests.receipts.test_verify import STATEMENT
 
 NOT_TOLD: dict[str, tuple[Any, str]] = {
     "output_kind": (RequestOutputKind.DELTA, "how an answer is handed out"),

@@ -24,14 +24,14 @@ from penstock.client import SequenceDelta
 from penstock.client.client_view import ClientView
 from penstock.errors import InvalidRequest, RequestFailed, StartupError
 from penstock.protocol.common import ErrorCode, FinishReason
-from penstock.receipts import statement as reading
-from penstock.receipts.replay import Claimed, Place, Replay
-from penstock.receipts.signing import SigningKey
-from penstock.receipts.statement import ids_digest, read_receipts, read_statement, told_params
-from penstock.receipts.verify import ModelHere, SignedReceipt, pinned_key
 from penstock.request.sampling_params import SamplingParams
 from penstock.request.structured_outputs import StructuredOutputs
 from penstock.request.terms import Terms
+from penstock_receipts import statement as reading
+from penstock_receipts.replay import Claimed, Place, Replay
+from penstock_receipts.signing import SigningKey
+from penstock_receipts.statement import ids_digest, read_receipts, read_statement, told_params
+from penstock_receipts.verify import ModelHere, SignedReceipt, pinned_key
 
 STATEMENT: dict[str, Any] = {
     "receipt": 1,

@@ -16,12 +16,18 @@ from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable
 from penstock.protocol.common import TokenLogprobs
-from penstock.receipts.signing import SigningKey
-from penstock.receipts.statement import Statement, ids_digest, read_receipts, read_statement
-from penstock.receipts.verify import SignedReceipt
 from penstock_gateway.batches.in_process import OwnAnswer, result_line
 from penstock_gateway.generate.event_ids import Origin
-from penstock_gateway.receipts.batch import BatchSigner
+from penstock_receipts.batch import BatchSigner
+from penstock_receipts.signing import SigningKey
+from penstock_receipts.statement import (
+    Statement,
+    ids_digest,
+    read_receipts,
+    read_statement,
+    tree_statement,
+)
+from penstock_receipts.verify import SignedReceipt
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.live_gateway import LiveGateway
 
@@ -277,7 +283,7 @@ def test_each_line_of_a_batch_proves_its_place(batch):
         assert {standing for standing, _ in found.values()} == {"equal"}
         assert f"receipt {number} of the 4 of batch_1" in found["batch"][1]
         assert not isinstance(receipt.batch, msgspec.UnsetType)
-        roots.add(receipt.batch.said().root)
+        roots.add(tree_statement(receipt.batch).root)
     assert len(roots) == 1
     for old, new in zip(before, after, strict=True):
         was, now = json.loads(old), json.loads(new)

@@ -6,34 +6,36 @@ import asyncio
 import secrets
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import msgspec
 
 from penstock.errors import PenstockError
 from penstock.process import logs
-from penstock.receipts.statement import (
+from penstock.request.receipt import PublicKey, Receipt, TokenLists
+from penstock.version import __version__
+from penstock_gateway.generate.reply import ReceiptField, ReplyFormat, ReplyHead
+from penstock_gateway.request.tokenising import off_the_loop
+from penstock_receipts.batch import BatchSigner
+from penstock_receipts.signing import SigningKey
+from penstock_receipts.statement import (
     ComputingClaim,
     ModelClaim,
     OutputClaim,
     PromptClaim,
-    Receipt,
     Statement,
-    TokenLists,
     ids_digest,
     logprobs_digest,
     told_params,
 )
-from penstock.version import __version__
-from penstock_gateway.generate.reply import ReceiptField, ReplyFormat, ReplyHead
-from penstock_gateway.request.tokenising import off_the_loop
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock.client.placement import Computing
     from penstock.protocol.common import TokenLogprobs
-    from penstock.receipts.signing import SigningKey
     from penstock.request.sampling_params import SamplingParams
     from penstock_gateway.generate.reply import (
         ChoiceOutput,
@@ -51,12 +53,21 @@ WEIGHTS_PATIENCE = 30.0
 
 
 class ReceiptDesk:
-    """Belongs to one endpoint."""
+    """Gives the receipts of all endpoints. key: the server's."""
 
     def __init__(self, key: SigningKey) -> None:
         self._key = key
         self._weights: dict[str, asyncio.Task[dict[str, str] | None]] = {}
         """Digests of files, by the digest of the weights."""
+
+    @property
+    def public(self) -> PublicKey:
+        """The key that checks the receipts."""
+        return self._key.public
+
+    def signed(self, batch: str, lines: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
+        """Returns the lines of a batch's output, signed together."""
+        return BatchSigner(self._key).signed(batch, lines)
 
     async def receipted(
         self,
@@ -86,6 +97,11 @@ class ReceiptDesk:
             task = self._weights[digest] = asyncio.create_task(_hashed(asked, digest))
         done, _ = await asyncio.wait({task}, timeout=WEIGHTS_PATIENCE)
         return task.result() if done else None
+
+
+def kept_desk(key_file: Path) -> ReceiptDesk:
+    """A desk with the key in that file, which is made if it isn't there. Raises StartupError."""
+    return ReceiptDesk(SigningKey.kept(key_file))
 
 
 async def _hashed(asked: AskedModel, digest: str) -> dict[str, str] | None:

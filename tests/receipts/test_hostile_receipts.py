@@ -15,13 +15,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from penstock.cli.main import main
-from penstock.cli.verify import MAX_SHOWN, shown
 from penstock.errors import InvalidRequest
-from penstock.receipts.signing import SigningKey
-from penstock.receipts.statement import logprobs_digest, read_receipts
-from penstock.receipts.tree import ReceiptTree, leaf_digest
-from penstock.receipts.verify import SignedReceipt, pinned_key
-from tests.shared.test_receipts import STATEMENT
+from penstock_receipts.command import MAX_SHOWN, shown
+from penstock_receipts.signing import SigningKey
+from penstock_receipts.statement import logprobs_digest, read_receipts
+from penstock_receipts.tree import ReceiptTree, leaf_digest
+from penstock_receipts.verify import SignedReceipt, pinned_key
+from tests.receipts.test_verify import STATEMENT
 
 pytestmark = pytest.mark.timeout(60)
 KEY = SigningKey(Ed25519PrivateKey.generate())

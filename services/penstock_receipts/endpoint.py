@@ -6,7 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.receipts.statement import PublicKey
+from penstock.request.receipt import PublicKey
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.service import Service
@@ -25,14 +25,14 @@ def routes(service: Service) -> list[OperationRoute]:
     """The one route."""
 
     async def key(request: Request) -> Response:
-        if service.receipt_key is None:
+        if service.receipts is None:
             raise HTTPError(
                 404,
                 "this server gives no receipts; its operator can enable that with "
                 "--receipt-key-file",
                 code="receipts_off",
             )
-        body = msgspec.json.encode(service.receipt_key.public)
+        body = msgspec.json.encode(service.receipts.public)
         return Response(body, media_type="application/json")
 
     return [OPERATION.route(key)]

@@ -18,23 +18,22 @@ from penstock.errors import EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.llm.asynchronous import AsyncLLM
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.to_frontend import Status
-from penstock.receipts.replay import QUICKLY, Claimed, Place, Replay
-from penstock.receipts.signing import public_key, signature_fits
-from penstock.receipts.statement import (
+from penstock.request.receipt import PublicKey, Receipt, TokenLists
+from penstock.request.terms import Terms
+from penstock.version import __version__
+from penstock_receipts.replay import QUICKLY, Claimed, Place, Replay
+from penstock_receipts.signing import public_key, signature_fits
+from penstock_receipts.statement import (
     ModelClaim,
     OutputClaim,
     PromptClaim,
-    PublicKey,
-    Receipt,
     Statement,
-    TokenLists,
     ids_digest,
     logprobs_digest,
     read_statement,
+    tree_statement,
 )
-from penstock.receipts.tree import leaf_digest, root_from
-from penstock.request.terms import Terms
-from penstock.version import __version__
+from penstock_receipts.tree import leaf_digest, root_from
 
 BOUND = 1.0
 """Nats by which a token's log-probability may differ between machines that compute other bits: what
@@ -109,7 +108,7 @@ class SignedReceipt:
         place, key = self._receipt.batch, self._receipt.key
         if isinstance(place, UnsetType):
             return
-        said = place.said()
+        said = tree_statement(place)
         path = [bytes.fromhex(each) for each in place.path]
         root = root_from(leaf_digest(self._receipt.statement), place.index, said.size, path)
         named = f"receipt {place.index} of the {said.size} of {said.batch}"

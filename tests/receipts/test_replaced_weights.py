@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from penstock.config.settings import GatewayConfig
-from penstock.receipts.statement import Statement
+from penstock_receipts.statement import Statement
 from tests.gateway.live_gateway import LiveGateway
-from tests.gateway.receipts.test_receipts import SignedClient, ask, of
+from tests.receipts.test_served_receipts import SignedClient, ask, of
 
 
 class Replaceable(SignedClient):

@@ -17,8 +17,8 @@ from penstock.cli.sampling_arguments import add_engine, engine_settings
 from penstock.errors import InvalidRequest, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.receipts.statement import PublicKey
-    from penstock.receipts.verify import ModelHere, SignedReceipt, Verdict
+    from penstock.request.receipt import PublicKey
+    from penstock_receipts.verify import ModelHere, SignedReceipt, Verdict
 
 UNTOLD = 3
 MAX_SAMPLE = 1_000_000
@@ -63,8 +63,8 @@ def add(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Verifies the receipts that were named, and returns the exit code. Raises InvalidRequest."""
-    from penstock.receipts.statement import MAX_BYTES, read_receipts
-    from penstock.receipts.verify import SignedReceipt
+    from penstock_receipts.statement import MAX_BYTES, read_receipts
+    from penstock_receipts.verify import SignedReceipt
 
     if arguments.sample is not None and not 1 <= arguments.sample <= MAX_SAMPLE:
         raise InvalidRequest(f"--sample must lie in [1, {MAX_SAMPLE}]")
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _verify(arguments: argparse.Namespace, receipts: list[SignedReceipt]) -> int:
     """What needs no model comes first, and where that fails, nothing more."""
-    from penstock.receipts.verify import Verdict
+    from penstock_receipts.verify import Verdict
 
     codes = set()
     async with VerifyingEngine(arguments) as engine:
@@ -128,9 +128,9 @@ class VerifyingEngine:
 
     async def _start(self, model: str, settings: dict[str, Any]) -> ModelHere:
         from penstock.llm.asynchronous import AsyncLLM
-        from penstock.receipts.verify import ModelHere
         from penstock.request.lora import LoRARequest
         from penstock.request.terms import Terms
+        from penstock_receipts.verify import ModelHere
 
         folder, adapter = self._arguments.adapter, None
         if folder is not None:
@@ -173,7 +173,7 @@ def _read(name: str, most: int) -> bytes:
 
 
 def _pinned(given: str | None) -> PublicKey | None:
-    from penstock.receipts.verify import pinned_key
+    from penstock_receipts.verify import pinned_key
 
     if given is None:
         return None
