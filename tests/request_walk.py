@@ -58,8 +58,10 @@ PRODUCT = (
     "penstock_kernels",
     "penstock_planning",
     "penstock_platforms",
+    "penstock_ray",
     "penstock_receipts",
     "penstock_rpc",
+    "penstock_training",
     "penstock_worker",
 )
 PATIENCE = 120.0

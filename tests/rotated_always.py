@@ -26,7 +26,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "tests/engine/test_walk_disk.py",
     ),
     "audits find what went wrong": ("tests/engine/test_walk_audits.py",),
-    "training on what was sampled": ("tests/worker/training/test_trainer_forward.py",),
+    "training on what was sampled": ("tests/training/test_trainer_forward.py",),
 }
 """What README.md and docs/guides/exactness.md promise, and tests of it: of each the first case
 runs at every landing."""

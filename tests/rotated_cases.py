@@ -257,7 +257,7 @@ EACH = (
     "tests/worker/steps/test_sampled_ahead.py",
     "tests/worker/test_process.py",
     "tests/worker/test_sleep.py",
-    "tests/worker/training/test_trainer_forward.py",
+    "tests/training/test_trainer_forward.py",
     "tests/worker/vision/test_frame_videos.py",
     "tests/worker/vision/test_mmproj.py",
     "tests/worker/vision/test_released_mmproj.py",

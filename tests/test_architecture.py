@@ -38,6 +38,10 @@ def loaded_after(statement: str) -> set[str]:
         "import penstock.prepare",
         "import penstock.supervisor.system",
         "import penstock.cli.main",
+        "import penstock_planning.commands.plan, penstock_planning.plan.command",
+        "import penstock_ray.driver",
+        "import penstock_receipts.command, penstock_receipts.desk",
+        "import penstock_rpc.process",
     ],
 )
 def test_what_must_be_light_loads_nothing_heavy(statement: str) -> None:

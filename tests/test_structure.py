@@ -1,8 +1,11 @@
-"""The tree's own rules: no circular import, one home for each class, few files in a root folder."""
+"""The tree's own rules: no circular import, one home for each class, few files in a root folder,
+and packages beside the core, which names them in few places."""
 
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -15,6 +18,13 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("shared", "services", "kernels")
 SERVICES = ("penstock_gateway", "penstock_engine", "penstock_worker")
 MOST_IN_ROOT = 6
+CORE = ("penstock", "penstock_kernels", *SERVICES)
+NAMES_OTHERS = {
+    "penstock.cli.commands",
+    "penstock.cli.processes",
+    "penstock.config.bundled",
+}
+"""Modules of the core that name packages beside it."""
 
 
 @cache
@@ -81,3 +91,32 @@ def test_a_services_root_holds_few_modules(service: str) -> None:
     loose = [file.name for file in files if file.name != "__init__.py"]
     assert "process.py" in loose
     assert len(loose) <= MOST_IN_ROOT, loose
+
+
+def packages_beside_the_core() -> set[str]:
+    return {name.partition(".")[0] for name in modules()} - set(CORE)
+
+
+def test_a_contract_keeps_every_other_package_out_of_the_core() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    assert set(settings["root_packages"]) == {*CORE, *packages_beside_the_core()}
+    (contract,) = (each for each in settings["contracts"] if each["id"] == "core-alone")
+    assert set(contract["source_modules"]) == set(CORE)
+    assert set(contract["forbidden_modules"]) == packages_beside_the_core()
+
+
+def test_the_core_names_other_packages_in_few_places() -> None:
+    """As text, too, which no contract sees."""
+    others = re.compile(rf"\b({'|'.join(packages_beside_the_core())})\.\w")
+    naming = {
+        name
+        for name, file in modules().items()
+        if name.partition(".")[0] in CORE and others.search(file.read_text())
+    }
+    assert naming == NAMES_OTHERS
+
+
+def test_other_packages_have_their_tests_in_a_folder_of_their_own() -> None:
+    for package in packages_beside_the_core():
+        folder = ROOT / "tests" / package.removeprefix("penstock_")
+        assert list(folder.rglob("test_*.py")), folder

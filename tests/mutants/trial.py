@@ -36,8 +36,10 @@ OWN_MODULES = (
     "penstock_kernels",
     "penstock_planning",
     "penstock_platforms",
+    "penstock_ray",
     "penstock_receipts",
     "penstock_rpc",
+    "penstock_training",
     "penstock_worker",
 )
 OTHERS_MODULES = (

@@ -27,18 +27,17 @@ from penstock_worker.attention.interface import (
     ScoreRule,
 )
 from penstock_worker.attention.reference import ReferenceAttention, normalised_and_rotated
+from penstock_worker.attention.whole_sequence import WHOLE_SEQUENCE_MECHANISMS, attended
 from penstock_worker.layers.reference_ops import ReferenceOps
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.quantisation.interface import Product, Table
 from penstock_worker.quantize.scores import windows
-from penstock_worker.training.gradients import attended
-from penstock_worker.training.trainer_forward import TRAINABLE
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Matrix, plain
 
 _DTYPE = torch.bfloat16
 _BLOCK = 16
-_QUICK = TRAINABLE | {mechanism.EXPERTS, mechanism.SHARED_EXPERT_GATE}
+_QUICK = WHOLE_SEQUENCE_MECHANISMS | {mechanism.EXPERTS, mechanism.SHARED_EXPERT_GATE}
 """What plain attention computes; layers with others take the reference's, which is slower."""
 _OUT_OF_REACH = mechanism.RECURRENT | {mechanism.CROSS_ATTENTION}
 

@@ -310,7 +310,7 @@ def _worker(arguments: argparse.Namespace) -> int:
 
 
 def _ray_workers(arguments: argparse.Namespace) -> int:
-    from penstock.supervisor.ray.driver import Wanted, main
+    from penstock_ray.driver import Wanted, main
 
     engine = resolve(arguments).engine
     ready_file = arguments.ready_file

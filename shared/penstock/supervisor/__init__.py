@@ -9,7 +9,6 @@ front        what gateways and the others that dial engine cores are told
 rolling      restarts the gateways one after the other, and asks whether one is ready
 replicas     engine cores and their workers: what each process is told, and gets of the machine
 models       several models, of which some are loaded
-ray          the ranks of an engine core as actors of a Ray cluster
 preparing    makes prepared folders before anything is started
 data_lock    keeps the data folder to one running system
 report       tells the program that started us, over a pipe

@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+import ray
 from penstock.config.settings import WorkerSettings
-from penstock.supervisor.ray.reach import Unavailable
+from penstock_ray.reach import Unavailable
 
 STRATEGY = "PACK"
 """Ray's strategy that takes as few nodes as will do: sums between ranks cost least inside a

@@ -16,8 +16,8 @@ import msgspec
 from penstock.config.settings import EngineConfig, ServeConfig
 from penstock.errors import StartupError
 from penstock.process import logs
-from penstock.supervisor.ray.actor import Task
-from penstock.supervisor.ray.reach import (
+from penstock_ray.actor import Task
+from penstock_ray.reach import (
     Unavailable,
     check_reach,
     dialled_endpoint,
@@ -25,8 +25,8 @@ from penstock.supervisor.ray.reach import (
 )
 
 if TYPE_CHECKING:
-    from penstock.supervisor.ray.placement import Bundle, Reserved
-    from penstock.supervisor.ray.rank import Rank
+    from penstock_ray.placement import Bundle, Reserved
+    from penstock_ray.rank import Rank
 
 log = logs.get(__name__)
 
@@ -125,8 +125,7 @@ def _knock(address: str) -> None:
 async def _serve(wanted: Wanted) -> None:
     """Runs workers until it is cancelled. Raises StartupError for a rank that can't go on."""
     import ray
-
-    from penstock.supervisor.ray.placement import Reserved, bundle_of
+    from penstock_ray.placement import Reserved, bundle_of
 
     bundle = bundle_of(wanted.engine.worker, ray.cluster_resources())
     reserved = Reserved(bundle, wanted.engine.parallel.ranks)
@@ -139,7 +138,7 @@ async def _serve(wanted: Wanted) -> None:
 
 
 def _ranks(wanted: Wanted, bundle: Bundle, reserved: Reserved, here: str) -> list[Rank]:
-    from penstock.supervisor.ray.rank import Rank
+    from penstock_ray.rank import Rank
 
     endpoint = dialled_endpoint(wanted.endpoint, here)
 

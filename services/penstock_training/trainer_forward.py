@@ -11,46 +11,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.model import mechanisms as mechanism
 from penstock.prepare import load_manifest, prepare
 from penstock_kernels.reference.tiling import padded_rows
+from penstock_training.gradients import GradientAttention, GradientOps, capped, scores
 from penstock_worker import sampler
 from penstock_worker.attention.interface import BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.attention.whole_sequence import WHOLE_SEQUENCE_MECHANISMS
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.interface import require
 from penstock_worker.models.decoder import HEAD, DecoderModel
-from penstock_worker.training.gradients import GradientAttention, GradientOps, capped, scores
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
 
-TRAINABLE = frozenset(
-    {
-        mechanism.WINDOW,
-        mechanism.CHUNKS,
-        mechanism.SCORE_SOFT_CAP,
-        mechanism.SCORE_SCALE,
-        mechanism.SINKS,
-        mechanism.NO_ROTATION,
-        mechanism.PARTIAL_ROTATION,
-        mechanism.SEVERAL_ROTATIONS,
-        mechanism.WHOLE_NORM,
-        mechanism.LAYER_NORM,
-        mechanism.OUTPUT_NORMS,
-        mechanism.PARALLEL,
-        mechanism.GELU,
-        mechanism.GELU_TANH,
-        mechanism.RELU2,
-        mechanism.UNGATED,
-        mechanism.OUTPUT_BIAS,
-        mechanism.FEED_FORWARD_BIAS,
-        mechanism.RESIDUAL_MULTIPLIER,
-        mechanism.EMBEDDING_MULTIPLIER,
-        mechanism.LOGITS_RULE,
-        mechanism.QUERY_GROWTH,
-    }
-)
+TRAINABLE = WHOLE_SEQUENCE_MECHANISMS
 """What has gradients beyond Llama's layers. Models that need more are refused."""
 
 _BLOCK = 16

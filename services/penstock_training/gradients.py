@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from penstock_kernels import reference
 from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, Rotation, ScoreRule
 from penstock_worker.attention.reference import ReferenceStep, normalised_and_rotated
+from penstock_worker.attention.whole_sequence import attended
 from penstock_worker.layers.reference_ops import ReferenceOps
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.sampler import Sampler
@@ -182,36 +183,6 @@ class _Attend(Function):
         padding = (0, 0, 0, 0, 0, len(query) - count)
         of_rows = [pad(each, padding).to(query.dtype) for each in found[:3]]
         return *of_rows, None if sinks is None else found[3].to(sinks.dtype), None, None, None
-
-
-def attended(
-    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None, *, rule: ScoreRule
-) -> Tensor:
-    """Causal attention of one whole sequence, in torch's own operations. `query` is [tokens, heads,
-    size], `key` and `value` are [tokens, kv_heads, size], float32. Returns [tokens, heads, size of
-    a value]."""
-    count, heads, size = query.shape
-    key, value = (each.repeat_interleave(heads // each.shape[1], 1) for each in (key, value))
-    scale = size**-0.5 if rule.scale is None else rule.scale
-    scores = torch.einsum("qhd,khd->hqk", query * scale, key)
-    if rule.soft_cap is not None:
-        scores = rule.soft_cap * torch.tanh(scores / rule.soft_cap)
-    scores = scores.masked_fill(_hidden(count, rule), float("-inf"))
-    if sinks is not None:
-        scores = torch.cat((scores, sinks[:, None, None].expand(-1, count, 1)), -1)
-    return torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., :count], value)
-
-
-def _hidden(count: int, rule: ScoreRule) -> Tensor:
-    """Which keys a query doesn't see, [queries, keys]."""
-    positions = torch.arange(count)
-    query, key = positions[:, None], positions
-    hidden = key > query
-    if rule.window is not None:
-        hidden = hidden | (key <= query - rule.window)
-    if rule.chunk is not None:
-        hidden = hidden | (key < query // rule.chunk * rule.chunk)
-    return hidden
 
 
 class _Score(Function):

@@ -19,15 +19,15 @@ from penstock.cli.commands import BY_NAME
 from penstock.config.settings import EngineConfig, ParallelSettings, ServeConfig, TransportSettings
 from penstock.errors import StartupError
 from penstock.net.runtime_dir import RuntimeDir
-from penstock.supervisor.ray.actor import End, RankActor, Task
-from penstock.supervisor.ray.driver import Wanted, main
-from penstock.supervisor.ray.reach import (
+from penstock.supervisor.replicas import EngineAddresses, make_replicas
+from penstock_ray.actor import End, RankActor, Task
+from penstock_ray.driver import Wanted, main
+from penstock_ray.reach import (
     Unavailable,
     check_reach,
     dialled_endpoint,
     worker_transport,
 )
-from penstock.supervisor.replicas import EngineAddresses, make_replicas
 
 HERE, ELSEWHERE = "10.0.0.1", "10.0.0.2"
 
@@ -165,10 +165,7 @@ def test_an_actor_stops_its_worker(stand_in: Any, tmp_path: Path) -> None:
 
 
 def test_nothing_of_ray_is_loaded_where_nobody_asks_for_it() -> None:
-    code = (
-        "import sys, penstock.supervisor.system, penstock.supervisor.ray.driver;"
-        "print('ray' in sys.modules)"
-    )
+    code = "import sys, penstock.supervisor.system, penstock_ray.driver;print('ray' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )

@@ -1,5 +1,5 @@
 """For trainers: log-probabilities with the served bits, and their gradients."""
 
-from penstock_worker.training.trainer_forward import TrainerForward
+from penstock_training.trainer_forward import TrainerForward
 
 __all__ = ["TrainerForward"]

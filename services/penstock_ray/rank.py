@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import ray
 from ray.exceptions import RayError
 
+import ray
 from penstock.process import logs
-from penstock.supervisor.ray.actor import End, RankActor, Task
-from penstock.supervisor.ray.placement import Reserved
 from penstock.supervisor.restarts import GiveUp, RestartPolicy, describe
+from penstock_ray.actor import End, RankActor, Task
+from penstock_ray.placement import Reserved
 
 log = logs.get(__name__)
 

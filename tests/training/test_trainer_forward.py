@@ -16,9 +16,9 @@ from torch import Tensor
 from penstock.model.mechanisms import mechanisms
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import TokenSampling
+from penstock_training import TrainerForward
+from penstock_training.trainer_forward import TRAINABLE
 from penstock_worker.forward.interface import Unable
-from penstock_worker.training import TrainerForward
-from penstock_worker.training.trainer_forward import TRAINABLE
 from tests.shared.tiny_models import write_gguf
 from tests.system.in_process import Numerics, System, Way
 from tests.worker.models.case_sizes import SIZES
