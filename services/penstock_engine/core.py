@@ -43,8 +43,9 @@ class EngineCore:
 
     A turn is a batch of events and the `step` after it. In a whole turn each part does what is due
     or has become possible. Most turns of a busy core bring nothing but the tokens of sequences that
-    go on: those settle a step and plan the next, and no feature is asked, until the next deadline.
-    One is at most a beat away: a Status is due then.
+    go on: those settle a step and plan the next, and parts are asked for nothing but what the plan
+    has found to be missing, until the next deadline. One is at most a beat away: a Status is due
+    then.
 
     The requests (prompt, emitted tokens, parameters) are the truth; slots, blocks and plans are
     derived from them and can be built again at any time, as they are when a worker dies.

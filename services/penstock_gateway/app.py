@@ -21,8 +21,9 @@ from penstock_gateway.http.access_log import AccessLog, AccessObserver
 from penstock_gateway.http.boundary import Boundary, add_cors
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import OperationRoute
-from penstock_gateway.keys.rate_limits import RateLimitObserver, RateLimits, SpendObserver
+from penstock_gateway.keys.rate_limits import RateLimitObserver, RateLimits
 from penstock_gateway.keys.ring import Access, KeyRing
+from penstock_gateway.keys.spend import SpendObserver
 from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.metrics.counts import CountingObserver
 from penstock_gateway.models.backend import ModelBackend, ModelRegistry

@@ -1,14 +1,10 @@
-"""What a step costs, and so when a new request may have its first token, and whether a preempted
-sequence is computed again.
+"""What a step costs, and so when a new request may have its first token.
 
 Every figure errs on the early side: a request is refused because of a forecast, so it must be one
 that could not have been served in time.
 """
 
 from __future__ import annotations
-
-from penstock.config.settings import PreemptionMode
-from penstock_engine.request.request import Sequence
 
 
 class StepCostForecast:
@@ -78,32 +74,6 @@ class StepCostForecast:
         return mean_seconds - each * mean_tokens, each
 
 
-class FreshShare:
-    """Share of the tokens of lately started requests that had to be computed: the others' KV was
-    found. With exponential decay, by request.
-
-    total_brought, total_found: of all requests, without decay."""
-
-    FADE = 0.98
-
-    def __init__(self) -> None:
-        self._computed = self._brought = 0.0
-        self.total_brought = self.total_found = 0
-
-    def observe(self, brought: int, found: int) -> None:
-        """A request of `brought` tokens started; the KV of `found` of them was there."""
-        self._brought = self._brought * self.FADE + brought
-        self._computed = self._computed * self.FADE + brought - found
-        self.total_brought += brought
-        self.total_found += found
-
-    def of(self, tokens: int) -> int:
-        """How many of a queue's tokens will have to be computed; all, while nothing is known."""
-        if not self._brought:
-            return tokens
-        return round(tokens * self._computed / self._brought)
-
-
 def first_token_after(cost: StepCostForecast, tokens: int, budget: int) -> float:
     """Seconds at least until `tokens` are computed, in steps of at most `budget`; 0: unknown."""
     fitted = cost.fit()
@@ -111,35 +81,3 @@ def first_token_after(cost: StepCostForecast, tokens: int, budget: int) -> float
         return 0.0
     fixed, each = fitted
     return fixed * -(-tokens // budget) + each * tokens
-
-
-class Resumption:
-    """Weighs computing tokens again against copying their blocks to the host and back.
-
-    Keeping costs nothing until a block is needed for something else: only then it is copied, if
-    there is a host tier, and else lost.  What tokens cost is forecast from the latest steps, in
-    steps of `budget` tokens, which may shrink; what a copied block costs the worker measures when
-    it starts.
-    """
-
-    def __init__(self, mode: PreemptionMode, cost: StepCostForecast, budget: int) -> None:
-        self._mode = mode
-        self._cost = cost
-        self.budget = budget
-        self._copy_seconds = 0.0
-        self._has_host = False
-
-    def attach(self, host_blocks: int, copy_seconds: float) -> None:
-        """A worker is ready. copy_seconds: for a block, out and in again."""
-        self._has_host = host_blocks > 0
-        self._copy_seconds = copy_seconds
-
-    def recomputes(self, victim: Sequence) -> bool:
-        """Whether the blocks that only the victim holds are to be forgotten."""
-        if self._mode != "auto":
-            return self._mode == "recompute"
-        if not self._has_host or victim.table is None:
-            return False
-        computing = first_token_after(self._cost, victim.progress.computed, self.budget)
-        # 0: nothing is known yet.
-        return 0.0 < computing < victim.table.num_blocks * self._copy_seconds

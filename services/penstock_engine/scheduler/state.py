@@ -18,13 +18,15 @@ from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.groups import KVGroups
 from penstock_engine.kv.pool import BlockPool
 from penstock_engine.parts import ReportsStatus
-from penstock_engine.policies.forecast import FreshShare, Resumption, StepCostForecast
+from penstock_engine.policies.forecast import StepCostForecast
+from penstock_engine.policies.fresh_share import FreshShare
 from penstock_engine.policies.policy import Policy
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_in_flight import StepInFlight, UnfitResult
 from penstock_engine.scheduler.features import SchedulerFeatures
 from penstock_engine.scheduler.prefix_reuse import PrefixReuse
+from penstock_engine.scheduler.resumption import Resumption
 from penstock_engine.scheduler.settled_steps import StepLessons
 from penstock_engine.sessions.fault_attribution import FaultAttribution
 from penstock_engine.speculation.draft_policy import DraftPolicy

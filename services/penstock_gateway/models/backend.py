@@ -17,8 +17,8 @@ from penstock.protocol.common import AdapterFile
 from penstock.text.fim import fim_tokens
 from penstock_gateway.adapters.loading import AdapterFolders, AdapterLoader
 from penstock_gateway.http.errors import clip, listed, model_not_found
-from penstock_gateway.keys.rate_limits import SpendObserver
 from penstock_gateway.keys.ring import current
+from penstock_gateway.keys.spend import SpendObserver
 from penstock_gateway.metrics.counts import GatewayCounts
 from penstock_gateway.models.residence import Residence
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock_engine.policies.forecast import Resumption, StepCostForecast
+from penstock_engine.policies.forecast import StepCostForecast
+from penstock_engine.scheduler.resumption import Resumption
 
 VICTIM: Any = SimpleNamespace(
     progress=SimpleNamespace(computed=100), table=SimpleNamespace(num_blocks=10)
