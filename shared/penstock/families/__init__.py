@@ -66,6 +66,7 @@ from penstock.families.mistral import MISTRAL, MIXTRAL
 from penstock.families.mistral4 import MISTRAL4
 from penstock.families.modernbert import MODERNBERT
 from penstock.families.muse_glimmer import MUSE_GLIMMER
+from penstock.families.nanbeige import NANBEIGE
 from penstock.families.nemotron import NEMOTRON, NEMOTRON_H
 from penstock.families.neobert import NEOBERT
 from penstock.families.nomic_bert import NOMIC_BERT
@@ -168,6 +169,7 @@ FAMILIES: dict[str, Family] = {
         APERTUS,
         MELLUM,
         JAIS2,
+        NANBEIGE,
         NANOCHAT,
         HELIUM,
         BITNET,
