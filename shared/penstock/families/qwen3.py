@@ -14,6 +14,15 @@ from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.molmo2 import FUSED as FUSED_IN_MOLMO2
 from penstock.families.molmo2 import NAMES as IN_MOLMO2
+from penstock.families.source import (
+    OUTPUT,
+    QUERY,
+    HubSource,
+    Source,
+    decoder,
+    of_gguf,
+    of_hub,
+)
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -26,81 +35,60 @@ from penstock.model.layer_spec import (
 )
 
 
-def _hub(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes, bias = hub.sizes(fields, default_head_dim=128), fields.flag("attention_bias", False)
-    return ModelConfig(
-        architecture="qwen3",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=hub.shared(
-            LayerSpec(
-                attention=AttentionSpec(window=window, norm="head", qkv_bias=bias, output_bias=bias)
-            )
-            for window in hub.windows_behind(fields, sizes["num_layers"])
-        ),
-    )
+def rope_behind_a_tower(source: Source, head_dim: int) -> RopeSpec | None:
+    """The rotation in a GGUF file of Qwen3, or of Qwen3-VL's decoder; None in config.json. How many
+    layers get something of the tower's, as such a file says, isn't used: the tower says which."""
+    if isinstance(source, HubSource):
+        return None
+    source.fields.ignore("n_deepstack_layers")
+    return source.model.with_sections(source.rope(head_dim), interleaved=True)
 
 
-def rope_behind_a_tower(model: GGUFMetadata, head_dim: int) -> RopeSpec:
-    """The rotation in a file of Qwen3, or of Qwen3-VL's decoder. How many layers get something of
-    the tower's, as the latter says, isn't used: the tower says which."""
-    model.keys.ignore("n_deepstack_layers")
-    return model.with_sections(model.rope(head_dim), interleaved=True)
-
-
-def _gguf(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    attention = AttentionSpec(
-        norm="head",
-        qkv_bias="blk.0.attn_q.bias" in model.tensors,
-        output_bias="blk.0.attn_output.bias" in model.tensors,
-    )
-    return ModelConfig(
-        architecture="qwen3",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(rope_behind_a_tower(model, sizes["head_dim"]),),
-        layers=(LayerSpec(attention=attention),),
-    )
+def _read(source: Source) -> ModelConfig:
+    source.activation("silu")
+    sizes, query, output = source.sizes(head_dim=128), source.bias(QUERY), source.bias(OUTPUT)
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(window=window, norm="head", qkv_bias=query, output_bias=output)
+        )
+        for window in source.windows_behind(sizes["num_layers"])
+    ]
+    rope = rope_behind_a_tower(source, sizes["head_dim"])
+    return decoder(source, "qwen3", sizes, layers, rope=rope)
 
 
 QWEN3 = Family(
     "qwen3",
     ("Qwen3ForCausalLM",),
     "Qwen3",
-    _hub,
+    of_hub(_read),
     hub_names=TensorNames(IN_MOLMO2, FUSED_IN_MOLMO2),
     gguf="qwen3",
     gguf_also=("qwen3vl",),
-    read_gguf=_gguf,
+    read_gguf=of_gguf(_read),
 )
 
 
-def _hub_moe(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes, bias = hub.sizes(fields, default_head_dim=128), fields.flag("attention_bias", False)
+def _moe(source: Source) -> ModelConfig:
+    source.activation("silu")
+    sizes, query, output = source.sizes(head_dim=128), source.bias(QUERY), source.bias(OUTPUT)
     experts = ExpertsSpec(
-        **hub.expert_counts(fields, "num_experts", "num_local_experts"),
-        inner=fields.integer("moe_intermediate_size"),
-        normalised=fields.flag("norm_topk_prob", False),
+        **source.expert_counts("num_experts", "num_local_experts"),
+        inner=source.integer("moe_intermediate_size", gguf="expert_feed_forward_length"),
+        normalised=source.flag("norm_topk_prob", False, without=True),
     )
     count = sizes["num_layers"]
-    layers = []
-    for window, sparse in zip(
-        hub.windows_behind(fields, count), hub.sparse_layers(fields, count), strict=True
-    ):
-        attention = AttentionSpec(window=window, norm="head", qkv_bias=bias, output_bias=bias)
-        feed_forward = FeedForwardSpec(experts=experts if sparse else None)
-        layers.append(LayerSpec(attention=attention, feed_forward=feed_forward))
-    return ModelConfig(
-        architecture="qwen3_moe",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=hub.shared(layers),
-    )
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(window=window, norm="head", qkv_bias=query, output_bias=output),
+            feed_forward=FeedForwardSpec(experts=experts if sparse else None),
+        )
+        for window, sparse in zip(
+            source.windows_behind(count), source.sparse_layers(count), strict=True
+        )
+    ]
+    rope = rope_behind_a_tower(source, sizes["head_dim"])
+    return decoder(source, "qwen3_moe", sizes, layers, rope=rope)
 
 
 GGUF_NAMES = TensorNames(
@@ -112,26 +100,11 @@ GGUF_NAMES = TensorNames(
 """Tensor names of GGUF files, in which one tensor has the matrices of all experts."""
 
 
-def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
-    sizes, keys = model.sizes(), model.keys
-    experts = ExpertsSpec(**model.expert_counts(), inner=keys.integer("expert_feed_forward_length"))
-    layer = LayerSpec(
-        attention=AttentionSpec(norm="head"), feed_forward=FeedForwardSpec(experts=experts)
-    )
-    return ModelConfig(
-        architecture="qwen3_moe",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(rope_behind_a_tower(model, sizes["head_dim"]),),
-        layers=(layer,),
-    )
-
-
 QWEN3_MOE = Family(
     "qwen3_moe",
     ("Qwen3MoeForCausalLM",),
     "Qwen3-MoE",
-    _hub_moe,
+    of_hub(_moe),
     hub_names=TensorNames(
         {"mlp.gate": "mlp.router"},
         stacked={  # after Qwen3-VL's tower
@@ -142,7 +115,7 @@ QWEN3_MOE = Family(
     ),
     gguf="qwen3moe",
     gguf_also=("qwen3vlmoe",),
-    read_gguf=_gguf_moe,
+    read_gguf=of_gguf(_moe),
     gguf_names=GGUF_NAMES,
 )
 
