@@ -17,14 +17,12 @@ from penstock.families.deepseek import GGUF_NAMES as GGUF_EXPERTS
 from penstock.families.deepseek import gguf_experts
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.source import GGUFSource, HubSource, decoder, dense_first
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
 )
 
 OF_TRAINING = ("embedding_dropout", "output_dropout", "router_dtype", "num_nextn_predict_layers")
@@ -78,26 +76,8 @@ def _model(
         norm=norm, qkv_bias=fields.flag("use_qkv_bias", False), output_bias=bias
     )
     dense = fields.integer("first_k_dense_replace", 0)
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"], share=share),),
-        layers=_layers(attention, experts, dense, sizes["num_layers"]),
-    )
-
-
-def _layers(
-    attention: AttentionSpec, experts: ExpertsSpec, dense: int, count: int
-) -> tuple[LayerSpec, ...]:
-    """dense: how many of the first layers have no experts."""
-    return hub.shared(
-        LayerSpec(
-            attention=attention,
-            feed_forward=FeedForwardSpec(experts=None if number < dense else experts),
-        )
-        for number in range(count)
-    )
+    layers = dense_first(attention, experts, dense, sizes["num_layers"])
+    return decoder(HubSource(fields), name, sizes, layers, share=share)
 
 
 def _gguf1(model: GGUFMetadata) -> ModelConfig:
@@ -119,13 +99,8 @@ def _gguf_model(model: GGUFMetadata, name: str) -> ModelConfig:
     )
     experts = gguf_experts(model, f"blk.{dense}.exp_probs_b.bias")
     sizes = model.sizes() | {"num_layers": count}
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=_layers(attention, experts, dense, count),
-    )
+    layers = dense_first(attention, experts, dense, count)
+    return decoder(GGUFSource(model), name, sizes, layers)
 
 
 QUERIES_KEYS_VALUES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")

@@ -26,11 +26,11 @@ def _gemma(source: Source) -> ModelConfig:
     source.activation("gelu_tanh", "gelu", default="gelu_pytorch_tanh")
     layer = LayerSpec(feed_forward=FeedForwardSpec(activation="gelu_tanh"))
     multiplier = sizes["hidden_size"] ** 0.5
-    norm = _norm(source)
+    norm = gemma_norm(source)
     return decoder(source, "gemma", sizes, [layer], norm=norm, embedding_multiplier=multiplier)
 
 
-def _norm(source: Source) -> NormSpec:
+def gemma_norm(source: Source) -> NormSpec:
     """1 + weight is what GGUF files have."""
     return NormSpec(eps=source.eps(), plus_one=isinstance(source, HubSource))
 
@@ -81,7 +81,9 @@ def _of_both(source: Source, name: str, order: Literal["pre", "sandwich"]) -> Mo
     kinds, window = hub.every_nth_full(2, count), source.window()
     if isinstance(source, HubSource):
         kinds, window = hub.layer_kinds(keys, count, kinds), hub.window(keys)
-    size = sizes["hidden_size"] // sizes["num_heads"] if count == LARGEST else sizes["head_dim"]
+    size = sizes["head_dim"]
+    if count == LARGEST:
+        size = sizes["hidden_size"] // max(sizes["num_heads"], 1)
     scale = source.number("query_pre_attn_scalar", 256, without=size) ** -0.5
     cap = keys.optional_number("attn_logit_softcapping")
     layers = [
@@ -99,7 +101,7 @@ def _of_both(source: Source, name: str, order: Literal["pre", "sandwich"]) -> Mo
         name,
         sizes,
         layers,
-        norm=_norm(source),
+        norm=gemma_norm(source),
         embedding_multiplier=sizes["hidden_size"] ** 0.5,
         logits_soft_cap=keys.optional_number("final_logit_softcapping"),
     )

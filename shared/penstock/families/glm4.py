@@ -16,7 +16,16 @@ from penstock.families.deepseek import GGUF_NAMES as GGUF_EXPERTS
 from penstock.families.deepseek import gguf_experts
 from penstock.families.family import Family, TensorNames
 from penstock.families.llama_relatives import FUSED, GGUF_FUSED
-from penstock.families.source import QUERY, GGUFSource, HubSource, Source, decoder, of_gguf, of_hub
+from penstock.families.source import (
+    QUERY,
+    GGUFSource,
+    HubSource,
+    Source,
+    decoder,
+    dense_first,
+    of_gguf,
+    of_hub,
+)
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -167,13 +176,7 @@ def _moe(source: Source) -> ModelConfig:
         experts = _experts(source.fields, source.integer("moe_intermediate_size"))
         normed = source.flag("use_qk_norm", False)
     attention = AttentionSpec(qkv_bias=source.bias(QUERY), norm="head" if normed else "none")
-    layers = [
-        LayerSpec(
-            attention=attention,
-            feed_forward=FeedForwardSpec(experts=None if number < dense else experts),
-        )
-        for number in range(sizes["num_layers"])
-    ]
+    layers = dense_first(attention, experts, dense, sizes["num_layers"])
     return decoder(source, "glm4_moe", sizes, layers, eps=1e-5, share=0.5, rope=rope)
 
 

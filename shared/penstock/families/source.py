@@ -16,7 +16,14 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.hub_reading import Activation
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import LayerSpec, NormSpec, RopeSpec
+from penstock.model.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+    RopeSpec,
+)
 
 T = TypeVar("T", int, float)
 QUERY, OUTPUT, UP = "attn_q", "attn_output", "ffn_up"
@@ -169,6 +176,15 @@ def _usual(key: str, default: T | None, without: T | None) -> T:
     if found is None:
         raise TypeError(f"what {key} is in GGUF files isn't said")
     return found
+
+
+def dense_first(
+    attention: AttentionSpec, experts: ExpertsSpec | None, dense: int, count: int
+) -> list[LayerSpec]:
+    """Returns so many layers, of which the first `dense` have no experts."""
+    plain = LayerSpec(attention=attention)
+    sparse = LayerSpec(attention=attention, feed_forward=FeedForwardSpec(experts=experts))
+    return [plain if number < dense else sparse for number in range(count)]
 
 
 Source = HubSource | GGUFSource
