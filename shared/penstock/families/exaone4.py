@@ -18,7 +18,7 @@ from penstock.families.deepseek import gguf_experts
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.olmo2 import NAMES
-from penstock.families.source import HubSource, Source, decoder, of_gguf, of_hub
+from penstock.families.source import GGUFSource, HubSource, Source, decoder, of_gguf, of_hub
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -138,18 +138,9 @@ def _hub_moe(fields: Fields) -> ModelConfig:
     )
     bounds.check_expert_groups(fields, experts)
     sparse = hub.sparse_behind(fields, count)
-    return ModelConfig(
-        architecture="exaone_moe",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=_layers(
-            hub.layer_kinds(fields, count, hub.every_nth_full(4, count)),
-            window,
-            [experts if each else None for each in sparse],
-            "pre",
-        ),
-    )
+    kinds = hub.layer_kinds(fields, count, hub.every_nth_full(4, count))
+    layers = _layers(kinds, window, [experts if each else None for each in sparse], "pre")
+    return decoder(HubSource(fields), "exaone_moe", sizes, layers, eps=1e-5)
 
 
 def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
@@ -161,15 +152,8 @@ def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
     if window is not None and "attention.sliding_window_pattern" in keys:
         kinds = model.layer_kinds()[:count]
     sizes = model.sizes() | {"num_layers": count}
-    return ModelConfig(
-        architecture="exaone_moe",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=_layers(
-            kinds, window, [None if each < dense else experts for each in range(count)], "pre"
-        ),
-    )
+    own = [None if each < dense else experts for each in range(count)]
+    return decoder(GGUFSource(model), "exaone_moe", sizes, _layers(kinds, window, own, "pre"))
 
 
 EXAONE_MOE = Family(

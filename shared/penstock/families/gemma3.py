@@ -12,7 +12,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.family import EncoderFamily, Family
 from penstock.families.gemma2 import NAMES, UNSERVED, gemma_norm
 from penstock.families.gguf_reading import GGUFMetadata
-from penstock.families.source import GGUFSource, HubSource, Source, of_gguf, of_hub
+from penstock.families.source import GGUFSource, HubSource, Source, decoder, of_gguf, of_hub
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, RopeSpec
@@ -72,12 +72,13 @@ def _read(source: Source) -> ModelConfig:
         )
         for kind in kinds
     ]
-    return ModelConfig(
-        architecture="gemma3",
-        **sizes,
+    return decoder(
+        source,
+        "gemma3",
+        sizes,
+        layers,
         norm=gemma_norm(source),
         ropes=ropes,
-        layers=hub.shared(layers),
         embedding_multiplier=sizes["hidden_size"] ** 0.5,
         logits_soft_cap=keys.optional_number("final_logit_softcapping"),
     )

@@ -109,13 +109,9 @@ def _hub_chatglm(fields: Fields) -> ModelConfig:
     )
     theta = 10_000.0 * fields.number("rope_ratio", 1.0)
     attention = AttentionSpec(qkv_bias=fields.flag("add_qkv_bias", False))
-    return ModelConfig(
-        architecture="chatglm",
-        **sizes,
-        norm=NormSpec(eps=fields.number("layernorm_epsilon", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=theta, share=0.5),),
-        layers=(LayerSpec(attention=attention),),
-    )
+    source, layer = HubSource(fields), LayerSpec(attention=attention)
+    norm = NormSpec(eps=source.eps(1e-5, "layernorm_epsilon"))
+    return decoder(source, "chatglm", sizes, [layer], norm=norm, theta=theta, share=0.5)
 
 
 CHATGLM = Family(

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
@@ -76,8 +74,7 @@ def _olmo3(source: Source) -> ModelConfig:
         _layer(window, 1, bias=bias) if kind == hub.SLIDING else _layer(None, 0, bias=bias)
         for kind in kinds
     ]
-    found = decoder(source, "olmo3", sizes, layers, eps=1e-5, rope=rope)
-    return msgspec.structs.replace(found, ropes=(rope, local))
+    return decoder(source, "olmo3", sizes, layers, eps=1e-5, ropes=(rope, local))
 
 
 def _gguf(model: GGUFMetadata) -> ModelConfig:

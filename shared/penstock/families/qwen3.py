@@ -7,30 +7,26 @@ Sources: Yang et al., "Qwen3 technical report", 2025; JetBrains, "Mellum 2", 202
 
 from __future__ import annotations
 
-from typing import Any
-
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
-from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.molmo2 import FUSED as FUSED_IN_MOLMO2
 from penstock.families.molmo2 import NAMES as IN_MOLMO2
 from penstock.families.source import (
     OUTPUT,
     QUERY,
+    GGUFSource,
     HubSource,
     Source,
     decoder,
     of_gguf,
     of_hub,
 )
-from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
-    NormSpec,
     RopeSpec,
 )
 
@@ -120,85 +116,51 @@ QWEN3_MOE = Family(
 )
 
 
-def _hub_mellum(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes, bias = hub.sizes(fields, default_head_dim=128), fields.flag("attention_bias", False)
+def _mellum(source: Source) -> ModelConfig:
+    source.activation("silu")
+    sizes, query, output = source.sizes(head_dim=128), source.bias(QUERY), source.bias(OUTPUT)
     experts = ExpertsSpec(
-        **hub.expert_counts(fields, "num_experts", "num_local_experts"),
-        inner=fields.integer("moe_intermediate_size", 896),
-        normalised=fields.flag("norm_topk_prob", True),
+        **source.expert_counts("num_experts", "num_local_experts"),
+        inner=source.integer("moe_intermediate_size", 896, "expert_feed_forward_length"),
+        normalised=source.flag("norm_topk_prob", True),
     )
-    count, key = sizes["num_layers"], "mlp_layer_types"
-    sparse = hub.sparse_behind(fields.completed(**{key: ["sparse"] * count}), count)
-    kinds = hub.layer_kinds(fields, count, [hub.FULL] * count)
-    window = hub.window(fields.completed(sliding_window=1024))
-    return _mellum(
-        sizes,
-        fields.number("rms_norm_eps", 1e-6),
-        [window if kind == hub.SLIDING else None for kind in kinds],
-        [experts if each else None for each in sparse],
-        (
-            hub.rope(fields, sizes["head_dim"], kind=hub.FULL, theta=500_000.0),
-            hub.rope(fields, sizes["head_dim"], kind=hub.SLIDING, theta=10_000.0),
-        ),
-        bias=bias,
-    )
-
-
-def _mellum(
-    sizes: dict[str, Any],
-    eps: float,
-    windows: list[int | None],
-    experts: list[ExpertsSpec | None],
-    ropes: tuple[RopeSpec, RopeSpec],
-    *,
-    bias: bool,
-) -> ModelConfig:
-    """A model whose layers have a window or None, and experts or None. ropes: of layers without a
-    window, then of those with one."""
-    return ModelConfig(
-        architecture="mellum",
-        **sizes,
-        norm=NormSpec(eps=eps),
-        ropes=ropes,
-        layers=hub.shared(
-            LayerSpec(
-                attention=AttentionSpec(
-                    window=window,
-                    rope=0 if window is None else 1,
-                    norm="head",
-                    qkv_bias=bias,
-                    output_bias=bias,
-                ),
-                feed_forward=FeedForwardSpec(experts=own),
-            )
-            for window, own in zip(windows, experts, strict=True)
-        ),
-    )
-
-
-def _gguf_mellum(model: GGUFMetadata) -> ModelConfig:
-    sizes, keys = model.sizes(), model.keys
-    experts = ExpertsSpec(**model.expert_counts(), inner=keys.integer("expert_feed_forward_length"))
-    rope, window, count = model.rope(sizes["head_dim"]), model.window(), sizes["num_layers"]
-    kinds = model.layer_kinds() if "attention.sliding_window" in keys else [hub.FULL] * count
-    return _mellum(
-        sizes,
-        model.rms_eps(),
-        [window if kind == hub.SLIDING else None for kind in kinds],
-        [experts] * count,
-        (rope, model.rope(sizes["head_dim"], theta=rope.theta, local=True)),
-        bias=False,
-    )
+    keys, count, dim = source.fields, sizes["num_layers"], sizes["head_dim"]
+    kinds, sparse, window = [hub.FULL] * count, [True] * count, None
+    if isinstance(source, GGUFSource):
+        rope, window = source.rope(dim), source.window()
+        local = source.model.rope(dim, theta=rope.theta, local=True)
+        if "attention.sliding_window" in keys:
+            kinds = source.model.layer_kinds()
+    else:
+        sparse = hub.sparse_behind(keys.completed(mlp_layer_types=["sparse"] * count), count)
+        kinds = hub.layer_kinds(keys, count, kinds)
+        window = hub.window(keys.completed(sliding_window=1024))
+        rope = hub.rope(keys, dim, kind=hub.FULL, theta=500_000.0)
+        local = hub.rope(keys, dim, kind=hub.SLIDING, theta=10_000.0)
+    windows = [window if kind == hub.SLIDING else None for kind in kinds]
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(
+                window=own,
+                rope=0 if own is None else 1,
+                norm="head",
+                qkv_bias=query,
+                output_bias=output,
+            ),
+            feed_forward=FeedForwardSpec(experts=experts if each else None),
+        )
+        for own, each in zip(windows, sparse, strict=True)
+    ]
+    return decoder(source, "mellum", sizes, layers, ropes=(rope, local))
 
 
 MELLUM = Family(
     "mellum",
     ("MellumForCausalLM",),
     "Mellum 2",
-    _hub_mellum,
+    of_hub(_mellum),
     hub_names=TensorNames({"mlp.gate": "mlp.router"}),
     gguf="mellum",
-    read_gguf=_gguf_mellum,
+    read_gguf=of_gguf(_mellum),
     gguf_names=GGUF_NAMES,
 )

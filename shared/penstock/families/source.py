@@ -212,16 +212,19 @@ def decoder(
     theta: float = 10_000.0,
     share: float | None = None,
     rope: RopeSpec | None = None,
+    ropes: tuple[RopeSpec, ...] | None = None,
     **further: Any,
 ) -> ModelConfig:
-    """A model with one rotation. eps, theta, share: of RMS norms and of the rotation, where
-    config.json doesn't say. norm, rope: in the place of these. layers: all of them, or one that
-    holds for all. further: other fields of ModelConfig."""
+    """Returns the model. eps, theta, share: of RMS norms and of the one rotation, where config.json
+    doesn't say. norm, rope, ropes: in the place of these. layers: all of them, or one that holds
+    for all. further: other fields of ModelConfig."""
+    if ropes is None:
+        ropes = (rope or source.rope(sizes["head_dim"], theta, share),)
     return ModelConfig(
         architecture=name,
         **sizes,
         norm=norm or NormSpec(eps=source.eps(eps)),
-        ropes=(rope or source.rope(sizes["head_dim"], theta, share),),
+        ropes=ropes,
         layers=hub.shared(layers),
         **further,
     )
