@@ -83,6 +83,7 @@ FROM_MEMORY = {
     "mamba",
     "mamba2",
     "muse_glimmer",
+    "nanbeige",
     "olmo_hybrid",
     "cohere2_moe",
     "granitemoe_swa",

@@ -122,7 +122,7 @@ def test_head_dim_may_differ_from_the_share_of_a_head(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[dict, str]] = {
-    "architecture": ({"architecture": "falcon"}, "'falcon' is not served; GGUF files of llama"),
+    "architecture": ({"architecture": "falcon"}, "'falcon' is not served; GGUF files of arcee"),
     "pre-tokenizer": (
         {"vocabulary": partial(add_byte_level_vocabulary, pre="whitespace")},
         r"pre-tokenizer 'whitespace' \(tokenizer.ggml.pre\) is not known; known: default"),

@@ -224,7 +224,7 @@ def test_chat_template(tmp_path: Path, case: str) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "architecture": (
-        {"architectures": ["FalconForCausalLM"]}, "FalconForCausalLM is not served; Llama"),
+        {"architectures": ["FalconForCausalLM"]}, "FalconForCausalLM is not served; Arcee"),
     "no architecture": ({"architectures": None}, "architectures is missing"),
     "BERT that generates": (
         {"model_type": "bert", "is_decoder": True, "hidden_act": "gelu"}, "that is a decoder"),

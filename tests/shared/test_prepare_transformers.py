@@ -151,7 +151,7 @@ def test_each_implementation_has_its_own_folder(tmp_path: Path) -> None:
     assert find_prepared(llama, cache, "auto") == own
     gpt2 = str(write_hub_folder(tmp_path / "g", config=GPT2))
     assert prepare(gpt2, cache_dir=cache) == find_prepared(gpt2, cache, "transformers")
-    with pytest.raises(UnsupportedModel, match="GPT2LMHeadModel is not served; Llama"):
+    with pytest.raises(UnsupportedModel, match="GPT2LMHeadModel is not served; Arcee"):
         prepare(gpt2, cache_dir=cache, model_impl="penstock")
 
 

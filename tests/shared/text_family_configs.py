@@ -172,6 +172,32 @@ TEXT_FAMILIES: dict[str, dict[str, Any]] = {
         "use_qk_norm": False,
         "vocab_size": 262144,
     },
+    "nanbeige-4.2-3b": {
+        "architectures": ["NanbeigeForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "emb_neighbor_num": None,
+        "enable_hyper_connection": False,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 3072,
+        "intermediate_size": 10752,
+        "loop_loss_weights": [],
+        "loop_share_kv": False,
+        "max_position_embeddings": 262144,
+        "mlp_bias": False,
+        "model_type": "nanbeige",
+        "num_attention_heads": 48,
+        "num_hidden_layers": 22,
+        "num_key_value_heads": 8,
+        "num_loops": 2,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 70000000.0,
+        "skip_loop_final_norm": False,
+        "tie_word_embeddings": False,
+        "vocab_size": 166144,
+    },
 }
-"""Apertus', BitNet's, DBRX's and Hunyuan-MT's are written from memory. North Mini Code has more
-settings: these could be had."""
+"""Apertus', BitNet's, DBRX's, Hunyuan-MT's and Nanbeige's are written from memory. North Mini Code
+has more settings: these could be had."""

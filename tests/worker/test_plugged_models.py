@@ -138,7 +138,7 @@ def test_a_family_that_would_replace_ours_is_left_out(
 
 def test_a_backend_that_is_not_there(site: Path, tmp_path: Path) -> None:
     install("backend", site)
-    ours = finding.FAMILIES["llama"]
+    ours = finding.served_family("llama")
     assert ours.name == "llama"
     folder = theirs()
     folder.save_pretrained(tmp_path / "model")

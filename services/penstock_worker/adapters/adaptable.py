@@ -82,8 +82,8 @@ def _of_layer(
     config: ModelConfig, spec: LayerSpec, number: int
 ) -> Iterator[tuple[str, tuple[int, int]]]:
     hidden, rule = config.hidden_size, spec.attention
-    if spec.weight_factors or rule.value_size is not None:
-        return  # The adapter, too, would have to be weighed, or filled up.
+    if spec.weight_factors or rule.value_size is not None or spec.repeats is not None:
+        return  # The adapter would have to be weighed, or filled up, or is that of another layer.
     gated = rule.output_gate or rule.head_gate
     if spec.attends and rule.latent is None and not gated and not rule.values_of_keys:
         own = config.kv_heads(number)

@@ -52,6 +52,8 @@ COMMON = frozenset(
         mechanism.SPARSE_GATE,
         mechanism.EXPERTS_BESIDE,
         mechanism.OUTPUT_SCALE,
+        mechanism.REPEATED,
+        mechanism.RESIDUAL_NORM,
         mechanism.PER_LAYER_INPUTS,
         mechanism.STREAMS,
         *mechanism.RECURRENT - {mechanism.MAMBA1},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from torch import Tensor
 
@@ -74,6 +76,12 @@ class SelfAttention:
         self._value_norm = value_norm
         self._index = index
         self._bound = bound
+
+    def at(self, layer: int) -> SelfAttention:
+        """Returns the same attention with the KV cache of another layer, counted as `layer` is."""
+        other = copy(self)
+        other._layer = layer
+        return other
 
     def __call__(self, hidden: Tensor, step: Step) -> Tensor:
         if self._index is not None:

@@ -21,9 +21,10 @@ from penstock_worker.layers.attention import CrossLayer
 from penstock_worker.layers.decoder_layer import load_layer
 from penstock_worker.layers.hyper_connections import HyperEnds
 from penstock_worker.layers.parts import NO_NORM, DecoderOps, Norm, Parts
-from penstock_worker.layers.per_layer_inputs import PerLayerInputs, finished
+from penstock_worker.layers.per_layer_inputs import Layer, PerLayerInputs, finished
 from penstock_worker.layers.recurrent.interface import NO_STATES, StepStates
 from penstock_worker.layers.reference_ops import REFERENCE
+from penstock_worker.layers.repeated import again, renormed
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.layers.step import RowMedia, Step
 from penstock_worker.layers.streams import Streams
@@ -77,11 +78,21 @@ class DecoderModel:
         weights = weights.cut_to(self.shard)
         parts = Parts(config, weights, ops, self.shard, ranks, adapters)
         self.rotaries = [Rotary.load(spec, weights, positions) for spec in config.ropes]
-        self.layers = [
-            finished(parts, layer, load_layer(parts, layer)) for layer in self.shard.layers
-        ]
+        self.layers: list[Layer] = []
+        self._load_layers(parts)
         self._load_ends(parts)
         weights.finish()
+
+    def _load_layers(self, parts: Parts) -> None:
+        loaded: dict[int, Layer] = {}
+        for number in self.shard.layers:
+            repeated = self.config.layer(number).repeats
+            if repeated is None:
+                layer = finished(parts, number, load_layer(parts, number))
+            else:
+                layer = again(loaded[repeated], number - self.shard.layers.start)
+            loaded[number] = layer
+            self.layers.append(renormed(parts, number, layer))
 
     def _load_ends(self, parts: Parts) -> None:
         config, weights, place = self.config, parts.weights, self._ranks.place

@@ -11,52 +11,45 @@ environments", 2025; Huang and Schlag, "Deriving activation functions using inte
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
-from penstock.formats.fields import Fields
+from penstock.families.source import (
+    OUTPUT,
+    QUERY,
+    GGUFSource,
+    HubSource,
+    Source,
+    decoder,
+    of_gguf,
+    of_hub,
+)
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import XIELU, AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import XIELU, AttentionSpec, FeedForwardSpec, LayerSpec
 
 
-def _hub(fields: Fields) -> ModelConfig:
-    said = fields.text("hidden_act", "xielu")
-    if said != "xielu":
-        raise UnsupportedModel(f"{fields.where}: hidden_act {said!r} is not served; xielu is")
-    hub.only(fields, qk_norm=True, post_norm=False, mlp_bias=False)
-    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
-    layer = LayerSpec(
-        attention=AttentionSpec(norm="head", qkv_bias=bias, output_bias=bias),
-        feed_forward=FeedForwardSpec(activation="xielu", gated=False),
-    )
-    return ModelConfig(
-        architecture="apertus",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=12_000_000.0),),
-        layers=(layer,),
-    )
-
-
-def _gguf(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
+def _read(source: Source) -> ModelConfig:
+    if isinstance(source, HubSource):
+        said = source.fields.text("hidden_act", "xielu")
+        if said != "xielu":
+            raise UnsupportedModel(
+                f"{source.fields.where}: hidden_act {said!r} is not served; xielu is"
+            )
+    source.only(qk_norm=True, post_norm=False, mlp_bias=False)
+    sizes = source.sizes()
+    coefficients: list[XIELU | None] = [None]
+    if isinstance(source, GGUFSource):
+        coefficients = [*_coefficients(source.model, sizes["num_layers"])]
     attention = AttentionSpec(
-        norm="head", qkv_bias=model.has("attn_q.bias"), output_bias=model.has("attn_output.bias")
+        norm="head", qkv_bias=source.bias(QUERY), output_bias=source.bias(OUTPUT)
     )
     layers = [
         LayerSpec(
             attention=attention,
             feed_forward=FeedForwardSpec(activation="xielu", xielu=each, gated=False),
         )
-        for each in _coefficients(model, sizes["num_layers"])
+        for each in coefficients
     ]
-    return ModelConfig(
-        architecture="apertus",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=hub.shared(layers),
-    )
+    return decoder(source, "apertus", sizes, layers, eps=1e-5, theta=12_000_000.0)
 
 
 def _coefficients(model: GGUFMetadata, count: int) -> list[XIELU]:
@@ -79,8 +72,8 @@ APERTUS = Family(
     "apertus",
     ("ApertusForCausalLM",),
     "Apertus",
-    _hub,
+    of_hub(_read),
     hub_names=TensorNames(NAMES),
     gguf="apertus",
-    read_gguf=_gguf,
+    read_gguf=of_gguf(_read),
 )

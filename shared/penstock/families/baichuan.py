@@ -10,12 +10,11 @@ modeling_baichuan.py.
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
-from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.source import GGUFSource, Source, decoder, of_gguf, of_hub
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import LayerSpec, NormSpec
+from penstock.model.layer_spec import LayerSpec
 
 WIDE, DEEP = 5120, 40
 """Hidden size and layers of the 13B models."""
@@ -23,42 +22,27 @@ SECOND_VOCABULARY = 125_696
 """Tokens of Baichuan 2, which tell its GGUF files from those of the first."""
 
 
-def _hub1(fields: Fields) -> ModelConfig:
-    return _hub(fields, "baichuan")
+def _first(source: Source) -> ModelConfig:
+    return _read(source, "baichuan")
 
 
-def _hub2(fields: Fields) -> ModelConfig:
-    return _hub(fields, "baichuan2")
+def _second(source: Source) -> ModelConfig:
+    return _read(source, "baichuan2")
 
 
-def _hub(fields: Fields, name: str) -> ModelConfig:
-    if "max_position_embeddings" not in fields:
-        raise _alibi(fields)
-    hub.activation(fields, "silu")
-    hub.only(fields, tie_word_embeddings=False)
-    fields.ignore("model_max_length", "z_loss_weight")
-    sizes = hub.sizes(fields)
-    _check_rotates(sizes["hidden_size"], sizes["num_layers"], fields)
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=(LayerSpec(),),
-    )
-
-
-def _gguf(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    _check_rotates(sizes["hidden_size"], sizes["num_layers"], model.keys)
-    second = model.vocab_size == SECOND_VOCABULARY
-    return ModelConfig(
-        architecture="baichuan2" if second else "baichuan",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(LayerSpec(),),
-    )
+def _read(source: Source, name: str) -> ModelConfig:
+    """name: what config.json says that it is; a GGUF file's vocabulary says it."""
+    if isinstance(source, GGUFSource):
+        second = source.model.vocab_size == SECOND_VOCABULARY
+        name = "baichuan2" if second else "baichuan"
+    elif "max_position_embeddings" not in source.fields:
+        raise _alibi(source.fields)
+    source.activation("silu")
+    source.only(tie_word_embeddings=False)
+    source.ignore("model_max_length", "z_loss_weight")
+    sizes = source.sizes()
+    _check_rotates(sizes["hidden_size"], sizes["num_layers"], source.fields)
+    return decoder(source, name, sizes, [LayerSpec()])
 
 
 def _check_rotates(hidden: int, layers: int, fields: Fields) -> None:
@@ -79,20 +63,20 @@ BAICHUAN = Family(
     "baichuan",
     ("BaiChuanForCausalLM",),
     "Baichuan 7B",
-    _hub1,
+    of_hub(_first),
     hub_names=TensorNames(fused={"self_attn.W_pack": QKV}),
     gguf="baichuan",
-    read_gguf=_gguf,
+    read_gguf=of_gguf(_first),
     gguf_names=TensorNames(pairs_adjacent=True),
 )
 BAICHUAN2 = Family(
     "baichuan2",
     ("BaichuanForCausalLM",),
     "Baichuan 2 7B",
-    _hub2,
+    of_hub(_second),
     hub_names=TensorNames(fused={"self_attn.W_pack": QKV}, unit_rows=HEAD),
     gguf="baichuan",
-    read_gguf=_gguf,
+    read_gguf=of_gguf(_second),
     gguf_names=TensorNames(pairs_adjacent=True, unit_rows=HEAD),
 )
 """GGUF files have the head as the makers trained it, or already divided, which changes nothing

@@ -16,29 +16,32 @@ from penstock.families import hub_reading as hub
 from penstock.families.deepseek import GGUF_NAMES as GGUF_EXPERTS
 from penstock.families.deepseek import gguf_experts
 from penstock.families.family import Family, TensorNames
-from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.source import (
+    OUTPUT,
+    QUERY,
+    GGUFSource,
+    Source,
+    decoder,
+    dense_first,
+    of_gguf,
+    of_hub,
+)
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
 )
 
 OF_TRAINING = ("embedding_dropout", "output_dropout", "router_dtype", "num_nextn_predict_layers")
 
 
-def _hub1(fields: Fields) -> ModelConfig:
-    experts = ExpertsSpec(**_common_experts(fields))
-    return _model(fields, "bailing_moe", experts, "none", None)
+def _ling(source: Source) -> ModelConfig:
+    return _model(source, "bailing_moe")
 
 
-def _hub2(fields: Fields) -> ModelConfig:
-    experts = sigmoid_experts(fields)
-    norm = "head" if fields.flag("use_qk_norm", True) else "none"
-    return _model(fields, "bailing_moe_v2", experts, norm, 0.5)
+def _ling2(source: Source) -> ModelConfig:
+    return _model(source, "bailing_moe_v2")
 
 
 def sigmoid_experts(fields: Fields) -> ExpertsSpec:
@@ -66,66 +69,29 @@ def _common_experts(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _model(
-    fields: Fields, name: str, experts: ExpertsSpec, norm: Any, share: float | None
-) -> ModelConfig:
-    """norm: of queries and keys. share: the part of a head that rotates."""
-    hub.activation(fields, "silu")
-    hub.only(fields, norm_head=False, norm_softmax=False, use_rmsnorm=True)
-    fields.ignore(*OF_TRAINING)
-    sizes, bias = hub.sizes(fields), fields.flag("use_bias", False)
+def _model(source: Source, name: str) -> ModelConfig:
+    source.activation("silu")
+    source.only(norm_head=False, norm_softmax=False, use_rmsnorm=True)
+    source.ignore(*OF_TRAINING)
+    sizes, keys, second = source.sizes(), source.fields, name == "bailing_moe_v2"
+    dense = source.integer("first_k_dense_replace", 0, "leading_dense_block_count", 0)
+    if isinstance(source, GGUFSource):
+        sizes["num_layers"] = bounds.layers_without_drafts(keys)
+        keys.ignore("expert_shared_feed_forward_length")  # an expert's, as often as there are some
+        normed = source.model.has("attn_q_norm.weight")
+        experts = gguf_experts(source.model, f"blk.{dense}.exp_probs_b.bias")
+    elif second:
+        normed, experts = keys.flag("use_qk_norm", True), sigmoid_experts(keys)
+    else:
+        normed, experts = False, ExpertsSpec(**_common_experts(keys))
+    queries, fused = (source.bias(each, "use_qkv_bias") for each in (QUERY, "attn_qkv"))
     attention = AttentionSpec(
-        norm=norm, qkv_bias=fields.flag("use_qkv_bias", False), output_bias=bias
+        norm="head" if normed else "none",
+        qkv_bias=queries or fused,
+        output_bias=source.bias(OUTPUT, "use_bias"),
     )
-    dense = fields.integer("first_k_dense_replace", 0)
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"], share=share),),
-        layers=_layers(attention, experts, dense, sizes["num_layers"]),
-    )
-
-
-def _layers(
-    attention: AttentionSpec, experts: ExpertsSpec, dense: int, count: int
-) -> tuple[LayerSpec, ...]:
-    """dense: how many of the first layers have no experts."""
-    return hub.shared(
-        LayerSpec(
-            attention=attention,
-            feed_forward=FeedForwardSpec(experts=None if number < dense else experts),
-        )
-        for number in range(count)
-    )
-
-
-def _gguf1(model: GGUFMetadata) -> ModelConfig:
-    return _gguf_model(model, "bailing_moe")
-
-
-def _gguf2(model: GGUFMetadata) -> ModelConfig:
-    return _gguf_model(model, "bailing_moe_v2")
-
-
-def _gguf_model(model: GGUFMetadata, name: str) -> ModelConfig:
-    keys, count = model.keys, bounds.layers_without_drafts(model.keys)
-    keys.ignore("expert_shared_feed_forward_length")  # an expert's, as often as there are some
-    dense = keys.integer("leading_dense_block_count", 0)
-    attention = AttentionSpec(
-        norm="head" if model.has("attn_q_norm.weight") else "none",
-        qkv_bias=model.has("attn_q.bias", "attn_qkv.bias"),
-        output_bias=model.has("attn_output.bias"),
-    )
-    experts = gguf_experts(model, f"blk.{dense}.exp_probs_b.bias")
-    sizes = model.sizes() | {"num_layers": count}
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=_layers(attention, experts, dense, count),
-    )
+    layers = dense_first(attention, experts, dense, sizes["num_layers"])
+    return decoder(source, name, sizes, layers, share=0.5 if second else None)
 
 
 QUERIES_KEYS_VALUES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -150,20 +116,20 @@ BAILING_MOE = Family(
     "bailing_moe",
     ("BailingMoeForCausalLM",),
     "Ling, Ring",
-    _hub1,
+    of_hub(_ling),
     hub_names=NAMES,
     gguf="bailingmoe",
-    read_gguf=_gguf1,
+    read_gguf=of_gguf(_ling),
     gguf_names=GGUF_EXPERTS,
 )
 BAILING_MOE_V2 = Family(
     "bailing_moe_v2",
     ("BailingMoeV2ForCausalLM",),
     "Ling 2, Ring 2",
-    _hub2,
+    of_hub(_ling2),
     hub_names=NAMES,
     gguf="bailingmoe2",
-    read_gguf=_gguf2,
+    read_gguf=of_gguf(_ling2),
     gguf_names=TensorNames(
         fused={"self_attn.qkv_proj": QUERIES_KEYS_VALUES},
         stacked=GGUF_EXPERTS.stacked,

@@ -13,50 +13,32 @@ from __future__ import annotations
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family
-from penstock.families.gguf_reading import GGUFMetadata
-from penstock.formats.fields import Fields
+from penstock.families.source import OUTPUT, QUERY, GGUFSource, Source, decoder, of_gguf, of_hub
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec
 
 ACTIVATIONS: tuple[hub.Activation, ...] = ("relu2", "silu")
 
 
-def _layer(activation: hub.Activation, *, bias: bool) -> LayerSpec:
-    return LayerSpec(
-        attention=AttentionSpec(qkv_bias=bias, output_bias=bias, sub_norm=True),
+def _read(source: Source) -> ModelConfig:
+    if isinstance(source, GGUFSource):
+        activation = hub.activation(source.fields, *ACTIVATIONS, key="hidden_activation")
+    else:
+        activation = source.activation(*ACTIVATIONS, default="relu2")
+    layer = LayerSpec(
+        attention=AttentionSpec(
+            qkv_bias=source.bias(QUERY), output_bias=source.bias(OUTPUT), sub_norm=True
+        ),
         feed_forward=FeedForwardSpec(activation=activation, sub_norm=True),
     )
-
-
-def _hub(fields: Fields) -> ModelConfig:
-    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
-    activation = hub.activation(fields, *ACTIVATIONS, default="relu2")
-    return ModelConfig(
-        architecture="bitnet",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=500_000.0),),
-        layers=(_layer(activation, bias=bias),),
-    )
-
-
-def _gguf(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    activation = hub.activation(model.keys, *ACTIVATIONS, key="hidden_activation")
-    return ModelConfig(
-        architecture="bitnet",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(_layer(activation, bias=False),),
-    )
+    return decoder(source, "bitnet", source.sizes(), [layer], eps=1e-5, theta=500_000.0)
 
 
 BITNET = Family(
     "bitnet",
     ("BitNetForCausalLM",),
     "BitNet b1.58",
-    _hub,
+    of_hub(_read),
     gguf="bitnet",
-    read_gguf=_gguf,
+    read_gguf=of_gguf(_read),
 )

@@ -7,6 +7,7 @@ Source: the model cards, and transformers' classes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import RMS_EPS, GGUFMetadata
 from penstock.families.qwen3 import GGUF_NAMES
+from penstock.families.source import OUTPUT, QUERY, GGUFSource, Source, decoder, of_gguf, of_hub
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -33,34 +35,24 @@ PAIRS = TensorNames(pairs_adjacent=True)
 
 
 def _model(
-    fields: Fields,
+    source: Source,
     name: str,
     sizes: dict[str, Any],
-    layers: tuple[LayerSpec, ...],
+    layers: Iterable[LayerSpec],
     theta: float = 10_000.0,
 ) -> ModelConfig:
-    hub.activation(fields, "silu")
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(kind="layer", eps=fields.number("layer_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=theta),),
-        layers=layers,
-        logits_multiplier=fields.number("logit_scale", 0.0625),
-    )
+    source.activation("silu")
+    norm = NormSpec(kind="layer", eps=source.layer_norm_eps())
+    by = source.number("logit_scale", 0.0625, "logit_scale")
+    return decoder(source, name, sizes, layers, norm=norm, theta=theta, logits_multiplier=by)
 
 
-def _hub(fields: Fields) -> ModelConfig:
-    sizes, bias = hub.sizes(fields, tied=True), fields.flag("attention_bias", False)
-    if fields.flag("use_qk_norm", False):
-        raise UnsupportedModel(f"{fields.where}: use_qk_norm is true; only false is served")
-    attention = AttentionSpec(qkv_bias=bias, output_bias=bias)
+def _cohere(source: Source) -> ModelConfig:
+    if source.flag("use_qk_norm", False):
+        raise UnsupportedModel(f"{source.fields.where}: use_qk_norm is true; only false is served")
+    attention = AttentionSpec(qkv_bias=source.bias(QUERY), output_bias=source.bias(OUTPUT))
     layer = LayerSpec(attention=attention, order="parallel")
-    return _model(fields, "cohere", sizes, (layer,), theta=500_000.0)
-
-
-def _sliding_layers(kinds: list[str], window: int | None, *, bias: bool) -> tuple[LayerSpec, ...]:
-    return hub.shared(_each_sliding(kinds, window, bias=bias))
+    return _model(source, "cohere", source.sizes(tied=True), [layer], theta=500_000.0)
 
 
 def _each_sliding(kinds: list[str], window: int | None, *, bias: bool) -> list[LayerSpec]:
@@ -78,63 +70,41 @@ def _each_sliding(kinds: list[str], window: int | None, *, bias: bool) -> list[L
     return layers
 
 
-def _hub2(fields: Fields) -> ModelConfig:
-    sizes, bias = hub.sizes(fields, tied=True), fields.flag("attention_bias", False)
+def _cohere2(source: Source) -> ModelConfig:
+    sizes, bias, keys = source.sizes(tied=True), source.bias(QUERY), source.fields
     # What all releases say alike, and transformers does not read.
-    fields.ignore("order_of_interleaved_layers", "position_embedding_type", "rotary_pct")
-    fields.ignore("use_gated_activation", "use_parallel_block", "use_parallel_embedding")
-    fields.ignore("layer_switch", "use_embedding_sharing", "_sliding_window_pattern")
-    count, pattern = sizes["num_layers"], fields.integer("sliding_window_pattern", 4)
-    window = hub.window(fields)
-    kinds = hub.layer_kinds(fields, count, hub.every_nth_full(pattern, count))
-    return _model(fields, "cohere2", sizes, _sliding_layers(kinds, window, bias=bias))
-
-
-def _gguf_cohere(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    return ModelConfig(
-        architecture="cohere",
-        **sizes,
-        norm=NormSpec(kind="layer", eps=model.layer_norm_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(LayerSpec(order="parallel"),),
-        logits_multiplier=model.keys.number("logit_scale"),
-    )
+    source.ignore("order_of_interleaved_layers", "position_embedding_type", "rotary_pct")
+    source.ignore("use_gated_activation", "use_parallel_block", "use_parallel_embedding")
+    source.ignore("layer_switch", "use_embedding_sharing", "_sliding_window_pattern")
+    count = sizes["num_layers"]
+    kinds = hub.every_nth_full(source.integer("sliding_window_pattern", 4), count)
+    if isinstance(source, GGUFSource):
+        window = source.window()
+    else:
+        window, kinds = hub.window(keys), hub.layer_kinds(keys, count, kinds)
+    return _model(source, "cohere2", sizes, _each_sliding(kinds, window, bias=bias))
 
 
 COHERE = Family(
     "cohere",
     ("CohereForCausalLM",),
     "Command R",
-    _hub,
+    of_hub(_cohere),
     hub_names=PAIRS,
     gguf="command-r",
-    read_gguf=_gguf_cohere,
+    read_gguf=of_gguf(_cohere),
     gguf_names=PAIRS,
 )
-
-
-def _gguf_cohere2(model: GGUFMetadata) -> ModelConfig:
-    sizes, window = model.sizes(), model.window()
-    kinds = hub.every_nth_full(4, sizes["num_layers"])
-    return ModelConfig(
-        architecture="cohere2",
-        **sizes,
-        norm=NormSpec(kind="layer", eps=model.layer_norm_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=_sliding_layers(kinds, window, bias=False),
-        logits_multiplier=model.keys.number("logit_scale"),
-    )
 
 
 COHERE2 = Family(
     "cohere2",
     ("Cohere2ForCausalLM",),
     "Command R7B",
-    _hub2,
+    of_hub(_cohere2),
     hub_names=PAIRS,
     gguf="cohere2",
-    read_gguf=_gguf_cohere2,
+    read_gguf=of_gguf(_cohere2),
     gguf_names=PAIRS,
 )
 

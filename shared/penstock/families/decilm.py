@@ -18,6 +18,7 @@ from penstock.families import hub_reading as hub
 from penstock.families import recurrent_reading as recurrent
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.source import GGUFSource, decoder
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -145,12 +146,11 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
         output_bias=model.has_in_any("attn_output.bias", count),
     )
     feed_forward = FeedForwardSpec(bias=model.has_in_any("ffn_up.bias", count))
-    return ModelConfig(
-        architecture="decilm",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=_layers(kv_heads, inner, sizes["head_dim"], attention, feed_forward, keys.where),
+    return decoder(
+        GGUFSource(model),
+        "decilm",
+        sizes,
+        _layers(kv_heads, inner, sizes["head_dim"], attention, feed_forward, keys.where),
     )
 
 

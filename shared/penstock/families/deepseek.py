@@ -17,14 +17,13 @@ from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata, rounded
+from penstock.families.source import HubSource, decoder, dense_first
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
-    FeedForwardSpec,
     LatentSpec,
-    LayerSpec,
     NormSpec,
     RopeSpec,
 )
@@ -156,20 +155,8 @@ def latent_model(
     )
     if fields.flag("mlp_bias", False):
         raise UnsupportedModel(f"{fields.where}: mlp_bias true is not served; false is")
-    layers = [
-        LayerSpec(
-            attention=attention,
-            feed_forward=FeedForwardSpec(experts=None if number < dense else experts),
-        )
-        for number in range(sizes["num_layers"])
-    ]
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", eps)),
-        ropes=(rope,),
-        layers=hub.shared(layers),
-    )
+    layers = dense_first(attention, experts, dense, sizes["num_layers"])
+    return decoder(HubSource(fields), name, sizes, layers, eps=eps, rope=rope)
 
 
 def latent_of(fields: Fields) -> LatentSpec:
@@ -221,13 +208,8 @@ def gguf_model(model: GGUFMetadata) -> ModelConfig:
     # Youtu-LLM's files say that all layers are dense, and nothing about experts.
     sparse = dense < count
     experts = gguf_experts(model, f"blk.{dense}.exp_probs_b.bias") if sparse else None
-    layers = [
-        LayerSpec(
-            attention=AttentionSpec(latent=latent, scale=scale),
-            feed_forward=FeedForwardSpec(experts=None if number < dense else experts),
-        )
-        for number in range(count)
-    ]
+    attention = AttentionSpec(latent=latent, scale=scale)
+    layers = dense_first(attention, experts, dense, count)
     keys.ignore("attention.head_count_kv", "rope.dimension_count")
     return ModelConfig(
         architecture="deepseek_v3",

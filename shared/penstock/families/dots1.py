@@ -15,6 +15,7 @@ from penstock.families.deepseek import GGUF_NAMES as GGUF_EXPERTS
 from penstock.families.deepseek import NAMES, gguf_experts
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.source import GGUFSource, HubSource, decoder, dense_first
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -22,7 +23,6 @@ from penstock.model.layer_spec import (
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
-    NormSpec,
 )
 
 
@@ -51,13 +51,7 @@ def _hub(fields: Fields) -> ModelConfig:
         )
         for number, window in enumerate(_windows(fields, count))
     ]
-    return ModelConfig(
-        architecture="dots1",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=hub.shared(layers),
-    )
+    return decoder(HubSource(fields), "dots1", sizes, layers)
 
 
 def _windows(fields: Fields, count: int) -> list[int | None]:
@@ -80,19 +74,8 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
     dense = keys.integer("leading_dense_block_count", 0)
     experts = gguf_experts(model, f"blk.{dense}.exp_probs_b.bias")
     attention = AttentionSpec(norm="head" if model.has("attn_q_norm.weight") else "none")
-    return ModelConfig(
-        architecture="dots1",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=hub.shared(
-            LayerSpec(
-                attention=attention,
-                feed_forward=FeedForwardSpec(experts=None if number < dense else experts),
-            )
-            for number in range(sizes["num_layers"])
-        ),
-    )
+    layers = dense_first(attention, experts, dense, sizes["num_layers"])
+    return decoder(GGUFSource(model), "dots1", sizes, layers)
 
 
 DOTS1 = Family(

@@ -18,6 +18,7 @@ from penstock.families.deepseek import gguf_experts
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.olmo2 import NAMES
+from penstock.families.source import GGUFSource, HubSource, Source, decoder, of_gguf, of_hub
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -29,34 +30,20 @@ from penstock.model.layer_spec import (
 )
 
 
-def _hub3(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu", key="activation_function")
-    sizes = hub.sizes(fields.completed(num_hidden_layers=fields.integer("num_layers")))
-    return ModelConfig(
-        architecture="exaone",
-        **sizes,
-        norm=NormSpec(eps=fields.number("layer_norm_epsilon", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=(LayerSpec(),),
-    )
-
-
-def _gguf3(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    return ModelConfig(
-        architecture="exaone",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(LayerSpec(),),
-    )
+def _exaone3(source: Source) -> ModelConfig:
+    source.activation("silu", key="activation_function")
+    if isinstance(source, HubSource):
+        count = source.integer("num_layers")
+        source = HubSource(source.fields.completed(num_hidden_layers=count))
+    norm = NormSpec(eps=source.eps(1e-5, "layer_norm_epsilon"))
+    return decoder(source, "exaone", source.sizes(), [LayerSpec()], norm=norm)
 
 
 EXAONE3 = Family(
     "exaone",
     ("ExaoneForCausalLM",),
     "EXAONE 3, EXAONE 3.5, EXAONE Deep",
-    _hub3,
+    of_hub(_exaone3),
     hub_names=TensorNames(
         {
             "wte": "embed_tokens",
@@ -71,7 +58,7 @@ EXAONE3 = Family(
         }
     ),
     gguf="exaone",
-    read_gguf=_gguf3,
+    read_gguf=of_gguf(_exaone3),
 )
 
 
@@ -100,45 +87,28 @@ def _layers(
     return hub.shared(layers)
 
 
-def _hub(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes = hub.sizes(fields)
-    count = sizes["num_layers"]
-    window = hub.window(fields) if "sliding_window" in fields else None
-    fields.ignore("sliding_window_pattern")  # layer_types says it too
-    kinds = hub.layer_kinds(fields, count, _usual_kinds(window, count))
-    return ModelConfig(
-        architecture="exaone4",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=_layers(kinds, window, [None] * count),
-    )
-
-
-def _gguf_exaone4(model: GGUFMetadata) -> ModelConfig:
-    sizes, window = model.sizes(), model.window()
+def _exaone4(source: Source) -> ModelConfig:
+    source.activation("silu")
+    sizes, window, keys = source.sizes(), source.window(), source.fields
+    source.ignore("sliding_window_pattern")  # layer_types says it too
     count = sizes["num_layers"]
     kinds = _usual_kinds(window, count)
-    if window is not None and "attention.sliding_window_pattern" in model.keys:
-        kinds = model.layer_kinds()
-    return ModelConfig(
-        architecture="exaone4",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=_layers(kinds, window, [None] * count),
-    )
+    if isinstance(source, HubSource):
+        kinds = hub.layer_kinds(keys, count, kinds)
+    elif window is not None and "attention.sliding_window_pattern" in keys:
+        kinds = source.model.layer_kinds()
+    layers = _layers(kinds, window, [None] * count)
+    return decoder(source, "exaone4", sizes, layers, eps=1e-5)
 
 
 EXAONE4 = Family(
     "exaone4",
     ("Exaone4ForCausalLM",),
     "EXAONE 4",
-    _hub,
+    of_hub(_exaone4),
     hub_names=NAMES,
     gguf="exaone4",
-    read_gguf=_gguf_exaone4,
+    read_gguf=of_gguf(_exaone4),
 )
 
 
@@ -168,18 +138,9 @@ def _hub_moe(fields: Fields) -> ModelConfig:
     )
     bounds.check_expert_groups(fields, experts)
     sparse = hub.sparse_behind(fields, count)
-    return ModelConfig(
-        architecture="exaone_moe",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=_layers(
-            hub.layer_kinds(fields, count, hub.every_nth_full(4, count)),
-            window,
-            [experts if each else None for each in sparse],
-            "pre",
-        ),
-    )
+    kinds = hub.layer_kinds(fields, count, hub.every_nth_full(4, count))
+    layers = _layers(kinds, window, [experts if each else None for each in sparse], "pre")
+    return decoder(HubSource(fields), "exaone_moe", sizes, layers, eps=1e-5)
 
 
 def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
@@ -191,15 +152,8 @@ def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
     if window is not None and "attention.sliding_window_pattern" in keys:
         kinds = model.layer_kinds()[:count]
     sizes = model.sizes() | {"num_layers": count}
-    return ModelConfig(
-        architecture="exaone_moe",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=_layers(
-            kinds, window, [None if each < dense else experts for each in range(count)], "pre"
-        ),
-    )
+    own = [None if each < dense else experts for each in range(count)]
+    return decoder(GGUFSource(model), "exaone_moe", sizes, _layers(kinds, window, own, "pre"))
 
 
 EXAONE_MOE = Family(

@@ -16,13 +16,13 @@ from penstock.families import recurrent_reading as recurrent
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.granite import MAMBA
+from penstock.families.source import GGUFSource, HubSource, decoder
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
     AttentionSpec,
     FeedForwardSpec,
     LayerSpec,
-    NormSpec,
     RowFactors,
 )
 from penstock.model.recurrent_spec import Mamba2Spec
@@ -48,12 +48,12 @@ def _hub(fields: Fields) -> ModelConfig:
             if any(factor != 1.0 for _, factor in parts)
         ),
     )
-    return ModelConfig(
-        architecture="falcon_h1",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=(layer,),
+    return decoder(
+        HubSource(fields),
+        "falcon_h1",
+        sizes,
+        [layer],
+        eps=1e-5,
         embedding_multiplier=fields.number("embedding_multiplier", 1.0),
         logits_multiplier=fields.number("lm_head_multiplier", 1.0),
     )
@@ -142,13 +142,7 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
     layer = LayerSpec(
         recurrent=mamba, attends_beside=True, feed_forward=FeedForwardSpec(bias=False)
     )
-    return ModelConfig(
-        architecture="falcon_h1",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(layer,),
-    )
+    return decoder(GGUFSource(model), "falcon_h1", sizes, [layer])
 
 
 FALCON_H1 = Family(

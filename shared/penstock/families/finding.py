@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import cache
 
+from penstock import families
 from penstock.config import plugins
 from penstock.config.plugins import BrokenPlugin, Plugin
 from penstock.errors import StartupError
-from penstock.families import FAMILIES, GGUF_ARCHITECTURES, HUB_CLASSES
 from penstock.families.family import Family
 
 
 def family_named(name: str) -> Family | None:
     """The family that ModelConfig.architecture names; None if neither we nor a plug-in have it."""
-    return FAMILIES.get(name) or _plugged().get(name)
+    return families.FAMILIES.get(name) or _plugged().get(name)
 
 
 def served_family(name: str) -> Family:
@@ -28,22 +28,22 @@ def served_family(name: str) -> Family:
 def family_of_class(name: str) -> Family | None:
     """The family whose models have this class in config.json (`architectures`); None if no family
     has."""
-    if name in HUB_CLASSES:
-        return HUB_CLASSES[name]
+    if name in families.HUB_CLASSES:
+        return families.HUB_CLASSES[name]
     return next((each for each in _plugged().values() if name in each.hub_classes), None)
 
 
 def family_of_gguf(name: str) -> Family | None:
     """The family whose GGUF files have this `general.architecture`; None if no family has."""
-    if name in GGUF_ARCHITECTURES:
-        return GGUF_ARCHITECTURES[name]
+    if name in families.GGUF_ARCHITECTURES:
+        return families.GGUF_ARCHITECTURES[name]
     plugged = _plugged().values()
     return next((each for each in plugged if name in (each.gguf, *each.gguf_also)), None)
 
 
 def package_of(name: str) -> str:
     """Name and version of the package whose plug-in is this family; empty for a built-in one."""
-    if name in FAMILIES:
+    if name in families.FAMILIES:
         return ""
     return next((each.package for each in _families() if each.value.name == name), "")
 
@@ -69,7 +69,7 @@ def _checked(plugin: Plugin[object], others: list[Plugin[Family]]) -> Family:
     family, whose = plugin.value, f"the plug-in {plugin.name} of {plugin.package}"
     if not isinstance(family, Family):
         raise BrokenPlugin(f"{whose} is {family!r}, and not a Family")
-    taken = {**FAMILIES, **{each.value.name: each.value for each in others}}
+    taken = {**families.FAMILIES, **{each.value.name: each.value for each in others}}
     if family.name in taken:
         raise BrokenPlugin(f"{whose}: the family {family.name} already exists")
     classes = {name for each in taken.values() for name in each.hub_classes}

@@ -10,11 +10,12 @@ import msgspec
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import EncoderFamily, Family
-from penstock.families.gemma2 import NAMES, UNSERVED
+from penstock.families.gemma2 import NAMES, UNSERVED, gemma_norm
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.source import GGUFSource, HubSource, Source, decoder, of_gguf, of_hub
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
-from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec, RopeSpec
+from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, RopeSpec
 
 LOCAL_THETA = 10_000.0
 """Base of the rotation in the layers with a window, where config.json doesn't say."""
@@ -33,10 +34,31 @@ DEFAULTS = {
 """What releases with a vision tower leave out: the defaults of transformers' Gemma3TextConfig."""
 
 
-def _layers(
-    kinds: list[str], window: int | None, scale: float, cap: float | None
-) -> tuple[LayerSpec, ...]:
-    return hub.shared(
+LARGEST = 62
+"""Layers of Gemma 3 27B, which alone scales scores by its hidden size: GGUF files don't say so."""
+
+
+def _read(source: Source) -> ModelConfig:
+    if isinstance(source, HubSource):
+        source = HubSource(source.fields.completed(**DEFAULTS))
+    sizes, keys = source.sizes(head_dim=256, tied=True), source.fields
+    source.activation("gelu_tanh", key="hidden_activation", default="gelu_pytorch_tanh")
+    count, dim = sizes["num_layers"], sizes["head_dim"]
+    kinds = hub.every_nth_full(source.integer("sliding_window_pattern", 6), count)
+    source.ignore("_sliding_window_pattern")  # layer_types says it too
+    if isinstance(source, GGUFSource):
+        window, cap = source.window(), None
+        theta = keys.number("rope.freq_base_swa", LOCAL_THETA)
+        ropes = source.model.rope(dim, theta=1_000_000.0), RopeSpec(theta=theta, dims=dim)
+    else:
+        kinds, window = hub.layer_kinds(keys, count, kinds), hub.window(keys)
+        cap = keys.optional_number("attn_logit_softcapping")
+        theta = keys.number("rope_local_base_freq", LOCAL_THETA)
+        whole = hub.rope(keys, dim, kind=hub.FULL, theta=1_000_000.0)
+        ropes = whole, hub.local_rope(keys, dim, theta)
+    size = sizes["hidden_size"] // max(sizes["num_heads"], 1) if count == LARGEST else dim
+    scale = source.number("query_pre_attn_scalar", 256, without=size) ** -0.5
+    layers = [
         LayerSpec(
             attention=AttentionSpec(
                 window=window if kind == hub.SLIDING else None,
@@ -49,52 +71,16 @@ def _layers(
             order="sandwich",
         )
         for kind in kinds
-    )
-
-
-def _hub(fields: Fields) -> ModelConfig:
-    fields = fields.completed(**DEFAULTS)
-    sizes = hub.sizes(fields, default_head_dim=256, tied=True)
-    hub.activation(fields, "gelu_tanh", key="hidden_activation", default="gelu_pytorch_tanh")
-    count = sizes["num_layers"]
-    pattern = fields.integer("sliding_window_pattern", 6)
-    fields.ignore("_sliding_window_pattern")  # layer_types says it too
-    kinds = hub.layer_kinds(fields, count, hub.every_nth_full(pattern, count))
-    window, scale = hub.window(fields), fields.number("query_pre_attn_scalar", 256) ** -0.5
-    cap = fields.optional_number("attn_logit_softcapping")
-    dim = sizes["head_dim"]
-    return ModelConfig(
-        architecture="gemma3",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6), plus_one=True),
-        ropes=(
-            hub.rope(fields, dim, kind=hub.FULL, theta=1_000_000.0),
-            hub.local_rope(fields, dim, fields.number("rope_local_base_freq", LOCAL_THETA)),
-        ),
-        layers=_layers(kinds, window, scale, cap),
+    ]
+    return decoder(
+        source,
+        "gemma3",
+        sizes,
+        layers,
+        norm=gemma_norm(source),
+        ropes=ropes,
         embedding_multiplier=sizes["hidden_size"] ** 0.5,
-        logits_soft_cap=fields.optional_number("final_logit_softcapping"),
-    )
-
-
-LARGEST = 62
-"""Layers of Gemma 3 27B, which alone scales scores by its hidden size: the files don't say so."""
-
-
-def _gguf_gemma3(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    count, window, dim = sizes["num_layers"], model.window(), sizes["head_dim"]
-    size = sizes["hidden_size"] // sizes["num_heads"] if count == LARGEST else dim
-    kinds = hub.every_nth_full(6, count)
-    local = model.keys.number("rope.freq_base_swa", LOCAL_THETA)
-    return ModelConfig(
-        architecture="gemma3",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),  # 1 + weight is what the file has
-        ropes=(model.rope(dim, theta=1_000_000.0), RopeSpec(theta=local, dims=dim)),
-        layers=_layers(kinds, window, size**-0.5, None),
-        embedding_multiplier=sizes["hidden_size"] ** 0.5,
-        logits_soft_cap=model.keys.optional_number("final_logit_softcapping"),
+        logits_soft_cap=keys.optional_number("final_logit_softcapping"),
     )
 
 
@@ -102,10 +88,10 @@ GEMMA3 = Family(
     "gemma3",
     ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
     "Gemma 3 (text)",
-    _hub,
+    of_hub(_read),
     hub_names=NAMES,
     gguf="gemma3",
-    read_gguf=_gguf_gemma3,
+    read_gguf=of_gguf(_read),
     unserved=UNSERVED,
 )
 
@@ -131,7 +117,7 @@ def _read_embedding(fields: Fields) -> EncoderConfig:
 
 
 def _gguf_embedding(model: GGUFMetadata) -> EncoderConfig:
-    return _encoder(_gguf_gemma3(model))
+    return _encoder(_read(GGUFSource(model)))
 
 
 def _encoder(config: ModelConfig) -> EncoderConfig:

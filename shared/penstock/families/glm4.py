@@ -15,8 +15,17 @@ from penstock.families import hub_reading as hub
 from penstock.families.deepseek import GGUF_NAMES as GGUF_EXPERTS
 from penstock.families.deepseek import gguf_experts
 from penstock.families.family import Family, TensorNames
-from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.llama_relatives import FUSED, GGUF_FUSED
+from penstock.families.source import (
+    QUERY,
+    GGUFSource,
+    HubSource,
+    Source,
+    decoder,
+    dense_first,
+    of_gguf,
+    of_hub,
+)
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -37,58 +46,36 @@ NAMES = TensorNames(
 )
 
 
-def _model(fields: Fields, name: str, order: Literal["pre", "sandwich"]) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes = hub.sizes(fields, default_head_dim=128)
-    attention = AttentionSpec(qkv_bias=fields.flag("attention_bias", True))
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1.5625e-07)),
-        ropes=(hub.rope(fields, sizes["head_dim"], share=0.5),),
-        layers=(LayerSpec(attention=attention, order=order),),
-    )
+def _model(source: Source, name: str, order: Literal["pre", "sandwich"]) -> ModelConfig:
+    source.activation("silu")
+    sizes, rope = source.sizes(head_dim=128), None
+    if isinstance(source, GGUFSource):
+        sizes["num_layers"] = bounds.layers_without_drafts(source.fields)
+        rope = source.model.with_sections(source.rope(sizes["head_dim"]))
+    bias = source.bias(QUERY, default=True) or source.bias("attn_qkv", default=True)
+    layer = LayerSpec(attention=AttentionSpec(qkv_bias=bias), order=order)
+    return decoder(source, name, sizes, [layer], eps=1.5625e-07, share=0.5, rope=rope)
 
 
-def _hub(fields: Fields) -> ModelConfig:
-    return _model(fields, "glm", "pre")
+def _glm(source: Source) -> ModelConfig:
+    return _model(source, "glm", "pre")
 
 
-def _hub4(fields: Fields) -> ModelConfig:
-    return _model(fields, "glm4", "sandwich")
+def _glm4(source: Source) -> ModelConfig:
+    return _model(source, "glm4", "sandwich")
 
 
 GGUF_NAMES = TensorNames(fused=GGUF_FUSED, pairs_adjacent=True)
-
-
-def _gguf(model: GGUFMetadata) -> ModelConfig:
-    return _gguf_model(model, "glm", "pre")
-
-
-def _gguf_glm4(model: GGUFMetadata) -> ModelConfig:
-    return _gguf_model(model, "glm4", "sandwich")
-
-
-def _gguf_model(model: GGUFMetadata, name: str, order: Literal["pre", "sandwich"]) -> ModelConfig:
-    sizes = model.sizes() | {"num_layers": bounds.layers_without_drafts(model.keys)}
-    attention = AttentionSpec(qkv_bias=model.has("attn_q.bias", "attn_qkv.bias"))
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.with_sections(model.rope(sizes["head_dim"])),),
-        layers=(LayerSpec(attention=attention, order=order),),
-    )
 
 
 GLM = Family(
     "glm",
     ("GlmForCausalLM",),
     "GLM-4",
-    _hub,
+    of_hub(_glm),
     hub_names=NAMES,
     gguf="chatglm",
-    read_gguf=_gguf,
+    read_gguf=of_gguf(_glm),
     gguf_names=GGUF_NAMES,
 )
 
@@ -122,13 +109,9 @@ def _hub_chatglm(fields: Fields) -> ModelConfig:
     )
     theta = 10_000.0 * fields.number("rope_ratio", 1.0)
     attention = AttentionSpec(qkv_bias=fields.flag("add_qkv_bias", False))
-    return ModelConfig(
-        architecture="chatglm",
-        **sizes,
-        norm=NormSpec(eps=fields.number("layernorm_epsilon", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=theta, share=0.5),),
-        layers=(LayerSpec(attention=attention),),
-    )
+    source, layer = HubSource(fields), LayerSpec(attention=attention)
+    norm = NormSpec(eps=source.eps(1e-5, "layernorm_epsilon"))
+    return decoder(source, "chatglm", sizes, [layer], norm=norm, theta=theta, share=0.5)
 
 
 CHATGLM = Family(
@@ -155,10 +138,10 @@ GLM4 = Family(
     "glm4",
     ("Glm4ForCausalLM",),
     "GLM-4-0414",
-    _hub4,
+    of_hub(_glm4),
     hub_names=replace(NAMES, layers_for_drafts=True),  # GLM-OCR has one
     gguf="glm4",
-    read_gguf=_gguf_glm4,
+    read_gguf=of_gguf(_glm4),
     gguf_names=replace(GGUF_NAMES, pairs_adjacent="without sections", layers_for_drafts=True),
 )
 
@@ -175,30 +158,22 @@ MOE_NAMES = TensorNames(
 )
 
 
-def _hub_moe(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes = hub.sizes(fields)
-    fields.ignore("num_nextn_predict_layers", "num_mtp_layers")  # for drafts only
-    experts = _experts(fields, fields.integer("moe_intermediate_size"))
-    attention = AttentionSpec(
-        qkv_bias=fields.flag("attention_bias", False),
-        norm="head" if fields.flag("use_qk_norm", False) else "none",
-    )
-    dense = fields.integer("first_k_dense_replace", 1)
-    layers = [
-        LayerSpec(
-            attention=attention,
-            feed_forward=FeedForwardSpec(experts=None if number < dense else experts),
-        )
-        for number in range(sizes["num_layers"])
-    ]
-    return ModelConfig(
-        architecture="glm4_moe",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"], share=0.5),),
-        layers=hub.shared(layers),
-    )
+def _moe(source: Source) -> ModelConfig:
+    source.activation("silu")
+    sizes, rope = source.sizes(), None
+    source.ignore("num_nextn_predict_layers", "num_mtp_layers")  # for drafts only
+    dense = source.integer("first_k_dense_replace", 1, "leading_dense_block_count", without=0)
+    if isinstance(source, GGUFSource):
+        sizes["num_layers"] = bounds.layers_without_drafts(source.fields)
+        experts = gguf_experts(source.model, f"blk.{dense}.exp_probs_b.bias")
+        normed = source.model.has("attn_q_norm.weight")
+        rope = source.model.with_sections(source.rope(sizes["head_dim"]))
+    else:
+        experts = _experts(source.fields, source.integer("moe_intermediate_size"))
+        normed = source.flag("use_qk_norm", False)
+    attention = AttentionSpec(qkv_bias=source.bias(QUERY), norm="head" if normed else "none")
+    layers = dense_first(attention, experts, dense, sizes["num_layers"])
+    return decoder(source, "glm4_moe", sizes, layers, eps=1e-5, share=0.5, rope=rope)
 
 
 def _experts(fields: Fields, inner: int) -> ExpertsSpec:
@@ -229,49 +204,18 @@ def _hub_solar(fields: Fields) -> ModelConfig:
         attention=AttentionSpec(qkv_bias=fields.flag("attention_bias", False)),
         feed_forward=FeedForwardSpec(experts=experts),
     )
-    return ModelConfig(
-        architecture="solar_open",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=1_000_000.0, share=1.0),),
-        layers=(layer,),
-    )
-
-
-def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
-    keys = model.keys
-    count = bounds.layers_without_drafts(keys)
-    dense = keys.integer("leading_dense_block_count", 0)
-    experts = gguf_experts(model, f"blk.{dense}.exp_probs_b.bias")
-    attention = AttentionSpec(
-        qkv_bias=model.has("attn_q.bias"),
-        norm="head" if model.has("attn_q_norm.weight") else "none",
-    )
-    layers = [
-        LayerSpec(
-            attention=attention,
-            feed_forward=FeedForwardSpec(experts=None if number < dense else experts),
-        )
-        for number in range(count)
-    ]
-    sizes = model.sizes() | {"num_layers": count}
-    return ModelConfig(
-        architecture="glm4_moe",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.with_sections(model.rope(sizes["head_dim"])),),
-        layers=hub.shared(layers),
-    )
+    source = HubSource(fields)
+    return decoder(source, "solar_open", sizes, [layer], eps=1e-5, theta=1_000_000.0, share=1.0)
 
 
 GLM4_MOE = Family(
     "glm4_moe",
     ("Glm4MoeForCausalLM",),
     "GLM-4.5",
-    _hub_moe,
+    of_hub(_moe),
     hub_names=MOE_NAMES,
     gguf="glm4moe",
-    read_gguf=_gguf_moe,
+    read_gguf=of_gguf(_moe),
     gguf_names=TensorNames(
         {"attention_output_norm": "post_attention_layernorm"},
         stacked=GGUF_EXPERTS.stacked,

@@ -5,87 +5,45 @@ Source: OpenAI, "gpt-oss-120b & gpt-oss-20b model card", 2025.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
-from penstock.families.gguf_reading import GGUFMetadata
-from penstock.formats.fields import Fields
+from penstock.families.source import QUERY, GGUFSource, HubSource, Source, decoder, of_gguf, of_hub
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
-    NormSpec,
     RopeSpec,
 )
 
+THETA = 150_000.0
 CLAMP = 7.0
 """What the activation's inputs are clamped to, in all releases."""
 
 
-def _hub(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes = hub.sizes(fields, default_head_dim=64)
-    fields.ignore("initial_context_length")  # rope_scaling has it too
-    clamp = fields.number("swiglu_limit", CLAMP)
+def _read(source: Source) -> ModelConfig:
+    source.activation("silu")
+    sizes, keys = source.sizes(head_dim=64), source.fields
+    source.ignore("initial_context_length")  # rope_scaling has it too
+    clamp = source.number("swiglu_limit", CLAMP)
     if clamp != CLAMP:
-        raise UnsupportedModel(f"{fields.where}: swiglu_limit is {clamp:g}; {CLAMP:g} is served")
-    counts = hub.expert_counts(fields, "num_experts", "num_local_experts")
-    for key in ("experts_per_token", "num_experts"):
-        fields.ignore(key)  # older names of the same
-    count = sizes["num_layers"]
-    other = [hub.FULL if number % 2 else hub.SLIDING for number in range(count)]
-    return _model(
-        sizes,
-        counts,
-        rope=hub.rope(fields, sizes["head_dim"], theta=150_000.0),
-        eps=fields.number("rms_norm_eps", 1e-5),
-        windows=[
-            hub.window(fields) if kind == hub.SLIDING else None
-            for kind in hub.layer_kinds(fields, count, other)
-        ],
-        bias=fields.flag("attention_bias", True),
-    )
-
-
-def _gguf(model: GGUFMetadata) -> ModelConfig:
-    sizes, keys = model.sizes(), model.keys
-    sizes["intermediate_size"] = keys.integer(
-        "expert_feed_forward_length", sizes["intermediate_size"]
-    )
-    rope = model.rope(sizes["head_dim"], theta=150_000.0)
-    if rope.scaling is not None:
-        # As the model was made; the file doesn't say it.
-        scaling = msgspec.structs.replace(rope.scaling, truncate=False)
-        rope = msgspec.structs.replace(rope, scaling=scaling)
-    window = keys.integer("attention.sliding_window", 0)
-    return _model(
-        sizes,
-        model.expert_counts(),
-        rope=rope,
-        eps=model.rms_eps(),
-        windows=[
-            None if number % 2 or window < 1 else window for number in range(sizes["num_layers"])
-        ],
-        bias=model.has("attn_q.bias"),
-    )
-
-
-def _model(
-    sizes: dict[str, Any],
-    counts: dict[str, Any],
-    *,
-    rope: RopeSpec,
-    eps: float,
-    windows: Sequence[int | None],
-    bias: bool,
-) -> ModelConfig:
+        raise UnsupportedModel(f"{keys.where}: swiglu_limit is {clamp:g}; {CLAMP:g} is served")
+    counts = source.expert_counts("num_experts", "num_local_experts")
+    source.ignore("experts_per_token", "num_experts")  # older names of the same
+    count, bias = sizes["num_layers"], source.bias(QUERY, default=True)
+    kinds = [hub.FULL if number % 2 else hub.SLIDING for number in range(count)]
+    if isinstance(source, GGUFSource):
+        inner = keys.integer("expert_feed_forward_length", sizes["intermediate_size"])
+        sizes["intermediate_size"] = inner
+        window = keys.integer("attention.sliding_window", 0)
+        windows = [window if window > 0 and kind == hub.SLIDING else None for kind in kinds]
+    else:
+        kinds = hub.layer_kinds(keys, count, kinds)
+        windows = [hub.window(keys) if kind == hub.SLIDING else None for kind in kinds]
     feed_forward = FeedForwardSpec(
         activation="clamped_swiglu",
         bias=True,
@@ -98,22 +56,28 @@ def _model(
         )
         for window in windows
     ]
-    return ModelConfig(
-        architecture="gpt_oss",
-        **sizes,
-        norm=NormSpec(eps=eps),
-        ropes=(rope,),
-        layers=hub.shared(layers),
-    )
+    rope = _rope(source, sizes["head_dim"])
+    return decoder(source, "gpt_oss", sizes, layers, eps=1e-5, rope=rope)
+
+
+def _rope(source: Source, head_dim: int) -> RopeSpec:
+    if isinstance(source, HubSource):
+        return source.rope(head_dim, THETA)
+    rope = source.model.rope(head_dim, theta=THETA)
+    if rope.scaling is None:
+        return rope
+    # As the model was made; the file doesn't say it.
+    scaling = msgspec.structs.replace(rope.scaling, truncate=False)
+    return msgspec.structs.replace(rope, scaling=scaling)
 
 
 GPT_OSS = Family(
     "gpt_oss",
     ("GptOssForCausalLM",),
     "gpt-oss",
-    _hub,
+    of_hub(_read),
     gguf="gpt-oss",
-    read_gguf=_gguf,
+    read_gguf=of_gguf(_read),
     hub_names=TensorNames(
         {"self_attn.sinks": "self_attn.sinks.weight"},
         alternating={

@@ -17,6 +17,17 @@ from penstock.families import recurrent_reading as recurrent
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.qwen3 import GGUF_NAMES
+from penstock.families.source import (
+    OUTPUT,
+    QUERY,
+    UP,
+    GGUFSource,
+    HubSource,
+    Source,
+    decoder,
+    of_gguf,
+    of_hub,
+)
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -24,58 +35,69 @@ from penstock.model.layer_spec import (
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
-    NormSpec,
 )
 from penstock.model.recurrent_spec import Mamba2Spec, RecurrentSpec
 
 
-def _hub(fields: Fields) -> ModelConfig:
-    sizes = hub.sizes(fields)
-    feed_forward = FeedForwardSpec(bias=fields.flag("mlp_bias", False))
-    return model_of(fields, "granite", sizes, feed_forward)
+def _granite(source: Source) -> ModelConfig:
+    return _alike(source, "granite")
 
 
-def _hub_moe(fields: Fields) -> ModelConfig:
-    return _sparse_model(fields, "granitemoe", shared_inner=0)
+def _moe(source: Source) -> ModelConfig:
+    return _alike(source, "granitemoe")
 
 
-def _hub_moe_shared(fields: Fields) -> ModelConfig:
+def _moe_shared(fields: Fields) -> ModelConfig:
     shared = fields.integer("shared_intermediate_size", 0)
-    return _sparse_model(fields, "granitemoeshared", shared_inner=shared)
+    return sparse_model(HubSource(fields), "granitemoeshared", shared_inner=shared)
 
 
-def _sparse_model(fields: Fields, name: str, *, shared_inner: int) -> ModelConfig:
+def _alike(source: Source, name: str) -> ModelConfig:
+    """GGUF files of Granite 4 without Mamba are called like Granite 3's, and say what they lack."""
+    if isinstance(source, GGUFSource):
+        source.fields.ignore(*recurrent.GGUF_OF_MAMBA)
+        return gguf_model(source.model, name)
+    if name == "granitemoe":
+        return sparse_model(source, name, shared_inner=0)
+    feed_forward = FeedForwardSpec(bias=source.bias(UP, "mlp_bias"))
+    return model_of(source, name, source.sizes(), feed_forward)
+
+
+def sparse_model(source: HubSource, name: str, *, shared_inner: int) -> ModelConfig:
     """Reads a model with experts in all layers, beside one that every token has where its inner
     dimension isn't 0."""
-    sizes = hub.sizes(fields)
-    counts = hub.expert_counts(fields, "num_local_experts")
+    sizes = source.sizes()
+    counts = source.expert_counts("num_local_experts")
     experts = ExpertsSpec(**counts, inner=sizes["intermediate_size"], shared_inner=shared_inner)
-    return model_of(fields, name, sizes, FeedForwardSpec(experts=experts))
+    return model_of(source, name, sizes, FeedForwardSpec(experts=experts))
 
 
 def model_of(
-    fields: Fields, name: str, sizes: dict[str, Any], feed_forward: FeedForwardSpec
+    source: Source, name: str, sizes: dict[str, Any], feed_forward: FeedForwardSpec
 ) -> ModelConfig:
     """Reads what all Granite models have, whose layers are alike."""
-    hub.activation(fields, "silu")
-    bias = fields.flag("attention_bias", False)
+    source.activation("silu")
+    if isinstance(source, GGUFSource):
+        scale = source.fields.optional_number("attention.scale")
+    else:
+        scale = source.number("attention_multiplier", 1.0)
     layer = LayerSpec(
         attention=AttentionSpec(
-            scale=fields.number("attention_multiplier", 1.0), qkv_bias=bias, output_bias=bias
+            scale=scale, qkv_bias=source.bias(QUERY), output_bias=source.bias(OUTPUT)
         ),
         feed_forward=feed_forward,
-        residual_multiplier=fields.number("residual_multiplier", 1.0),
+        residual_multiplier=source.number("residual_multiplier", 1.0, "residual_scale", 1.0),
     )
-    scaling = fields.number("logits_scaling", 1.0)
+    scaling = source.number("logits_scaling", 1.0, "logit_scale", 1.0)
     if scaling == 0:
-        raise UnsupportedModel(f"{fields.where}: logits_scaling is 0; logits are divided by it")
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=(layer,),
-        embedding_multiplier=fields.number("embedding_multiplier", 1.0),
+        key = "logit_scale" if isinstance(source, GGUFSource) else "logits_scaling"
+        raise UnsupportedModel(f"{source.fields.where}: {key} is 0; logits are divided by it")
+    return decoder(
+        source,
+        name,
+        sizes,
+        [layer],
+        embedding_multiplier=source.number("embedding_multiplier", 1.0, "embedding_scale", 1.0),
         logits_multiplier=1.0 / scaling,
     )
 
@@ -89,41 +111,11 @@ MOE_NAMES = TensorNames(
 )
 
 
-def _gguf(model: GGUFMetadata) -> ModelConfig:
-    return _gguf_attending(model, "granite")
-
-
-def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
-    return _gguf_attending(model, "granitemoe")
-
-
-def _gguf_attending(model: GGUFMetadata, name: str) -> ModelConfig:
-    """Granite 4's without Mamba are called like Granite 3's, and say what they lack."""
-    model.keys.ignore(*recurrent.GGUF_OF_MAMBA)
-    return gguf_model(model, name)
-
-
 def gguf_model(model: GGUFMetadata, name: str) -> ModelConfig:
     """Reads what all Granite models have, whose layers are alike."""
-    sizes, keys = model.sizes(), model.keys
-    layer = LayerSpec(
-        attention=AttentionSpec(
-            scale=keys.number("attention.scale") if "attention.scale" in keys else None,
-            qkv_bias=model.has("attn_q.bias"),
-            output_bias=model.has("attn_output.bias"),
-        ),
-        feed_forward=_gguf_feed_forward(model, sizes["intermediate_size"]),
-        residual_multiplier=keys.number("residual_scale", 1.0),
-    )
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(layer,),
-        embedding_multiplier=keys.number("embedding_scale", 1.0),
-        logits_multiplier=1.0 / keys.number("logit_scale", 1.0),
-    )
+    sizes = model.sizes()
+    feed_forward = _gguf_feed_forward(model, sizes["intermediate_size"])
+    return model_of(GGUFSource(model), name, sizes, feed_forward)
 
 
 def _gguf_feed_forward(model: GGUFMetadata, inner: int) -> FeedForwardSpec:
@@ -145,26 +137,26 @@ GRANITE = Family(
     "granite",
     ("GraniteForCausalLM",),
     "Granite 3",
-    _hub,
+    of_hub(_granite),
     gguf="granite",
-    read_gguf=_gguf,
+    read_gguf=of_gguf(_granite),
     gguf_names=TensorNames(pairs_adjacent=True),
 )
 GRANITE_MOE = Family(
     "granitemoe",
     ("GraniteMoeForCausalLM",),
     "Granite 3 MoE",
-    _hub_moe,
+    of_hub(_moe),
     hub_names=MOE_NAMES,
     gguf="granitemoe",
-    read_gguf=_gguf_moe,
+    read_gguf=of_gguf(_moe),
     gguf_names=TensorNames(stacked=GGUF_NAMES.stacked, pairs_adjacent=True),
 )
 GRANITE_MOE_SHARED = Family(
     "granitemoeshared",
     ("GraniteMoeSharedForCausalLM",),
     "Granite 3 MoE with a shared expert",
-    _hub_moe_shared,
+    _moe_shared,
     hub_names=TensorNames(
         {**MOE_NAMES.modules, "shared_mlp.output_linear": "mlp.shared_expert.down_proj"},
         fused={
@@ -217,7 +209,7 @@ def _hybrid_model(
         raise UnsupportedModel(
             f"{fields.where}: position_embedding_type is {rotates!r}; nope and rope are served"
         )
-    plain = model_of(fields, "granitemoehybrid", sizes, feed_forward)
+    plain = model_of(HubSource(fields), "granitemoehybrid", sizes, feed_forward)
     layer = plain.layers[0]
     attending = msgspec.structs.replace(
         layer,

@@ -18,36 +18,31 @@ from penstock.families import hub_reading as hub
 from penstock.families import recurrent_reading as recurrent
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
-from penstock.families.granite import GRANITE_MOE_SHARED, gguf_model, model_of
+from penstock.families.granite import GRANITE_MOE_SHARED, gguf_model, model_of, sparse_model
 from penstock.families.qwen3 import GGUF_NAMES
+from penstock.families.source import HubSource
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, RopeSpec
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, RopeSpec
 
 
 def _hub_swa(fields: Fields) -> ModelConfig:
-    sizes = hub.sizes(fields, tied=True)
     feed_forward = FeedForwardSpec(bias=fields.flag("mlp_bias", False))
-    return _with_windows(fields, "granite_swa", sizes, feed_forward, eps=1e-5)
+    source = HubSource(fields)
+    plain = model_of(source, "granite_swa", source.sizes(tied=True), feed_forward)
+    return _with_windows(fields, plain, eps=1e-5)
 
 
 def _hub_moe_swa(fields: Fields) -> ModelConfig:
-    sizes = hub.sizes(fields)
-    experts = ExpertsSpec(
-        **hub.expert_counts(fields, "num_local_experts"),
-        inner=sizes["intermediate_size"],
-        shared_inner=fields.integer("shared_intermediate_size", 0),
-    )
-    feed_forward = FeedForwardSpec(experts=experts)
-    return _with_windows(fields, "granitemoe_swa", sizes, feed_forward, eps=1e-6)
+    shared = fields.integer("shared_intermediate_size", 0)
+    plain = sparse_model(HubSource(fields), "granitemoe_swa", shared_inner=shared)
+    return _with_windows(fields, plain, eps=1e-6)
 
 
-def _with_windows(
-    fields: Fields, name: str, sizes: dict[str, Any], feed_forward: FeedForwardSpec, *, eps: float
-) -> ModelConfig:
-    """eps: where config.json doesn't say it. Raises UnsupportedModel."""
-    plain = model_of(fields, name, sizes, feed_forward)
-    count, (layer,) = sizes["num_layers"], plain.layers
+def _with_windows(fields: Fields, plain: ModelConfig, *, eps: float) -> ModelConfig:
+    """plain: the model without them. eps: where config.json doesn't say it. Raises
+    UnsupportedModel."""
+    count, (layer,) = plain.num_layers, plain.layers
     usual = [hub.SLIDING if number % 4 else hub.FULL for number in range(count)]
     kinds = hub.layer_kinds(fields, count, usual)
     window = hub.window(fields.completed(sliding_window=128))
@@ -162,7 +157,9 @@ def _hub_hyperclovax(fields: Fields) -> ModelConfig:
     scale = fields.number("attention_multiplier", sizes["head_dim"] ** -0.5)
     by = fields.number("logits_scaling", 1.0)
     feed_forward = FeedForwardSpec(bias=fields.flag("mlp_bias", False))
-    plain = model_of(fields.without("logits_scaling"), "hyperclovax", sizes, feed_forward)
+    plain = model_of(
+        HubSource(fields.without("logits_scaling")), "hyperclovax", sizes, feed_forward
+    )
     layer = msgspec.structs.replace(
         _attending(plain.layers[0], scale=scale),
         order="sandwich" if fields.flag("use_post_norm", True) else "pre",

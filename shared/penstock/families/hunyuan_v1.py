@@ -15,6 +15,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.qwen3 import GGUF_NAMES
+from penstock.families.source import OUTPUT, QUERY, GGUFSource, HubSource, Source, decoder
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -22,7 +23,6 @@ from penstock.model.layer_spec import (
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
-    NormSpec,
     RopeSpec,
 )
 
@@ -30,18 +30,19 @@ OF_ALPHA = ("alpha", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 """Keys about a stretched rotation, of which the first one alone counts."""
 
 
-def _model(fields: Fields, name: str, experts: ExpertsSpec | None) -> ModelConfig:
-    hub.activation(fields, "silu")
-    hub.only(fields, use_qk_norm=True, use_cla=False, mlp_bias=False)
-    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
-    attention = AttentionSpec(norm="head", norm_behind=True, qkv_bias=bias, output_bias=bias)
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(_rope(fields, sizes["head_dim"]),),
-        layers=(LayerSpec(attention=attention, feed_forward=FeedForwardSpec(experts=experts)),),
+def _model(source: Source, experts: ExpertsSpec | None) -> ModelConfig:
+    source.activation("silu")
+    source.only(use_qk_norm=True, use_cla=False, mlp_bias=False)
+    attention = AttentionSpec(
+        norm="head",
+        norm_behind=True,
+        qkv_bias=source.bias(QUERY),
+        output_bias=source.bias(OUTPUT),
     )
+    layer = LayerSpec(attention=attention, feed_forward=FeedForwardSpec(experts=experts))
+    name, sizes = "hunyuan_v1_dense" if experts is None else "hunyuan_v1_moe", source.sizes()
+    rope = _rope(source.fields, sizes["head_dim"]) if isinstance(source, HubSource) else None
+    return decoder(source, name, sizes, [layer], eps=1e-5, rope=rope)
 
 
 def _rope(fields: Fields, dim: int) -> RopeSpec:
@@ -59,7 +60,7 @@ def _rope(fields: Fields, dim: int) -> RopeSpec:
 
 
 def _hub_dense(fields: Fields) -> ModelConfig:
-    return _model(fields, "hunyuan_v1_dense", None)
+    return _model(HubSource(fields), None)
 
 
 def _hub_moe(fields: Fields) -> ModelConfig:
@@ -78,7 +79,7 @@ def _hub_moe(fields: Fields) -> ModelConfig:
     experts = ExpertsSpec(
         **hub.expert_counts(counted, "num_experts"), inner=inner, shared_inner=inner
     )
-    return _model(fields, "hunyuan_v1_moe", experts)
+    return _model(HubSource(fields), experts)
 
 
 def _of_all_layers(fields: Fields, key: str, default: int | None = None) -> int:
@@ -99,7 +100,7 @@ HUB_NAMES = {
 
 
 def _gguf(model: GGUFMetadata) -> ModelConfig:
-    sizes, keys, experts = model.sizes(), model.keys, None
+    keys, experts = model.keys, None
     keys.ignore("rope.scaling.original_context_length")
     if keys.integer("expert_count", 0):
         experts = ExpertsSpec(
@@ -108,19 +109,7 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
             shared_inner=keys.integer("expert_shared_feed_forward_length", 0),
         )
         hub.only(keys, expert_shared_count=1)
-    attention = AttentionSpec(
-        norm="head",
-        norm_behind=True,
-        qkv_bias=model.has("attn_q.bias"),
-        output_bias=model.has("attn_output.bias"),
-    )
-    return ModelConfig(
-        architecture="hunyuan_v1_dense" if experts is None else "hunyuan_v1_moe",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(LayerSpec(attention=attention, feed_forward=FeedForwardSpec(experts=experts)),),
-    )
+    return _model(GGUFSource(model), experts)
 
 
 HUNYUAN_V1_DENSE = Family(

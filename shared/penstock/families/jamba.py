@@ -15,6 +15,7 @@ from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.mamba import PARTS, gguf_mamba1, time_rank
 from penstock.families.qwen3 import GGUF_NAMES as GGUF_EXPERTS
+from penstock.families.source import GGUFSource, HubSource, decoder
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -22,7 +23,6 @@ from penstock.model.layer_spec import (
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
-    NormSpec,
 )
 from penstock.model.recurrent_spec import Mamba1Spec, RecurrentSpec
 
@@ -52,13 +52,8 @@ def _hub(fields: Fields) -> ModelConfig:
         experts = _experts(hub.expert_counts(counts, "num_experts"), sizes["intermediate_size"])
     attends = _every(fields, "attn_layer", 8, 4, count)
     sparse = _every(fields, "expert_layer", 2, 1, count)
-    return ModelConfig(
-        architecture="jamba",
-        **sizes,
-        norm=NormSpec(eps=eps),
-        ropes=(),
-        layers=_layers(_mamba(fields, sizes["hidden_size"], eps), experts, attends, sparse),
-    )
+    layers = _layers(_mamba(fields, sizes["hidden_size"], eps), experts, attends, sparse)
+    return decoder(HubSource(fields), "jamba", sizes, layers, ropes=())
 
 
 def _every(fields: Fields, what: str, period: int, offset: int, count: int) -> list[bool]:
@@ -112,13 +107,8 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
     if True in sparse:
         experts = _experts(model.expert_counts(), sizes["intermediate_size"])
     mamba = gguf_mamba1(model, count, norms="weighed", norm_eps=eps)
-    return ModelConfig(
-        architecture="jamba",
-        **sizes,
-        norm=NormSpec(eps=eps),
-        ropes=(),
-        layers=_layers(mamba, experts, [each > 0 for each in kv_heads], sparse),
-    )
+    layers = _layers(mamba, experts, [each > 0 for each in kv_heads], sparse)
+    return decoder(GGUFSource(model), "jamba", sizes, layers, ropes=())
 
 
 JAMBA = Family(

@@ -16,6 +16,7 @@ from penstock.families.deepseek import GGUF_NAMES, NAMES
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.recurrent_reading import gguf_per_layer
+from penstock.families.source import GGUFSource, HubSource, decoder
 from penstock.families.step3p5 import GATES as GATES_NAME
 from penstock.families.step3p5 import gguf_experts
 from penstock.formats.fields import Fields
@@ -25,7 +26,6 @@ from penstock.model.layer_spec import (
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
-    NormSpec,
     RopeSpec,
 )
 
@@ -72,13 +72,8 @@ def _hub(fields: Fields) -> ModelConfig:
         )
         for kind, own, sparse in zip(kinds, heads, hub.sparse_behind(fields, count), strict=True)
     ]
-    return ModelConfig(
-        architecture="laguna",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=tuple(_rope(fields, kind, sizes["head_dim"]) for kind in present),
-        layers=hub.shared(layers),
-    )
+    ropes = tuple(_rope(fields, kind, sizes["head_dim"]) for kind in present)
+    return decoder(HubSource(fields), "laguna", sizes, layers, ropes=ropes)
 
 
 def _check_gates(fields: Fields) -> None:
@@ -148,13 +143,8 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
         )
         for slides, own, experts in zip(sliding, heads, gguf_experts(model, count), strict=True)
     ]
-    return ModelConfig(
-        architecture="laguna",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(full, local) if several else (local,),
-        layers=hub.shared(layers),
-    )
+    ropes = (full, local) if several else (local,)
+    return decoder(GGUFSource(model), "laguna", sizes, layers, ropes=ropes)
 
 
 def _gguf_sliding(keys: Fields, count: int) -> list[bool]:

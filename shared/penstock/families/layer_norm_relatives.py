@@ -13,90 +13,63 @@ Sources: Inception and MBZUAI, "Jais 2", 2025; Li et al., "Textbooks are all you
 
 from __future__ import annotations
 
-import msgspec
+from typing import Any
 
 from penstock.errors import UnsupportedModel
-from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
-from penstock.families.gguf_reading import GGUFMetadata
-from penstock.families.nemotron import ungated_gguf
+from penstock.families.nemotron import ungated
+from penstock.families.source import (
+    OUTPUT,
+    QUERY,
+    GGUFSource,
+    HubSource,
+    Source,
+    decoder,
+    of_gguf,
+    of_hub,
+)
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 
-
-def _hub_jais2(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "relu2", default="relu2")
-    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", True)
-    layer = LayerSpec(
-        attention=AttentionSpec(qkv_bias=bias, output_bias=bias),
-        feed_forward=FeedForwardSpec(
-            activation="relu2", gated=False, bias=fields.flag("mlp_bias", True)
-        ),
-    )
-    return ModelConfig(
-        architecture="jais2",
-        **sizes,
-        norm=NormSpec(kind="layer", eps=fields.number("layer_norm_eps", 1e-5), bias=True),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=(layer,),
-    )
+EPS = 1e-5
+"""What is added to a norm's variance in OLMo 1: config.json doesn't say it."""
 
 
-def _gguf_jais2(model: GGUFMetadata) -> ModelConfig:
-    return ungated_gguf(model, "jais2")
+def _jais2(source: Source) -> ModelConfig:
+    norm = NormSpec(kind="layer", eps=source.layer_norm_eps(), bias=True)
+    return ungated(source, "jais2", norm, biased=True)
 
 
 JAIS2 = Family(
     "jais2",
     ("Jais2ForCausalLM",),
     "Jais 2",
-    _hub_jais2,
+    of_hub(_jais2),
     gguf="jais2",
-    read_gguf=_gguf_jais2,
+    read_gguf=of_gguf(_jais2),
 )
 
 
-PHI_LAYER = LayerSpec(
-    attention=AttentionSpec(qkv_bias=True, output_bias=True),
-    feed_forward=FeedForwardSpec(activation="gelu_tanh", gated=False, bias=True),
-    order="parallel",
-)
-
-
-def _hub_phi(fields: Fields) -> ModelConfig:
-    activation = hub.activation(fields, "gelu_tanh", "gelu", default="gelu_new")
-    sizes = hub.sizes(fields)
-    if fields.flag("qk_layernorm", False):
-        raise UnsupportedModel(f"{fields.where}: qk_layernorm is true; only false is served")
-    feed_forward = msgspec.structs.replace(PHI_LAYER.feed_forward, activation=activation)
-    return ModelConfig(
-        architecture="phi",
-        **sizes,
-        norm=NormSpec(kind="layer", eps=fields.number("layer_norm_eps", 1e-5), bias=True),
-        ropes=(hub.rope(fields, sizes["head_dim"], share=0.5),),
-        layers=(msgspec.structs.replace(PHI_LAYER, feed_forward=feed_forward),),
-        head_bias=True,
+def _phi(source: Source) -> ModelConfig:
+    activation = source.activation("gelu_tanh", "gelu", default="gelu_new")
+    if source.flag("qk_layernorm", False):
+        raise UnsupportedModel(f"{source.fields.where}: qk_layernorm is true; only false is served")
+    layer = LayerSpec(
+        attention=AttentionSpec(qkv_bias=True, output_bias=True),
+        feed_forward=FeedForwardSpec(activation=activation, gated=False, bias=True),
+        order="parallel",
     )
-
-
-def _gguf_phi2(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    return ModelConfig(
-        architecture="phi",
-        **sizes,
-        norm=NormSpec(kind="layer", eps=model.layer_norm_eps(), bias=True),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(PHI_LAYER,),
-        head_bias=True,
-    )
+    norm = NormSpec(kind="layer", eps=source.layer_norm_eps(), bias=True)
+    sizes = source.sizes()
+    return decoder(source, "phi", sizes, [layer], norm=norm, share=0.5, head_bias=True)
 
 
 PHI = Family(
     "phi",
     ("PhiForCausalLM",),
     "Phi-1.5, Phi-2",
-    _hub_phi,
+    of_hub(_phi),
     hub_names=TensorNames(
         {
             "self_attn.dense": "self_attn.o_proj",
@@ -106,75 +79,60 @@ PHI = Family(
         }
     ),
     gguf="phi2",
-    read_gguf=_gguf_phi2,
+    read_gguf=of_gguf(_phi),
     gguf_names=TensorNames(
         fused={"self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")}
     ),
 )
 
 
-def _hub_olmo(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
-    bound = fields.positive("clip_qkv") if "clip_qkv" in fields else None
-    attention = AttentionSpec(qkv_bound=bound, qkv_bias=bias, output_bias=bias)
-    return ModelConfig(
-        architecture="olmo",
-        **sizes,
-        norm=NormSpec(kind="layer", eps=1e-5),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=(LayerSpec(attention=attention),),
+def _olmo(source: Source) -> ModelConfig:
+    source.activation("silu")
+    if isinstance(source, GGUFSource):
+        bound, eps = source.model.qkv_bound(), source.layer_norm_eps()
+    else:
+        bound, eps = (
+            source.fields.positive("clip_qkv") if "clip_qkv" in source.fields else None,
+            EPS,
+        )
+    attention = AttentionSpec(
+        qkv_bound=bound, qkv_bias=source.bias(QUERY), output_bias=source.bias(OUTPUT)
     )
-
-
-def _gguf_olmo(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    return ModelConfig(
-        architecture="olmo",
-        **sizes,
-        norm=NormSpec(kind="layer", eps=model.layer_norm_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(LayerSpec(attention=AttentionSpec(qkv_bound=model.qkv_bound())),),
-    )
+    norm = NormSpec(kind="layer", eps=eps)
+    return decoder(source, "olmo", source.sizes(), [LayerSpec(attention=attention)], norm=norm)
 
 
 OLMO = Family(
     "olmo",
     ("OlmoForCausalLM",),
     "OLMo 1",
-    _hub_olmo,
+    of_hub(_olmo),
     hub_names=TensorNames(unit_norms="all"),
     gguf="olmo",
-    read_gguf=_gguf_olmo,
+    read_gguf=of_gguf(_olmo),
     gguf_names=TensorNames(unit_norms="all", pairs_adjacent=True),
 )
 
 
-def _hub_nanochat(fields: Fields) -> ModelConfig:
+def _nanochat(fields: Fields) -> ModelConfig:
     """Queries and keys are normalised behind the rotation, which is the same where norms have no
     weights."""
-    hub.activation(fields, "relu2", default="relu2")
-    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
+    source, bias = HubSource(fields), fields.flag("attention_bias", False)
+    source.activation("relu2", default="relu2")
     layer = LayerSpec(
         attention=AttentionSpec(norm="head", qkv_bias=bias, output_bias=bias),
         feed_forward=FeedForwardSpec(activation="relu2", gated=False),
     )
-    return ModelConfig(
-        architecture="nanochat",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=(layer,),
-        embedding_norm=True,
-        logits_soft_cap=fields.optional_number("final_logit_softcapping"),
-    )
+    cap = fields.optional_number("final_logit_softcapping")
+    further: dict[str, Any] = {"embedding_norm": True, "logits_soft_cap": cap}
+    return decoder(source, "nanochat", source.sizes(), [layer], **further)
 
 
 NANOCHAT = Family(
     "nanochat",
     ("NanoChatForCausalLM",),
     "nanochat",
-    _hub_nanochat,
+    _nanochat,
     hub_names=TensorNames(
         {"mlp.fc1": "mlp.up_proj", "mlp.fc2": "mlp.down_proj"},
         unit_norms="all",

@@ -14,6 +14,7 @@ from penstock.families import recurrent_reading as recurrent
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.qwen3 import GGUF_NAMES as GGUF_EXPERTS
+from penstock.families.source import GGUFSource, HubSource, decoder
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -91,13 +92,7 @@ def _model(
         )
         for kind, feed_forward in zip(_kinds(fields, count), feed_forwards, strict=True)
     ]
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=eps),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=THETA),),
-        layers=hub.shared(layers),
-    )
+    return decoder(HubSource(fields), name, sizes, layers, norm=NormSpec(eps=eps), theta=THETA)
 
 
 def _kinds(fields: Fields, count: int) -> list[str]:
@@ -182,13 +177,7 @@ def _gguf(
         )
         for number, kv_heads in enumerate(heads)
     ]
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=hub.shared(layers),
-    )
+    return decoder(GGUFSource(model), name, sizes, layers)
 
 
 LFM2 = Family(

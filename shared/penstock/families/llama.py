@@ -10,6 +10,7 @@ from __future__ import annotations
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.source import OUTPUT, QUERY, UP, GGUFSource, HubSource, Source, decoder
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -17,49 +18,35 @@ from penstock.model.layer_spec import (
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
-    NormSpec,
 )
 
 
 def _hub(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
-    hub.no_windows(fields, sizes["num_layers"])
+    return _model(HubSource(fields), None)
+
+
+def _model(source: Source, experts: ExpertsSpec | None) -> ModelConfig:
+    source.activation("silu")
+    sizes = source.sizes()
+    if isinstance(source, HubSource):
+        hub.no_windows(source.fields, sizes["num_layers"])
     layer = LayerSpec(
-        attention=AttentionSpec(qkv_bias=bias, output_bias=bias),
-        feed_forward=FeedForwardSpec(bias=fields.flag("mlp_bias", False)),
+        attention=AttentionSpec(qkv_bias=source.bias(QUERY), output_bias=source.bias(OUTPUT)),
+        feed_forward=FeedForwardSpec(bias=source.bias(UP, "mlp_bias"), experts=experts),
     )
-    return ModelConfig(
-        architecture="llama",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=(layer,),
-    )
+    return decoder(source, "mixtral" if experts else "llama", sizes, [layer])
 
 
 def read_gguf(model: GGUFMetadata) -> ModelConfig:
     """The config in a file of Llama, or of Mistral, whose layers are the same; with experts, the
     file is of Mixtral, or of a mixture that was made of models of either."""
-    sizes, experts = model.sizes(), None
-    if model.keys.integer("expert_count", 0):
-        inner = model.keys.integer("expert_feed_forward_length", sizes["intermediate_size"])
-        experts = ExpertsSpec(**model.expert_counts(), inner=inner)
-    else:
-        model.keys.ignore("expert_used_count")
-    layer = LayerSpec(
-        attention=AttentionSpec(
-            qkv_bias=model.has("attn_q.bias"), output_bias=model.has("attn_output.bias")
-        ),
-        feed_forward=FeedForwardSpec(bias=model.has("ffn_up.bias"), experts=experts),
-    )
-    return ModelConfig(
-        architecture="mixtral" if experts else "llama",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(layer,),
-    )
+    keys = model.keys
+    if not keys.integer("expert_count", 0):
+        keys.ignore("expert_used_count")
+        return _model(GGUFSource(model), None)
+    length = model.same_in_all_layers("feed_forward_length")
+    inner = keys.integer("expert_feed_forward_length", length)
+    return _model(GGUFSource(model), ExpertsSpec(**model.expert_counts(), inner=inner))
 
 
 LLAMA = Family(
@@ -73,26 +60,21 @@ LLAMA = Family(
 )
 
 
-def _hub_helium(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes = hub.sizes(fields, default_head_dim=128)
+def _helium(fields: Fields) -> ModelConfig:
+    source = HubSource(fields)
+    source.activation("silu")
     layer = LayerSpec(
         attention=AttentionSpec(qkv_bias=fields.flag("attention_bias", False)),
         feed_forward=FeedForwardSpec(bias=fields.flag("mlp_bias", False)),
     )
-    return ModelConfig(
-        architecture="helium",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-8)),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=100_000.0),),
-        layers=(layer,),
-    )
+    sizes = source.sizes(head_dim=128)
+    return decoder(source, "helium", sizes, [layer], eps=1e-8, theta=100_000.0)
 
 
 HELIUM = Family(
     "helium",
     ("HeliumForCausalLM",),
     "Helium",
-    _hub_helium,
+    _helium,
     hub_names=TensorNames(pairs_adjacent=True),
 )

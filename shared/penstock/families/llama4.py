@@ -13,6 +13,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.qwen3 import GGUF_NAMES
+from penstock.families.source import GGUFSource, HubSource, decoder
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -20,7 +21,6 @@ from penstock.model.layer_spec import (
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
-    NormSpec,
     RopeScaling,
     RopeSpec,
 )
@@ -58,13 +58,8 @@ def _hub(fields: Fields) -> ModelConfig:
         )
     ]
     rope = hub.rope(fields, sizes["head_dim"], theta=500_000.0)
-    return ModelConfig(
-        architecture="llama4",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(rope,) if growing is None else (rope, growing),
-        layers=hub.shared(layers),
-    )
+    ropes = (rope,) if growing is None else (rope, growing)
+    return decoder(HubSource(fields), "llama4", sizes, layers, eps=1e-5, ropes=ropes)
 
 
 def _turning(fields: Fields, count: int) -> list[bool]:
@@ -175,13 +170,8 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
         feed_forward = FeedForwardSpec(experts=None if number % step else experts)
         layers.append(LayerSpec(attention=attention, feed_forward=feed_forward))
     head_dim = sizes["head_dim"]
-    return ModelConfig(
-        architecture="llama4",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(head_dim), _growing_spec(head_dim, GROWTH, LENGTH)),
-        layers=hub.shared(layers),
-    )
+    ropes = model.rope(head_dim), _growing_spec(head_dim, GROWTH, LENGTH)
+    return decoder(GGUFSource(model), "llama4", sizes, layers, ropes=ropes)
 
 
 LLAMA4 = Family(

@@ -18,22 +18,32 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
-from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.source import (
+    OUTPUT,
+    QUERY,
+    UP,
+    GGUFSource,
+    HubSource,
+    Source,
+    decoder,
+    of_gguf,
+    of_hub,
+)
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 
 
-def _hub_smollm3(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes, bias = hub.sizes(fields, tied=True), fields.flag("attention_bias", False)
-    count, interval = sizes["num_layers"], fields.integer("no_rope_layer_interval", 4)
+def _smollm3(source: Source) -> ModelConfig:
+    source.activation("silu")
+    sizes, bias = source.sizes(tied=True), source.bias(QUERY)
+    count, interval = sizes["num_layers"], source.integer("no_rope_layer_interval", 4, without=4)
     rotates = [int((number + 1) % interval != 0) for number in range(count)]
-    if "no_rope_layers" in fields:
-        rotates = fields.listed("no_rope_layers", int)
+    if "no_rope_layers" in source.fields:
+        rotates = source.fields.listed("no_rope_layers", int)
     if len(rotates) != count:
-        raise fields.wrong("no_rope_layers", f"a list of {count} numbers")
-    feed_forward = FeedForwardSpec(bias=fields.flag("mlp_bias", False))
+        raise source.fields.wrong("no_rope_layers", f"a list of {count} numbers")
+    feed_forward = FeedForwardSpec(bias=source.bias(UP, "mlp_bias"))
     layers = [
         LayerSpec(
             attention=AttentionSpec(
@@ -41,177 +51,95 @@ def _hub_smollm3(fields: Fields) -> ModelConfig:
             ),
             feed_forward=feed_forward,
         )
-        for window, turns in zip(hub.windows_behind(fields, count), rotates, strict=True)
+        for window, turns in zip(source.windows_behind(count), rotates, strict=True)
     ]
-    return ModelConfig(
-        architecture="smollm3",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=2_000_000.0),),
-        layers=hub.shared(layers),
-    )
-
-
-def _gguf_smollm3(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    layers = [
-        LayerSpec(attention=AttentionSpec(rope=0 if (number + 1) % 4 else None))
-        for number in range(sizes["num_layers"])
-    ]
-    return ModelConfig(
-        architecture="smollm3",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=hub.shared(layers),
-    )
+    return decoder(source, "smollm3", sizes, layers, theta=2_000_000.0)
 
 
 SMOLLM3 = Family(
     "smollm3",
     ("SmolLM3ForCausalLM",),
     "SmolLM3",
-    _hub_smollm3,
+    of_hub(_smollm3),
     gguf="smollm3",
-    read_gguf=_gguf_smollm3,
+    read_gguf=of_gguf(_smollm3),
     gguf_names=TensorNames(pairs_adjacent=True),
 )
 
 
-def _hub_seed_oss(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes = hub.sizes(fields, default_head_dim=128)
+def _seed_oss(source: Source) -> ModelConfig:
+    source.activation("silu")
     layer = LayerSpec(
         attention=AttentionSpec(
-            qkv_bias=fields.flag("attention_bias", True),
-            output_bias=fields.flag("attention_out_bias", False),
+            qkv_bias=source.bias(QUERY, default=True),
+            output_bias=source.bias(OUTPUT, "attention_out_bias"),
         ),
-        feed_forward=FeedForwardSpec(bias=fields.flag("mlp_bias", False)),
+        feed_forward=FeedForwardSpec(bias=source.bias(UP, "mlp_bias")),
     )
-    return ModelConfig(
-        architecture="seed_oss",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=(layer,),
-    )
-
-
-def _gguf_seed_oss(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    attention = AttentionSpec(
-        qkv_bias=model.has("attn_q.bias"), output_bias=model.has("attn_output.bias")
-    )
-    return ModelConfig(
-        architecture="seed_oss",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(LayerSpec(attention=attention),),
-    )
+    return decoder(source, "seed_oss", source.sizes(head_dim=128), [layer])
 
 
 SEED_OSS = Family(
     "seed_oss",
     ("SeedOssForCausalLM",),
     "Seed-OSS",
-    _hub_seed_oss,
+    of_hub(_seed_oss),
     gguf="seed_oss",
-    read_gguf=_gguf_seed_oss,
+    read_gguf=of_gguf(_seed_oss),
     gguf_names=TensorNames({"attention_output_norm": "post_attention_layernorm"}),
 )
 
 
-def _hub_ernie4_5(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes = hub.sizes(fields, default_head_dim=128, tied=True)
-    bias = fields.flag("use_bias", False)
+def _ernie4_5(source: Source) -> ModelConfig:
+    source.activation("silu")
+    query, output, up = (source.bias(each, "use_bias") for each in (QUERY, OUTPUT, UP))
     layer = LayerSpec(
-        attention=AttentionSpec(qkv_bias=bias, output_bias=bias),
-        feed_forward=FeedForwardSpec(bias=bias),
+        attention=AttentionSpec(qkv_bias=query, output_bias=output),
+        feed_forward=FeedForwardSpec(bias=up),
     )
-    return ModelConfig(
-        architecture="ernie4_5",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=500_000.0),),
-        layers=(layer,),
-    )
-
-
-def _gguf_ernie4_5(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    bias = model.has("attn_q.bias")
-    layer = LayerSpec(
-        attention=AttentionSpec(qkv_bias=bias, output_bias=model.has("attn_output.bias")),
-        feed_forward=FeedForwardSpec(bias=model.has("ffn_up.bias")),
-    )
-    return ModelConfig(
-        architecture="ernie4_5",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(layer,),
-    )
+    sizes = source.sizes(head_dim=128, tied=True)
+    return decoder(source, "ernie4_5", sizes, [layer], eps=1e-5, theta=500_000.0)
 
 
 ERNIE4_5 = Family(
     "ernie4_5",
     ("Ernie4_5ForCausalLM",),
     "ERNIE 4.5",
-    _hub_ernie4_5,
+    of_hub(_ernie4_5),
     hub_names=TensorNames(pairs_adjacent=True),
     gguf="ernie4_5",
-    read_gguf=_gguf_ernie4_5,
+    read_gguf=of_gguf(_ernie4_5),
     gguf_names=TensorNames(pairs_adjacent=True),
 )
 
 
-def _hub_arcee(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "relu2", default="relu2")
-    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
+def _arcee(source: Source) -> ModelConfig:
+    source.activation("relu2", default="relu2")
     layer = LayerSpec(
-        attention=AttentionSpec(qkv_bias=bias, output_bias=bias),
+        attention=AttentionSpec(qkv_bias=source.bias(QUERY), output_bias=source.bias(OUTPUT)),
         feed_forward=FeedForwardSpec(
-            activation="relu2", gated=False, bias=fields.flag("mlp_bias", False)
+            activation="relu2", gated=False, bias=source.bias(UP, "mlp_bias")
         ),
     )
-    return ModelConfig(
-        architecture="arcee",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=(layer,),
-    )
-
-
-def _gguf_arcee(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    feed_forward = FeedForwardSpec(activation="relu2", gated=False, bias=model.has("ffn_up.bias"))
-    return ModelConfig(
-        architecture="arcee",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(LayerSpec(feed_forward=feed_forward),),
-    )
+    return decoder(source, "arcee", source.sizes(), [layer], eps=1e-5)
 
 
 ARCEE = Family(
     "arcee",
     ("ArceeForCausalLM",),
     "AFM",
-    _hub_arcee,
+    of_hub(_arcee),
     gguf="arcee",
-    read_gguf=_gguf_arcee,
+    read_gguf=of_gguf(_arcee),
     gguf_names=TensorNames(pairs_adjacent=True),
 )
 
 
-def _hub_cwm(fields: Fields) -> ModelConfig:
+def _cwm(fields: Fields) -> ModelConfig:
     """Three of four layers have a window."""
-    hub.activation(fields, "silu")
-    sizes, bias = hub.sizes(fields, default_head_dim=128), fields.flag("mlp_bias", False)
+    source = HubSource(fields)
+    source.activation("silu")
+    sizes, bias = source.sizes(head_dim=128), fields.flag("mlp_bias", False)
     count = sizes["num_layers"]
     usual = [hub.SLIDING if number % 4 else hub.FULL for number in range(count)]
     layers = [
@@ -221,16 +149,10 @@ def _hub_cwm(fields: Fields) -> ModelConfig:
         )
         for kind in hub.layer_kinds(fields, count, usual)
     ]
-    return ModelConfig(
-        architecture="cwm",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=1_000_000.0),),
-        layers=hub.shared(layers),
-    )
+    return decoder(source, "cwm", sizes, layers, eps=1e-5, theta=1_000_000.0)
 
 
-CWM = Family("cwm", ("CwmForCausalLM",), "Code World Model", _hub_cwm)
+CWM = Family("cwm", ("CwmForCausalLM",), "Code World Model", _cwm)
 
 
 FUSED = {
@@ -239,18 +161,14 @@ FUSED = {
 }
 
 
-def _hub_phi3(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes = hub.sizes(fields)
-    fields.ignore("full_attn_mod", "interpolate_factor")  # of training
-    window = hub.window(fields) if "sliding_window" in fields else None
-    return ModelConfig(
-        architecture="phi3",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"], share=1.0),),
-        layers=(LayerSpec(attention=AttentionSpec(window=window)),),
-    )
+def _phi3(source: Source) -> ModelConfig:
+    source.activation("silu")
+    source.ignore("full_attn_mod", "interpolate_factor")  # of training
+    sizes, layer = source.sizes(), LayerSpec(attention=AttentionSpec(window=source.window()))
+    rope = None
+    if isinstance(source, GGUFSource):
+        rope = source.model.long_rope(sizes["head_dim"])
+    return decoder(source, "phi3", sizes, [layer], eps=1e-5, share=1.0, rope=rope)
 
 
 GGUF_FUSED = {
@@ -259,117 +177,60 @@ GGUF_FUSED = {
 }
 
 
-def _gguf_phi3(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    return ModelConfig(
-        architecture="phi3",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.long_rope(sizes["head_dim"]),),
-        layers=(LayerSpec(attention=AttentionSpec(window=model.window())),),
-    )
-
-
 PHI3 = Family(
     "phi3",
     ("Phi3ForCausalLM",),
     "Phi-3, Phi-4",
-    _hub_phi3,
+    of_hub(_phi3),
     hub_names=TensorNames(fused=FUSED),
     gguf="phi3",
-    read_gguf=_gguf_phi3,
+    read_gguf=of_gguf(_phi3),
     gguf_names=TensorNames(fused=GGUF_FUSED),
 )
 
 
-def _hub_starcoder2(fields: Fields) -> ModelConfig:
-    act = hub.activation(fields, "gelu_tanh", "gelu", default="gelu_pytorch_tanh")
-    sizes, bias = hub.sizes(fields, tied=True), fields.flag("use_bias", True)
-    window = hub.window(fields) if "sliding_window" in fields else None
+def _starcoder2(source: Source) -> ModelConfig:
+    act = source.activation("gelu_tanh", "gelu", default="gelu_pytorch_tanh")
+    query, output, up = (source.bias(each, "use_bias", True) for each in (QUERY, OUTPUT, UP))
+    window = None if isinstance(source, GGUFSource) else source.window()
     layer = LayerSpec(
-        attention=AttentionSpec(window=window, qkv_bias=bias, output_bias=bias),
-        feed_forward=FeedForwardSpec(activation=act, gated=False, bias=bias),
+        attention=AttentionSpec(window=window, qkv_bias=query, output_bias=output),
+        feed_forward=FeedForwardSpec(activation=act, gated=False, bias=up),
     )
-    fields.ignore("mlp_type", "norm_type")  # default and layer_norm, in all releases
-    return ModelConfig(
-        architecture="starcoder2",
-        **sizes,
-        norm=NormSpec(kind="layer", eps=fields.number("norm_epsilon", 1e-5), bias=True),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=(layer,),
-    )
-
-
-def _gguf_starcoder2(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    layer = LayerSpec(
-        attention=AttentionSpec(
-            qkv_bias=model.has("attn_q.bias"), output_bias=model.has("attn_output.bias")
-        ),
-        feed_forward=FeedForwardSpec(
-            activation="gelu_tanh", gated=False, bias=model.has("ffn_up.bias")
-        ),
-    )
-    return ModelConfig(
-        architecture="starcoder2",
-        **sizes,
-        norm=NormSpec(kind="layer", eps=model.layer_norm_eps(), bias=True),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(layer,),
-    )
+    source.ignore("mlp_type", "norm_type")  # default and layer_norm, in all releases
+    norm = NormSpec(kind="layer", eps=source.layer_norm_eps(key="norm_epsilon"), bias=True)
+    return decoder(source, "starcoder2", source.sizes(tied=True), [layer], norm=norm)
 
 
 STARCODER2 = Family(
     "starcoder2",
     ("Starcoder2ForCausalLM",),
     "StarCoder2",
-    _hub_starcoder2,
+    of_hub(_starcoder2),
     hub_names=TensorNames({"mlp.c_fc": "mlp.up_proj", "mlp.c_proj": "mlp.down_proj"}),
     gguf="starcoder2",
-    read_gguf=_gguf_starcoder2,
+    read_gguf=of_gguf(_starcoder2),
 )
 
 
-def _hub_stablelm(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes = hub.sizes(fields)
-    if fields.flag("qk_layernorm", False):
-        raise UnsupportedModel(f"{fields.where}: qk_layernorm is true; only false is served")
-    parallel = fields.flag("use_parallel_residual", False)
+def _stablelm(source: Source) -> ModelConfig:
+    source.activation("silu")
+    if source.flag("qk_layernorm", False):
+        raise UnsupportedModel(f"{source.fields.where}: qk_layernorm is true; only false is served")
+    parallel = source.flag("use_parallel_residual", False, gguf="use_parallel_residual")
     layer = LayerSpec(
-        attention=AttentionSpec(qkv_bias=fields.flag("use_qkv_bias", False)),
+        attention=AttentionSpec(qkv_bias=source.bias(QUERY, "use_qkv_bias")),
         order="parallel" if parallel else "pre",
     )
-    return ModelConfig(
-        architecture="stablelm",
-        **sizes,
-        norm=NormSpec(kind="layer", eps=fields.number("layer_norm_eps", 1e-5), bias=True),
-        ropes=(hub.rope(fields, sizes["head_dim"], share=0.25),),
-        layers=(layer,),
-    )
-
-
-def _gguf_stablelm(model: GGUFMetadata) -> ModelConfig:
-    sizes, keys = model.sizes(), model.keys
-    parallel = keys.flag("use_parallel_residual", False)
-    layer = LayerSpec(
-        attention=AttentionSpec(qkv_bias=model.has("attn_q.bias")),
-        order="parallel" if parallel else "pre",
-    )
-    return ModelConfig(
-        architecture="stablelm",
-        **sizes,
-        norm=NormSpec(kind="layer", eps=model.layer_norm_eps(), bias=True),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(layer,),
-    )
+    norm = NormSpec(kind="layer", eps=source.layer_norm_eps(), bias=True)
+    return decoder(source, "stablelm", source.sizes(), [layer], norm=norm, share=0.25)
 
 
 STABLELM = Family(
     "stablelm",
     ("StableLmForCausalLM",),
     "StableLM",
-    _hub_stablelm,
+    of_hub(_stablelm),
     gguf="stablelm",
-    read_gguf=_gguf_stablelm,
+    read_gguf=of_gguf(_stablelm),
 )

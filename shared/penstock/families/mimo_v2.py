@@ -18,6 +18,7 @@ from penstock.families.deepseek import GGUF_NAMES, NAMES, corrected_experts, ggu
 from penstock.families.family import JOIN, Family, OwnHead, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata, rounded
 from penstock.families.recurrent_reading import GGUF_KV_HEADS, GGUF_SIGMOID, gguf_per_layer
+from penstock.families.source import GGUFSource, decoder
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -169,13 +170,7 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
             )
         )
     local = RopeSpec(theta=keys.number("rope.freq_base_swa", rope.theta), dims=rope.dims)
-    return ModelConfig(
-        architecture="mimo_v2_flash",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(rope, local),
-        layers=hub.shared(layers),
-    )
+    return decoder(GGUFSource(model), "mimo_v2_flash", sizes, layers, ropes=(rope, local))
 
 
 def _gguf_sliding(keys: Fields, count: int) -> list[bool]:

@@ -17,6 +17,7 @@ from penstock.families.deepseek import NAMES as LATENT_NAMES
 from penstock.families.deepseek import gguf_latent, latent_of
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.source import OUTPUT, QUERY, HubSource, Source, decoder, of_gguf, of_hub
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec
@@ -24,16 +25,22 @@ from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec
 ORIGINAL = "rope.scaling.original_context_length"
 
 
-def _hub(fields: Fields) -> ModelConfig:
-    sizes, bias = hub.sizes(fields, tied=True), fields.flag("attention_bias", False)
-    fields.ignore("mup_denominator")  # of training
-    attention = AttentionSpec(qkv_bias=bias, output_bias=bias)
-    return ModelConfig(
-        architecture="minicpm",
-        **sizes,
-        **_multiplied(fields, sizes, attention, embedding=1.0, depth=1.0, base=1),
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
+def _minicpm(source: Source) -> ModelConfig:
+    sizes, keys = source.sizes(tied=True), source.fields
+    source.ignore("mup_denominator")  # of training
+    attention = AttentionSpec(qkv_bias=source.bias(QUERY), output_bias=source.bias(OUTPUT))
+    if isinstance(source, HubSource):
+        found = _multiplied(keys, sizes, attention, embedding=1.0, depth=1.0, base=1)
+        return decoder(source, "minicpm", sizes, **found)
+    by = keys.number("residual_scale", 1.4 / math.sqrt(sizes["num_layers"]))
+    return decoder(
+        source,
+        "minicpm",
+        sizes,
+        [LayerSpec(attention=attention, residual_multiplier=by)],
+        rope=source.model.long_rope(sizes["head_dim"]),
+        embedding_multiplier=keys.number("embedding_scale", 12.0),
+        logits_multiplier=1.0 / keys.number("logit_scale", sizes["hidden_size"] / 256),
     )
 
 
@@ -76,25 +83,6 @@ def _hub3(fields: Fields) -> ModelConfig:
     )
 
 
-def _gguf(model: GGUFMetadata) -> ModelConfig:
-    sizes, keys = model.sizes(), model.keys
-    layer = LayerSpec(
-        attention=AttentionSpec(
-            qkv_bias=model.has("attn_q.bias"), output_bias=model.has("attn_output.bias")
-        ),
-        residual_multiplier=keys.number("residual_scale", 1.4 / math.sqrt(sizes["num_layers"])),
-    )
-    return ModelConfig(
-        architecture="minicpm",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.long_rope(sizes["head_dim"]),),
-        layers=(layer,),
-        embedding_multiplier=keys.number("embedding_scale", 12.0),
-        logits_multiplier=1.0 / keys.number("logit_scale", sizes["hidden_size"] / 256),
-    )
-
-
 def _gguf3(model: GGUFMetadata) -> ModelConfig:
     """Files say nothing of multipliers: all have those of the one release."""
     keys = model.keys
@@ -131,9 +119,9 @@ MINICPM = Family(
     "minicpm",
     ("MiniCPMForCausalLM",),
     "MiniCPM, MiniCPM4",
-    _hub,
+    of_hub(_minicpm),
     gguf="minicpm",
-    read_gguf=_gguf,
+    read_gguf=of_gguf(_minicpm),
     gguf_names=TensorNames(pairs_adjacent=True),
     unserved=frozenset({"sparse_config"}),
 )

@@ -14,6 +14,7 @@ from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.llama import read_gguf
 from penstock.families.qwen3 import GGUF_NAMES
+from penstock.families.source import HubSource, decoder
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -21,29 +22,22 @@ from penstock.model.layer_spec import (
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
-    NormSpec,
 )
 
 
 def _hub(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes = hub.sizes(fields)
     is_ministral3 = fields.text("model_type", "mistral") == "ministral3"
     if not is_ministral3:
         fields = fields.with_absent({"sliding_window": 4096})
-    window = hub.window(fields) if "sliding_window" in fields else None
+    source = HubSource(fields)
+    source.activation("silu")
+    sizes, window = source.sizes(), source.window()
     kinds = [hub.FULL if window is None else hub.SLIDING] * sizes["num_layers"]
     layers = [
         LayerSpec(attention=AttentionSpec(window=window if kind == hub.SLIDING else None))
         for kind in hub.layer_kinds(fields, sizes["num_layers"], kinds)
     ]
-    return ModelConfig(
-        architecture="mistral",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5 if is_ministral3 else 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=hub.shared(layers),
-    )
+    return decoder(source, "mistral", sizes, layers, eps=1e-5 if is_ministral3 else 1e-6)
 
 
 _ORIGINAL = "rope.scaling.original_context_length"
@@ -85,23 +79,18 @@ MIXTRAL_MODULES = {
 
 
 def _hub_mixtral(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes = hub.sizes(fields)
-    fields.ignore("router_jitter_noise")  # of training
+    source = HubSource(fields)
+    source.activation("silu")
+    sizes = source.sizes()
+    source.ignore("router_jitter_noise")  # of training
     experts = ExpertsSpec(
-        **hub.expert_counts(fields, "num_local_experts"), inner=sizes["intermediate_size"]
+        **source.expert_counts("num_local_experts"), inner=sizes["intermediate_size"]
     )
-    window = hub.window(fields) if "sliding_window" in fields else None
     layer = LayerSpec(
-        attention=AttentionSpec(window=window), feed_forward=FeedForwardSpec(experts=experts)
+        attention=AttentionSpec(window=source.window()),
+        feed_forward=FeedForwardSpec(experts=experts),
     )
-    return ModelConfig(
-        architecture="mixtral",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=1_000_000.0),),
-        layers=(layer,),
-    )
+    return decoder(source, "mixtral", sizes, [layer], eps=1e-5, theta=1_000_000.0)
 
 
 MIXTRAL = Family(

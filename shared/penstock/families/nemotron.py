@@ -13,6 +13,7 @@ from penstock.families import recurrent_reading as recurrent
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.qwen3 import GGUF_NAMES as GGUF_EXPERTS
+from penstock.families.source import OUTPUT, QUERY, UP, HubSource, Source, decoder, of_gguf, of_hub
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -25,59 +26,43 @@ from penstock.model.layer_spec import (
 from penstock.model.recurrent_spec import Mamba2Spec, RecurrentSpec
 
 
-def _hub(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "relu2", default="relu2")
-    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
-    fields.ignore("kv_channels", "rope_percent")  # say the same as head_dim, partial_rotary_factor
-    layer = LayerSpec(
-        attention=AttentionSpec(qkv_bias=bias, output_bias=bias),
-        feed_forward=FeedForwardSpec(
-            activation="relu2", gated=False, bias=fields.flag("mlp_bias", False)
-        ),
+def _nemotron(source: Source) -> ModelConfig:
+    # They say the same as head_dim and partial_rotary_factor.
+    source.ignore("kv_channels", "rope_percent")
+    norm = NormSpec(
+        kind="layer",
+        eps=source.layer_norm_eps(key="norm_eps"),
+        plus_one=isinstance(source, HubSource),  # it is what GGUF files have
+        bias=True,
     )
-    return ModelConfig(
-        architecture="nemotron",
-        **sizes,
-        norm=NormSpec(kind="layer", eps=fields.number("norm_eps", 1e-5), plus_one=True, bias=True),
-        ropes=(hub.rope(fields, sizes["head_dim"], share=0.5),),
-        layers=(layer,),
-    )
+    return ungated(source, "nemotron", norm, biased=False, share=0.5)
 
 
-def _gguf_nemotron(model: GGUFMetadata) -> ModelConfig:
-    return ungated_gguf(model, "nemotron")
-
-
-def ungated_gguf(model: GGUFMetadata, architecture: str) -> ModelConfig:
-    """Layers with squared relu without a gate between layer norms, and biases where the file has
-    them."""
-    sizes = model.sizes()
+def ungated(
+    source: Source, name: str, norm: NormSpec, *, biased: bool, share: float | None = None
+) -> ModelConfig:
+    """Layers with squared relu without a gate. biased, share: whether they have biases, and what of
+    a head rotates, where config.json doesn't say."""
+    source.activation("relu2", default="relu2")
     layer = LayerSpec(
         attention=AttentionSpec(
-            qkv_bias=model.has("attn_q.bias"), output_bias=model.has("attn_output.bias")
+            qkv_bias=source.bias(QUERY, default=biased),
+            output_bias=source.bias(OUTPUT, default=biased),
         ),
         feed_forward=FeedForwardSpec(
-            activation="relu2", gated=False, bias=model.has("ffn_up.bias")
+            activation="relu2", gated=False, bias=source.bias(UP, "mlp_bias", biased)
         ),
     )
-    return ModelConfig(
-        architecture=architecture,
-        **sizes,
-        norm=NormSpec(
-            kind="layer", eps=model.layer_norm_eps(), bias=True
-        ),  # of Nemotron 1 + weight
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(layer,),
-    )
+    return decoder(source, name, source.sizes(), [layer], norm=norm, share=share)
 
 
 NEMOTRON = Family(
     "nemotron",
     ("NemotronForCausalLM",),
     "Nemotron-4, Minitron",
-    _hub,
+    of_hub(_nemotron),
     gguf="nemotron",
-    read_gguf=_gguf_nemotron,
+    read_gguf=of_gguf(_nemotron),
 )
 
 

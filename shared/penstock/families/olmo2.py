@@ -11,14 +11,22 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.molmo2 import FUSED as FUSED_IN_MOLMO2
 from penstock.families.molmo2 import NAMES_O as IN_MOLMO2
 from penstock.families.qwen3 import GGUF_NAMES
+from penstock.families.source import (
+    OUTPUT,
+    QUERY,
+    GGUFSource,
+    HubSource,
+    Source,
+    decoder,
+    of_gguf,
+    of_hub,
+)
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -26,7 +34,6 @@ from penstock.model.layer_spec import (
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
-    NormSpec,
 )
 
 NAMES = TensorNames(
@@ -44,148 +51,100 @@ def _layer(window: int | None, rope: int, *, bias: bool) -> LayerSpec:
     return LayerSpec(attention=attention, order="post")
 
 
-def _hub2(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
-    return ModelConfig(
-        architecture="olmo2",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=(_layer(None, 0, bias=bias),),
-    )
+def _olmo2(source: Source) -> ModelConfig:
+    source.activation("silu")
+    layer = _layer(None, 0, bias=source.bias(QUERY))
+    return decoder(source, "olmo2", source.sizes(), [layer], eps=1e-5)
 
 
-def _hub3(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
-    count, theta = sizes["num_layers"], fields.number("rope_theta", 500_000.0)
-    window = hub.window(fields)
+def _olmo3(source: Source) -> ModelConfig:
+    source.activation("silu")
+    sizes, bias, keys = source.sizes(), source.bias(QUERY), source.fields
+    count, dim = sizes["num_layers"], sizes["head_dim"]
+    # What stretches the context holds for the layers that see all of it.
+    if isinstance(source, GGUFSource):
+        rope, kinds, window = source.rope(dim), source.model.layer_kinds(), source.window()
+        local = source.model.rope(dim, theta=rope.theta, local=True)
+    else:
+        window = hub.window(keys)
+        kinds = hub.layer_kinds(keys, count, hub.every_nth_full(4, count))
+        rope = hub.rope(keys, dim, kind=hub.FULL, theta=500_000.0)
+        local = hub.local_rope(keys, dim, keys.number("rope_theta", 500_000.0))
     layers = [
         _layer(window, 1, bias=bias) if kind == hub.SLIDING else _layer(None, 0, bias=bias)
-        for kind in hub.layer_kinds(fields, count, hub.every_nth_full(4, count))
+        for kind in kinds
     ]
-    # What stretches the context holds for the layers that see all of it.
-    ropes = (
-        hub.rope(fields, sizes["head_dim"], kind=hub.FULL, theta=500_000.0),
-        hub.local_rope(fields, sizes["head_dim"], theta),
-    )
-    return ModelConfig(
-        architecture="olmo3",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=ropes,
-        layers=hub.shared(layers),
-    )
+    return decoder(source, "olmo3", sizes, layers, eps=1e-5, ropes=(rope, local))
 
 
-def _gguf_olmo2(model: GGUFMetadata) -> ModelConfig:
+def _gguf(model: GGUFMetadata) -> ModelConfig:
     """OLMo 3's files say the same as OLMo 2's, and that layers have windows."""
-    sizes = model.sizes()
-    rope = model.rope(sizes["head_dim"])
-    plain = ModelConfig(
-        architecture="olmo2",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(rope,),
-        layers=(_layer(None, 0, bias=False),),
-    )
-    if "attention.sliding_window" not in model.keys:
-        return plain
-    local = model.rope(sizes["head_dim"], theta=rope.theta, local=True)
-    window = model.window()
-    layers = [
-        _layer(window, 1, bias=False) if kind == hub.SLIDING else _layer(None, 0, bias=False)
-        for kind in model.layer_kinds()
-    ]
-    return msgspec.structs.replace(
-        plain, architecture="olmo3", ropes=(rope, local), layers=hub.shared(layers)
-    )
+    read = _olmo3 if "attention.sliding_window" in model.keys else _olmo2
+    return read(GGUFSource(model))
 
 
 OLMO2 = Family(
     "olmo2",
     ("Olmo2ForCausalLM",),
     "OLMo 2",
-    _hub2,
+    of_hub(_olmo2),
     hub_names=NAMES,
     gguf="olmo2",
-    read_gguf=_gguf_olmo2,
+    read_gguf=_gguf,
 )
 OLMO3 = Family(
     "olmo3",
     ("Olmo3ForCausalLM",),
     "OLMo 3",
-    _hub3,
+    of_hub(_olmo3),
     hub_names=TensorNames({**NAMES.modules, **IN_MOLMO2}, FUSED_IN_MOLMO2),
     gguf="olmo2",
-    read_gguf=_gguf_olmo2,
+    read_gguf=_gguf,
 )
 
 
-def _hub_olmoe(fields: Fields) -> ModelConfig:
-    return _sparse_model(fields, "olmoe", eps=1e-5)
+def _olmoe(source: Source) -> ModelConfig:
+    return _sparse_model(source, "olmoe", eps=1e-5)
 
 
-def _hub_flex(fields: Fields) -> ModelConfig:
-    return _sparse_model(fields, "flex_olmo", eps=1e-6, theta=500_000.0, order="post")
+def _flex(fields: Fields) -> ModelConfig:
+    return _sparse_model(HubSource(fields), "flex_olmo", theta=500_000.0, order="post")
 
 
 def _sparse_model(
-    fields: Fields,
+    source: Source,
     name: str,
     *,
-    eps: float,
+    eps: float = 1e-6,
     theta: float = 10_000.0,
     order: Literal["pre", "post"] = "pre",
 ) -> ModelConfig:
     """Reads a model with experts in all layers. eps, theta: where config.json doesn't say."""
-    hub.activation(fields, "silu")
-    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
+    source.activation("silu")
+    sizes = source.sizes()
     experts = ExpertsSpec(
-        **hub.expert_counts(fields, "num_experts", "num_local_experts"),
+        **source.expert_counts("num_experts", "num_local_experts"),
         inner=sizes["intermediate_size"],
-        normalised=fields.flag("norm_topk_prob", False),
+        normalised=source.flag("norm_topk_prob", False),
     )
     layer = LayerSpec(
-        attention=AttentionSpec(norm="whole", qkv_bias=bias, output_bias=bias),
+        attention=AttentionSpec(
+            norm="whole", qkv_bias=source.bias(QUERY), output_bias=source.bias(OUTPUT)
+        ),
         feed_forward=FeedForwardSpec(experts=experts),
         order=order,
     )
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", eps)),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=theta),),
-        layers=(layer,),
-    )
-
-
-def _gguf_olmoe(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    experts = ExpertsSpec(
-        **model.expert_counts(), inner=sizes["intermediate_size"], normalised=False
-    )
-    layer = LayerSpec(
-        attention=AttentionSpec(norm="whole"), feed_forward=FeedForwardSpec(experts=experts)
-    )
-    return ModelConfig(
-        architecture="olmoe",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(layer,),
-    )
+    return decoder(source, name, sizes, [layer], eps=eps, theta=theta)
 
 
 OLMOE = Family(
     "olmoe",
     ("OlmoeForCausalLM",),
     "OLMoE",
-    _hub_olmoe,
+    of_hub(_olmoe),
     hub_names=TensorNames({"mlp.gate": "mlp.router"}),
     gguf="olmoe",
-    read_gguf=_gguf_olmoe,
+    read_gguf=of_gguf(_olmoe),
     gguf_names=GGUF_NAMES,
     unserved=frozenset({"clip_qkv"}),
 )
@@ -193,6 +152,6 @@ FLEX_OLMO = Family(
     "flex_olmo",
     ("FlexOlmoForCausalLM",),
     "FlexOlmo",
-    _hub_flex,
+    _flex,
     hub_names=TensorNames({**NAMES.modules, "mlp.gate": "mlp.router"}),
 )

@@ -14,9 +14,9 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
-from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.mistral import MIXTRAL_MODULES
 from penstock.families.qwen3 import GGUF_NAMES
+from penstock.families.source import OUTPUT, QUERY, GGUFSource, Source, decoder, of_gguf, of_hub
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -37,45 +37,37 @@ MSCALE = 1.243163121016122
 MSCALES = ("short_mscale", "long_mscale")
 
 
-def _hub(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    hub.only(fields, num_experts_per_tok=CHOICES)
-    fields.ignore("input_jitter_noise")  # of training
-    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
-    window = hub.window(fields) if "sliding_window" in fields else None
-    experts = _experts(
-        **hub.expert_counts(fields, "num_local_experts"),
+def _read(source: Source) -> ModelConfig:
+    source.activation("silu")
+    source.only(num_experts_per_tok=CHOICES)
+    source.ignore("input_jitter_noise")  # of training
+    sizes, counts = source.sizes(), source.expert_counts("num_local_experts")
+    if counts["active"] != CHOICES:
+        raise source.fields.wrong("expert_used_count", str(CHOICES))
+    jitter = source.number("router_jitter_noise", JITTER)
+    if jitter < 0:
+        raise source.fields.wrong("router_jitter_noise", "a number that isn't negative")
+    experts = ExpertsSpec(
+        **counts,
         inner=sizes["intermediate_size"],
-        jitter=fields.number("router_jitter_noise", JITTER),
-    )
-    if experts.nearness < 0:
-        raise fields.wrong("router_jitter_noise", "a number that isn't negative")
-    return ModelConfig(
-        architecture="phimoe",
-        **sizes,
-        norm=NormSpec(kind="layer", eps=fields.number("rms_norm_eps", 1e-5), bias=True),
-        ropes=(_rope(fields, sizes["head_dim"]),),
-        layers=(_layer(experts, window, bias, bias),),
-        head_bias=fields.flag("lm_head_bias", False),
-    )
-
-
-def _experts(*, count: int, active: int, inner: int, jitter: float = JITTER) -> ExpertsSpec:
-    return ExpertsSpec(
-        count=count,
-        active=active,
-        inner=inner,
         router="sparse_mixer",
         nearness=2 * jitter,
         normalised=False,
     )
-
-
-def _layer(experts: ExpertsSpec, window: int | None, qkv_bias: bool, output: bool) -> LayerSpec:
-    return LayerSpec(
-        attention=AttentionSpec(window=window, qkv_bias=qkv_bias, output_bias=output),
+    layer = LayerSpec(
+        attention=AttentionSpec(
+            window=source.window(), qkv_bias=source.bias(QUERY), output_bias=source.bias(OUTPUT)
+        ),
         feed_forward=FeedForwardSpec(experts=experts),
     )
+    if isinstance(source, GGUFSource):
+        rope = _multiplied(source.model.long_rope(sizes["head_dim"]), MSCALE)
+        bias = "output.bias" in source.model.tensors
+    else:
+        rope = _rope(source.fields, sizes["head_dim"])
+        bias = source.flag("lm_head_bias", False)
+    norm = NormSpec(kind="layer", eps=source.eps(1e-5), bias=True)
+    return decoder(source, "phimoe", sizes, [layer], norm=norm, rope=rope, head_bias=bias)
 
 
 def _rope(fields: Fields, head_dim: int) -> RopeSpec:
@@ -103,29 +95,13 @@ def _multiplied(rope: RopeSpec, by: float) -> RopeSpec:
     return msgspec.structs.replace(rope, scaling=scaling)
 
 
-def _gguf(model: GGUFMetadata) -> ModelConfig:
-    sizes, counts = model.sizes(), model.expert_counts()
-    if counts["active"] != CHOICES:
-        raise model.keys.wrong("expert_used_count", str(CHOICES))
-    experts = _experts(**counts, inner=sizes["intermediate_size"])
-    bias, output = model.has("attn_q.bias"), model.has("attn_output.bias")
-    return ModelConfig(
-        architecture="phimoe",
-        **sizes,
-        norm=NormSpec(kind="layer", eps=model.rms_eps(), bias=True),
-        ropes=(_multiplied(model.long_rope(sizes["head_dim"]), MSCALE),),
-        layers=(_layer(experts, model.window(), bias, output),),
-        head_bias="output.bias" in model.tensors,
-    )
-
-
 PHIMOE = Family(
     "phimoe",
     ("PhimoeForCausalLM", "PhiMoEForCausalLM"),
     "Phi-3.5-MoE",
-    _hub,
+    of_hub(_read),
     hub_names=TensorNames(MIXTRAL_MODULES),
     gguf="phimoe",
-    read_gguf=_gguf,
+    read_gguf=of_gguf(_read),
     gguf_names=GGUF_NAMES,
 )

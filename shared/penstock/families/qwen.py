@@ -12,6 +12,7 @@ from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.source import GGUFSource, HubSource, decoder
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
@@ -31,20 +32,16 @@ def _hub(fields: Fields) -> ModelConfig:
     hub.only(fields, rotary_pct=1.0, scale_attn_weights=True, tie_word_embeddings=False)
     trained = fields.integer("seq_length", TRAINED)
     ntk, logn = (fields.flag(key, True) for key in ("use_dynamic_ntk", "use_logn_attn"))
-    bias = not fields.flag("no_bias", True)
+    bias, source = not fields.flag("no_bias", True), HubSource(fields)
     sizes = hub.sizes(
         fields.completed(head_dim=fields.integer("kv_channels")),
         inner=_half(fields.integer("intermediate_size"), fields.where),
     )
     if ntk or logn:
         sizes["max_position"] = min(sizes["max_position"], trained)
-    return ModelConfig(
-        architecture="qwen",
-        **sizes,
-        norm=NormSpec(eps=fields.number("layer_norm_epsilon", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=fields.number("rotary_emb_base", THETA)),),
-        layers=(_layer(bias),),
-    )
+    norm = NormSpec(eps=source.eps(key="layer_norm_epsilon"))
+    theta = fields.number("rotary_emb_base", THETA)
+    return decoder(source, "qwen", sizes, [_layer(bias)], norm=norm, theta=theta)
 
 
 def _half(inner: int, where: str) -> int:
@@ -68,13 +65,8 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
     rope = model.rope(sizes["head_dim"])
     if rope.theta == THETA:
         sizes["max_position"] = min(sizes["max_position"], TRAINED)
-    return ModelConfig(
-        architecture="qwen",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(rope,),
-        layers=(_layer(model.has("attn_output.bias")),),
-    )
+    layer = _layer(model.has("attn_output.bias"))
+    return decoder(GGUFSource(model), "qwen", sizes, [layer], rope=rope)
 
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")

@@ -8,10 +8,17 @@ potential of language model", 2025.
 
 from __future__ import annotations
 
-from penstock.families import hub_reading as hub
 from penstock.families.family import LAYERS_OF_THEIR_OWN, Family, TensorNames
-from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.qwen3 import GGUF_NAMES
+from penstock.families.source import (
+    QUERY,
+    GGUFSource,
+    HubSource,
+    Source,
+    decoder,
+    of_gguf,
+    of_hub,
+)
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -19,124 +26,88 @@ from penstock.model.layer_spec import (
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
-    NormSpec,
 )
 
 
-def _hub(fields: Fields) -> ModelConfig:
-    return _model(fields, "qwen2")
+def _read(source: Source) -> ModelConfig:
+    """In GGUF files PaddleOCR-VL's decoder is Qwen2-VL's without biases; others need theirs."""
+    return _model(source, "qwen2")
 
 
-def _hub_mimo(fields: Fields) -> ModelConfig:
-    hub.only(fields, attention_bias=True, use_mrope=False)
-    fields.ignore("num_nextn_predict_layers")  # for drafts only
-    return _model(fields, "mimo")
+def _mimo(fields: Fields) -> ModelConfig:
+    source = HubSource(fields)
+    source.only(attention_bias=True, use_mrope=False)
+    source.ignore("num_nextn_predict_layers")  # for drafts only
+    return _model(source, "mimo")
 
 
-def _model(fields: Fields, name: str) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes = hub.sizes(fields)
-    windows = hub.windows_behind(fields, sizes["num_layers"])
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=hub.shared(
-            LayerSpec(attention=AttentionSpec(window=window, qkv_bias=True)) for window in windows
-        ),
-    )
+def _model(source: Source, name: str) -> ModelConfig:
+    source.activation("silu")
+    sizes, bias, rope = source.sizes(), True, None
+    if isinstance(source, GGUFSource):
+        bias = source.model.architecture != PADDLEOCR
+        rope = source.model.with_sections(source.rope(sizes["head_dim"]))
+    layers = [
+        LayerSpec(attention=AttentionSpec(window=window, qkv_bias=bias))
+        for window in source.windows_behind(sizes["num_layers"])
+    ]
+    return decoder(source, name, sizes, layers, rope=rope)
 
 
 PADDLEOCR = "paddleocr"
-
-
-def _gguf(model: GGUFMetadata) -> ModelConfig:
-    """PaddleOCR-VL's decoder is Qwen2-VL's without biases; other files need theirs."""
-    sizes = model.sizes()
-    bias = model.architecture != PADDLEOCR
-    return ModelConfig(
-        architecture="qwen2",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.with_sections(model.rope(sizes["head_dim"])),),
-        layers=(LayerSpec(attention=AttentionSpec(qkv_bias=bias)),),
-    )
 
 
 QWEN2 = Family(
     "qwen2",
     ("Qwen2ForCausalLM",),
     "Qwen2, Qwen2.5",
-    _hub,
+    of_hub(_read),
     gguf="qwen2",
     gguf_also=("qwen2vl", PADDLEOCR),
-    read_gguf=_gguf,
+    read_gguf=of_gguf(_read),
 )
-MIMO = Family("mimo", ("MiMoForCausalLM",), "MiMo", _hub_mimo, own_head=LAYERS_OF_THEIR_OWN)
+MIMO = Family("mimo", ("MiMoForCausalLM",), "MiMo", _mimo, own_head=LAYERS_OF_THEIR_OWN)
 
 
-def _hub_moe(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes = hub.sizes(fields)
-    experts = ExpertsSpec(
-        **hub.expert_counts(fields, "num_experts", "num_local_experts"),
-        inner=fields.integer("moe_intermediate_size"),
-        normalised=fields.flag("norm_topk_prob", False),
-        shared_inner=fields.integer("shared_expert_intermediate_size"),
-        shared_gate=True,
-    )
-    count = sizes["num_layers"]
-    bias = fields.flag("qkv_bias", True)
-    layers = []
-    for window, sparse in zip(
-        hub.windows_behind(fields, count), hub.sparse_layers(fields, count), strict=True
-    ):
-        layers.append(
-            LayerSpec(
-                attention=AttentionSpec(window=window, qkv_bias=bias),
-                feed_forward=FeedForwardSpec(experts=experts if sparse else None),
-            )
-        )
-    return ModelConfig(
-        architecture="qwen2_moe",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=hub.shared(layers),
-    )
-
-
-def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
-    sizes, keys = model.sizes(), model.keys
-    counts, inner = model.expert_counts(), sizes["intermediate_size"]
+def _moe(source: Source) -> ModelConfig:
+    source.activation("silu")
+    sizes, counts = source.sizes(), source.expert_counts("num_experts", "num_local_experts")
+    inner = sizes["intermediate_size"]
     experts = ExpertsSpec(
         **counts,
-        inner=keys.integer("expert_feed_forward_length", inner // counts["active"]),
-        normalised=False,
-        shared_inner=keys.integer("expert_shared_feed_forward_length", inner),
+        inner=source.integer(
+            "moe_intermediate_size",
+            gguf="expert_feed_forward_length",
+            without=inner // counts["active"],
+        ),
+        normalised=source.flag("norm_topk_prob", False),
+        shared_inner=source.integer(
+            "shared_expert_intermediate_size",
+            gguf="expert_shared_feed_forward_length",
+            without=inner,
+        ),
         shared_gate=True,
     )
-    layer = LayerSpec(
-        attention=AttentionSpec(qkv_bias=model.has("attn_q.bias")),
-        feed_forward=FeedForwardSpec(experts=experts),
-    )
-    return ModelConfig(
-        architecture="qwen2_moe",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
-        layers=(layer,),
-    )
+    count, bias = sizes["num_layers"], source.bias(QUERY, "qkv_bias", True)
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(window=window, qkv_bias=bias),
+            feed_forward=FeedForwardSpec(experts=experts if sparse else None),
+        )
+        for window, sparse in zip(
+            source.windows_behind(count), source.sparse_layers(count), strict=True
+        )
+    ]
+    return decoder(source, "qwen2_moe", sizes, layers)
 
 
 QWEN2_MOE = Family(
     "qwen2_moe",
     ("Qwen2MoeForCausalLM",),
     "Qwen1.5-MoE, Qwen2-MoE",
-    _hub_moe,
+    of_hub(_moe),
     hub_names=TensorNames({"mlp.gate": "mlp.router"}),
     gguf="qwen2moe",
-    read_gguf=_gguf_moe,
+    read_gguf=of_gguf(_moe),
     gguf_names=GGUF_NAMES,
 )

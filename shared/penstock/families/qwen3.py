@@ -7,100 +7,84 @@ Sources: Yang et al., "Qwen3 technical report", 2025; JetBrains, "Mellum 2", 202
 
 from __future__ import annotations
 
-from typing import Any
-
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
-from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.molmo2 import FUSED as FUSED_IN_MOLMO2
 from penstock.families.molmo2 import NAMES as IN_MOLMO2
-from penstock.formats.fields import Fields
+from penstock.families.source import (
+    OUTPUT,
+    QUERY,
+    GGUFSource,
+    HubSource,
+    Source,
+    decoder,
+    of_gguf,
+    of_hub,
+)
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
-    NormSpec,
     RopeSpec,
 )
 
 
-def _hub(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes, bias = hub.sizes(fields, default_head_dim=128), fields.flag("attention_bias", False)
-    return ModelConfig(
-        architecture="qwen3",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=hub.shared(
-            LayerSpec(
-                attention=AttentionSpec(window=window, norm="head", qkv_bias=bias, output_bias=bias)
-            )
-            for window in hub.windows_behind(fields, sizes["num_layers"])
-        ),
-    )
+def rope_behind_a_tower(source: Source, head_dim: int) -> RopeSpec | None:
+    """The rotation in a GGUF file of Qwen3, or of Qwen3-VL's decoder; None in config.json. How many
+    layers get something of the tower's, as such a file says, isn't used: the tower says which."""
+    if isinstance(source, HubSource):
+        return None
+    source.fields.ignore("n_deepstack_layers")
+    return source.model.with_sections(source.rope(head_dim), interleaved=True)
 
 
-def rope_behind_a_tower(model: GGUFMetadata, head_dim: int) -> RopeSpec:
-    """The rotation in a file of Qwen3, or of Qwen3-VL's decoder. How many layers get something of
-    the tower's, as the latter says, isn't used: the tower says which."""
-    model.keys.ignore("n_deepstack_layers")
-    return model.with_sections(model.rope(head_dim), interleaved=True)
-
-
-def _gguf(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
-    attention = AttentionSpec(
-        norm="head",
-        qkv_bias="blk.0.attn_q.bias" in model.tensors,
-        output_bias="blk.0.attn_output.bias" in model.tensors,
-    )
-    return ModelConfig(
-        architecture="qwen3",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(rope_behind_a_tower(model, sizes["head_dim"]),),
-        layers=(LayerSpec(attention=attention),),
-    )
+def _read(source: Source) -> ModelConfig:
+    source.activation("silu")
+    sizes, query, output = source.sizes(head_dim=128), source.bias(QUERY), source.bias(OUTPUT)
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(window=window, norm="head", qkv_bias=query, output_bias=output)
+        )
+        for window in source.windows_behind(sizes["num_layers"])
+    ]
+    rope = rope_behind_a_tower(source, sizes["head_dim"])
+    return decoder(source, "qwen3", sizes, layers, rope=rope)
 
 
 QWEN3 = Family(
     "qwen3",
     ("Qwen3ForCausalLM",),
     "Qwen3",
-    _hub,
+    of_hub(_read),
     hub_names=TensorNames(IN_MOLMO2, FUSED_IN_MOLMO2),
     gguf="qwen3",
     gguf_also=("qwen3vl",),
-    read_gguf=_gguf,
+    read_gguf=of_gguf(_read),
 )
 
 
-def _hub_moe(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes, bias = hub.sizes(fields, default_head_dim=128), fields.flag("attention_bias", False)
+def _moe(source: Source) -> ModelConfig:
+    source.activation("silu")
+    sizes, query, output = source.sizes(head_dim=128), source.bias(QUERY), source.bias(OUTPUT)
     experts = ExpertsSpec(
-        **hub.expert_counts(fields, "num_experts", "num_local_experts"),
-        inner=fields.integer("moe_intermediate_size"),
-        normalised=fields.flag("norm_topk_prob", False),
+        **source.expert_counts("num_experts", "num_local_experts"),
+        inner=source.integer("moe_intermediate_size", gguf="expert_feed_forward_length"),
+        normalised=source.flag("norm_topk_prob", False, without=True),
     )
     count = sizes["num_layers"]
-    layers = []
-    for window, sparse in zip(
-        hub.windows_behind(fields, count), hub.sparse_layers(fields, count), strict=True
-    ):
-        attention = AttentionSpec(window=window, norm="head", qkv_bias=bias, output_bias=bias)
-        feed_forward = FeedForwardSpec(experts=experts if sparse else None)
-        layers.append(LayerSpec(attention=attention, feed_forward=feed_forward))
-    return ModelConfig(
-        architecture="qwen3_moe",
-        **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=hub.shared(layers),
-    )
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(window=window, norm="head", qkv_bias=query, output_bias=output),
+            feed_forward=FeedForwardSpec(experts=experts if sparse else None),
+        )
+        for window, sparse in zip(
+            source.windows_behind(count), source.sparse_layers(count), strict=True
+        )
+    ]
+    rope = rope_behind_a_tower(source, sizes["head_dim"])
+    return decoder(source, "qwen3_moe", sizes, layers, rope=rope)
 
 
 GGUF_NAMES = TensorNames(
@@ -112,26 +96,11 @@ GGUF_NAMES = TensorNames(
 """Tensor names of GGUF files, in which one tensor has the matrices of all experts."""
 
 
-def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
-    sizes, keys = model.sizes(), model.keys
-    experts = ExpertsSpec(**model.expert_counts(), inner=keys.integer("expert_feed_forward_length"))
-    layer = LayerSpec(
-        attention=AttentionSpec(norm="head"), feed_forward=FeedForwardSpec(experts=experts)
-    )
-    return ModelConfig(
-        architecture="qwen3_moe",
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(rope_behind_a_tower(model, sizes["head_dim"]),),
-        layers=(layer,),
-    )
-
-
 QWEN3_MOE = Family(
     "qwen3_moe",
     ("Qwen3MoeForCausalLM",),
     "Qwen3-MoE",
-    _hub_moe,
+    of_hub(_moe),
     hub_names=TensorNames(
         {"mlp.gate": "mlp.router"},
         stacked={  # after Qwen3-VL's tower
@@ -142,90 +111,56 @@ QWEN3_MOE = Family(
     ),
     gguf="qwen3moe",
     gguf_also=("qwen3vlmoe",),
-    read_gguf=_gguf_moe,
+    read_gguf=of_gguf(_moe),
     gguf_names=GGUF_NAMES,
 )
 
 
-def _hub_mellum(fields: Fields) -> ModelConfig:
-    hub.activation(fields, "silu")
-    sizes, bias = hub.sizes(fields, default_head_dim=128), fields.flag("attention_bias", False)
+def _mellum(source: Source) -> ModelConfig:
+    source.activation("silu")
+    sizes, query, output = source.sizes(head_dim=128), source.bias(QUERY), source.bias(OUTPUT)
     experts = ExpertsSpec(
-        **hub.expert_counts(fields, "num_experts", "num_local_experts"),
-        inner=fields.integer("moe_intermediate_size", 896),
-        normalised=fields.flag("norm_topk_prob", True),
+        **source.expert_counts("num_experts", "num_local_experts"),
+        inner=source.integer("moe_intermediate_size", 896, "expert_feed_forward_length"),
+        normalised=source.flag("norm_topk_prob", True),
     )
-    count, key = sizes["num_layers"], "mlp_layer_types"
-    sparse = hub.sparse_behind(fields.completed(**{key: ["sparse"] * count}), count)
-    kinds = hub.layer_kinds(fields, count, [hub.FULL] * count)
-    window = hub.window(fields.completed(sliding_window=1024))
-    return _mellum(
-        sizes,
-        fields.number("rms_norm_eps", 1e-6),
-        [window if kind == hub.SLIDING else None for kind in kinds],
-        [experts if each else None for each in sparse],
-        (
-            hub.rope(fields, sizes["head_dim"], kind=hub.FULL, theta=500_000.0),
-            hub.rope(fields, sizes["head_dim"], kind=hub.SLIDING, theta=10_000.0),
-        ),
-        bias=bias,
-    )
-
-
-def _mellum(
-    sizes: dict[str, Any],
-    eps: float,
-    windows: list[int | None],
-    experts: list[ExpertsSpec | None],
-    ropes: tuple[RopeSpec, RopeSpec],
-    *,
-    bias: bool,
-) -> ModelConfig:
-    """A model whose layers have a window or None, and experts or None. ropes: of layers without a
-    window, then of those with one."""
-    return ModelConfig(
-        architecture="mellum",
-        **sizes,
-        norm=NormSpec(eps=eps),
-        ropes=ropes,
-        layers=hub.shared(
-            LayerSpec(
-                attention=AttentionSpec(
-                    window=window,
-                    rope=0 if window is None else 1,
-                    norm="head",
-                    qkv_bias=bias,
-                    output_bias=bias,
-                ),
-                feed_forward=FeedForwardSpec(experts=own),
-            )
-            for window, own in zip(windows, experts, strict=True)
-        ),
-    )
-
-
-def _gguf_mellum(model: GGUFMetadata) -> ModelConfig:
-    sizes, keys = model.sizes(), model.keys
-    experts = ExpertsSpec(**model.expert_counts(), inner=keys.integer("expert_feed_forward_length"))
-    rope, window, count = model.rope(sizes["head_dim"]), model.window(), sizes["num_layers"]
-    kinds = model.layer_kinds() if "attention.sliding_window" in keys else [hub.FULL] * count
-    return _mellum(
-        sizes,
-        model.rms_eps(),
-        [window if kind == hub.SLIDING else None for kind in kinds],
-        [experts] * count,
-        (rope, model.rope(sizes["head_dim"], theta=rope.theta, local=True)),
-        bias=False,
-    )
+    keys, count, dim = source.fields, sizes["num_layers"], sizes["head_dim"]
+    kinds, sparse, window = [hub.FULL] * count, [True] * count, None
+    if isinstance(source, GGUFSource):
+        rope, window = source.rope(dim), source.window()
+        local = source.model.rope(dim, theta=rope.theta, local=True)
+        if "attention.sliding_window" in keys:
+            kinds = source.model.layer_kinds()
+    else:
+        sparse = hub.sparse_behind(keys.completed(mlp_layer_types=["sparse"] * count), count)
+        kinds = hub.layer_kinds(keys, count, kinds)
+        window = hub.window(keys.completed(sliding_window=1024))
+        rope = hub.rope(keys, dim, kind=hub.FULL, theta=500_000.0)
+        local = hub.rope(keys, dim, kind=hub.SLIDING, theta=10_000.0)
+    windows = [window if kind == hub.SLIDING else None for kind in kinds]
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(
+                window=own,
+                rope=0 if own is None else 1,
+                norm="head",
+                qkv_bias=query,
+                output_bias=output,
+            ),
+            feed_forward=FeedForwardSpec(experts=experts if each else None),
+        )
+        for own, each in zip(windows, sparse, strict=True)
+    ]
+    return decoder(source, "mellum", sizes, layers, ropes=(rope, local))
 
 
 MELLUM = Family(
     "mellum",
     ("MellumForCausalLM",),
     "Mellum 2",
-    _hub_mellum,
+    of_hub(_mellum),
     hub_names=TensorNames({"mlp.gate": "mlp.router"}),
     gguf="mellum",
-    read_gguf=_gguf_mellum,
+    read_gguf=of_gguf(_mellum),
     gguf_names=GGUF_NAMES,
 )

@@ -17,6 +17,7 @@ from penstock.families import recurrent_reading as recurrent
 from penstock.families.family import BESIDE_THE_LAYERS, Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.qwen3 import GGUF_NAMES as GGUF_EXPERTS
+from penstock.families.source import GGUFSource, decoder
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -170,12 +171,12 @@ def _gguf(model: GGUFMetadata, name: str, *, tiled: bool) -> ModelConfig:
         for kind in kinds
     ]
     sizes = model.sizes() | {"num_layers": count}
-    return ModelConfig(
-        architecture=name,
-        **sizes,
-        norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.with_sections(model.rope(sizes["head_dim"]), interleaved=True),),
-        layers=hub.shared(layers),
+    return decoder(
+        GGUFSource(model),
+        name,
+        sizes,
+        layers,
+        rope=model.with_sections(model.rope(sizes["head_dim"]), interleaved=True),
     )
 
 

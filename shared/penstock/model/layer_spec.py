@@ -372,6 +372,12 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Factor of what attention and feed-forward add to the residual."""
     output_scale: bool = False
     """Whether the layer's output, with the residual, has a learned factor."""
+    repeats: int | None = None
+    """A layer before this one whose weights it has, with keys and values of its own; None: it has
+    weights of its own. Only of attention with a feed-forward behind it."""
+    residual_norm: bool = False
+    """Whether the residual becomes what the model's last norm makes of it before the layer reads
+    it."""
     weight_factors: tuple[RowFactors, ...] = ()
     """What rows of matrices are multiplied by when they are read from a hub's files, whose code
     multiplies inputs and outputs."""

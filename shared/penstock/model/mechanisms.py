@@ -85,6 +85,8 @@ OWN_INNER = "feed-forwards whose sizes differ between layers"
 SPARSE_GATE = "a feed-forward whose gate is mostly zero"
 EXPERTS_BESIDE = "experts beside a feed-forward"
 OUTPUT_SCALE = "a factor of a layer's output"
+REPEATED = "layers that are computed several times"
+RESIDUAL_NORM = "norms of the residual between layers"
 PER_LAYER_INPUTS = "an input of each layer's own"
 STREAMS = "several residuals (AltUp)"
 HYPER_CONNECTIONS = "several residuals (hyper-connections)"
@@ -188,6 +190,10 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
         yield RESIDUAL_MULTIPLIER
     if layer.output_scale:
         yield OUTPUT_SCALE
+    if layer.repeats is not None:
+        yield REPEATED
+    if layer.residual_norm:
+        yield RESIDUAL_NORM
 
 
 def _of_gated_delta(spec: GatedDeltaSpec) -> Iterator[str]:

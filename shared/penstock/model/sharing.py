@@ -23,6 +23,7 @@ from penstock.model.mechanisms import (
     OWN_INNER,
     PER_LAYER_INPUTS,
     QUERY_HEADS,
+    REPEATED,
     SHARED_CHOICE,
     SHARED_KV,
     SPARSE_GATE,
@@ -48,6 +49,8 @@ WHOLE = frozenset(
 """What tensor-parallel ranks can't share."""
 ONE_STAGE = frozenset({SHARED_KV, PER_LAYER_INPUTS, STREAMS, HYPER_CONNECTIONS, CROSS_ATTENTION})
 """What binds all layers to one rank."""
+STAGE_BOUND = frozenset({SHARED_CHOICE, REPEATED})
+"""What binds a layer to the stage of one before it."""
 TILE = 16
 """Outputs that the CPU kernels compute together."""
 GROUP = 32
@@ -71,9 +74,10 @@ def check_shared(config: ModelConfig, tensor: int, pipeline: int) -> None:
             f"tensor_parallel_size and pipeline_parallel_size make {tensor * pipeline} ranks; the"
             f" model has {', '.join(one_stage)}, which one rank must hold: 1 is allowed"
         )
-    if pipeline > 1 and SHARED_CHOICE in needs:
+    bound = sorted(needs & STAGE_BOUND) if pipeline > 1 else []
+    if bound:
         raise StartupError(
-            f"pipeline_parallel_size is {pipeline}; the model has {SHARED_CHOICE}, which may be"
+            f"pipeline_parallel_size is {pipeline}; the model has {', '.join(bound)}, which may be"
             " on another stage: 1 is allowed (tensor_parallel_size may be more)"
         )
     behind = () if config.vision is None else config.vision.added_behind

@@ -30,6 +30,7 @@ from tests.worker.cuda.small_models import BLOCK, DEVICE, batch, prompt
 from tests.worker.models import test_gguf_families
 from tests.worker.models.family_cases import BITS_ON_DEVICE, CASES, ON_DEVICE, read
 from tests.worker.models.test_parity_families import make_theirs
+from tests.worker.models.test_twins import read as read_twin
 from tests.worker.random_weights import RandomWeights
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
@@ -99,6 +100,10 @@ def compare(config: ModelConfig, files: WeightFiles | None, lengths: tuple[int, 
             rows = np.arange(len(step.tokens))
             found, true = ours.logits(step, rows).cpu(), wanted.logits(step, rows)
             assert (found - true).abs().max() < 1e-4 * true.abs().max()
+
+
+def test_layers_that_are_computed_several_times() -> None:
+    compare(read_twin("nanbeige"), None, SHORT)
 
 
 @pytest.mark.parametrize("case", BITS_ON_DEVICE)

@@ -193,6 +193,34 @@ def says_minicpm_gguf(writer: Writer, config: Any) -> None:
     writer.add_logit_scale(config.logits_scaling)
 
 
+# Nanbeige's layers, which are computed twice. Its twin has them twice.
+
+LOOPED = 3
+
+
+def looped(model: Any) -> None:
+    """Makes the second half of Llama's layers the first one's, and norms what it reads."""
+    layers = model.model.layers
+    for layer, again in zip(layers[:LOOPED], layers[LOOPED:], strict=True):
+        again.load_state_dict(layer.state_dict())
+    layers[LOOPED].register_forward_pre_hook(lambda _, args: (model.model.norm(args[0]), *args[1:]))
+
+
+def once(tensors: Tensors, config: Any) -> Tensors:
+    def kept(name: str) -> bool:
+        return ".layers." not in name or int(name.split(".")[2]) < LOOPED
+
+    return {name: each for name, each in tensors.items() if kept(name)}
+
+
+def says_nanbeige_gguf(writer: Writer, config: Any) -> None:
+    # The gguf package knows no such keys.
+    writer.add_uint32("nanbeige.num_loops", 2)
+    writer.add_bool("nanbeige.skip_loop_final_norm", False)
+    writer.add_uint32("nanbeige.attention.head_dim", config.head_dim)
+    writer.kv_data[0]["nanbeige.block_count"].value = LOOPED
+
+
 GROUPS = {
     "n_routed_experts": 12,
     "num_experts_per_tok": 3,
@@ -331,6 +359,21 @@ TWINS = {
         lambda config: {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 40},
         renamed(),
         gguf=Conversion(ARCH.MINICPM, says_minicpm_gguf, permuted=True),
+    ),
+    "nanbeige": Twin(
+        "NanbeigeForCausalLM",
+        "Llama",
+        GROUPED | {"num_hidden_layers": 2 * LOOPED},
+        lambda config: {
+            "num_hidden_layers": LOOPED,
+            "num_loops": 2,
+            "skip_loop_final_norm": False,
+            "loop_loss_weights": [],
+        },
+        once,
+        begins=looped,
+        gguf=Conversion(ARCH.LLAMA, says_nanbeige_gguf, permuted=True, called="nanbeige"),
+        gguf_files=once,
     ),
     "step-3.5": Twin(
         "Step3p5ForCausalLM",

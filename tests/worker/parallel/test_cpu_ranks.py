@@ -22,6 +22,7 @@ from tests.worker.models.case_sizes import SIZES
 from tests.worker.models.family_cases import CASES, ON_ONE_RANK, read
 from tests.worker.models.test_family_bits import EACH, alone, in_chunks_and_company
 from tests.worker.models.test_parity_on_cpu import REFUSED
+from tests.worker.models.test_twins import read as read_twin
 from tests.worker.parallel.forward_over_ranks import ForwardOverRanks
 from tests.worker.parallel.together import Formed
 from tests.worker.random_weights import RandomWeights
@@ -95,6 +96,16 @@ def test_two_ranks_have_one_workers_bits(case: str, two: Formed) -> None:
     assert true.std() > 0
     ours = in_chunks_and_company(ForwardOverRanks(two, mine), mine.groups)
     assert torch.equal(ours, true)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_layers_that_are_computed_several_times(backend: str, two: Formed) -> None:
+    mine = CPUModel(read_twin("nanbeige"), NO_FILES, "float32", positions=1024, backend=backend)
+    ours = in_chunks_and_company(ForwardOverRanks(two, mine), mine.groups)
+    if backend == "cpu":
+        assert torch.equal(ours, one_worker(mine))
+    else:
+        assert torch.allclose(ours, one_worker(mine), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

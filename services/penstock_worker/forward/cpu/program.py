@@ -248,11 +248,14 @@ TO_LAST_LAYER: tuple[PhaseMaker, ...] = (
 def _layer(model: _Model, number: int, weights: LayerWeights) -> Iterator[Phase]:
     """A layer's own phases."""
     config, spec = model.config, model.config.layer(number)
+    if spec.residual_norm:
+        yield Phase(kind=PhaseKind.NORM, width=config.hidden_size, norm=model.weights.norm)
     attention = _attention(config, spec, weights, model.weights.rotations, number, model.split)
     if model.whole:
         attention = _sharing(replace(attention, both_ways=model.both_ways), model.in_memory)
     kind = next(kind for has, kind in LAYER_KINDS if has(weights))
-    return kind(config, spec, weights, attention, _experts(spec, weights), model.split).phases()
+    made = kind(config, spec, weights, attention, _experts(spec, weights), model.split)
+    yield from made.phases()
 
 
 LayerPart = Callable[[_Model, Iterator[Phase], int, LayerWeights], Iterator[Phase]]
@@ -262,7 +265,10 @@ LayerPart = Callable[[_Model, Iterator[Phase], int, LayerWeights], Iterator[Phas
 def _adapted(
     model: _Model, phases: Iterator[Phase], number: int, weights: LayerWeights
 ) -> Iterator[Phase]:
-    return phases if model.adapted is None else model.adapted.of_layer(phases, weights, number)
+    if model.adapted is None:
+        return phases
+    repeated = model.config.layer(number).repeats
+    return model.adapted.of_layer(phases, weights, number if repeated is None else repeated)
 
 
 def _finished(

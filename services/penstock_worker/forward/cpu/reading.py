@@ -98,7 +98,10 @@ class CPUWeights:
         if shard is not None:
             self.weights.ignore_those(Cut(shard).elsewhere)
         rotaries = [Rotary.load(rope, self.weights, positions) for rope in config.ropes]
-        layers = [self._layer(number) for number in numbers]
+        layers: dict[int, LayerWeights] = {}
+        for number in numbers:
+            repeated = config.layer(number).repeats
+            layers[number] = self._layer(number) if repeated is None else layers[repeated]
         embedding = embedding_norm = None
         if first or (last and config.tie_word_embeddings):
             rows, kind = config.embedding_rows, self._embedding_kind()
@@ -113,7 +116,7 @@ class CPUWeights:
         self.weights.finish()
         self._packing.report()
         return ModelWeights(
-            layers=layers,
+            layers=[*layers.values()],
             embedding=embedding if first else None,
             head=head,
             norm=norm,
