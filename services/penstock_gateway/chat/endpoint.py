@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.request.structured_outputs import PARAM
@@ -138,8 +138,9 @@ def check_chat(request: ChatRequest) -> None:
     one, other = request.max_completion_tokens, request.max_tokens
     if one is not None and other is not None and one != other:
         raise InvalidRequest(
-            f"max_tokens is {other} and max_completion_tokens is {one}; they mean the same: set "
-            "only one of them",
+            f"max_tokens is {other} and ",
+            Field("max_completion_tokens"),
+            f" is {one}; they mean the same: set only one of them",
             param="max_tokens",
         )
     check_variables(request.chat_template_kwargs)
@@ -177,7 +178,10 @@ def num_logprobs(asked: LogprobFields) -> int | None:
         )
     if top and not asked.logprobs:
         raise InvalidRequest(
-            f"top_logprobs is {top}, which needs logprobs: true", param="top_logprobs"
+            f"top_logprobs is {top}, which needs ",
+            Field("logprobs"),
+            ": true",
+            param="top_logprobs",
         )
     return (top or 0) if asked.logprobs else None
 

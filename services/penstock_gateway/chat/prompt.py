@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from penstock.client.thinking import FIELD
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.items import PromptMedia
 from penstock.media.prompt import of_chat
@@ -131,7 +131,7 @@ async def chat_prompt(
         if error.param != "prompt":
             raise
         # That is what a text is called where it is tokenised.
-        raise type(error)(error.message, param="messages", code=error.code) from None
+        raise error.renamed(lambda path: "messages" if path == "prompt" else path) from None
     tokenizer = engine.text.tokenizer
     bos = tokenizer.bos_token_id if tokenizer.add_bos else None
     if not add_special_tokens or bos is None or made.prompt_token_ids[:1] == [bos]:
@@ -229,8 +229,9 @@ def packed(variables: dict[str, Any], limit: int) -> tuple[dict[str, Any], int]:
         own = largest not in RESERVED
         where = f"chat_template_kwargs.{largest}" if own else largest
         raise InvalidRequest(
-            f"the chat template is given {total} bytes, {sizes[largest]} of them in {where}; at "
-            f"most {most} are accepted with this model's context of {limit} tokens",
+            f"the chat template is given {total} bytes, {sizes[largest]} of them in ",
+            Field(where),
+            f"; at most {most} are accepted with this model's context of {limit} tokens",
             param=where,
             code="context_length_exceeded",
         )
@@ -253,9 +254,9 @@ def _of_field(error: InvalidRequest, variables: dict[str, Any]) -> InvalidReques
     name = (error.param or "").partition("[")[0]
     if name not in variables or name in RESERVED:
         return error
-    where = f"chat_template_kwargs.{error.param}"
-    message = error.message.replace(error.param or "", where, 1)
-    return InvalidRequest(message, param=where, code=error.code)
+    return error.renamed(
+        lambda path: f"chat_template_kwargs.{path}" if path == error.param else path
+    )
 
 
 def check_variables(kwargs: dict[str, Any] | None) -> None:
@@ -401,5 +402,9 @@ def _refuse_contradiction(given: dict[str, Any]) -> None:
     for field, value in said.items():
         if first is not None and value != said[first]:
             raise InvalidRequest(
-                f"{first} and {field} contradict each other; send one of them", param=field
+                Field(first),
+                " and ",
+                Field(field),
+                " contradict each other; send one of them",
+                param=field,
             )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.text.tokenizer import Tokenizer
@@ -101,8 +101,9 @@ def prompts_of(request: CompletionRequest) -> list[Prompt]:
     n = request.best_of or (1 if request.n is None else request.n)
     if len(prompts) * n > MAX_SEQUENCES:
         raise InvalidRequest(
-            f"{len(prompts)} prompts with n = {n} make {len(prompts) * n} choices; at most "
-            f"{MAX_SEQUENCES} are allowed",
+            f"{len(prompts)} prompts with ",
+            Field("n"),
+            f" = {n} make {len(prompts) * n} choices; at most {MAX_SEQUENCES} are allowed",
             param="n",
         )
     for position, prompt in enumerate(prompts):

@@ -27,10 +27,8 @@ from penstock_gateway.llamacpp.reply import (
     Shown,
 )
 from penstock_gateway.llamacpp.request import (
-    NEUTRAL,
+    LLAMA,
     LlamaFields,
-    given,
-    in_own_words,
     parameters,
     response_fields,
 )
@@ -90,7 +88,7 @@ class LlamaCompletionRequest(LlamaFields, frozen=True, kw_only=True, forbid_unkn
     post_sampling_probs: Flag = None
 
 
-RULES = (*NEUTRAL, UnsupportedField("post_sampling_probs", (False,)))
+RULES = (UnsupportedField("post_sampling_probs", (False,)),)
 
 OPERATION = posting(
     "/completion",
@@ -109,6 +107,7 @@ class LlamaCompletion(GenerateEndpoint[LlamaCompletionRequest]):
     id_prefix = "completion-"
 
     def check(self, request: LlamaCompletionRequest) -> None:
+        LLAMA.check(request)
         check_unsupported(request, RULES)
         response_fields(request)
         count = request.n_probs or 0
@@ -246,7 +245,7 @@ async def _text_of(prompt: Prompt, ids: list[int], tokenizer: Tokenizer) -> str:
 
 def _asked(request: LlamaCompletionRequest, engine: EngineInfo) -> GenerateFields:
     """The request in the words of other endpoints."""
-    asked, own = given(request), engine.welcome.generation
+    asked, own = LLAMA.ours(request), engine.welcome.generation
     for name, value in DEFAULTS.items():
         if asked[name] is None and getattr(own, name) is None:
             asked[name] = value
@@ -326,7 +325,7 @@ def _settings(request: LlamaCompletionRequest, params: SamplingParams) -> dict[s
 
 
 def _blamed(error: InvalidRequest, field: str | None) -> InvalidRequest:
-    return in_own_words(blame(error, field))
+    return LLAMA.own_words(blame(error, field))
 
 
 def routes(service: Service) -> list[OperationRoute]:

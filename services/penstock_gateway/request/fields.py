@@ -13,6 +13,7 @@ can make it another tenant.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -357,6 +358,7 @@ class UnsupportedField(NamedTuple):
     """A known field that does nothing yet."""
 
     field: str
+    """Its path, through objects that are always there."""
     values: tuple[Any, ...] = ()
     """Values other than null that ask for nothing, and so are accepted."""
 
@@ -390,7 +392,7 @@ def check_verbosity(field: str, value: str | None) -> None:
 def check_unsupported(request: RequestFields, rules: tuple[UnsupportedField, ...]) -> None:
     """Raises InvalidRequest naming the first field with a value that is not supported yet."""
     for field, values in rules:
-        value = getattr(request, field)
+        value = attrgetter(field)(request)
         if value is not None and value not in values:
             allowed = " or ".join([*map(clip, values), "null"])
             raise InvalidRequest(

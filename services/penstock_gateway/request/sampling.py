@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.client.generation_request import max_output
 from penstock.config.settings import OversizedMaxTokens
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.request.sampling_params import MAX_SEED, RepetitionDetectionParams, SamplingParams
 from penstock.request.structured_outputs import PARAM, StructuredOutputs
@@ -57,7 +57,10 @@ def structure_of(request: GenerateFields, max_bytes: int) -> tuple[str, Structur
             continue
         if found is not None:
             raise InvalidRequest(
-                f"{found[0]} and {field} both constrain the output: set only one of them",
+                Field(found[0]),
+                " and ",
+                Field(field),
+                " both constrain the output: set only one of them",
                 param=field,
             )
         found = field, wanted
@@ -303,9 +306,10 @@ def room_for_output(
         wanted = room
     elif wanted > room:
         raise InvalidRequest(
-            f"the prompt has {prompt_tokens} tokens and {field} is {wanted}: together "
-            f"{prompt_tokens + wanted}, more than this model's context of {limit} tokens; "
-            f"at most {room} are left for the output (with the server's setting "
+            f"the prompt has {prompt_tokens} tokens and ",
+            Field(field),
+            f" is {wanted}: together {prompt_tokens + wanted}, more than this model's context of "
+            f"{limit} tokens; at most {room} are left for the output (with the server's setting "
             "--oversized-max-tokens reduce, it would be that many)",
             param=field,
             code="context_length_exceeded",

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock.request.structured_outputs import StructuredOutputs
 
 StructuredOutputsParams = StructuredOutputs
@@ -165,7 +165,9 @@ class SamplingParams(msgspec.Struct, kw_only=True):
         _whole("min_tokens", self.min_tokens, 0, 2**31 - 1)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest(
-                f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}",
+                f"min_tokens is {self.min_tokens}, more than ",
+                Field("max_tokens"),
+                f", {self.max_tokens}",
                 param="min_tokens",
             )
 
@@ -235,7 +237,10 @@ def _check_stop(stop: tuple[str, ...]) -> None:
     for text in stop:
         if not isinstance(text, str) or not text or len(text) > MAX_STOP_LENGTH:
             raise InvalidRequest(
-                f"each stop string must have 1 to {MAX_STOP_LENGTH} characters", param="stop"
+                "each ",
+                Field("stop"),
+                f" string must have 1 to {MAX_STOP_LENGTH} characters",
+                param="stop",
             )
 
 
@@ -297,7 +302,9 @@ def _check_bad_words(words: list[str] | None) -> None:
     for word in words:
         if not isinstance(word, str) or not 1 <= len(word) <= MAX_BAD_WORD_LENGTH:
             raise InvalidRequest(
-                f"each of bad_words must have 1 to {MAX_BAD_WORD_LENGTH} characters",
+                "each of ",
+                Field("bad_words"),
+                f" must have 1 to {MAX_BAD_WORD_LENGTH} characters",
                 param="bad_words",
             )
 
@@ -312,7 +319,9 @@ def _check_structured(wanted: StructuredOutputs | None, ignore_eos: bool) -> Non
         )
     if ignore_eos:
         raise InvalidRequest(
-            "ignore_eos can't be combined with structured_outputs: they end with the EOS token",
+            "ignore_eos can't be combined with ",
+            Field("structured_outputs"),
+            ": they end with the EOS token",
             param="ignore_eos",
         )
 

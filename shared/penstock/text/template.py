@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock.model.config import GenerationDefaults
 from penstock.text.arrangement import THOUGHTS, Arrangement
 from penstock.text.as_written import PackedMessages, with_texts
@@ -272,7 +272,9 @@ def _given(
 ) -> dict[str, Any]:
     if continued and opening:
         raise InvalidRequest(
-            "continue_final_message and add_generation_prompt can't both be true",
+            "continue_final_message and ",
+            Field("add_generation_prompt"),
+            " can't both be true",
             param="continue_final_message",
         )
     return {
