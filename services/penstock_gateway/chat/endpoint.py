@@ -143,8 +143,10 @@ def check_chat(request: ChatRequest) -> None:
             f" is {one}; they mean the same: set only one of them",
             param="max_tokens",
         )
-    check_variables(request.chat_template_kwargs)
-    refuse_template(request.chat_template)
+    if request.chat_template_kwargs:
+        check_variables(request.chat_template_kwargs)
+    if request.chat_template is not None:
+        refuse_template(request.chat_template)
     for field, instead in _RETIRED:
         if getattr(request, field) not in (None, [], "none"):
             raise InvalidRequest(
@@ -223,7 +225,8 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
 
     def check(self, request: ChatRequest) -> None:
         check_chat(request)
-        tools_of(request)
+        if request.tools or request.tool_choice is not None:
+            tools_of(request)
 
     async def prepare(
         self, request: ChatRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
@@ -258,7 +261,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             blame_of(request, use),
             search_of(request) if request.searches else None,
             prompt.media,
-            await predicted_ids(request.prediction, engine),
+            await predicted_ids(request.prediction, engine) if request.prediction else [],
             reading_of(engine),
         )
 

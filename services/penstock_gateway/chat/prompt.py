@@ -8,9 +8,10 @@ reply leaves out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
@@ -20,7 +21,6 @@ from penstock.errors import Field, InvalidRequest
 from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.items import PromptMedia
 from penstock.media.prompt import of_chat
-from penstock.media.sources import MediaSource
 from penstock.parsing.written_calls import Call, Mark, writer_of
 from penstock.text.as_written import PackedMessages, with_texts
 from penstock.text.template import ChatTemplate
@@ -28,8 +28,6 @@ from penstock.text.template_shape import shaped, stand_ins
 from penstock_gateway.chat.documents import with_documents
 from penstock_gateway.chat.messages import (
     Message,
-    brings_files,
-    characters,
     template_messages,
 )
 from penstock_gateway.http.errors import clip
@@ -59,9 +57,6 @@ RESERVED = frozenset(
     }
 )
 """Variables that are a request's own fields."""
-
-MANY_MESSAGES = 512
-"""Number of messages each walk over which takes a millisecond or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,41 +148,39 @@ async def _made(
     """What the template makes. Raises as chat_prompt."""
     template = template_of(engine)
     limit, facts = engine.welcome.limits.max_model_len, engine.welcome.media
-    sources: list[MediaSource] = []
-    await _give_way(messages)
-    if brings_files(messages):
-        messages = await with_documents(
-            messages, with_media.desk, with_media.lease, limit, with_media.store
-        )
     # Each message costs a token at least.
-    plain = await template_messages(messages, limit, sources)
-    await _give_way(messages)
-    check_length(characters(plain), limit)
-    with_media.desk.check_count(facts, sources)
-    write = partial(_written_calls, engine, template.source)
-    if template.arranges_at_once(plain):
-        plain = template.arranged(plain, write)
-    else:
-        plain = await asyncio.to_thread(template.arranged, plain, write)
-    marks = stand_ins()
+    found = await template_messages(messages, limit, partial(_filled, with_media, limit))
+    plain, sources, traits = found.messages, found.sources, found.traits
+    check_length(traits.characters, limit)
+    if sources:
+        with_media.desk.check_count(facts, sources)
+    if traits.of_tools or traits.thinks or not traits.simple:
+        write = partial(_written_calls, engine, template.source)
+        if template.arranges_at_once(traits):
+            plain = template.arranged(plain, write, traits)
+        else:
+            plain = await asyncio.to_thread(template.arranged, plain, write, traits)
     if facts is not None:
         shape = template.known_shape
         if shape is None:
             shape = await asyncio.to_thread(template.content_shape)
-        plain = shaped(plain, shape, marks)
+        if sources or not shape.texts:
+            marks = stand_ins()
+            plain = shaped(plain, shape, marks)
     opening = add_generation_prompt
     if opening is None:
         opening = not continue_final_message
     if continue_final_message:
         variables = {**variables, "continue_final_message": True}
-    given, size = packed({**variables, "messages": plain}, limit)
+    given, size = packed({**variables, "messages": plain}, limit, calls=traits.of_tools)
     try:
         async with turn(size):
             rendered = await template.rendered(now, add_generation_prompt=opening, **given)
     except InvalidRequest as error:
         raise _of_field(error, variables) from None
-    items = await with_media.desk.prepare(facts, sources, with_media.lease, with_media.changes)
-    media = None
+    media = items = None
+    if sources:
+        items = await with_media.desk.prepare(facts, sources, with_media.lease, with_media.changes)
     if items is None:
         prompt_token_ids = await encode(rendered.encode, len(rendered.text), limit)
     else:
@@ -199,20 +192,23 @@ async def _made(
     return ChatPrompt(prompt_token_ids, rendered.text, media)
 
 
-async def _give_way(messages: list[Message]) -> None:
-    """Lets other requests have their turn between two walks over many messages."""
-    if len(messages) >= MANY_MESSAGES:
-        await asyncio.sleep(0)
+def _filled(with_media: ChatMedia, limit: int, messages: list[Message]) -> Awaitable[list[Message]]:
+    return with_documents(messages, with_media.desk, with_media.lease, limit, with_media.store)
 
 
-def packed(variables: dict[str, Any], limit: int) -> tuple[dict[str, Any], int]:
-    """What a template is given, as it goes to the renderer, and how many bytes it has. Raises
-    InvalidRequest where they are more than the model's context of `limit` tokens can be worth, or
-    than are ever accepted."""
+def packed(
+    variables: dict[str, Any], limit: int, *, calls: bool = True
+) -> tuple[dict[str, Any], int]:
+    """What a template is given, as it goes to the renderer, and how many bytes it has. calls:
+    whether there may be some in the messages.
+
+    Raises InvalidRequest where they are more than the model's context of `limit` tokens can be
+    worth, or than are ever accepted.
+    """
     most = min(limit * MAX_CHARACTERS_PER_TOKEN, MAX_GIVEN_BYTES)
     raw: dict[str, Any] = {}
     sizes = {}
-    told, places = with_texts(variables["messages"])
+    told, places = with_texts(variables["messages"]) if calls else (variables["messages"], [])
     for name, value in {**variables, "messages": told}.items():
         try:
             written, as_msgpack = _written(value)
@@ -323,9 +319,18 @@ class ThinkingRequest(Protocol):
     def thinking_budget_tokens(self) -> int | None: ...
 
 
+_SAID = attrgetter("reasoning", "thinking", "enable_thinking", "reasoning_effort")
+_BUDGETS = attrgetter(
+    "reasoning", "thinking_token_budget", "thinking_budget", "thinking_budget_tokens"
+)
+_NOTHING = (None,) * 4
+
+
 def check_thinking(request: ThinkingRequest) -> None:
     """Raises InvalidRequest for an effort or a budget that there isn't, and fields that contradict
     one another."""
+    if _SAID(request) == _NOTHING:
+        return
     reasoning = request.reasoning
     given = {
         "reasoning_effort": request.reasoning_effort,
@@ -343,6 +348,8 @@ def check_thinking(request: ThinkingRequest) -> None:
 def one_budget(request: ThinkingRequest) -> int | None:
     """The request's thinking_token_budget, whatever it calls it; None where it has none. Raises
     ValueError for two."""
+    if _BUDGETS(request) == _NOTHING:
+        return None
     reasoning = request.reasoning
     given = {
         FIELD: request.thinking_token_budget,
@@ -361,6 +368,8 @@ def thinking_variables(request: ThinkingRequest) -> dict[str, Any]:
     """Variables for the chat template. Qwen's and GLM's call the switch `enable_thinking`, those of
     DeepSeek and Granite `thinking`; a template ignores what it doesn't know."""
     variables: dict[str, Any] = {}
+    if _SAID(request) == _NOTHING:
+        return variables
     reasoning = request.reasoning
     effort = request.reasoning_effort or (None if reasoning is None else reasoning.effort)
     if effort is not None:

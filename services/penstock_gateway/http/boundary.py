@@ -213,12 +213,14 @@ def request_id_of(scope: Scope) -> str:
 
 def head_bytes(scope: Scope) -> int:
     """Bytes of the request's line and headers, as they were sent, give or take some blanks."""
-    line = (
+    size = (
         len(scope.get("raw_path") or b"")
         + len(scope["query_string"])
         + len(scope.get("method", "GET"))
     )
-    return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    for name, value in scope["headers"]:
+        size += len(name) + len(value) + 4
+    return size
 
 
 APP_ORIGINS = r"(?!https?:|file:|null)[a-z][a-z0-9+.\-]*:.*|https?://tauri\.localhost"

@@ -4,7 +4,8 @@ the context."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -44,12 +45,18 @@ GUIDED = {
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
+_STRUCTURES = attrgetter("response_format", PARAM, *GUIDED)
+_UNSTRUCTURED = (None,) * (2 + len(GUIDED))
+
+
 def structure_of(request: GenerateFields, max_bytes: int) -> tuple[str, StructuredOutputs] | None:
     """The field that says what the output must look like, and what it says; None where none does.
 
     max_bytes: that the engine core takes; 0: it takes none, and says so itself.  Raises
     InvalidRequest, also where two fields differ, and for more than that before it is read.
     """
+    if _STRUCTURES(request) == _UNSTRUCTURED:
+        return None
     found: tuple[str, dict[str, Any]] | None = None
     for field, wanted in _structures(request):
         # The same twice comes from clients that speak to older and newer versions of vLLM.
@@ -83,6 +90,8 @@ def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def structure_field(request: GenerateFields) -> str | None:
     """The field alone, of a request that `structure_of` has found no fault with."""
+    if _STRUCTURES(request) == _UNSTRUCTURED:
+        return None
     return next((field for field, _ in _structures(request)), None)
 
 
@@ -188,7 +197,14 @@ def _refuse(field: str, complaint: str) -> NoReturn:
     raise InvalidRequest(f"{field} {complaint}", param=field)
 
 
-Value = TypeVar("Value")
+_OF_CHECKPOINTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Fields for which a checkpoint may say what holds where a request is silent."""
+_AS_SAID = (
+    *_OF_CHECKPOINTS,
+    *("n", "presence_penalty", "frequency_penalty", "allowed_token_ids", "stop", "min_tokens"),
+    *("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
+)
+"""Fields that SamplingParams has as a request has them."""
 
 
 def sampling_params(
@@ -207,34 +223,29 @@ def sampling_params(
         if ids := getattr(request, field):
             check_ids(field, ids, vocabulary)
     wanted = structure_of(request, welcome.limits.max_grammar_bytes)
-    top_p = _given(request.top_p, generation.top_p, 1.0)
+    said: dict[str, Any] = {}
+    for source, fields in ((generation, _OF_CHECKPOINTS), (request, _AS_SAID)):
+        for field in fields:
+            value = getattr(source, field)
+            if value is not None:
+                said[field] = value
+    top_p = said.get("top_p", 1.0)
     if not 0 <= top_p <= 1:
         raise InvalidRequest(f"top_p must be a number in [0, 1], not {top_p}", param="top_p")
-    budget = request.thinking_token_budget
+    said["top_p"] = top_p or NARROWEST
+    budget, bias = request.thinking_token_budget, request.logit_bias
+    detection = request.repetition_detection
     return SamplingParams(
-        n=_given(request.n, 1),
-        temperature=_given(request.temperature, generation.temperature, 1.0),
-        top_p=top_p or NARROWEST,
-        top_k=_given(request.top_k, generation.top_k, 0),
-        min_p=_given(request.min_p, generation.min_p, 0.0),
-        presence_penalty=_given(request.presence_penalty, 0.0),
-        frequency_penalty=_given(request.frequency_penalty, 0.0),
-        repetition_penalty=_given(request.repetition_penalty, generation.repetition_penalty, 1.0),
-        logit_bias=_bias(request.logit_bias, vocabulary) if request.logit_bias else None,
-        allowed_token_ids=request.allowed_token_ids,
+        **said,
+        logit_bias=_bias(bias, vocabulary) if bias else None,
         bad_words=request.bad_words or None,
         seed=None if request.seed is None else _seed(request.seed),
-        stop=request.stop,
         stop_token_ids=request.stop_token_ids or None,
         max_tokens=max_tokens,
-        min_tokens=_given(request.min_tokens, 0),
-        ignore_eos=_given(request.ignore_eos, False),
-        repetition_detection=_detection(request.repetition_detection),
+        repetition_detection=None if detection is None else _detection(detection),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
-        include_stop_str_in_output=_given(request.include_stop_str_in_output, False),
         structured_outputs=None if wanted is None else wanted[1],
-        skip_special_tokens=_given(request.skip_special_tokens, True),
         logprob_token_ids=request.logprob_token_ids or None,
         thinking_token_budget=None if budget == NO_BUDGET else budget,
     )
@@ -330,7 +341,8 @@ def fitted(
     """The only prompt, cut if that was asked for, and its parameters. wanted, field, source: as in
     `room_for_output`.  logprobs: as in SamplingParams.  Raises InvalidRequest."""
     limits = engine.welcome.limits
-    prompt_token_ids = truncated(prompt_token_ids, request, wanted, limits.max_model_len)
+    if request.truncate_prompt_tokens is not None:
+        prompt_token_ids = truncated(prompt_token_ids, request, wanted, limits.max_model_len)
     sequences, many = sequences_of(request)
     max_tokens = room_for_output(
         len(prompt_token_ids),
@@ -358,7 +370,7 @@ def sequences_of(request: GenerateFields) -> tuple[int, str]:
     so."""
     if request.best_of is not None:
         return request.best_of, "best_of"
-    return _given(request.n, 1), "n"
+    return 1 if request.n is None else request.n, "n"
 
 
 def check_ids(field: str, ids: list[int], vocabulary: int) -> None:
@@ -383,18 +395,11 @@ def _bias(bias: dict[str, float], vocabulary: int) -> dict[int, float]:
     return {int(key): value for key, value in bias.items()}
 
 
-def _given(*candidates: Value | None) -> Value:
-    """The first that is not None; the last must not be."""
-    return next(value for value in candidates if value is not None)
-
-
-def _detection(wanted: RepetitionDetection | None) -> RepetitionDetectionParams | None:
-    if wanted is None:
-        return None
+def _detection(wanted: RepetitionDetection) -> RepetitionDetectionParams:
     return RepetitionDetectionParams(
         max_pattern_size=wanted.max_pattern_size,
         min_count=wanted.min_count,
-        min_pattern_size=_given(wanted.min_pattern_size, 0),
+        min_pattern_size=wanted.min_pattern_size or 0,
     )
 
 
