@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -28,6 +31,7 @@ from penstock_gateway.tgi.request import TGI, GenerateRequest
 
 pytestmark = pytest.mark.timeout(300)
 
+ROOT = Path(__file__).parents[3]
 USER = [{"role": "user", "content": "hello"}]
 
 
@@ -143,6 +147,46 @@ def test_each_name_of_the_table_is_said_and_values_stay(api: Spoken, field: Name
     ):
         told = api.dialect.own_words(error)
         assert (told.message, told.param) == (message, param)
+
+
+SAYING = (
+    *(
+        f"services/penstock_gateway/{name}"
+        for name in ("chat", "request", "generate", "completions")
+    ),
+    *(f"shared/penstock/{name}" for name in ("request", "client", "text", "media")),
+)
+"""Packages whose errors APIs tell in their own names."""
+
+
+def test_sentences_have_no_bare_name_that_an_api_renames() -> None:
+    """A sentence begins with its field, and has others as Field: only so they are renamed."""
+    renamed = {
+        field.ours
+        for api in SPOKEN
+        for field in api.dialect.fields
+        if field.ours != field.theirs and re.search(r"[_.]", field.ours)
+    }
+    calls = 0
+    for path in (path for name in SAYING for path in (ROOT / name).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "InvalidRequest"):
+                continue
+            calls += 1
+            literal = " ".join(_literals(node))
+            names = set(re.findall(r"[\w.]*\w", re.sub(r"^[\w.]+", "", literal)))
+            assert not names & renamed, f"{path}:{node.lineno}: {literal}"
+    assert calls > 100
+
+
+def _literals(call: ast.Call) -> Iterator[str]:
+    """What an error's call says itself; the name that the message begins with comes first."""
+    for piece in call.args:
+        for part in piece.values if isinstance(piece, ast.JoinedStr) else [piece]:
+            if isinstance(part, ast.Constant):
+                yield str(part.value)
+            elif not isinstance(piece, ast.Call):
+                yield "{}"
 
 
 @pytest.mark.parametrize("api", SPOKEN, ids=_id)
