@@ -23,7 +23,7 @@ from penstock_gateway.anthropic.request import (
 )
 from penstock_gateway.chat.endpoint import ChatRequest
 from penstock_gateway.chat.messages import Message
-from penstock_gateway.chat.prompt import ThinkingSwitch
+from penstock_gateway.chat.thinking import ThinkingSwitch
 from penstock_gateway.chat.tool_choice import ChoiceObject, NamedFunction, ToolChoice
 from penstock_gateway.chat.tools import FunctionDefinition, Tool
 from penstock_gateway.http.errors import clip

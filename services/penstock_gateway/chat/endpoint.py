@@ -20,18 +20,20 @@ from penstock_gateway.chat.parsing_spec import AnswerModel
 from penstock_gateway.chat.prompt import (
     ChatMedia,
     ChatPrompt,
-    ReasoningField,
-    ThinkingSwitch,
     chat_prompt,
-    check_thinking,
     check_variables,
-    one_budget,
     refuse_template,
-    shows_thoughts,
-    thinking_variables,
 )
 from penstock_gateway.chat.reply import ChatCompletion, ChatSpec
 from penstock_gateway.chat.shown_tools import note_unshown
+from penstock_gateway.chat.thinking import (
+    ReasoningField,
+    ThinkingSwitch,
+    check_thinking,
+    one_budget,
+    shows_thoughts,
+    thinking_variables,
+)
 from penstock_gateway.chat.tool_choice import ToolChoice
 from penstock_gateway.chat.tools import OPENAI_TOOLS, Tool, ToolLimits, ToolUse, tool_use
 from penstock_gateway.generate.endpoint import GenerateEndpoint
@@ -45,6 +47,7 @@ from penstock_gateway.generate.reply import (
 from penstock_gateway.generate.search import check_search, search_of
 from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.request.answer_form import blame, structure_field
 from penstock_gateway.request.endpoint import Headers
 from penstock_gateway.request.fields import (
     COMMON,
@@ -57,7 +60,7 @@ from penstock_gateway.request.fields import (
     check_unsupported,
     check_verbosity,
 )
-from penstock_gateway.request.sampling import blame, fitted, structure_field
+from penstock_gateway.request.sampling import fitted
 from penstock_gateway.request.tokenising import predicted_ids
 from penstock_gateway.service import Service
 

@@ -25,6 +25,7 @@ from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.generate.search import check_search, search_of
 from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.request.answer_form import blame, structure_field
 from penstock_gateway.request.fields import (
     COMMON,
     Flag,
@@ -35,12 +36,10 @@ from penstock_gateway.request.fields import (
     check_unsupported,
 )
 from penstock_gateway.request.sampling import (
-    blame,
     check_ids,
     room_for_output,
     sampling_params,
     sequences_of,
-    structure_field,
     truncated,
 )
 from penstock_gateway.request.tokenising import encode, off_the_loop, predicted_ids

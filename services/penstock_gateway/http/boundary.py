@@ -255,7 +255,10 @@ class Door:
         of_http = scope["type"] == "http"
         if of_http and (self._has_keys or self._open.let_in(scope)):
             return
-        headers = {name: value for name, value in scope["headers"] if name in _ASKED}
+        headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            if name in _ASKED:
+                headers[name] = value
         host = headers.get(b"host", b"")
         if not self._has_keys and not self._hosts(host):
             raise _unknown_host(host)

@@ -33,6 +33,7 @@ from penstock_gateway.llamacpp.request import (
     response_fields,
 )
 from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.request.answer_form import blame, structure_field
 from penstock_gateway.request.fields import (
     Flag,
     GenerateFields,
@@ -42,7 +43,7 @@ from penstock_gateway.request.fields import (
     Whole,
     check_unsupported,
 )
-from penstock_gateway.request.sampling import blame, check_ids, structure_field
+from penstock_gateway.request.sampling import check_ids
 from penstock_gateway.request.tokenising import encode, off_the_loop
 from penstock_gateway.service import Service
 

@@ -355,10 +355,9 @@ def check_request_id(request: NamedRequest) -> None:
 
 
 class UnsupportedField(NamedTuple):
-    """A known field that does nothing yet."""
+    """A known field that does nothing yet. field: its path, through objects that are there."""
 
     field: str
-    """Its path, through objects that are always there."""
     values: tuple[Any, ...] = ()
     """Values other than null that ask for nothing, and so are accepted."""
 
@@ -373,7 +372,6 @@ COMMON = (
     UnsupportedField("vllm_xargs", ({},)),
     UnsupportedField("moderation"),
 )
-
 
 VERBOSITIES = ("low", "medium", "high")
 

@@ -23,10 +23,10 @@ from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.pooling.score import Rerank
+from penstock_gateway.request.answer_form import blame
 from penstock_gateway.request.endpoint import Headers, with_body
 from penstock_gateway.request.forwarding import named_model, read_fields
 from penstock_gateway.request.sampling import (
-    blame,
     room_for_output,
     sampling_params,
     sequences_of,
