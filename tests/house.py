@@ -1,7 +1,7 @@
 """Prints the figures by which the tree is judged: modules, rooms, docstrings, pages, flags.
 
 python -m tests.house
-python -m tests.house --walks [-v]     how many modules a chat request walks through, and which
+python -m tests.house --walks [-v]     how many calls a chat request makes, in which functions
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def main() -> None:
     parser.add_argument(
         "--walks",
         action="store_true",
-        help="count the modules of which a streamed chat request enters a function, as "
-        "tests/request_walk.py says",
+        help="count the calls of a streamed chat request, and the functions and modules that it "
+        "enters, as tests/request_walk.py says",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="with --walks: name them")
     chosen = parser.parse_args()
@@ -43,13 +43,17 @@ def main() -> None:
 
 
 def print_walks(*, verbose: bool) -> None:
-    from tests.request_walk import walks  # Not above: it imports torch.
+    from tests.request_walk import calls_of, walks  # Not above: it imports torch.
 
     for part, entered in walks().items():
+        print(f"{calls_of(entered):>8,}  calls in the {part}")
+        print(f"{sum(map(len, entered.values())):>8,}  functions in the {part}")
         print(f"{len(entered):>8,}  modules in the {part}")
         if verbose:
             for module, functions in sorted(entered.items()):
-                print(f"{len(functions):>12,}  {module}")
+                print(f"{functions.total():>12,}  {module}")
+                for function, calls in functions.most_common():
+                    print(f"{calls:>16,}  {function}")
 
 
 def print_figures() -> None:

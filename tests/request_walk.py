@@ -1,11 +1,13 @@
-"""Counts the product modules through which one plain streamed chat request walks.
+"""Counts the calls, functions and product modules through which one plain streamed chat request
+walks.
 
 A system runs in this process, over real sockets, a thread for each of its three parts: the
 gateway's application with its engine client, the engine core's loop, and a worker with the default
 model. One request warms everything up; the next ones are watched with `sys.setprofile`, and of each
-part the one counts that entered the fewest modules: in the others' turns something else was due,
-such as a status. A module counts once a function of it is entered. What runs when a module is
-imported doesn't count, and neither does code that dataclasses generate. Other processes, such as
+part the one counts that made the fewest calls: in the others' turns something else was due, such as
+a status. A coroutine or a generator that goes on is a call. A module counts once a function of it
+is entered. What runs when a module is imported doesn't count, and neither does code that
+dataclasses generate. Other processes, such as
 the one that renders chat templates, aren't seen.
 
 - gateway: in the request's own context, from the ASGI call until its Submit is on the socket.
@@ -22,7 +24,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -79,13 +81,17 @@ asked: ContextVar[bool] = ContextVar("asked", default=False)
 """Whether what runs was begun by the request that is watched."""
 
 
+Calls = dict[str, Counter[str]]
+"""How often each function was entered, by module."""
+
+
 class Walk:
-    """Names of the functions that were entered while it was open, by module."""
+    """The functions that were entered while it was open."""
 
     def __init__(self, seen: Callable[[], bool] = lambda: True) -> None:
-        self.entered: defaultdict[str, set[str]] = defaultdict(set)
-        self.fewest: dict[str, set[str]] = {}
-        """The functions of the time with the fewest modules, of all that it was open."""
+        self.entered: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.fewest: Calls = {}
+        """Those of the time with the fewest calls, of all that it was open."""
         self.wanted = False
         """Whether the part may begin."""
         self._seen = seen
@@ -96,7 +102,7 @@ class Walk:
         self._open = True
 
     def end(self) -> None:
-        if self._open and not 0 < len(self.fewest) <= len(self.entered):
+        if self._open and not 0 < calls_of(self.fewest) <= calls_of(self.entered):
             self.fewest = dict(self.entered)
         self._open = self.wanted = False
 
@@ -113,11 +119,15 @@ class Walk:
             return  # A module's or a class's body, or what a dataclass generates.
         module = frame.f_globals["__name__"]
         if module.partition(".")[0] in PRODUCT:
-            self.entered[module].add(code.co_qualname)
+            self.entered[module][code.co_qualname] += 1
 
 
-def walks() -> dict[str, dict[str, set[str]]]:
-    """Returns the functions entered, by module, of each part in the request's order."""
+def calls_of(entered: Calls) -> int:
+    return sum(functions.total() for functions in entered.values())
+
+
+def walks() -> dict[str, Calls]:
+    """Returns the functions entered of each part in the request's order."""
     logging.getLogger().addHandler(logging.NullHandler())  # That the parts end is no news.
     with tempfile.TemporaryDirectory(prefix="walk-") as name:
         ends = {part: f"ipc://{name}/{part}" for part in ("frontends", "workers")}

@@ -30,6 +30,8 @@ InputType = Literal["search_document", "search_query", "classification", "cluste
 ServedType = Literal["float", "base64", "binary", "ubinary"]
 Packed = Literal["binary", "ubinary"]
 _INPUTS = ("texts", "images", "inputs")
+_NAMES = {"dimensions": "output_dimension", "truncate_prompt_tokens": "truncate END"}
+"""What is said in place of other endpoints' names of fields."""
 
 
 class CohereEmbedRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -132,8 +134,7 @@ def _dimensions(asked: int | None, types: Sequence[ServedType], call: Call) -> i
     try:
         check_dimensions(asked, pooling)
     except InvalidRequest as error:
-        message = error.message.replace("dimensions", "output_dimension", 1)
-        raise InvalidRequest(message, param="output_dimension", code=error.code) from None
+        raise error.renamed(lambda path: _NAMES.get(path, path)) from None
     length = asked or pooling.size
     if length % 8 and any(each in get_args(Packed) for each in types):
         raise InvalidRequest(
@@ -168,8 +169,8 @@ def _in_the_bodys_terms(error: InvalidRequest, request: CohereEmbedRequest) -> I
     """What is said of the one list that was given, in other endpoints' word for it."""
     if error.param != "input":
         return error
-    message = error.message.replace("truncate_prompt_tokens cuts", "truncate END cuts")
-    return InvalidRequest(message, param=_named(request)[0], code=error.code)
+    names = {**_NAMES, "input": _named(request)[0]}
+    return error.renamed(lambda path: names.get(path, path))
 
 
 def _set_limit(call: Call, request: CohereEmbedRequest, given: Sequence[Scored]) -> None:

@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Self
+
 
 class PenstockError(Exception):
     """Base of everything that Penstock raises on purpose."""
 
 
+class Field(str):
+    """The path of a request's field, in the message of an error: other APIs have other names for
+    it."""
+
+    __slots__ = ()
+
+
 class InvalidRequest(PenstockError, ValueError):
     """A request that can't be served as it stands: HTTP 400, ValueError in the library.
 
-    param: the field at fault, where there is one.  code: a machine-readable reason.
+    said: the message in pieces, of which each Field is the name of a field; a message that begins
+    with `param` begins with that field.  param: the field at fault, where there is one.  code: a
+    machine-readable reason.
     """
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, *said: str, param: str | None = None, code: str | None = None) -> None:
+        first, *rest = said
+        if param and not isinstance(first, Field) and _begins_with(first, param):
+            said = (Field(param), first[len(param) :], *rest)
+        self.said = said
+        self.message = "".join(said)
+        super().__init__(self.message)
         self.param = param
         self.code = code
+
+    def renamed(self, name: Callable[[str], str]) -> Self:
+        """The error, with another name of each field. name: returns it, by the path of the
+        field."""
+        said = (Field(name(piece)) if isinstance(piece, Field) else piece for piece in self.said)
+        param = None if self.param is None else name(self.param)
+        return type(self)(*said, param=param, code=self.code)
+
+
+def _begins_with(message: str, param: str) -> bool:
+    after = message[len(param) : len(param) + 1]
+    return message.startswith(param) and not (after.isalnum() or after == "_")
 
 
 class TooLarge(InvalidRequest):

@@ -83,10 +83,12 @@ class LineTemplate:
     def names(self, variable: str) -> bool:
         return variable in self.source
 
-    def arranges_at_once(self, messages: list[dict[str, Any]]) -> bool:
+    def arranges_at_once(self, traits: Any) -> bool:
         return True
 
-    def arranged(self, messages: list[dict[str, Any]], write: Any = None) -> list[dict[str, Any]]:
+    def arranged(
+        self, messages: list[dict[str, Any]], write: Any = None, traits: Any = None
+    ) -> list[dict[str, Any]]:
         """It shows any turns."""
         return messages
 

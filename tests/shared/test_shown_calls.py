@@ -17,6 +17,7 @@ from penstock.parsing.formats import FORMATS
 from penstock.parsing.interface import CallArguments, CallBegin
 from penstock.parsing.registry import tool_parser
 from penstock.parsing.written_calls import writer_of, written_calls
+from penstock.text.arrangement import traits_of
 from penstock.text.as_written import SentArguments
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
@@ -159,10 +160,10 @@ def test_thoughts_beside_a_text_and_a_call_are_kept(rule: str) -> None:
     turn = conversation("birch", call("look", '{"at": "SORREL"}'))[1]
     messages = [{"role": "user", "content": "rowan"}, {**turn, "reasoning_content": "hazel"}]
     write = partial(written_calls, tool_parser("auto", template.source).form, template.source)
-    assert not template.arranges_at_once(messages)
+    assert not template.arranges_at_once(traits_of(messages))
     arranged = template.arranged(messages, write)
     assert template.render(arranged) == f"user:rowan;{KEEPS[rule]}"
-    assert template.arranges_at_once(messages)
+    assert template.arranges_at_once(traits_of(messages))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock_gateway.anthropic.request import (
+    ANTHROPIC,
     ContentBlock,
     ConversationFields,
     FoundText,
@@ -22,7 +23,7 @@ from penstock_gateway.anthropic.request import (
 )
 from penstock_gateway.chat.endpoint import ChatRequest
 from penstock_gateway.chat.messages import Message
-from penstock_gateway.chat.prompt import ThinkingSwitch
+from penstock_gateway.chat.thinking import ThinkingSwitch
 from penstock_gateway.chat.tool_choice import ChoiceObject, NamedFunction, ToolChoice
 from penstock_gateway.chat.tools import FunctionDefinition, Tool
 from penstock_gateway.http.errors import clip
@@ -30,6 +31,8 @@ from penstock_gateway.request.structure import JsonSchemaFormat, ResponseFormat
 
 ROLES = ("user", "assistant", "system")
 REASONING = "reasoning_content"
+_MESSAGE = re.compile(r"messages\[(\d+)\](?:\.content(?:\[(\d+)\])?)?")
+_FUNCTION = re.compile(r"(tools\[\d+\])\.function\b(\.parameters)?")
 
 
 class Conversation:
@@ -76,20 +79,18 @@ class Conversation:
 
     def own_words(self, error: InvalidRequest) -> InvalidRequest:
         """An error of chat's, in the names of this request."""
-        param, message = error.param or "", error.message
-        for name, own in _RENAMED:
-            if param.startswith(name):
-                param, message = own + param[len(name) :], message.replace(name, own)
-        place = re.match(r"messages\[(\d+)\](?:\.content(?:\[(\d+)\])?)?", param)
-        if place is not None and int(place[1]) < len(self._sources):
-            whole, parts = self._sources[int(place[1])]
-            own = whole if place[2] is None else parts[int(place[2])]
-            param, message = param.replace(place[0], own), message.replace(place[0], own)
-        tool = re.match(r"tools\[(\d+)\]\.function\b(?:\.parameters)?", param)
-        if tool is not None:
-            own = f"tools[{tool[1]}]" + (".input_schema" if tool[0].endswith("parameters") else "")
-            param, message = param.replace(tool[0], own), message.replace(tool[0], own)
-        return type(error)(message, param=param or None, code=error.code)
+        return error.renamed(lambda path: ANTHROPIC.theirs(self._place(path)))
+
+    def _place(self, path: str) -> str:
+        """The path in this request of what is in chat's messages or tools."""
+        message = _MESSAGE.match(path)
+        if message is not None and int(message[1]) < len(self._sources):
+            whole, parts = self._sources[int(message[1])]
+            return (whole if message[2] is None else parts[int(message[2])]) + path[message.end() :]
+        tool = _FUNCTION.match(path)
+        if tool is None:
+            return path
+        return f"{tool[1]}{'.input_schema' if tool[2] else ''}{path[tool.end() :]}"
 
     def _add(
         self, role: str, parts: list[dict[str, Any]], where: str, *places: str
@@ -167,17 +168,6 @@ class Conversation:
                     self._sources[-1][1].append(place)
         if thoughts:  # Perhaps beside those of another turn, which this one became a part of.
             self._thoughts.setdefault(len(self._messages) - 1, []).extend(thoughts)
-
-
-_RENAMED = (
-    ("max_completion_tokens", "max_tokens"),
-    ("response_format.json_schema.schema", "output_config.format.schema"),
-    ("response_format.json_schema", "output_config.format"),
-    ("response_format", "output_config.format"),
-    ("reasoning_effort", "output_config.effort"),
-    ("continue_final_message", "messages"),
-    ("stop", "stop_sequences"),
-)
 
 
 def _text(text: str) -> dict[str, Any]:

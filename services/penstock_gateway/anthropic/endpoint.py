@@ -12,6 +12,7 @@ from penstock_gateway.anthropic.errors import ERRORS
 from penstock_gateway.anthropic.models import BETA
 from penstock_gateway.anthropic.reply import ID_PREFIX, MessageReply, MessagesSpec, failed_event
 from penstock_gateway.anthropic.request import (
+    ANTHROPIC,
     CountRequest,
     MessagesRequest,
     check,
@@ -84,15 +85,7 @@ class Messages(GenerateEndpoint[MessagesRequest]):
     async def prepare(
         self, request: MessagesRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
     ) -> PreparedRequest:
-        conversation = Conversation(
-            request,
-            temperature=request.temperature,
-            top_p=request.top_p,
-            top_k=request.top_k,
-            seed=request.seed,
-            stop=request.stop_sequences,
-            repetition_detection=request.repetition_detection,
-        )
+        conversation = Conversation(request, **ANTHROPIC.ours(request))
         wanted, limits = check_max_tokens(request), engine.welcome.limits
 
         def most(prompt_tokens: int) -> int:

@@ -9,6 +9,7 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock_gateway.anthropic.errors import THREAD_UNSUPPORTED
 from penstock_gateway.http.errors import clip
+from penstock_gateway.request.dialect import Dialect, NamedField, named, same
 from penstock_gateway.request.fields import (
     Number,
     Object,
@@ -170,6 +171,21 @@ class MessagesRequest(ConversationFields, frozen=True, kw_only=True, forbid_unkn
     repetition_detection: RepetitionDetection | None = None
     """vLLM's, of its chat."""
     penstock_receipt: Text = None
+
+
+ANTHROPIC = Dialect(
+    NamedField("stop_sequences", "stop"),
+    *same("temperature", "top_p", "top_k", "seed", "repetition_detection"),
+    *named("max_tokens", "max_completion_tokens"),
+    *named("output_config.format", "response_format", "response_format.json_schema"),
+    *named("output_config.format.schema", "response_format.json_schema.schema"),
+    *named("output_config.effort", "reasoning_effort"),
+    *named("thinking.budget_tokens", "thinking_token_budget"),
+    *named("tool_choice.disable_parallel_tool_use", "parallel_tool_calls"),
+    *named("tool_choice", "tool_choice.function"),
+    *named("messages", "continue_final_message", "add_generation_prompt"),
+)
+"""Anthropic's names; Conversation has those within messages and tools."""
 
 
 class CountRequest(ConversationFields, frozen=True, kw_only=True, forbid_unknown_fields=True):

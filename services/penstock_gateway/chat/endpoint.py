@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.request.structured_outputs import PARAM
@@ -20,18 +20,20 @@ from penstock_gateway.chat.parsing_spec import AnswerModel
 from penstock_gateway.chat.prompt import (
     ChatMedia,
     ChatPrompt,
-    ReasoningField,
-    ThinkingSwitch,
     chat_prompt,
-    check_thinking,
     check_variables,
-    one_budget,
     refuse_template,
-    shows_thoughts,
-    thinking_variables,
 )
 from penstock_gateway.chat.reply import ChatCompletion, ChatSpec
 from penstock_gateway.chat.shown_tools import note_unshown
+from penstock_gateway.chat.thinking import (
+    ReasoningField,
+    ThinkingSwitch,
+    check_thinking,
+    one_budget,
+    shows_thoughts,
+    thinking_variables,
+)
 from penstock_gateway.chat.tool_choice import ToolChoice
 from penstock_gateway.chat.tools import OPENAI_TOOLS, Tool, ToolLimits, ToolUse, tool_use
 from penstock_gateway.generate.endpoint import GenerateEndpoint
@@ -45,6 +47,7 @@ from penstock_gateway.generate.reply import (
 from penstock_gateway.generate.search import check_search, search_of
 from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.request.answer_form import blame, structure_field
 from penstock_gateway.request.endpoint import Headers
 from penstock_gateway.request.fields import (
     COMMON,
@@ -57,7 +60,7 @@ from penstock_gateway.request.fields import (
     check_unsupported,
     check_verbosity,
 )
-from penstock_gateway.request.sampling import blame, fitted, structure_field
+from penstock_gateway.request.sampling import fitted
 from penstock_gateway.request.tokenising import predicted_ids
 from penstock_gateway.service import Service
 
@@ -138,12 +141,15 @@ def check_chat(request: ChatRequest) -> None:
     one, other = request.max_completion_tokens, request.max_tokens
     if one is not None and other is not None and one != other:
         raise InvalidRequest(
-            f"max_tokens is {other} and max_completion_tokens is {one}; they mean the same: set "
-            "only one of them",
+            f"max_tokens is {other} and ",
+            Field("max_completion_tokens"),
+            f" is {one}; they mean the same: set only one of them",
             param="max_tokens",
         )
-    check_variables(request.chat_template_kwargs)
-    refuse_template(request.chat_template)
+    if request.chat_template_kwargs:
+        check_variables(request.chat_template_kwargs)
+    if request.chat_template is not None:
+        refuse_template(request.chat_template)
     for field, instead in _RETIRED:
         if getattr(request, field) not in (None, [], "none"):
             raise InvalidRequest(
@@ -177,7 +183,10 @@ def num_logprobs(asked: LogprobFields) -> int | None:
         )
     if top and not asked.logprobs:
         raise InvalidRequest(
-            f"top_logprobs is {top}, which needs logprobs: true", param="top_logprobs"
+            f"top_logprobs is {top}, which needs ",
+            Field("logprobs"),
+            ": true",
+            param="top_logprobs",
         )
     return (top or 0) if asked.logprobs else None
 
@@ -219,7 +228,8 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
 
     def check(self, request: ChatRequest) -> None:
         check_chat(request)
-        tools_of(request)
+        if request.tools or request.tool_choice is not None:
+            tools_of(request)
 
     async def prepare(
         self, request: ChatRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
@@ -254,7 +264,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             blame_of(request, use),
             search_of(request) if request.searches else None,
             prompt.media,
-            await predicted_ids(request.prediction, engine),
+            await predicted_ids(request.prediction, engine) if request.prediction else [],
             reading_of(engine),
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -15,12 +16,19 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock.media.sources import MediaSource
 from penstock.model.media_facts import MediaKind
+from penstock.text.arrangement import Traits
 from penstock.text.call_arguments import written_arguments
 from penstock.text.template_shape import media_part
 from penstock_gateway.chat.custom_tools import history_arguments
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.body import TextsAmount
-from penstock_gateway.request.media_parts import OTHER_MEDIA, kind_of, media_source, refuse_other
+from penstock_gateway.request.media_parts import (
+    OTHER_MEDIA,
+    is_document,
+    kind_of,
+    media_source,
+    refuse_other,
+)
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _MAY_SAY_NOTHING = ("assistant", "tool")
@@ -33,8 +41,8 @@ _TALLY = re.compile(r"x-anthropic-billing-header:[^\n]*\n*")
 that is another in each request, it would leave nothing of a conversation in the prefix cache."""
 
 
-AT_A_TIME = 2048
-"""Messages between which other requests get no turn: a few milliseconds."""
+AT_A_TIME = 512
+"""Messages between which other requests get no turn: a millisecond or two."""
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,11 +103,29 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_content: str | None = None
 
 
-async def template_messages(
-    messages: list[Message], most: int, sources: list[MediaSource]
-) -> list[dict[str, Any]]:
-    """Checked messages as dicts of strings, some at a time. most: messages allowed.  sources: gains
-    the media, in order; a message that has some has a list of parts as its content.
+class TemplateMessages:
+    """Checked messages as a chat template is given them, and what else they bring."""
+
+    __slots__ = ("messages", "sources", "traits")
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.sources: list[MediaSource] = []
+        """The media, in order; a message that has some has a list of parts as its content."""
+        self.traits = Traits()
+
+    def add(self, message: dict[str, Any]) -> None:
+        self.messages.append(message)
+        self.traits.add(message)
+
+
+Fill = Callable[[list[Message]], Awaitable[list[Message]]]
+"""Returns the messages with a text in the place of each document."""
+
+
+async def template_messages(messages: list[Message], most: int, fill: Fill) -> TemplateMessages:
+    """The messages as dicts of strings: each is looked at once, some at a time. most: messages
+    allowed.  fill: for messages that have documents.
 
     A developer message is a system message under OpenAI's newer name.  Raises InvalidRequest.
     """
@@ -113,35 +139,24 @@ async def template_messages(
             param="messages",
             code="context_length_exceeded",
         )
-    amount = TextsAmount()
-    plain: list[dict[str, Any]] = []
-    for begin in range(0, len(messages), AT_A_TIME):
-        part = enumerate(messages[begin : begin + AT_A_TIME], begin)
-        plain += [_template_message(m, f"messages[{i}]", sources, amount) for i, m in part]
-        if begin + AT_A_TIME < len(messages):
+    found, amount, filled = TemplateMessages(), TextsAmount(), False
+    tallies: list[dict[str, Any]] = []
+    for index in range(len(messages)):
+        message, content = messages[index], messages[index].content
+        if not filled and isinstance(content, list) and any(map(is_document, content)):
+            messages, filled = await fill(messages), True
+            message = messages[index]
+        plain = _template_message(message, f"messages[{index}]", found.sources, amount)
+        if message.role in _SYSTEM and _only_tally(message):
+            tallies.append(plain)
+        else:
+            found.add(plain)
+        if index % AT_A_TIME == AT_A_TIME - 1:
             await asyncio.sleep(0)
-    return [each for each, m in zip(plain, messages, strict=True) if not _only_tally(m)] or plain
-
-
-def brings_files(messages: list[Message]) -> bool:
-    """Whether one of their parts is a file, be it a document or a medium."""
-    return any(
-        part.type == "file"
-        for message in messages
-        if isinstance(message.content, list)
-        for part in message.content
-    )
-
-
-def characters(messages: list[dict[str, Any]]) -> int:
-    """How much text there is to tokenise."""
-    return sum(_characters(message["content"]) for message in messages)
-
-
-def _characters(content: str | list[dict[str, Any]]) -> int:
-    if isinstance(content, str):
-        return len(content)
-    return sum(len(part.get("text", "")) for part in content)
+    if not found.messages:
+        for plain in tallies:
+            found.add(plain)
+    return found
 
 
 def check_role(role: str, where: str) -> None:
@@ -157,21 +172,29 @@ def check_role(role: str, where: str) -> None:
 def _template_message(
     message: Message, where: str, sources: list[MediaSource], amount: TextsAmount
 ) -> dict[str, Any]:
-    check_role(message.role, where)
-    _refuse_retired(message, where)
+    if message.role not in ROLES:
+        check_role(message.role, where)
+    if message.function_call or message.audio:
+        _refuse_retired(message, where)
     if message.role == "user" and message.content == []:
         raise InvalidRequest(
             f"{where}.content is an empty list; it must have at least one part",
             param=f"{where}.content",
         )
-    content = _content(message, where, sources)
+    content: str | list[dict[str, Any]]
+    if isinstance(message.content, str) and message.role not in _SYSTEM:
+        content = message.content
+    else:
+        content = _content(message, where, sources)
     role = "system" if message.role == "developer" else message.role
     plain: dict[str, Any] = {"role": role, "content": content}
-    for field in ("name", "tool_call_id"):
-        value = getattr(message, field)
-        if value is not None:
-            plain[field] = value
-    thoughts = message.reasoning_content or message.reasoning or _thoughts(message, where)
+    if message.name is not None:
+        plain["name"] = message.name
+    if message.tool_call_id is not None:
+        plain["tool_call_id"] = message.tool_call_id
+    thoughts = message.reasoning_content or message.reasoning or None
+    if thoughts is None and isinstance(message.content, list):
+        thoughts = _thoughts(message, where)
     if thoughts is not None:
         plain["reasoning_content"] = thoughts
     if message.tool_calls:
@@ -231,7 +254,7 @@ def _called(call: MessageToolCall, where: str) -> tuple[str, str | None, str]:
 
 def _only_tally(message: Message) -> bool:
     """Whether nothing is left of a system message without the client's own line."""
-    if message.role not in _SYSTEM or not message.content:
+    if not message.content:
         return False
     content = message.content
     texts = [content] if isinstance(content, str) else [part.text or "" for part in content]

@@ -15,12 +15,13 @@ from penstock.parsing.registry import at_the_beginning
 from penstock.process import logs
 from penstock_gateway.chat.answer_grammar import answer_grammar, bytes_of, strict_grammar
 from penstock_gateway.chat.parsing_spec import AnswerModel, CallsAs, ParsingSpec
-from penstock_gateway.chat.prompt import ThinkingSwitch
+from penstock_gateway.chat.thinking import ThinkingSwitch
 from penstock_gateway.chat.tools import ToolUse
 
 if TYPE_CHECKING:
     from penstock.request.sampling_params import SamplingParams
-    from penstock_gateway.chat.prompt import ChatPrompt, ThinkingRequest
+    from penstock_gateway.chat.prompt import ChatPrompt
+    from penstock_gateway.chat.thinking import ThinkingRequest
     from penstock_gateway.models.backend import EngineInfo
 
 log = logs.get(__name__)

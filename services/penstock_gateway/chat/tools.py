@@ -369,12 +369,11 @@ def tool_use(
     choice = "required" if choice == "any" else choice
     if isinstance(choice, str) and choice not in CHOICES:
         raise no_such_choice(choice)
-    tools = tools or []
-    check_tools(tools, limits)
     if not tools:
         if choice in (None, "none", "auto"):
             return NO_TOOLS
         raise InvalidRequest("tool_choice needs tools, and tools is empty", param="tool_choice")
+    check_tools(tools, limits)
     most = 1 if parallel is False else None
     if isinstance(choice, ChoiceObject):
         names = [tool.function.name for tool in tools]

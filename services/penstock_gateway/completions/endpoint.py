@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.text.tokenizer import Tokenizer
@@ -25,6 +25,7 @@ from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.generate.search import check_search, search_of
 from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.request.answer_form import blame, structure_field
 from penstock_gateway.request.fields import (
     COMMON,
     Flag,
@@ -35,12 +36,10 @@ from penstock_gateway.request.fields import (
     check_unsupported,
 )
 from penstock_gateway.request.sampling import (
-    blame,
     check_ids,
     room_for_output,
     sampling_params,
     sequences_of,
-    structure_field,
     truncated,
 )
 from penstock_gateway.request.tokenising import encode, off_the_loop, predicted_ids
@@ -101,8 +100,9 @@ def prompts_of(request: CompletionRequest) -> list[Prompt]:
     n = request.best_of or (1 if request.n is None else request.n)
     if len(prompts) * n > MAX_SEQUENCES:
         raise InvalidRequest(
-            f"{len(prompts)} prompts with n = {n} make {len(prompts) * n} choices; at most "
-            f"{MAX_SEQUENCES} are allowed",
+            f"{len(prompts)} prompts with ",
+            Field("n"),
+            f" = {n} make {len(prompts) * n} choices; at most {MAX_SEQUENCES} are allowed",
             param="n",
         )
     for position, prompt in enumerate(prompts):

@@ -19,8 +19,9 @@ from penstock_gateway.generate.reply import (
 from penstock_gateway.generate.search import check_search, search_of
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.request.answer_form import blame, structure_field
 from penstock_gateway.request.fields import COMMON, GenerateFields, Text, check_unsupported
-from penstock_gateway.request.sampling import blame, fitted, structure_field
+from penstock_gateway.request.sampling import fitted
 from penstock_gateway.request.tokenising import encode, predicted_ids
 from penstock_gateway.service import Service
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock.text.fim import fim_tokens
 from penstock_gateway.request.fields import GenerateFields, Text
 from penstock_gateway.request.tokenising import (
@@ -41,7 +41,7 @@ def check_fim(request: FIMFields) -> None:
         ("truncate_prompt_tokens", request.truncate_prompt_tokens),
     ):
         if value is not None:
-            raise InvalidRequest(f"{field} can't be combined with suffix", param=field)
+            raise InvalidRequest(f"{field} can't be combined with ", Field("suffix"), param=field)
 
 
 Body = TypeVar("Body", bound=GenerateFields)

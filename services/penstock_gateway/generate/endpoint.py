@@ -174,15 +174,15 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             if headers.shares is None
             else headers.shares,
         )
-        replays = self.replays(request)
-        if _resumable(request) and not replays:
+        replays, resumable = self.replays(request), _resumable(request)
+        if resumable and not replays:
             raise InvalidRequest(
                 "stream_options.resumable works for chat, completions, messages, and responses that"
                 " are not in the background; it must be null",
                 param="stream_options.resumable",
                 code="unsupported_value",
             )
-        if replays and (headers.repeats or _resumable(request)):
+        if replays and (resumable or headers.repeats):
             withdrawal = scope.get(Withdrawal.SCOPE)
             digest = None if remote is None else remote.digest
             _replay.set(await replay_of(headers, request, self.id_prefix, withdrawal, digest))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.client import BeamSearchParams, Hypothesis, beam_search, best_of
 from penstock.client.turn_budget import TurnBudget
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock.request.sampling_params import MAX_N
 from penstock_gateway.generate.batch import failure_of
 from penstock_gateway.generate.reply import ChoiceOutput
@@ -75,7 +75,9 @@ def check_search(request: GenerateFields) -> None:
     n = 1 if request.n is None else request.n
     if request.best_of is not None and not n <= request.best_of <= MAX_N:
         raise InvalidRequest(
-            f"best_of must be a whole number in [{n} (n), {MAX_N}], not {request.best_of}",
+            f"best_of must be a whole number in [{n} (",
+            Field("n"),
+            f"), {MAX_N}], not {request.best_of}",
             param="best_of",
         )
     wider = request.best_of is not None and request.best_of != n
@@ -83,8 +85,11 @@ def check_search(request: GenerateFields) -> None:
         _check_beams(request)
         if wider:
             raise InvalidRequest(
-                f"best_of is {request.best_of}; with use_beam_search: true n is the number of "
-                f"beams, and best_of must be the same, {n}",
+                f"best_of is {request.best_of}; with use_beam_search: true ",
+                Field("n"),
+                " is the number of beams, and ",
+                Field("best_of"),
+                f" must be the same, {n}",
                 param="best_of",
             )
     if request.stream and (wider or request.use_beam_search):

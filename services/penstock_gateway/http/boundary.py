@@ -213,12 +213,14 @@ def request_id_of(scope: Scope) -> str:
 
 def head_bytes(scope: Scope) -> int:
     """Bytes of the request's line and headers, as they were sent, give or take some blanks."""
-    line = (
+    size = (
         len(scope.get("raw_path") or b"")
         + len(scope["query_string"])
         + len(scope.get("method", "GET"))
     )
-    return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    for name, value in scope["headers"]:
+        size += len(name) + len(value) + 4
+    return size
 
 
 APP_ORIGINS = r"(?!https?:|file:|null)[a-z][a-z0-9+.\-]*:.*|https?://tauri\.localhost"
@@ -253,7 +255,10 @@ class Door:
         of_http = scope["type"] == "http"
         if of_http and (self._has_keys or self._open.let_in(scope)):
             return
-        headers = {name: value for name, value in scope["headers"] if name in _ASKED}
+        headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            if name in _ASKED:
+                headers[name] = value
         host = headers.get(b"host", b"")
         if not self._has_keys and not self._hosts(host):
             raise _unknown_host(host)

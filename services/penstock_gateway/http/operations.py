@@ -44,9 +44,9 @@ def take_query(scope: Scope, known: Parameters, *, skips_unknown: bool) -> None:
         elif not skips_unknown:
             allowed = ", ".join(known) or "none"
             raise InvalidRequest(f"unknown parameter {clip(name)}; allowed: {allowed}", param=name)
-    scope[QUERY] = {
-        name: _read(name, found.get(name, []), schema) for name, (_, schema) in known.items()
-    }
+    scope[QUERY] = read = {}
+    for name, (_, schema) in known.items():
+        read[name] = _read(name, found.get(name, []), schema)
 
 
 def asked(request: Request, name: str) -> Any:

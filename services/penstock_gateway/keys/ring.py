@@ -86,27 +86,25 @@ class KeyRing:
 
 
 def key_sent(scope: Scope) -> bytes:
-    """The key that a request brings, known or not, wherever clients have it; empty without one."""
-    key = bearer(scope) or named_key(scope)
+    """The key that a request brings, known or not, wherever clients have it; empty without one. A
+    header that comes twice has none."""
+    bearers, named = [], []
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            bearers.append(value)
+        elif name == b"x-api-key":  # Where Anthropic's clients have it.
+            named.append(value)
+    key = _bearer_key(bearers[0]) if len(bearers) == 1 else b""
+    if not key and len(named) == 1:
+        key = named[0].strip()
     if not key and scope["type"] == "websocket":
         key = key_of(scope)
     return key
 
 
-def bearer(scope: Scope) -> bytes:
-    """The request's bearer key; empty without one, and with more than one Authorization."""
-    found = [value for name, value in scope["headers"] if name == b"authorization"]
-    if len(found) != 1:
-        return b""
-    scheme, _, key = found[0].strip().partition(b" ")
+def _bearer_key(header: bytes) -> bytes:
+    scheme, _, key = header.strip().partition(b" ")
     return key.strip() if scheme.lower() == b"bearer" else b""
-
-
-def named_key(scope: Scope) -> bytes:
-    """The key in x-api-key, where Anthropic's clients have it; empty without one, and with more
-    than one."""
-    found = [value for name, value in scope["headers"] if name == b"x-api-key"]
-    return found[0].strip() if len(found) == 1 else b""
 
 
 def _version(file: str | None) -> tuple[int, int, int] | None:

@@ -27,14 +27,13 @@ from penstock_gateway.llamacpp.reply import (
     Shown,
 )
 from penstock_gateway.llamacpp.request import (
-    NEUTRAL,
+    LLAMA,
     LlamaFields,
-    given,
-    in_own_words,
     parameters,
     response_fields,
 )
 from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.request.answer_form import blame, structure_field
 from penstock_gateway.request.fields import (
     Flag,
     GenerateFields,
@@ -44,7 +43,7 @@ from penstock_gateway.request.fields import (
     Whole,
     check_unsupported,
 )
-from penstock_gateway.request.sampling import blame, check_ids, structure_field
+from penstock_gateway.request.sampling import check_ids
 from penstock_gateway.request.tokenising import encode, off_the_loop
 from penstock_gateway.service import Service
 
@@ -90,7 +89,7 @@ class LlamaCompletionRequest(LlamaFields, frozen=True, kw_only=True, forbid_unkn
     post_sampling_probs: Flag = None
 
 
-RULES = (*NEUTRAL, UnsupportedField("post_sampling_probs", (False,)))
+RULES = (UnsupportedField("post_sampling_probs", (False,)),)
 
 OPERATION = posting(
     "/completion",
@@ -109,6 +108,7 @@ class LlamaCompletion(GenerateEndpoint[LlamaCompletionRequest]):
     id_prefix = "completion-"
 
     def check(self, request: LlamaCompletionRequest) -> None:
+        LLAMA.check(request)
         check_unsupported(request, RULES)
         response_fields(request)
         count = request.n_probs or 0
@@ -246,7 +246,7 @@ async def _text_of(prompt: Prompt, ids: list[int], tokenizer: Tokenizer) -> str:
 
 def _asked(request: LlamaCompletionRequest, engine: EngineInfo) -> GenerateFields:
     """The request in the words of other endpoints."""
-    asked, own = given(request), engine.welcome.generation
+    asked, own = LLAMA.ours(request), engine.welcome.generation
     for name, value in DEFAULTS.items():
         if asked[name] is None and getattr(own, name) is None:
             asked[name] = value
@@ -326,7 +326,7 @@ def _settings(request: LlamaCompletionRequest, params: SamplingParams) -> dict[s
 
 
 def _blamed(error: InvalidRequest, field: str | None) -> InvalidRequest:
-    return in_own_words(blame(error, field))
+    return LLAMA.own_words(blame(error, field))
 
 
 def routes(service: Service) -> list[OperationRoute]:

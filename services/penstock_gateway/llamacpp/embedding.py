@@ -15,6 +15,7 @@ from penstock_gateway.llamacpp.completion import PromptText
 from penstock_gateway.pooling.embeddings import vector_list
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint
 from penstock_gateway.pooling.fields import Given, InputField, PoolFields, Whole, inputs_of
+from penstock_gateway.request.dialect import moved
 from penstock_gateway.service import Service
 
 EUCLIDEAN, NONE = 2, -1
@@ -75,8 +76,7 @@ def _inputs(request: LlamaEmbeddingRequest) -> list[Given]:
     try:
         return inputs_of(texts)
     except InvalidRequest as error:
-        message = error.message.replace("input", name, 1)
-        raise InvalidRequest(message, param=name, code=error.code) from None
+        raise error.renamed(lambda path: moved(path, "input", name)) from None
 
 
 def _text(given: str | PromptText, name: str) -> str:

@@ -19,15 +19,13 @@ from penstock_gateway.llamacpp.reply import (
     Shown,
 )
 from penstock_gateway.llamacpp.request import (
-    NEUTRAL,
+    LLAMA,
     LlamaFields,
-    given,
-    in_own_words,
     parameters,
     response_fields,
 )
 from penstock_gateway.models.backend import EngineInfo
-from penstock_gateway.request.fields import Text, check_unsupported
+from penstock_gateway.request.fields import Text
 from penstock_gateway.request.tokenising import encode
 from penstock_gateway.service import Service
 
@@ -66,7 +64,7 @@ class Infill(GenerateEndpoint[InfillRequest]):
     id_prefix = "infill-"
 
     def check(self, request: InfillRequest) -> None:
-        check_unsupported(request, NEUTRAL)
+        LLAMA.check(request)
         response_fields(request)
         files = len(request.input_extra or ())
         if files > MAX_FILES:
@@ -96,7 +94,7 @@ class Infill(GenerateEndpoint[InfillRequest]):
             truncated=kept < len(files),
         )
         spec = LlamaSpec([PromptFacts(tokens=len(ids))], params.n, not only_computes, wishes)
-        return PreparedRequest([ids], [params], spec, in_own_words)
+        return PreparedRequest([ids], [params], spec, LLAMA.own_words)
 
 
 async def _prompt(request: InfillRequest, engine: EngineInfo) -> tuple[list[int], FIMRequest]:
@@ -113,7 +111,7 @@ async def _prompt(request: InfillRequest, engine: EngineInfo) -> tuple[list[int]
 
 def _asked(request: InfillRequest) -> FIMRequest:
     """The request in the words of other endpoints."""
-    asked = given(request)
+    asked = LLAMA.ours(request)
     if asked["temperature"] is None:
         asked["temperature"] = SEVERAL_TEMPERATURE if (request.n_cmpl or 1) > 1 else 0.0
     return FIMRequest(prompt="", **asked)

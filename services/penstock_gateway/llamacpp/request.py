@@ -3,7 +3,6 @@ the other endpoints."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from penstock.errors import InvalidRequest
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.completions.endpoint import for_rooms
 from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.request.dialect import Dialect, NamedField, named, same
 from penstock_gateway.request.fields import (
     Flag,
     GenerateFields,
@@ -85,17 +85,28 @@ class LlamaFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_field
     lora: list[Any] | None = None
 
 
-NEUTRAL = (
-    UnsupportedField("typical_p", (1.0,)),
-    UnsupportedField("top_n_sigma", (-1.0, 0.0)),
-    UnsupportedField("dynatemp_range", (0.0,)),
-    UnsupportedField("xtc_probability", (0.0,)),
-    UnsupportedField("dry_multiplier", (0.0,)),
-    UnsupportedField("mirostat", (0,)),
-    UnsupportedField("lora", ([],)),
+LLAMA = Dialect(
+    NamedField("n_cmpl", "n"),
+    NamedField("temperature", "temperature", least=0.0),
+    NamedField("top_k", "top_k", least=0),
+    NamedField("seed", "seed", neutral=(RANDOM_SEED,)),
+    NamedField("repeat_penalty", "repetition_penalty"),
+    *same("top_p", "min_p", "stop", "presence_penalty", "frequency_penalty", "ignore_eos"),
+    *named("n_predict", "max_tokens"),
+    *named("n_indent", "min_indentation"),
+    *named("n_probs", "logprobs"),
+    unsupported=(
+        UnsupportedField("typical_p", (1.0,)),
+        UnsupportedField("top_n_sigma", (-1.0, 0.0)),
+        UnsupportedField("dynatemp_range", (0.0,)),
+        UnsupportedField("xtc_probability", (0.0,)),
+        UnsupportedField("dry_multiplier", (0.0,)),
+        UnsupportedField("mirostat", (0,)),
+        UnsupportedField("lora", ([],)),
+    ),
 )
-"""What samplers that aren't there are set to where they do nothing; their further fields then have
-no effect."""
+"""llama.cpp's names. unsupported: samplers that aren't there; where they do nothing, their further
+fields have no effect."""
 
 FieldPath = tuple[str, ...]
 """Where a field of a reply is: its name, and in front of it what it is a part of."""
@@ -122,23 +133,6 @@ def response_fields(request: LlamaFields) -> list[FieldPath] | None:
 
 
 Asked = TypeVar("Asked", bound=GenerateFields)
-
-
-def given(request: LlamaFields) -> dict[str, Any]:
-    """What all bodies share, by the names that other endpoints have for it."""
-    return {
-        "n": request.n_cmpl,
-        "temperature": None if request.temperature is None else max(0.0, request.temperature),
-        "top_k": None if request.top_k is None else max(0, request.top_k),
-        "top_p": request.top_p,
-        "min_p": request.min_p,
-        "seed": None if request.seed == RANDOM_SEED else request.seed,
-        "stop": request.stop,
-        "repetition_penalty": request.repeat_penalty,
-        "presence_penalty": request.presence_penalty,
-        "frequency_penalty": request.frequency_penalty,
-        "ignore_eos": request.ignore_eos,
-    }
 
 
 def parameters(
@@ -176,22 +170,4 @@ def parameters(
         ]
         return for_rooms(rooms, made)
     except InvalidRequest as error:
-        raise in_own_words(error) from None
-
-
-_RENAMED = {
-    "repetition_penalty": "repeat_penalty",
-    "n": "n_cmpl",
-    "max_tokens": "n_predict",
-    "min_indentation": "n_indent",
-    "logprobs": "n_probs",
-}
-
-
-def in_own_words(error: InvalidRequest) -> InvalidRequest:
-    """The error, in llama.cpp's names."""
-    own = _RENAMED.get(error.param or "")
-    if own is None or error.param is None:
-        return error
-    message = re.sub(rf"\b{error.param}\b", own, error.message, count=1)
-    return type(error)(message, param=own, code=error.code)
+        raise LLAMA.own_words(error) from None

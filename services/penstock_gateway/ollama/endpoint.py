@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -39,9 +39,12 @@ from penstock_gateway.ollama.reply import (
     loaded,
 )
 from penstock_gateway.ollama.request import (
+    CHAT_NAMES,
     ERRORS,
+    GENERATE_NAMES,
     ChatMessage,
     OllamaChatRequest,
+    OllamaDialect,
     OllamaFields,
     OllamaGenerateRequest,
     Options,
@@ -54,9 +57,6 @@ from penstock_gateway.request.sampling import room_for_output, sampling_params
 from penstock_gateway.request.structure import JsonSchemaFormat, ResponseFormat
 from penstock_gateway.request.tokenising import encode
 from penstock_gateway.service import Service
-
-if TYPE_CHECKING:
-    pass
 
 CHAT = posting(
     "/api/chat",
@@ -91,6 +91,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
     stream_form = JSON_LINES
     reply_spec = OllamaSpec
     show: Show
+    names: OllamaDialect
 
     def understood(self, body: bytes, headers: Headers) -> Asked:
         request = super().understood(body, headers)
@@ -104,6 +105,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
         await super().answer(request, call)
 
     def check(self, request: Asked) -> None:
+        self.names.check(request)
         check(request)
         num_logprobs(request)
 
@@ -166,7 +168,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
             lease,
             max_tokens=most_tokens(request, engine),
             tools=ANY_TOOLS,
-            own_words=in_own_words,
+            own_words=self.names.own_words,
             now=head.created,
             logprobs=num_logprobs(request),
             truncation=_truncation(request, engine),
@@ -181,6 +183,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
 class OllamaChat(OllamaEndpoint[OllamaChatRequest]):
     request_type = OllamaChatRequest
     show = staticmethod(chat_line)
+    names = CHAT_NAMES
 
     def only_loads(self, request: OllamaChatRequest) -> bool:
         return not request.messages
@@ -192,6 +195,7 @@ class OllamaChat(OllamaEndpoint[OllamaChatRequest]):
 class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
     request_type = OllamaGenerateRequest
     show = staticmethod(generate_line)
+    names = GENERATE_NAMES
 
     def only_loads(self, request: OllamaGenerateRequest) -> bool:
         return not request.prompt and not request.images
@@ -229,10 +233,14 @@ class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
             top = num_logprobs(request)
             params = sampling_params(chat, engine.welcome, max_tokens=most, logprobs=top)
         except InvalidRequest as error:
-            raise in_own_words(error) from None
+            raise self.names.own_words(error) from None
         blame = blame_of(chat, tools_of(chat))
         reply = self.reply_to(request, None)
-        return PreparedRequest([ids], [params], reply, lambda error: in_own_words(blame(error)))
+
+        def blamed(error: InvalidRequest) -> InvalidRequest:
+            return self.names.own_words(blame(error))
+
+        return PreparedRequest([ids], [params], reply, blamed)
 
 
 def _context(request: OllamaFields, engine: EngineInfo) -> int:
@@ -286,30 +294,6 @@ def routes(service: Service) -> list[OperationRoute]:
 
 # Turns Ollama's requests into those of a chat, and chat's errors into Ollama's form.
 
-_RENAMED = (
-    ("max_completion_tokens", "options.num_predict"),
-    ("max_tokens", "options.num_predict"),
-    ("repetition_penalty", "options.repeat_penalty"),
-    ("response_format.json_schema.schema", "format"),
-    ("response_format.json_schema", "format"),
-    ("response_format", "format"),
-    ("reasoning_effort", "think"),
-    *(
-        (name, f"options.{name}")
-        for name in (
-            "temperature",
-            "top_k",
-            "top_p",
-            "min_p",
-            "seed",
-            "stop",
-            "presence_penalty",
-            "frequency_penalty",
-            "repetition_detection",
-        )
-    ),
-)
-
 
 def of_chat(request: OllamaChatRequest) -> ChatRequest:
     """Raises InvalidRequest."""
@@ -326,30 +310,10 @@ def of_generate(request: OllamaGenerateRequest) -> ChatRequest:
     return _chat(request, messages)
 
 
-def in_own_words(error: InvalidRequest) -> InvalidRequest:
-    """An error of chat's, in Ollama's names."""
-    param, message = error.param or "", error.message
-    for name, own in _RENAMED:
-        if param.startswith(name):
-            param, message = own + param[len(name) :], message.replace(name, own, 1)
-            break
-    return type(error)(message, param=param or None, code=error.code)
-
-
 def _chat(request: OllamaFields, messages: list[dict[str, Any]], **more: Any) -> ChatRequest:
-    options = request.options or Options()
     fields = {
+        **CHAT_NAMES.ours(request),
         "messages": messages,
-        "temperature": options.temperature,
-        "top_k": options.top_k,
-        "top_p": options.top_p,
-        "min_p": options.min_p,
-        "seed": options.seed,
-        "stop": options.stop,
-        "repetition_penalty": options.repeat_penalty,
-        "presence_penalty": options.presence_penalty,
-        "frequency_penalty": options.frequency_penalty,
-        "repetition_detection": options.repetition_detection,
         "reasoning_effort": request.think if isinstance(request.think, str) else None,
         "chat_template_kwargs": _variables(request),
         **more,

@@ -3,6 +3,8 @@ clients expect them: {"error": "…"}."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,12 +12,14 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.http.operations import ErrorShape
+from penstock_gateway.request.dialect import Dialect, NamedField, named, same
 from penstock_gateway.request.fields import (
     Flag,
     Number,
     RepetitionDetection,
     RequestFields,
     Text,
+    UnsupportedField,
     Whole,
 )
 
@@ -155,26 +159,66 @@ class OllamaGenerateRequest(OllamaFields, frozen=True, kw_only=True, forbid_unkn
     steps: Whole = None
 
 
-_NEUTRAL = {
-    "template": ("",),
-    "context": ([],),
-    "width": (),
-    "height": (),
-    "steps": (),
-}
+_COMMON = (
+    *same("temperature", "top_k", "top_p", "min_p", "seed", "stop", within="options"),
+    *same("presence_penalty", "frequency_penalty", "repetition_detection", within="options"),
+    NamedField("options.repeat_penalty", "repetition_penalty"),
+    *named("options.num_predict", "max_tokens", "max_completion_tokens"),
+    *named("format", "response_format", "response_format.json_schema"),
+    *named("format", "response_format.json_schema.schema"),
+    *named("think", "reasoning_effort", "chat_template_kwargs.enable_thinking"),
+)
+
+
+class OllamaDialect(Dialect):
+    """Ollama's names. messages: for a path in one of a chat's messages, the path in the body."""
+
+    def __init__(
+        self, messages: Callable[[str], str], unsupported: tuple[UnsupportedField, ...] = ()
+    ) -> None:
+        super().__init__(*_COMMON, unsupported=unsupported)
+        self._messages = messages
+
+    def theirs(self, path: str) -> str:
+        return super().theirs(self._messages(path))
+
+
+_MESSAGE = re.compile(r"messages\[\d+\]")
+_IMAGE = re.compile(r"\.content\[(\d+)\](?:\.image_url(?:\.url)?)?")
+_IN_MESSAGES = {".reasoning_content": ".thinking", ".name": ".tool_name"}
+
+
+def _in_chat(path: str) -> str:
+    message = _MESSAGE.match(path)
+    if message is None:
+        return path
+    inner = path[message.end() :]
+    return message[0] + _IN_MESSAGES.get(inner, _IMAGE.sub(r".images[\1]", inner))
+
+
+def _in_prompt(path: str) -> str:
+    """The path in a body that is one prompt with its images, perhaps behind `system`."""
+    if _MESSAGE.match(path) is None:
+        return "prompt" if path == "messages" else path
+    image = _IMAGE.search(path)
+    return "prompt" if image is None else f"images[{image[1]}]{path[image.end() :]}"
+
+
+CHAT_NAMES = OllamaDialect(_in_chat)
+GENERATE_NAMES = OllamaDialect(
+    _in_prompt,
+    unsupported=(
+        UnsupportedField("template", ("",)),
+        UnsupportedField("context", ([],)),
+        UnsupportedField("width"),
+        UnsupportedField("height"),
+        UnsupportedField("steps"),
+    ),
+)
 
 
 def check(request: OllamaFields) -> None:
     """What can be told without the model. Raises InvalidRequest."""
-    for field, neutral in _NEUTRAL.items():
-        value = getattr(request, field, None)
-        if value is not None and value not in neutral:
-            allowed = " or ".join([*map(clip, neutral), "null"])
-            raise InvalidRequest(
-                f"{field} is {clip(value)}, which is not supported; allowed: {allowed}",
-                param=field,
-                code="unsupported_value",
-            )
     if isinstance(request.format, str) and request.format not in ("", "json"):
         raise InvalidRequest(
             f"format is {clip(request.format)}; allowed: json, or a JSON schema as an object",

@@ -14,6 +14,7 @@ from penstock.media.sources import MediaSource
 from penstock.media.words import WORDS
 from penstock.model.pooling_config import PairTemplate
 from penstock_gateway.pooling.messages import TEXTS, PoolMessage, PoolPart, one_of, read_part
+from penstock_gateway.request.dialect import moved
 from penstock_gateway.request.input_texts import check_count
 
 SCHEME = 64
@@ -90,8 +91,7 @@ class ScoredChat:
         found = _PART.match(param)
         if found is not None and int(found[1]) == len(self.messages) - 1:
             place = self.places[int(found[2])]
-            message = error.message.replace(found[0], place, 1)
-            return type(error)(message, param=f"{place}{param[found.end() :]}", code=error.code)
+            return error.renamed(lambda path: moved(path, found[0], place))
         if param.partition("[")[0] not in _OF_A_CHAT:
             return error
         named = " and ".join(each.where for each in self.given)

@@ -26,7 +26,7 @@ def estimated_ms(body: bytes) -> float:
     if len(body) * _BYTE > MOST_MS:
         return len(body) * _BYTE
     values = len(body.translate(None, _OTHERS))
-    many = max((int(found) for found in _MANY.findall(body)), default=1)
+    many = max(map(int, _MANY.findall(body)), default=1)
     return _BASE + len(body) * _BYTE + values * _VALUE * (1 + values / 128) + many * 0.01
 
 

@@ -19,7 +19,7 @@ from msgspec import inspect
 from starlette.types import Message, Receive, Scope, Send
 
 from penstock.config.foreign_names import meant
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock_gateway.http.errors import leaving
 from penstock_gateway.preparing.cost import is_small
 from penstock_gateway.request.body import (
@@ -259,7 +259,9 @@ def _unknown_field(name: str, path: str, struct: Any) -> InvalidRequest:
     else:
         hint = "GET /docs lists those that there are"
     return InvalidRequest(
-        f"unknown field {where}; {hint}",
+        "unknown field ",
+        Field(where),
+        f"; {hint}",
         param=where,
         code="unknown_parameter",
     )

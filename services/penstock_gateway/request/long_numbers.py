@@ -30,8 +30,10 @@ _reading = msgspec.json.Decoder(float_hook=read_number)
 
 def check_numbers(body: bytes) -> None:
     """Raises InvalidRequest that names one of them. body: JSON that has been decoded."""
-    pieces = range(0, len(body), _PIECE)
-    if not any(LONG.search(body, at, at + _PIECE + _OVERLAP) for at in pieces):
+    for at in range(0, len(body), _PIECE):
+        if LONG.search(body, at, at + _PIECE + _OVERLAP):
+            break
+    else:
         return
     stack: list[tuple[str, bool, bool, Any]] = [("", False, False, _reading.decode(body))]
     while stack:

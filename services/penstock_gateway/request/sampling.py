@@ -3,25 +3,20 @@ the context."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from penstock.client.generation_request import max_output
 from penstock.config.settings import OversizedMaxTokens
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.request.sampling_params import MAX_SEED, RepetitionDetectionParams, SamplingParams
-from penstock.request.structured_outputs import PARAM, StructuredOutputs
 from penstock_gateway.http.errors import clip
+from penstock_gateway.request.answer_form import structure_of
 from penstock_gateway.request.fields import GenerateFields, RepetitionDetection
-from penstock_gateway.request.structure import ResponseFormat, StructuredFields
 
 if TYPE_CHECKING:
     from penstock_gateway.models.backend import EngineInfo
 
-FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 NO_LIMIT = -1
 """What max_tokens is for as many as there is room for, as in LM Studio and llama-server."""
 NO_BUDGET = -1
@@ -29,163 +24,14 @@ NO_BUDGET = -1
 NARROWEST = 1e-9
 """The top_p that 0 stands for: nothing but the likeliest token is left. OpenAI's range begins with
 0, and no nucleus is empty."""
-OLDER_FORMATS = ("json", "regex")
-"""Text Generation Inference's; what is said to be allowed leaves them out."""
-GUIDED = {
-    "guided_json": "json",
-    "guided_regex": "regex",
-    "guided_choice": "choice",
-    "guided_grammar": "grammar",
-    "structural_tag": "structural_tag",
-    "grammar": "grammar",
-    "json_schema": "json",
-}
-"""vLLM's older fields and llama.cpp's, and what they are called in structured_outputs."""
-KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-
-
-def structure_of(request: GenerateFields, max_bytes: int) -> tuple[str, StructuredOutputs] | None:
-    """The field that says what the output must look like, and what it says; None where none does.
-
-    max_bytes: that the engine core takes; 0: it takes none, and says so itself.  Raises
-    InvalidRequest, also where two fields differ, and for more than that before it is read.
-    """
-    found: tuple[str, dict[str, Any]] | None = None
-    for field, wanted in _structures(request):
-        # The same twice comes from clients that speak to older and newer versions of vLLM.
-        if found is not None and _alike(found[1], wanted):
-            continue
-        if found is not None:
-            raise InvalidRequest(
-                f"{found[0]} and {field} both constrain the output: set only one of them",
-                param=field,
-            )
-        found = field, wanted
-    if found is None:
-        return None
-    field, wanted = found
-    if max_bytes:
-        _check_size(field, wanted, max_bytes)
-    try:
-        return field, StructuredOutputs(**wanted)
-    except InvalidRequest as error:
-        raise blame(error, field) from None
-
-
-def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether both say the same: to Python 1 is true, and the order of properties doesn't matter,
-    but the answer has it."""
-    return msgspec.json.encode(one) == msgspec.json.encode(other)
-
-
-def structure_field(request: GenerateFields) -> str | None:
-    """The field alone, of a request that `structure_of` has found no fault with."""
-    return next((field for field, _ in _structures(request)), None)
-
-
-def blame(error: InvalidRequest, field: str | None) -> InvalidRequest:
-    """The error, naming the field that the client has used for its structure."""
-    if error.param != PARAM or field in (None, PARAM):
-        return error
-    message = error.message.removeprefix(f"{PARAM}: ")
-    return InvalidRequest(f"{field}: {message}", param=field, code=error.code)
-
-
-def _structures(request: GenerateFields) -> Iterator[tuple[str, dict[str, Any]]]:
-    if request.response_format is not None:
-        wanted = _from_format(request.response_format)
-        if wanted is not None:
-            yield "response_format", wanted
-    if request.structured_outputs is not None:
-        yield PARAM, _from_fields(request.structured_outputs)
-    for field, name in GUIDED.items():
-        value = getattr(request, field)
-        # llama.cpp's clients send an empty grammar for none.
-        if value is not None and value != [] and (field, value) != ("grammar", ""):
-            yield field, {name: value}
-
-
-def _check_size(field: str, wanted: dict[str, Any], most: int) -> None:
-    """Raises InvalidRequest for what is far too long, before it is searched and written again. What
-    is less is counted exactly where it is sent. most: bytes."""
-    for value in wanted.values():
-        try:
-            size = len(value) if isinstance(value, str) else len(msgspec.json.encode(value))
-        except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
-            continue  # Which is said where it is read.
-        if size > most:
-            raise InvalidRequest(
-                f"{field}: it has {size} bytes or more; at most {most} are allowed", param=field
-            )
-
-
-_OF_TYPE = {
-    "json_object": ("schema", "value"),
-    "json": ("value",),
-    "regex": ("value",),
-    "json_schema": ("json_schema", "schema", "value"),
-    "structural_tag": ("structures", "triggers", "format"),
-}
-"""Fields of a response_format that its type has; others are refused."""
-
-
-def _from_format(wanted: ResponseFormat) -> dict[str, Any] | None:
-    if wanted.type not in (*FORMATS, *OLDER_FORMATS):
-        _refuse("response_format.type", f"is {clip(wanted.type)}; allowed: {', '.join(FORMATS)}")
-    given = [name for name in wanted.__struct_fields__ if getattr(wanted, name) is not None]
-    used = _OF_TYPE.get(wanted.type, ())
-    for name in given:
-        if name != "type" and name not in used:
-            _refuse(f"response_format.{name}", f"is not allowed with type {wanted.type}")
-    if wanted.type == "structural_tag":
-        return {"structural_tag": {name: getattr(wanted, name) for name in used if name in given}}
-    if wanted.type in OLDER_FORMATS and wanted.value is None:
-        _refuse("response_format.value", "is missing")
-    if wanted.type == "regex":
-        if not isinstance(wanted.value, str):
-            _refuse("response_format.value", "must be a string, a regular expression")
-        return {"regex": wanted.value}
-    schemas = [name for name in given if name in used]
-    if len(schemas) > 1:
-        _refuse(f"response_format.{schemas[1]}", f"is given beside {schemas[0]}; allowed: one")
-    if isinstance(wanted.value, str):
-        _refuse("response_format.value", "must be a JSON schema, not a string")
-    if wanted.type == "json_schema" or schemas:
-        return {"json": _schema(wanted)}
-    return {"json_object": True} if wanted.type == "json_object" else None
-
-
-def _schema(wanted: ResponseFormat) -> dict[str, Any] | str:
-    bare = wanted.value if wanted.schema is None else wanted.schema
-    if bare is None and wanted.json_schema is None:
-        _refuse("response_format.json_schema", "is missing")
-    schema = bare if wanted.json_schema is None else wanted.json_schema.schema
-    if schema is None:
-        _refuse("response_format.json_schema.schema", "is missing")
-    if isinstance(schema, bool):
-        return "true" if schema else "false"
-    return schema
-
-
-def _from_fields(wanted: StructuredFields) -> dict[str, Any]:
-    for name in wanted.__struct_fields__:
-        value = getattr(wanted, name)
-        if name not in KINDS and value not in (None, False):
-            raise InvalidRequest(
-                f"structured_outputs.{name} is {clip(value)}, which is not supported; "
-                "allowed: false or null",
-                param=f"structured_outputs.{name}",
-                code="unsupported_value",
-            )
-    fields = {name: getattr(wanted, name) for name in KINDS}
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _refuse(field: str, complaint: str) -> NoReturn:
-    raise InvalidRequest(f"{field} {complaint}", param=field)
-
-
-Value = TypeVar("Value")
+_OF_CHECKPOINTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Fields for which a checkpoint may say what holds where a request is silent."""
+_AS_SAID = (
+    *_OF_CHECKPOINTS,
+    *("n", "presence_penalty", "frequency_penalty", "allowed_token_ids", "stop", "min_tokens"),
+    *("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
+)
+"""Fields that SamplingParams has as a request has them."""
 
 
 def sampling_params(
@@ -204,34 +50,29 @@ def sampling_params(
         if ids := getattr(request, field):
             check_ids(field, ids, vocabulary)
     wanted = structure_of(request, welcome.limits.max_grammar_bytes)
-    top_p = _given(request.top_p, generation.top_p, 1.0)
+    said: dict[str, Any] = {}
+    for source, fields in ((generation, _OF_CHECKPOINTS), (request, _AS_SAID)):
+        for field in fields:
+            value = getattr(source, field)
+            if value is not None:
+                said[field] = value
+    top_p = said.get("top_p", 1.0)
     if not 0 <= top_p <= 1:
         raise InvalidRequest(f"top_p must be a number in [0, 1], not {top_p}", param="top_p")
-    budget = request.thinking_token_budget
+    said["top_p"] = top_p or NARROWEST
+    budget, bias = request.thinking_token_budget, request.logit_bias
+    detection = request.repetition_detection
     return SamplingParams(
-        n=_given(request.n, 1),
-        temperature=_given(request.temperature, generation.temperature, 1.0),
-        top_p=top_p or NARROWEST,
-        top_k=_given(request.top_k, generation.top_k, 0),
-        min_p=_given(request.min_p, generation.min_p, 0.0),
-        presence_penalty=_given(request.presence_penalty, 0.0),
-        frequency_penalty=_given(request.frequency_penalty, 0.0),
-        repetition_penalty=_given(request.repetition_penalty, generation.repetition_penalty, 1.0),
-        logit_bias=_bias(request.logit_bias, vocabulary) if request.logit_bias else None,
-        allowed_token_ids=request.allowed_token_ids,
+        **said,
+        logit_bias=_bias(bias, vocabulary) if bias else None,
         bad_words=request.bad_words or None,
         seed=None if request.seed is None else _seed(request.seed),
-        stop=request.stop,
         stop_token_ids=request.stop_token_ids or None,
         max_tokens=max_tokens,
-        min_tokens=_given(request.min_tokens, 0),
-        ignore_eos=_given(request.ignore_eos, False),
-        repetition_detection=_detection(request.repetition_detection),
+        repetition_detection=None if detection is None else _detection(detection),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
-        include_stop_str_in_output=_given(request.include_stop_str_in_output, False),
         structured_outputs=None if wanted is None else wanted[1],
-        skip_special_tokens=_given(request.skip_special_tokens, True),
         logprob_token_ids=request.logprob_token_ids or None,
         thinking_token_budget=None if budget == NO_BUDGET else budget,
     )
@@ -303,9 +144,10 @@ def room_for_output(
         wanted = room
     elif wanted > room:
         raise InvalidRequest(
-            f"the prompt has {prompt_tokens} tokens and {field} is {wanted}: together "
-            f"{prompt_tokens + wanted}, more than this model's context of {limit} tokens; "
-            f"at most {room} are left for the output (with the server's setting "
+            f"the prompt has {prompt_tokens} tokens and ",
+            Field(field),
+            f" is {wanted}: together {prompt_tokens + wanted}, more than this model's context of "
+            f"{limit} tokens; at most {room} are left for the output (with the server's setting "
             "--oversized-max-tokens reduce, it would be that many)",
             param=field,
             code="context_length_exceeded",
@@ -326,7 +168,8 @@ def fitted(
     """The only prompt, cut if that was asked for, and its parameters. wanted, field, source: as in
     `room_for_output`.  logprobs: as in SamplingParams.  Raises InvalidRequest."""
     limits = engine.welcome.limits
-    prompt_token_ids = truncated(prompt_token_ids, request, wanted, limits.max_model_len)
+    if request.truncate_prompt_tokens is not None:
+        prompt_token_ids = truncated(prompt_token_ids, request, wanted, limits.max_model_len)
     sequences, many = sequences_of(request)
     max_tokens = room_for_output(
         len(prompt_token_ids),
@@ -354,7 +197,7 @@ def sequences_of(request: GenerateFields) -> tuple[int, str]:
     so."""
     if request.best_of is not None:
         return request.best_of, "best_of"
-    return _given(request.n, 1), "n"
+    return 1 if request.n is None else request.n, "n"
 
 
 def check_ids(field: str, ids: list[int], vocabulary: int) -> None:
@@ -379,18 +222,11 @@ def _bias(bias: dict[str, float], vocabulary: int) -> dict[int, float]:
     return {int(key): value for key, value in bias.items()}
 
 
-def _given(*candidates: Value | None) -> Value:
-    """The first that is not None; the last must not be."""
-    return next(value for value in candidates if value is not None)
-
-
-def _detection(wanted: RepetitionDetection | None) -> RepetitionDetectionParams | None:
-    if wanted is None:
-        return None
+def _detection(wanted: RepetitionDetection) -> RepetitionDetectionParams:
     return RepetitionDetectionParams(
         max_pattern_size=wanted.max_pattern_size,
         min_count=wanted.min_count,
-        min_pattern_size=_given(wanted.min_pattern_size, 0),
+        min_pattern_size=wanted.min_pattern_size or 0,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Literal, TypeVar
 from weakref import WeakKeyDictionary
@@ -41,15 +41,15 @@ _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, TenantTurns] = WeakKeyDicti
 _LOOP_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, TenantTurns] = WeakKeyDictionary()
 
 
-@asynccontextmanager
-async def turn(size: int) -> AsyncIterator[None]:
+_AT_ONCE = nullcontext()
+
+
+def turn(size: int) -> AbstractAsyncContextManager[None]:
     """The tenant's turn, if there is much to do."""
     if size <= LONG_TEXT:
-        yield
-        return
+        return _AT_ONCE
     turns = _TURNS.setdefault(asyncio.get_running_loop(), TenantTurns())
-    async with turns.turn(tenant.get()):
-        yield
+    return turns.turn(tenant.get())
 
 
 @asynccontextmanager

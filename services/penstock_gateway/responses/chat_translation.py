@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock_gateway.chat.endpoint import ChatRequest
 from penstock_gateway.chat.messages import Message
 from penstock_gateway.http.errors import clip
+from penstock_gateway.request.dialect import Dialect, NamedField, moved, named, same
 from penstock_gateway.request.structure import JsonSchemaFormat, ResponseFormat
 from penstock_gateway.responses.input_items import (
     COMPACTION,
@@ -68,51 +69,45 @@ class ChatTranslation:
         wants_logprobs = LOGPROBS in (request.include or ())
         self.chat = ChatRequest(
             messages=[msgspec.convert(message, Message) for message in self._messages],
-            max_completion_tokens=request.max_output_tokens,
             logprobs=wants_logprobs or request.top_logprobs is not None,
             response_format=_format(request.text),
             tools=self.tools.chat or None,
             tool_choice=self.tools.choice(request.tool_choice),
             reasoning_effort=request.reasoning.effort if request.reasoning is not None else None,
-            **{name: getattr(request, name) for name in _SAME},
+            **RESPONSES.ours(request),
         )
 
     def own_words(self, error: InvalidRequest) -> InvalidRequest:
         """An error of chat's, in the names of this request."""
-        param, message = error.param or "", error.message
-        for name, own in _REWORDED:
-            message = message.replace(name, own)
-        param, message = self._own_place(param, message)
-        for name, own in _RENAMED:
-            if param.startswith(name):
-                param, message = own + param[len(name) :], message.replace(name, own)
-        place = re.match(r"messages\[(\d+)\]", param)
-        if place is not None and int(place[1]) < len(self._sources):
-            own, name = self._sources[int(place[1])], place[0]
-            if own in (PREVIOUS, CONVERSATION):
-                return type(error)(
-                    f"{own}: a message of that conversation is invalid: {message}",
-                    param=own,
-                    code=error.code,
-                )
-            if not own.startswith("input[") or own.endswith(".output"):
-                name = name + ".content"  # It is a text of its own, or what a tool showed.
-            param, message = param.replace(name, own), message.replace(name, own)
-        elif param == "messages":
-            param, message = "input", message.replace("messages", "input")
-        return type(error)(message, param=param or None, code=error.code)
+        own = self._source(error.param or "")
+        if own in (PREVIOUS, CONVERSATION):
+            told = (": a message of that conversation is invalid: ", *error.said)
+            return type(error)(Field(own), *told, param=own, code=error.code)
+        return error.renamed(lambda path: RESPONSES.theirs(self._place(path)))
 
-    def _own_place(self, param: str, message: str) -> tuple[str, str]:
-        """Path and message of an error in a field of a function, which is flat here."""
-        tool = re.match(r"tools\[(\d+)\](?:\.function\b)?", param)
+    def _source(self, path: str) -> str | None:
+        """Where the message of a path comes from; None if it is in none."""
+        place = _MESSAGE.match(path)
+        if place is None or int(place[1]) >= len(self._sources):
+            return None
+        return self._sources[int(place[1])]
+
+    def _place(self, path: str) -> str:
+        """The path in this request of what is in chat's messages or tools. Fields of a function are
+        flat here."""
+        tool = _TOOL.match(path)
         if tool is not None:
-            place_of = self.tools.places[int(tool[1])]
-            return param.replace(tool[0], place_of), message.replace(tool[0], place_of)
-        call = re.match(r"messages\[(\d+)\]\.tool_calls\[(\d+)\]\.function\b", param)
-        own = None if call is None else self._calls.get((int(call[1]), int(call[2])))
-        if call is None or own is None:
-            return param, message
-        return param.replace(call[0], own), message.replace(call[0], own)
+            return self.tools.places[int(tool[1])] + path[tool.end() :]
+        call = _CALL.match(path)
+        if call is not None and (item := self._calls.get((int(call[1]), int(call[2])))) is not None:
+            return item + path[call.end() :]
+        own = self._source(path)
+        if own is None:
+            return path
+        place = path[: path.index("]") + 1]
+        if not own.startswith("input[") or own.endswith(".output"):
+            place += ".content"  # It is a text of its own, or what a tool showed.
+        return moved(path, place, own)
 
     def _add(self, message: dict[str, Any], source: str) -> None:
         if message["role"] != "tool":
@@ -184,6 +179,9 @@ class ChatTranslation:
         calls.append(call)
 
 
+_MESSAGE = re.compile(r"messages\[(\d+)\]")
+_TOOL = re.compile(r"tools\[(\d+)\](?:\.function\b)?")
+_CALL = re.compile(r"messages\[(\d+)\]\.tool_calls\[(\d+)\]\.function\b")
 PREVIOUS, CONVERSATION = "previous_response_id", "conversation"
 """Sources of what was said before."""
 TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
@@ -213,40 +211,20 @@ bring tools."""
 _BRING_TOOLS = ("additional_tools", "tool_search_output")
 _MEDIA = ("input_image", "input_audio", "input_file")
 _OF_FILES = ("file_data", "file_url", "file_id", "filename")
-_SAME = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "stop",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "repetition_detection",
-    "stop_token_ids",
-    "ignore_eos",
-    "include_stop_str_in_output",
-    "skip_special_tokens",
-    "structured_outputs",
-    "mm_processor_kwargs",
-    "top_logprobs",
-    "chat_template_kwargs",
-    "parallel_tool_calls",
+RESPONSES = Dialect(
+    *same("temperature", "top_p", "top_k", "min_p", "seed", "stop"),
+    *same("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
+    *same("repetition_detection", "stop_token_ids", "ignore_eos", "skip_special_tokens"),
+    *same("include_stop_str_in_output", "structured_outputs", "mm_processor_kwargs"),
+    *same("top_logprobs", "chat_template_kwargs", "parallel_tool_calls"),
+    NamedField("max_output_tokens", "max_completion_tokens"),
+    *named("max_output_tokens", "max_tokens"),
+    *named("text.format", "response_format.json_schema", "response_format"),
+    *named("reasoning.effort", "reasoning_effort"),
+    *named("tool_choice", "tool_choice.allowed_tools"),
+    *named("input", "messages"),
 )
-_REWORDED = (
-    ("response_format or structured_outputs", "text.format or structured_outputs"),
-    ("response_format and structured_outputs", "text.format and structured_outputs"),
-)
-_RENAMED = (
-    ("max_completion_tokens", "max_output_tokens"),
-    ("max_tokens", "max_output_tokens"),
-    ("response_format.json_schema", "text.format"),
-    ("response_format", "text.format"),
-    ("reasoning_effort", "reasoning.effort"),
-    ("tool_choice.allowed_tools", "tool_choice"),
-)
+"""The names of a response's request; ChatTranslation has those within its input and tools."""
 
 
 def _format(text: TextOptions | None) -> ResponseFormat | None:

@@ -18,6 +18,7 @@ from penstock.errors import InvalidRequest
 from penstock_gateway.chat.messages import check_role
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.request.body import ConversationAmount
+from penstock_gateway.request.dialect import moved
 from penstock_gateway.responses.chat_translation import ChatTranslation
 from penstock_gateway.responses.input_items import InputItem, as_shown, without_nothing
 from penstock_gateway.responses.references import with_items
@@ -154,12 +155,11 @@ async def checked_items(
         found = request.input if isinstance(request.input, list) else []
         ChatTranslation(ResponsesRequest(input=[*found, InputItem(role="user", content="")]))
     except InvalidRequest as error:
-        param = _renamed(error.param or "") or None
-        raise type(error)(_renamed(error.message), param=param, code=error.code) from None
+        raise error.renamed(_of_items) from None
     except HTTPError as error:
         body = error.body
-        param = _renamed(body.param or "") or None
-        raise HTTPError(error.status, _renamed(body.message), param=param, code=body.code) from None
+        told = InvalidRequest(body.message, param=body.param).renamed(_of_items)
+        raise HTTPError(error.status, told.message, param=told.param, code=body.code) from None
     return await asyncio.to_thread(items_of, found)
 
 
@@ -195,5 +195,5 @@ def _kept(id: str, item: dict[str, Any]) -> ConversationItem:
     return ConversationItem(id=id, item=encoded.decode(), size=len(encoded))
 
 
-def _renamed(words: str) -> str:
-    return words.replace("input[", "items[")
+def _of_items(path: str) -> str:
+    return moved(path, "input", "items")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock.process import logs
 from penstock_gateway.chat.custom_tools import check_grammar
 from penstock_gateway.chat.tool_choice import (
@@ -299,9 +299,10 @@ def _checked(tool: dict[str, Any], struct: type[msgspec.Struct], where: str) -> 
     try:
         return convert(tool, struct)
     except InvalidRequest as error:
-        param = where if error.param is None else f"{where}.{error.param}"
-        message = error.message.replace(error.param or "the request", param, 1)
-        raise InvalidRequest(message, param=param, code=error.code) from None
+        if error.param is not None:
+            raise error.renamed(lambda path: f"{where}.{path}") from None
+        complaint = error.message.removeprefix("the request")
+        raise InvalidRequest(Field(where), complaint, param=where, code=error.code) from None
 
 
 def _within(namespace: str, name: str) -> str:

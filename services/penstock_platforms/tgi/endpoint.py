@@ -23,10 +23,10 @@ from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.pooling.score import Rerank
+from penstock_gateway.request.answer_form import blame
 from penstock_gateway.request.endpoint import Headers, with_body
 from penstock_gateway.request.forwarding import named_model, read_fields
 from penstock_gateway.request.sampling import (
-    blame,
     room_for_output,
     sampling_params,
     sequences_of,
@@ -43,10 +43,10 @@ from penstock_platforms.tgi.reply import (
 from penstock_platforms.tgi.request import (
     DEFAULT_NEW_TOKENS,
     ERRORS,
+    TGI,
     GenerateRequest,
     check,
     in_completions_words,
-    in_own_words,
     with_adapter,
 )
 
@@ -70,11 +70,11 @@ class TGIGenerate(GenerateEndpoint[GenerateRequest]):
         return failed_generation(error)
 
     def check(self, request: GenerateRequest) -> None:
-        check(request.parameters)
+        check(request)
         try:
             check_completion(in_completions_words(request))
         except InvalidRequest as error:
-            raise in_own_words(error) from None
+            raise TGI.own_words(error) from None
 
     async def prepare(
         self, request: GenerateRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
@@ -82,7 +82,7 @@ class TGIGenerate(GenerateEndpoint[GenerateRequest]):
         try:
             return await self._prepared(request, engine)
         except InvalidRequest as error:
-            raise in_own_words(error) from None
+            raise TGI.own_words(error) from None
 
     async def _prepared(self, request: GenerateRequest, engine: EngineInfo) -> PreparedRequest:
         asked, limits = in_completions_words(request), engine.welcome.limits

@@ -3,17 +3,24 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal
 
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.request.sampling_params import MAX_LOGPROBS
+from penstock.request.sampling_params import MAX_LOGPROBS, MAX_N
 from penstock_gateway.completions.endpoint import CompletionRequest
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import ErrorShape
-from penstock_gateway.request.fields import Flag, Number, RequestFields, Text, Whole
+from penstock_gateway.request.dialect import Dialect, NamedField, named, same
+from penstock_gateway.request.fields import (
+    Flag,
+    Number,
+    RequestFields,
+    Text,
+    UnsupportedField,
+    Whole,
+)
 from penstock_gateway.request.structure import StructuredFields
 
 DEFAULT_NEW_TOKENS = 100
@@ -57,8 +64,24 @@ class GenerateParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     watermark: Flag = None
 
 
-NEUTRAL = {"decoder_input_details": False, "typical_p": 1.0, "watermark": False}
-"""What asks for nothing, where there is nothing to ask for."""
+PARAMETERS = "parameters"
+TGI = Dialect(
+    *same("stop", "seed", "top_p", "top_k", "best_of", within=PARAMETERS),
+    *same("repetition_penalty", "frequency_penalty", within=PARAMETERS),
+    NamedField("parameters.max_new_tokens", "max_tokens"),
+    NamedField("parameters.truncate", "truncate_prompt_tokens"),
+    *named("inputs", "prompt"),
+    *named("parameters.temperature", "temperature"),
+    *named("parameters.grammar", "structured_outputs"),
+    *named("parameters.top_n_tokens", "logprobs"),
+    *named("parameters.best_of", "n"),
+    unsupported=(
+        UnsupportedField("parameters.decoder_input_details", (False,)),
+        UnsupportedField("parameters.typical_p", (1.0,)),
+        UnsupportedField("parameters.watermark", (False,)),
+    ),
+)
+"""Text Generation Inference's names."""
 
 
 class GenerateRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,22 +110,21 @@ def encoded(error: HTTPError, request_id: str = "") -> bytes:
 ERRORS = ErrorShape(TGIError, encoded)
 
 
-def check(parameters: GenerateParameters) -> None:
+def check(request: GenerateRequest) -> None:
     """Raises InvalidRequest for what is wrong whatever the model."""
-    for name, neutral in NEUTRAL.items():
-        value = getattr(parameters, name)
-        if value not in (None, neutral):
-            raise InvalidRequest(
-                f"parameters.{name} is {msgspec.json.encode(value).decode()}, which is not"
-                f" supported; allowed: {msgspec.json.encode(neutral).decode()} or null",
-                param=f"parameters.{name}",
-                code="unsupported_value",
-            )
+    TGI.check(request)
+    parameters = request.parameters
     count = parameters.top_n_tokens
     if count is not None and not 0 <= count <= MAX_LOGPROBS:
         raise InvalidRequest(
             f"parameters.top_n_tokens must be a whole number in [0, {MAX_LOGPROBS}], not {count}",
             param="parameters.top_n_tokens",
+        )
+    choices = parameters.best_of
+    if choices is not None and not 1 <= choices <= MAX_N:
+        raise InvalidRequest(
+            f"parameters.best_of must be a whole number in [1, {MAX_N}], not {choices}",
+            param="parameters.best_of",
         )
     if parameters.truncate is not None and parameters.truncate < 1:
         raise InvalidRequest(
@@ -135,19 +157,11 @@ def in_completions_words(request: GenerateRequest) -> CompletionRequest:
     return CompletionRequest(
         prompt=request.inputs,
         stream=request.stream,
-        max_tokens=asked.max_new_tokens,
         temperature=asked.temperature if draws else 0.0,
-        top_k=asked.top_k,
-        top_p=asked.top_p,
-        seed=asked.seed,
-        stop=asked.stop,
         include_stop_str_in_output=True,
-        repetition_penalty=asked.repetition_penalty,
-        frequency_penalty=asked.frequency_penalty,
-        best_of=asked.best_of,
-        truncate_prompt_tokens=asked.truncate,
         structured_outputs=_structure(asked.grammar),
         logprobs=shown if asked.details or shown or request.stream else None,
+        **TGI.ours(request),
     )
 
 
@@ -170,24 +184,3 @@ def _structure(grammar: GeneratedGrammar | None) -> StructuredFields | None:
         " object with a `schema` for json_schema",
         param="parameters.grammar",
     )
-
-
-_RENAMED = {
-    "prompt": "inputs",
-    "max_tokens": "parameters.max_new_tokens",
-    "truncate_prompt_tokens": "parameters.truncate",
-    "structured_outputs": "parameters.grammar",
-    "logprobs": "parameters.top_n_tokens",
-}
-
-
-def in_own_words(error: InvalidRequest) -> InvalidRequest:
-    """The error, in Text Generation Inference's names."""
-    name = error.param or ""
-    own = _RENAMED.get(name)
-    if own is None and name in GenerateParameters.__struct_fields__:
-        own = f"parameters.{name}"
-    if own is None:
-        return error
-    message = re.sub(rf"\b{name}\b", own, error.message, count=1)
-    return type(error)(message, param=own, code=error.code)

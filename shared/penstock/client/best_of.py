@@ -9,7 +9,7 @@ from penstock.client.deltas import GrowingDelta, SequenceDelta
 from penstock.client.engine_client import NO_TERMS, EngineClient
 from penstock.client.generation import Generation
 from penstock.client.ready_params import ReadyParams, without_ready
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock.protocol.common import TokenLogprobs
 from penstock.request.sampling_params import MAX_N, SamplingParams
 from penstock.request.terms import Terms
@@ -44,7 +44,9 @@ async def best_of(
     """
     if not isinstance(best_of, int) or not params.n <= best_of <= MAX_N:
         raise InvalidRequest(
-            f"best_of must be a whole number in [{params.n} (n), {MAX_N}], not {best_of!r}",
+            f"best_of must be a whole number in [{params.n} (",
+            Field("n"),
+            f"), {MAX_N}], not {best_of!r}",
             param="best_of",
         )
     wider = msgspec.structs.replace(

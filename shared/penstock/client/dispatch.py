@@ -142,13 +142,17 @@ class Dispatch:
         whole = generation.media is None and generation.prompt_logprobs is None
         if not whole or generation.begun:
             return []
-        ready = [session for session in self.fleet if session.ready and not session.retired]
-        if all(session.prefills_from for session in ready):
-            return []
-        length = len(generation.prompt_token_ids)
-        held = generation.placement.held
-        able = [s for s in ready if s.prefills_from and length >= s.prefills_from]
-        return [s for s in able if held in (None, s.fingerprint)]
+        length, held = len(generation.prompt_token_ids), generation.placement.held
+        able, others = [], False
+        for session in self.fleet:
+            if not session.ready or session.retired:
+                continue
+            least = session.prefills_from
+            if not least:
+                others = True
+            elif length >= least and held in (None, session.fingerprint):
+                able.append(session)
+        return able if others else []
 
     def _have_expected(self, ahead: PrefillAhead) -> None:
         """Tells the one that is to go on with it."""

@@ -102,8 +102,10 @@ class Generation:
     def carried_tokens(self) -> int:
         """Tokens that its submission holds: the prompt's and the emitted ones; and what else in it
         may be large, as tokens."""
-        emitted = sum(len(sequence.emitted) for sequence in self._open.values())
-        return len(self.prompt_token_ids) + emitted + self._request.ready.tokens
+        carried = len(self.prompt_token_ids) + self._request.ready.tokens
+        for sequence in self._open.values():
+            carried += len(sequence.emitted)
+        return carried
 
     @property
     def max_tokens(self) -> int:
@@ -114,8 +116,12 @@ class Generation:
     @property
     def begun(self) -> bool:
         """Whether there is some output, also of a sequence that has ended."""
-        told = self.prompt_logprobs is not None and len(self.prompt_logprobs) > 1
-        return told or any(sequence.emitted for sequence in self._sequences)
+        if self.prompt_logprobs is not None and len(self.prompt_logprobs) > 1:
+            return True
+        for sequence in self._sequences:  # noqa: SIM110 - asked several times of each request.
+            if sequence.emitted:
+                return True
+        return False
 
     @property
     def successor(self) -> OpenRequest:

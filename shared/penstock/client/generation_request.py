@@ -11,6 +11,7 @@ from penstock.client.media import PreparedMedia
 from penstock.client.ready_params import ReadyParams
 from penstock.errors import (
     EngineUnavailable,
+    Field,
     InvalidRequest,
     Limited,
     Overloaded,
@@ -80,8 +81,9 @@ def max_output(
     raise InvalidRequest(
         f"{many} is {sequences}, and each sequence may have {each} tokens, the prompt's "
         f"{prompt_tokens} among them: together {sequences * each}, more than the {allowed} that "
-        f"one request may have (--max-request-tokens); with so many each, {many} may be at most "
-        f"{max(1, allowed // each)}",
+        "one request may have (--max-request-tokens); with so many each, ",
+        Field(many),
+        f" may be at most {max(1, allowed // each)}",
         param=many,
     )
 

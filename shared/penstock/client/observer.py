@@ -368,8 +368,10 @@ class Observers:
         self._observers = tuple(observers)
 
     def request(self, prompt_tokens: int) -> RequestObserver | None:
-        heard = [each.request(prompt_tokens) for each in self._observers]
-        interested = [each for each in heard if each is not None]
+        interested = []
+        for each in self._observers:
+            if (heard := each.request(prompt_tokens)) is not None:
+                interested.append(heard)
         if len(interested) < 2:
             return interested[0] if interested else None
         return _Several(interested)

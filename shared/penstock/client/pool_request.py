@@ -18,6 +18,7 @@ from penstock.client.routing import Blame
 from penstock.errors import (
     DeadlineExceeded,
     EngineUnavailable,
+    Field,
     InvalidRequest,
     PenstockError,
     RequestFailed,
@@ -261,9 +262,10 @@ def check_input(prompt_token_ids: list[int], welcome: Welcome, *, cut: bool = Tr
     if not prompt_token_ids:
         raise InvalidRequest("the input is empty; it must have at least one token", param="input")
     if len(prompt_token_ids) > limit:
+        how = (" (", Field("truncate_prompt_tokens"), " cuts what is longer)") if cut else ()
         raise InvalidRequest(
-            f"the input has {len(prompt_token_ids)} tokens; this model takes at most {limit}"
-            + (" (truncate_prompt_tokens cuts what is longer)" if cut else ""),
+            f"the input has {len(prompt_token_ids)} tokens; this model takes at most {limit}",
+            *how,
             param="input",
             code="context_length_exceeded",
         )

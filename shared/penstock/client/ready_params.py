@@ -4,6 +4,7 @@ tokens, biases, the grammar's text."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -64,7 +65,7 @@ def ready_params(params: SamplingParams, tokenizer: Tokenizer, limits: Limits) -
     return ReadyParams(
         adjustments=b"" if found is None else msgspec.msgpack.encode(found),
         grammar=_grammar(params, limits),
-        logprob_ids=_listed(params.logprob_token_ids, limits),
+        logprob_ids=_listed(ids, limits) if (ids := params.logprob_token_ids) else (),
     )
 
 
@@ -92,11 +93,20 @@ def without_ready(params: SamplingParams) -> SamplingParams:
     return msgspec.structs.replace(params, **dict.fromkeys(_READ))
 
 
+_ADJUSTING = attrgetter(
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("logit_bias", "allowed_token_ids", "bad_words"),
+)
+_UNADJUSTED = (0.0, 0.0, 1.0, None, None, None)
+
+
 def adjustments(
     params: SamplingParams, tokenizer: Tokenizer, limits: Limits
 ) -> LogitsAdjustments | None:
     """Biases, penalties, allowed and banned ids; None where there are none. Raises
     InvalidRequest."""
+    if _ADJUSTING(params) == _UNADJUSTED:
+        return None
     bias, allowed = params.logit_bias or {}, params.allowed_token_ids
     _check_count("logit_bias", len(bias), limits.max_logit_bias)
     _check_count("allowed_token_ids", len(allowed or ()), limits.max_allowed_token_ids)
@@ -148,15 +158,15 @@ def _grammar(params: SamplingParams, limits: Limits) -> Grammar | None:
     return wanted.grammar_within(limits.max_grammar_bytes, limits.grammar_kinds)
 
 
-def _listed(ids: list[int] | None, limits: Limits) -> tuple[int, ...]:
-    for token in ids or ():
+def _listed(ids: list[int], limits: Limits) -> tuple[int, ...]:
+    for token in ids:
         if token >= limits.vocab_size:
             raise InvalidRequest(
                 f"logprob_token_ids contains token id {token}; this model's ids are 0 to "
                 f"{limits.vocab_size - 1}",
                 param="logprob_token_ids",
             )
-    return tuple(dict.fromkeys(ids or ()))
+    return tuple(dict.fromkeys(ids))
 
 
 def _check_count(field: str, count: int, most: int) -> None:

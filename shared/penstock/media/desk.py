@@ -209,7 +209,7 @@ class MediaDesk:
     def lease(self, tenant: str, deadline: float | None = None) -> MediaLease:
         """What holds a request's media until it is closed. deadline: the request's, on the
         monotonic clock, seconds."""
-        return self.budget.lease(tenant, deadline)
+        return MediaLease(self.budget, tenant, deadline)
 
     def close(self) -> None:
         """Ends the processes. Idempotent."""

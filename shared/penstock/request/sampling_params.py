@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import enum
 import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock.request.structured_outputs import StructuredOutputs
 
 StructuredOutputsParams = StructuredOutputs
@@ -27,6 +29,8 @@ MAX_BAD_WORDS = 256
 MAX_BAD_WORD_LENGTH = 256
 MAX_PATTERN = 256
 """Tokens of a pattern whose repetition is looked for with each token."""
+MOST = 2**31 - 1
+"""The largest number of tokens or ids that a field may say."""
 MAX_REPETITION = 4096
 """Tokens of all its repetitions together."""
 
@@ -125,47 +129,25 @@ class SamplingParams(msgspec.Struct, kw_only=True):
     logprob_token_ids: list[int] | None = None
 
     def __post_init__(self) -> None:
-        _whole("n", self.n, 1, MAX_N)
-        _number("temperature", self.temperature, 0.0, 100.0)
-        _number("top_p", self.top_p, 0.0, 1.0, low_open=True)
-        _whole("top_k", self.top_k, -1, 2**31 - 1)
-        _number("min_p", self.min_p, 0.0, 1.0)
-        if self.seed is not None:
-            _whole("seed", self.seed, 0, MAX_SEED)
+        for name, default, check in _CHECKS:
+            value = getattr(self, name)
+            if value is not default:
+                check(name, value)
         self._check_lengths()
-        _whole("min_indentation", self.min_indentation, 0, 2**31 - 1)
-        if self.thinking_token_budget is not None:
-            _whole("thinking_token_budget", self.thinking_token_budget, -1, 2**31 - 1)
-        for name in ("logprobs", "prompt_logprobs"):
-            if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), 0, MAX_LOGPROBS)
-        _check_logprob_ids(self.logprob_token_ids)
-        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_open=True)
-        _check_bias(self.logit_bias)
-        _check_allowed(self.allowed_token_ids)
-        _check_bad_words(self.bad_words)
-        _flag("include_stop_str_in_output", self.include_stop_str_in_output)
-        _flag("ignore_eos", self.ignore_eos)
-        _flag("skip_special_tokens", self.skip_special_tokens)
-        _check_stop(self.stop_strings)
-        _check_stop_ids(self.stop_token_ids)
-        _check_structured(self.structured_outputs, self.ignore_eos)
-        _check_detection(self.repetition_detection)
-        if not isinstance(self.output_kind, RequestOutputKind):
+        if self.ignore_eos and self.structured_outputs is not None:
             raise InvalidRequest(
-                f"output_kind must be a RequestOutputKind, not {self.output_kind!r}",
-                param="output_kind",
+                "ignore_eos can't be combined with ",
+                Field("structured_outputs"),
+                ": they end with the EOS token",
+                param="ignore_eos",
             )
 
     def _check_lengths(self) -> None:
-        if self.max_tokens is not None:
-            _whole("max_tokens", self.max_tokens, 0, 2**31 - 1)
-        _whole("min_tokens", self.min_tokens, 0, 2**31 - 1)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest(
-                f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}",
+                f"min_tokens is {self.min_tokens}, more than ",
+                Field("max_tokens"),
+                f", {self.max_tokens}",
                 param="min_tokens",
             )
 
@@ -187,6 +169,7 @@ class SamplingParams(msgspec.Struct, kw_only=True):
         checked again. Raises InvalidRequest."""
         other = copy.copy(self)
         msgspec.structs.force_setattr(other, "max_tokens", most)
+        _limit("max_tokens", most)
         other._check_lengths()
         return other
 
@@ -227,100 +210,144 @@ def _flag(name: str, value: bool) -> None:
         raise InvalidRequest(f"{name} must be true or false, not {value!r}", param=name)
 
 
-def _check_stop(stop: tuple[str, ...]) -> None:
+def _check_stop(name: str, given: str | Sequence[str]) -> None:
+    stop = (given,) if isinstance(given, str) else tuple(given)
     if len(stop) > MAX_STOP_STRINGS:
         raise InvalidRequest(
-            f"stop holds {len(stop)} strings; at most {MAX_STOP_STRINGS} are allowed", param="stop"
+            f"{name} holds {len(stop)} strings; at most {MAX_STOP_STRINGS} are allowed", param=name
         )
     for text in stop:
         if not isinstance(text, str) or not text or len(text) > MAX_STOP_LENGTH:
             raise InvalidRequest(
-                f"each stop string must have 1 to {MAX_STOP_LENGTH} characters", param="stop"
+                "each ",
+                Field(name),
+                f" string must have 1 to {MAX_STOP_LENGTH} characters",
+                param=name,
             )
 
 
-def _check_stop_ids(ids: list[int] | None) -> None:
-    if ids is None:
-        return
+def _check_stop_ids(name: str, ids: list[int]) -> None:
     if not isinstance(ids, (list, tuple)) or len(ids) > MAX_STOP_TOKEN_IDS:
         raise InvalidRequest(
-            f"stop_token_ids must be a list of at most {MAX_STOP_TOKEN_IDS} token ids",
-            param="stop_token_ids",
+            f"{name} must be a list of at most {MAX_STOP_TOKEN_IDS} token ids",
+            param=name,
         )
     for token in ids:
-        _whole("stop_token_ids", token, 0, 2**31 - 1)
+        _whole(name, token, 0, 2**31 - 1)
 
 
-def _check_logprob_ids(ids: list[int] | None) -> None:
-    if ids is None:
-        return
+def _check_logprob_ids(name: str, ids: list[int]) -> None:
     if not isinstance(ids, (list, tuple)) or len(ids) > MAX_LOGPROBS:
         raise InvalidRequest(
-            f"logprob_token_ids must be a list of at most {MAX_LOGPROBS} token ids",
-            param="logprob_token_ids",
+            f"{name} must be a list of at most {MAX_LOGPROBS} token ids",
+            param=name,
         )
     for token in ids:
-        _whole("logprob_token_ids", token, 0, 2**31 - 1)
+        _whole(name, token, 0, 2**31 - 1)
 
 
-def _check_bias(bias: dict[int, float] | None) -> None:
-    if bias is None:
-        return
+def _check_bias(name: str, bias: dict[int, float]) -> None:
     if not isinstance(bias, dict) or len(bias) > MAX_LOGIT_BIAS:
         raise InvalidRequest(
-            f"logit_bias must map at most {MAX_LOGIT_BIAS} token ids to numbers", param="logit_bias"
+            f"{name} must map at most {MAX_LOGIT_BIAS} token ids to numbers", param=name
         )
     for token, value in bias.items():
-        _whole("logit_bias", token, 0, 2**31 - 1)
-        _number("logit_bias", value, -100.0, 100.0)
+        _whole(name, token, 0, 2**31 - 1)
+        _number(name, value, -100.0, 100.0)
 
 
-def _check_allowed(ids: list[int] | None) -> None:
-    if ids is None:
-        return
+def _check_allowed(name: str, ids: list[int]) -> None:
     if not isinstance(ids, (list, tuple)) or not 1 <= len(ids) <= MAX_ALLOWED_TOKEN_IDS:
         raise InvalidRequest(
-            f"allowed_token_ids must be a list of 1 to {MAX_ALLOWED_TOKEN_IDS} token ids",
-            param="allowed_token_ids",
+            f"{name} must be a list of 1 to {MAX_ALLOWED_TOKEN_IDS} token ids",
+            param=name,
         )
     for token in ids:
-        _whole("allowed_token_ids", token, 0, 2**31 - 1)
+        _whole(name, token, 0, 2**31 - 1)
 
 
-def _check_bad_words(words: list[str] | None) -> None:
-    if words is None:
-        return
+def _check_bad_words(name: str, words: list[str]) -> None:
     if not isinstance(words, (list, tuple)) or len(words) > MAX_BAD_WORDS:
         raise InvalidRequest(
-            f"bad_words must be a list of at most {MAX_BAD_WORDS} strings", param="bad_words"
+            f"{name} must be a list of at most {MAX_BAD_WORDS} strings", param=name
         )
     for word in words:
         if not isinstance(word, str) or not 1 <= len(word) <= MAX_BAD_WORD_LENGTH:
             raise InvalidRequest(
-                f"each of bad_words must have 1 to {MAX_BAD_WORD_LENGTH} characters",
-                param="bad_words",
+                "each of ",
+                Field(name),
+                f" must have 1 to {MAX_BAD_WORD_LENGTH} characters",
+                param=name,
             )
 
 
-def _check_structured(wanted: StructuredOutputs | None, ignore_eos: bool) -> None:
-    if wanted is None:
-        return
+def _check_structured(name: str, wanted: StructuredOutputs) -> None:
     if not isinstance(wanted, StructuredOutputs):
         raise InvalidRequest(
-            f"structured_outputs must be StructuredOutputs(...), not {type(wanted).__name__}",
-            param="structured_outputs",
-        )
-    if ignore_eos:
-        raise InvalidRequest(
-            "ignore_eos can't be combined with structured_outputs: they end with the EOS token",
-            param="ignore_eos",
+            f"{name} must be StructuredOutputs(...), not {type(wanted).__name__}", param=name
         )
 
 
-def _check_detection(wanted: RepetitionDetectionParams | None) -> None:
-    if wanted is not None and not isinstance(wanted, RepetitionDetectionParams):
+def _check_detection(name: str, wanted: RepetitionDetectionParams) -> None:
+    if not isinstance(wanted, RepetitionDetectionParams):
         raise InvalidRequest(
-            "repetition_detection must be RepetitionDetectionParams(...), not "
-            f"{type(wanted).__name__}",
-            param="repetition_detection",
+            f"{name} must be RepetitionDetectionParams(...), not {type(wanted).__name__}",
+            param=name,
         )
+
+
+def _check_kind(name: str, kind: RequestOutputKind) -> None:
+    if not isinstance(kind, RequestOutputKind):
+        raise InvalidRequest(f"{name} must be a RequestOutputKind, not {kind!r}", param=name)
+
+
+def _in(low: float, high: float, *, low_open: bool = False) -> Callable[[str, Any], None]:
+    return partial(_number, low=low, high=high, low_open=low_open)
+
+
+def _within(low: int, high: int) -> Callable[[str, Any], None]:
+    return partial(_whole, low=low, high=high)
+
+
+def _limit(name: str, value: int | None) -> None:
+    if value is not None:
+        _whole(name, value, 0, MOST)
+
+
+def _with_defaults(
+    **checks: Callable[[str, Any], None],
+) -> tuple[tuple[str, Any, Callable[[str, Any], None]], ...]:
+    defaults = {each.name: each.default for each in msgspec.structs.fields(SamplingParams)}
+    return tuple((name, defaults[name], check) for name, check in checks.items())
+
+
+_CHECKS = _with_defaults(
+    n=_within(1, MAX_N),
+    temperature=_in(0.0, 100.0),
+    top_p=_in(0.0, 1.0, low_open=True),
+    top_k=_within(-1, MOST),
+    min_p=_in(0.0, 1.0),
+    seed=_within(0, MAX_SEED),
+    max_tokens=_limit,
+    min_tokens=_within(0, MOST),
+    min_indentation=_within(0, MOST),
+    thinking_token_budget=_within(-1, MOST),
+    logprobs=_within(0, MAX_LOGPROBS),
+    prompt_logprobs=_within(0, MAX_LOGPROBS),
+    logprob_token_ids=_check_logprob_ids,
+    presence_penalty=_in(-2.0, 2.0),
+    frequency_penalty=_in(-2.0, 2.0),
+    repetition_penalty=_in(0.0, 100.0, low_open=True),
+    logit_bias=_check_bias,
+    allowed_token_ids=_check_allowed,
+    bad_words=_check_bad_words,
+    include_stop_str_in_output=_flag,
+    ignore_eos=_flag,
+    skip_special_tokens=_flag,
+    stop=_check_stop,
+    stop_token_ids=_check_stop_ids,
+    structured_outputs=_check_structured,
+    repetition_detection=_check_detection,
+    output_kind=_check_kind,
+)
+"""What each field must be where it isn't its default, in the order in which they are checked."""

@@ -20,7 +20,6 @@ from penstock.text.template_shape import (
     TurnShape,
     arranged,
     ends_before_calls,
-    simple_turns,
     space_before_calls,
     takes_thoughts,
     thought_part,
@@ -32,6 +31,54 @@ THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 """Names of a message's thoughts: ours and most templates', and those that gpt-oss, LFM2.5 and Solar
 have."""
 Message = dict[str, Any]
+
+
+class Traits:
+    """What a conversation has that its template may have to be asked about. Each message is looked
+    at once, in order."""
+
+    __slots__ = ("_role", "characters", "of_tools", "simple", "spaced", "thinks")
+
+    def __init__(self) -> None:
+        self.characters = 0
+        """Of all contents' texts."""
+        self.of_tools = False
+        """Whether there are calls, or results of some."""
+        self.simple = True
+        """Whether every template shows its turns, or none of them need to be arranged: no system
+        message, no two turns of one role in a row but for results, and no two calls in one."""
+        self.spaced = False
+        """Whether a text before calls ends in whitespace."""
+        self.thinks = False
+        """Whether there are thoughts."""
+        self._role = ""
+
+    def add(self, message: Message) -> None:
+        """Takes the next message."""
+        role, content = message["role"], message["content"]
+        if isinstance(content, str):
+            self.characters += len(content)
+        else:
+            self.characters += sum(len(part.get("text", "")) for part in content)
+        if role == "tool":
+            self.of_tools = True
+        elif role in (self._role, "system"):
+            self.simple = False
+        self._role = role
+        if message.get(THOUGHTS[0]):
+            self.thinks = True
+        if calls := message.get("tool_calls"):
+            self.of_tools = True
+            self.simple = self.simple and len(calls) == 1
+            self.spaced = self.spaced or ends_before_calls(message)
+
+
+def traits_of(messages: Iterable[Message]) -> Traits:
+    """Those of a whole conversation."""
+    found = Traits()
+    for message in messages:
+        found.add(message)
+    return found
 
 
 class Arrangement:
@@ -56,13 +103,24 @@ class Arrangement:
         self._beside: Beside | None = None
         self._shows_tools: bool | None = None
 
-    def of(self, messages: list[Message], write: WriteCalls | None) -> list[Message]:
+    def of(
+        self, messages: list[Message], write: WriteCalls | None, traits: Traits
+    ) -> list[Message]:
         """The messages in turns that the template shows, with thoughts by the name that it knows
-        them by. write: calls, where it shows none; None: they are left to it."""
-        turns = self._spaced(self._in_turns(self._called(messages, write)))
-        names = self._thoughts
-        if not any(map(_thoughts_of, turns)):
+        them by. write: calls, where it shows none; None: they are left to it.  traits: of the
+        messages."""
+        turns = messages
+        if traits.of_tools and write is not None:
+            turns = self._called(turns, write)
+            traits = traits if turns is messages else traits_of(turns)
+        if not traits.simple:
+            turns = self._in_turns(turns)
+            traits = traits_of(turns)
+        if traits.spaced:
+            turns = self._spaced(turns)
+        if not traits.thinks:
             return turns
+        names = self._thoughts
         if THOUGHTS[0] not in names:
             if self._thought_parts is None:
                 self._thought_parts = takes_thoughts(self._render)
@@ -76,16 +134,15 @@ class Arrangement:
         way = self._beside
         return [merged(each, names, way) if _says_all(each, names) else each for each in turns]
 
-    def is_known(self, messages: list[Message]) -> bool:
-        """Whether `of` asks nothing."""
-        calls = any(map(_is_of_tools, messages))
-        if calls and self._shown is None:
+    def is_known(self, traits: Traits) -> bool:
+        """Whether `of` asks nothing for a conversation with these."""
+        if traits.of_tools and self._shown is None:
             return False
-        turns = self._turns is not None or simple_turns(messages)
-        space = self._call_space is not None or not any(map(ends_before_calls, messages))
+        turns = self._turns is not None or traits.simple
+        space = self._call_space is not None or not traits.spaced
         parts = THOUGHTS[0] in self._thoughts or self._thought_parts is not None
-        known = parts and (self._beside is not None or not (calls and self._thoughts))
-        return turns and space and (known or not any(map(_thoughts_of, messages)))
+        known = parts and (self._beside is not None or not (traits.of_tools and self._thoughts))
+        return turns and space and (known or not traits.thinks)
 
     @property
     def knows_tools(self) -> bool:
@@ -98,24 +155,18 @@ class Arrangement:
             self._shows_tools = shows_tools(self._filled)
         return self._shows_tools
 
-    def _called(self, messages: list[Message], write: WriteCalls | None) -> list[Message]:
-        if write is None or not any(map(_is_of_tools, messages)):
-            return messages
+    def _called(self, messages: list[Message], write: WriteCalls) -> list[Message]:
         if self._shown is None:
             self._shown = shown_calls(self._filled, write)
         return messages if self._shown.all else with_calls(messages, self._shown, write)
 
     def _in_turns(self, messages: list[Message]) -> list[Message]:
-        if simple_turns(messages):
-            return messages
         if self._turns is None:
             self._turns = turn_shape_of(self._filled)
         return arranged(messages, self._turns)
 
     def _spaced(self, turns: list[Message]) -> list[Message]:
         """Texts before calls without the space that the template puts there."""
-        if not any(map(ends_before_calls, turns)):
-            return turns
         if self._call_space is None:
             self._call_space = space_before_calls(self._filled)
         space = self._call_space
@@ -157,7 +208,3 @@ def _says_all(message: Message, names: list[str]) -> bool:
     """Whether it has thoughts, a text and calls."""
     thinks = any(message.get(name) for name in names)
     return thinks and bool(message["content"] and message.get("tool_calls"))
-
-
-def _is_of_tools(message: Message) -> bool:
-    return bool(message.get("tool_calls")) or message["role"] == "tool"

@@ -17,9 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import InvalidRequest
+from penstock.errors import Field, InvalidRequest
 from penstock.model.config import GenerationDefaults
-from penstock.text.arrangement import THOUGHTS, Arrangement
+from penstock.text.arrangement import THOUGHTS, Arrangement, Traits, traits_of
 from penstock.text.as_written import PackedMessages, with_texts
 from penstock.text.disarm import Disarmed
 from penstock.text.render.pool import RenderPool, shared_pool
@@ -190,17 +190,21 @@ class ChatTemplate:
         return self._shape
 
     def arranged(
-        self, messages: list[dict[str, Any]], write: WriteCalls | None = None
+        self,
+        messages: list[dict[str, Any]],
+        write: WriteCalls | None = None,
+        traits: Traits | None = None,
     ) -> list[dict[str, Any]]:
         """The messages as the template shows them, see `penstock.text.arrangement`. The first
         conversation whose turns are not simple asks the template, and blocks meanwhile. write:
-        calls, where it shows none; None: they are left to it."""
+        calls, where it shows none; None: they are left to it.  traits: of the messages; None: they
+        are looked for."""
         told = None if write is None else lambda calls: write(calls, self._mark)
-        return self._arrangement.of(messages, told)
+        return self._arrangement.of(messages, told, traits or traits_of(messages))
 
-    def arranges_at_once(self, messages: list[dict[str, Any]]) -> bool:
-        """Whether `arranged` asks nothing."""
-        return self._arrangement.is_known(messages)
+    def arranges_at_once(self, traits: Traits) -> bool:
+        """Whether `arranged` asks nothing for a conversation with these."""
+        return self._arrangement.is_known(traits)
 
     @property
     def shows_tools_at_once(self) -> bool:
@@ -272,7 +276,9 @@ def _given(
 ) -> dict[str, Any]:
     if continued and opening:
         raise InvalidRequest(
-            "continue_final_message and add_generation_prompt can't both be true",
+            "continue_final_message and ",
+            Field("add_generation_prompt"),
+            " can't both be true",
             param="continue_final_message",
         )
     return {

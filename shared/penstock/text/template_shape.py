@@ -132,15 +132,6 @@ def _shows_in_order(
     return places[0] >= 0 and all(one < other for one, other in pairwise(places))
 
 
-def simple_turns(messages: list[Message]) -> bool:
-    """Whether every template shows them, or none of them need to be arranged: no system message,
-    no two turns of one role in a row, and no two calls in one."""
-    roles = [message["role"] for message in messages]
-    in_a_row = any(one == other and one != "tool" for one, other in pairwise(roles))
-    calls = any(len(message.get("tool_calls") or ()) > 1 for message in messages)
-    return "system" not in roles and not in_a_row and not calls
-
-
 def arranged(messages: list[Message], shape: TurnShape) -> list[Message]:
     """The messages in turns that the template shows.
 

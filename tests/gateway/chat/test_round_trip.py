@@ -57,6 +57,10 @@ USE = ToolUse(tuple(Tool(function=each) for each in OFFERED), "free")
 THINKING = {"enable_thinking": True, "thinking": True}
 
 
+async def _no_documents(messages: list[Message]) -> list[Message]:
+    raise AssertionError("there are none")
+
+
 class Model(NamedTuple):
     """A template with a tokenizer, and how its model writes."""
 
@@ -67,7 +71,7 @@ class Model(NamedTuple):
     def filled(self, sent: list[Any]) -> RenderedChat:
         """What the model reads of a conversation as clients send it."""
         given = msgspec.convert(sent, list[Message])
-        messages = asyncio.run(template_messages(given, 100, []))
+        messages = asyncio.run(template_messages(given, 100, _no_documents)).messages
         tools = USE.for_template()
         return self.template.filled(self.template.arranged(messages), tools=tools, **THINKING)
 

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import InvalidRequest
 from penstock_gateway.chat.endpoint import ChatRequest, check_chat
-from penstock_gateway.chat.prompt import shows_thoughts, thinking_variables
+from penstock_gateway.chat.thinking import shows_thoughts, thinking_variables
 from tests.gateway.fake_engine import FakeEngineClient, say
 
 THINKS = {"enable_thinking": True, "thinking": True}
