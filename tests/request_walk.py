@@ -13,6 +13,8 @@ the one that renders chat templates, aren't seen.
 - gateway: in the request's own context, from the ASGI call until its Submit is on the socket.
 - engine core: from the turn that takes the Submit until the first Plan with it is on the socket.
 - worker: from a Plan that is one decode until its Result is given to the session.
+- decode turn of the engine core: a turn of its loop that takes such a Result and nothing else, and
+  sends the next Plan; from the sockets' messages to the sockets.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -101,6 +103,10 @@ class Walk:
         self.entered.clear()
         self._open = True
 
+    def drop(self) -> None:
+        """What was entered since `begin` doesn't count."""
+        self._open = False
+
     def end(self) -> None:
         if self._open and not 0 < calls_of(self.fewest) <= calls_of(self.entered):
             self.fewest = dict(self.entered)
@@ -131,10 +137,15 @@ def walks() -> dict[str, Calls]:
     logging.getLogger().addHandler(logging.NullHandler())  # That the parts end is no news.
     with tempfile.TemporaryDirectory(prefix="walk-") as name:
         ends = {part: f"ipc://{name}/{part}" for part in ("frontends", "workers")}
-        gateway, engine, worker = Walk(asked.get), Walk(), Walk()
-        with _engine(engine, prepare(MODEL), ends), _worker(worker, ends["workers"]):
+        gateway, engine, worker, turn = Walk(asked.get), Walk(), Walk(), Walk()
+        with _engine(engine, turn, prepare(MODEL), ends), _worker(worker, ends["workers"]):
             asyncio.run(_ask(gateway, (engine, worker), ends["frontends"]))
-    found = {"gateway": gateway, "engine core": engine, "worker": worker}
+    found = {
+        "gateway": gateway,
+        "engine core": engine,
+        "worker": worker,
+        "decode turn of the engine core": turn,
+    }
     return {part: walk.fewest for part, walk in found.items()}
 
 
@@ -182,8 +193,8 @@ def _body(question: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _engine(walk: Walk, model: Path, ends: dict[str, str]) -> Iterator[None]:
-    """An engine core in a thread of its own."""
+def _engine(walk: Walk, turn: Walk, model: Path, ends: dict[str, str]) -> Iterator[None]:
+    """An engine core in a thread of its own. walk: of a Submit.  turn: of a Result."""
     facts = read_facts(EngineConfig(), model, boot=BOOT.hex(), created=0)
     signals, wakeup = socket.socketpair()
     wakeup.setblocking(False)
@@ -198,26 +209,45 @@ def _engine(walk: Walk, model: Path, ends: dict[str, str]) -> Iterator[None]:
     notes = SleepNote(None), WeightsNote(None)
     loop = Loop(core, servers["frontends"], servers["workers"], wakeup, 0.0, *notes)
     take, received, send = loop._take_events, core.frontend_received, servers["workers"].send
+    taken, wait = core.worker_received, loop._wait
     held = False
+    brought: list[Any] = []
+    """What the turn that runs has taken and sent."""
 
     def taking(now: float) -> None:
         if walk.wanted and not held:
             walk.begin()
+        brought.clear()
+        turn.begin()
         take(now)
+
+    def settling(session: bytes, message: FromWorker, now: float) -> None:
+        brought.append(message)
+        taken(session, message, now)
+
+    def waiting() -> None:
+        decodes = [type(each) for each in brought] == [Result, Plan] and _decodes(brought[1])
+        if decodes:
+            turn.end()
+        turn.drop()
+        wait()
 
     def receiving(session: bytes, message: FromFrontend, now: float) -> None:
         nonlocal held
+        brought.append(message)
         held = held or (walk.wanted and isinstance(message, Submit))
         received(session, message, now)
 
     def sending(session: bytes, message: Any, *frames: Any) -> None:
         send(session, message, *frames)
+        brought.append(message)
         if held and isinstance(message, Plan):
             walk.end()
 
-    loop._take_events, core.frontend_received = taking, receiving  # type: ignore[method-assign]
+    loop._take_events, loop._wait = taking, waiting  # type: ignore[method-assign]
+    core.frontend_received, core.worker_received = receiving, settling  # type: ignore[method-assign]
     servers["workers"].send = sending  # type: ignore[method-assign]
-    thread = _started(walk, loop.run)
+    thread = _started((walk, turn), loop.run)
     try:
         yield
     finally:
@@ -249,7 +279,7 @@ def _worker(walk: Walk, endpoint: str) -> Iterator[None]:
             walk.end()
 
     worker._take, session.send = taking, sending  # type: ignore[method-assign]
-    thread = _started(walk, worker.run)
+    thread = _started((walk,), worker.run)
     session.start()
     try:
         yield
@@ -269,9 +299,13 @@ def _decodes(message: Any) -> bool:
     )
 
 
-def _started(walk: Walk, run: Callable[[], None]) -> threading.Thread:
+def _started(walks: Sequence[Walk], run: Callable[[], None]) -> threading.Thread:
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        for walk in walks:
+            walk.profile(frame, event, argument)
+
     def watched() -> None:
-        sys.setprofile(walk.profile)
+        sys.setprofile(profile)
         run()
 
     thread = threading.Thread(target=watched, daemon=True)

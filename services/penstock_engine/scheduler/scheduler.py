@@ -135,12 +135,14 @@ class Scheduler:
 
         While there is a suspect, steps go one at a time, so that a death points to one step.
         """
-        latest, head = self.state.in_flight[-1], self.state.queue.head()
-        suspects = latest.alone or self.state.suspect or (head is not None and head.suspect_until)
-        room = len(self.state.in_flight) < self._max_in_flight
-        # A sequence that needs a longer step gets it once no other step is in flight.
-        free = self._is_short() and not suspects and self.state.short is None
-        return room and free and not self._multi_step.wanted()
+        if len(self.state.in_flight) >= self._max_in_flight or self.state.short is not None:
+            return False  # A sequence that needs a longer step gets it once no other is in flight.
+        if self.state.in_flight[-1].alone or self.state.suspect is not None:
+            return False
+        head = self.state.queue.head()
+        if head is not None and head.suspect_until:
+            return False
+        return self._is_short() and not self._multi_step.wanted()
 
     def _is_short(self) -> bool:
         """Whether the latest step is short enough to be followed."""
