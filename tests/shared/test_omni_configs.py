@@ -13,6 +13,7 @@ import pytest
 from penstock.errors import UnsupportedModel
 from penstock.families.qwen3_asr import lifted
 from penstock.formats.fields import Fields
+from penstock.forms.patches import PatchImages
 from penstock.model.audio_spec import (
     AudioTowerSpec,
     BlockTowerSpec,
@@ -20,7 +21,6 @@ from penstock.model.audio_spec import (
     NarrowProjector,
 )
 from penstock.model.config import ModelConfig
-from penstock.model.image_facts import PatchImages
 from penstock.model.sound_facts import BlockMel, LogMel
 from penstock.model.tower_spec import RotaryPositions, WindowSpec
 from penstock.prepare.hub_config import read_config

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.media.overlaps import NO_MARK
+from penstock.forms.overlaps import NO_MARK
 from penstock.model.document_spec import QUARTER, DocumentProjector, PageProjector
 from penstock.model.projector_spec import (
     AdapterProjector,

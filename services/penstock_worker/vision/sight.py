@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.media.pixels import FRAMES, inputs, video_inputs
+from penstock.forms.arrays import FRAMES
+from penstock.forms.form import ImageForm
+from penstock.forms.video import VideoForm
 from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.model.media_facts import Preparation
 from penstock.model.tower_spec import LearnedPositions, VisionSpec
-from penstock.model.video_facts import VideoPreparation
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.vision.hub_names import HUB_MODULES, from_hub
 from penstock_worker.vision.mmproj_names import mmproj_name, mmproj_tensors
@@ -59,9 +60,11 @@ class Sight:
 
     def _inputs(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:
-            if isinstance(self._video, VideoPreparation) and FRAMES in tensors:
-                return video_inputs(self._video, tensors)
-            return inputs(self._preparation, tensors)
+            if isinstance(self._video, VideoForm) and FRAMES in tensors:
+                return self._video.inputs(tensors)
+            if isinstance(self._preparation, ImageForm):
+                return self._preparation.inputs(tensors)
+            raise ValueError("the model takes no pictures")
         except ValueError as error:
             raise UnfitPicture(str(error)) from None
 

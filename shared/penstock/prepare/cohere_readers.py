@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.families.vision.cohere_vision import square_factor
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import CanvasImages
+from penstock.forms.canvas import CanvasImages
 from penstock.model.media_facts import KindFacts
 from penstock.prepare.image_processor import ImageSettings, pixels_of
 from penstock.prepare.media_tokens import MediaTokens

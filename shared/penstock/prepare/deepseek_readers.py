@@ -7,7 +7,8 @@ import msgspec
 
 from penstock.families.vision.multi_modality import DRAWS, tower_settings
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import FixedImages, TwofoldImages
+from penstock.forms.fixed import FixedImages
+from penstock.forms.twofold import TwofoldImages
 from penstock.model.media_facts import KindFacts
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, ImageSettings, pixels_of
 from penstock.prepare.media_tokens import MediaTokens

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import Colour, Pixels
+from penstock.forms.pixels import Colour, Pixels
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)

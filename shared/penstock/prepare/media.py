@@ -17,6 +17,9 @@ from penstock.families.vision.qwen2_5_omni import OMNI_2_5
 from penstock.families.vision.qwen3_omni import OMNI
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
+from penstock.forms.fixed import FixedImages
+from penstock.forms.scanned import ScannedImages
+from penstock.forms.tiled import TiledImages
 from penstock.model.audio_spec import (
     AudioSpec,
     BiasedConformerSpec,
@@ -26,7 +29,6 @@ from penstock.model.audio_spec import (
     SoundTowerSpec,
     WaveformSpec,
 )
-from penstock.model.image_facts import FixedImages, ScannedImages, TiledImages
 from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind
 from penstock.prepare.cohere_readers import aya_vision, command_vision
 from penstock.prepare.deepseek_readers import (

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.families import hub_reading as hub
 from penstock.families.vision.minicpmv import QUERIES
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import SlicedImages
+from penstock.forms.sliced import SlicedImages
 from penstock.model.media_facts import KindFacts
 from penstock.prepare.image_processor import MAX_SIDE, ImageSettings, pixels_of
 from penstock.prepare.media_tokens import MediaTokens

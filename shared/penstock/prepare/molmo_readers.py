@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.families.molmo2 import further_tokens
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import OverlappingImages
+from penstock.forms.overlapping import OverlappingImages
 from penstock.model.media_facts import KindFacts
 from penstock.prepare.image_processor import MAX_SIDE, ImageSettings, pixels_of
 from penstock.prepare.media_tokens import MediaTokens

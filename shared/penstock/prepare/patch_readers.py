@@ -9,7 +9,8 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import SOFT_TOKENS, PatchImages, PooledImages
+from penstock.forms.patches import PatchImages
+from penstock.forms.pooled import SOFT_TOKENS, PooledImages
 from penstock.model.media_facts import KindFacts
 from penstock.prepare.image_processor import OF_REPEATED, ImageSettings, pixels_of
 from penstock.prepare.media_tokens import MediaTokens

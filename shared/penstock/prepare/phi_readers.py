@@ -9,8 +9,8 @@ import msgspec
 
 from penstock.families import hub_reading as hub
 from penstock.formats.fields import Fields
+from penstock.forms.sheets import BarredImages, SheetImages
 from penstock.model.audio_spec import AudioSpec
-from penstock.model.image_facts import BarredImages, SheetImages
 from penstock.model.media_facts import KindFacts
 from penstock.model.sound_facts import HammingMel
 from penstock.prepare.image_processor import ImageSettings, pixels_of

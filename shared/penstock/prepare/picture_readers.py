@@ -16,16 +16,14 @@ from penstock.families.vision.llava import most_tiles, pinpoints
 from penstock.families.vision.llava_next import FORMS as NEXT_FORMS
 from penstock.families.vision.llava_next import most_of
 from penstock.formats.fields import Fields
+from penstock.forms.anyres import AnyresImages
+from penstock.forms.canvas import CanvasImages
+from penstock.forms.documents import DocumentImages
+from penstock.forms.fitted import FittedImages
+from penstock.forms.fixed import FixedImages
+from penstock.forms.naflex import NaflexImages
+from penstock.forms.rows import RowImages
 from penstock.model.document_spec import QUARTER
-from penstock.model.image_facts import (
-    AnyresImages,
-    CanvasImages,
-    DocumentImages,
-    FittedImages,
-    FixedImages,
-    NaflexImages,
-    RowImages,
-)
 from penstock.model.media_facts import KindFacts
 from penstock.prepare.image_processor import MAX_SIDE, ImageSettings, fixed_size, pixels_of
 from penstock.prepare.media_tokens import MediaTokens

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.formats.fields import Fields
+from penstock.forms.windowed import WindowedImages
 from penstock.model.document_spec import QUARTER
-from penstock.model.image_facts import WindowedImages
 from penstock.model.media_facts import KindFacts
 from penstock.prepare.image_processor import MAX_SIDE, ImageSettings, pixels_of
 from penstock.prepare.media_tokens import MediaTokens

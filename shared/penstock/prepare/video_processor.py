@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import SOFT_TOKENS
-from penstock.model.video_facts import FrameSampling
+from penstock.forms.pooled import SOFT_TOKENS
+from penstock.forms.video import FrameSampling
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF, ImageSettings
 
 MAX_FRAMES = 4096

@@ -10,18 +10,15 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import CanvasImages, PooledImages, SlicedImages
+from penstock.forms.canvas import CanvasImages
+from penstock.forms.fixed import FixedFrames
+from penstock.forms.overlapping import MarkedFrames
+from penstock.forms.patches import VideoFrames
+from penstock.forms.pooled import PooledFrames, PooledImages
+from penstock.forms.registry import VideoPreparation
+from penstock.forms.sliced import SlicedFrames, SlicedImages
+from penstock.forms.video import FrameSampling, GroupTexts
 from penstock.model.media_facts import KindFacts
-from penstock.model.video_facts import (
-    FixedFrames,
-    FrameSampling,
-    GroupTexts,
-    MarkedFrames,
-    PooledFrames,
-    SlicedFrames,
-    VideoFrames,
-    VideoPreparation,
-)
 from penstock.prepare import minicpm_readers, molmo_readers, patch_readers, picture_readers
 from penstock.prepare.image_processor import pixels_of
 from penstock.prepare.media_tokens import MediaTokens

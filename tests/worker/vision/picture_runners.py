@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 import torch
 
-from penstock.model.image_facts import ImagePreparation
+from penstock.forms.registry import ImagePreparation
 from penstock.model.kv_layout import KVGroup, paged
 from penstock.protocol.common import MediaItem
 from penstock.protocol.from_worker import MediaFailed, MediaReady

@@ -14,14 +14,12 @@ import torch
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
+from penstock.forms.anyres import AnyresImages
+from penstock.forms.canvas import CanvasImages
+from penstock.forms.fitted import FittedImages
+from penstock.forms.rows import RowImages
+from penstock.forms.tiled import TiledImages
 from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
-from penstock.model.image_facts import (
-    AnyresImages,
-    CanvasImages,
-    FittedImages,
-    RowImages,
-    TiledImages,
-)
 from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind, Preparation
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.prepare.hub_config import read_config

@@ -13,6 +13,7 @@ from penstock.errors import UnsupportedModel
 from penstock.families.vision.deepseek_ocr import CLIP_NORM
 from penstock.families.vision.deepseek_ocr2 import NECK_NORM
 from penstock.families.vision.reading import MAX_HEADS, MAX_SIDE, MAX_WIDTH, bounded, heads
+from penstock.forms.documents import DocumentImages
 from penstock.model.document_spec import (
     QUARTER,
     DocumentProjector,
@@ -20,7 +21,6 @@ from penstock.model.document_spec import (
     PageProjector,
     QueryLayersSpec,
 )
-from penstock.model.image_facts import DocumentImages
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec, WindowSpec

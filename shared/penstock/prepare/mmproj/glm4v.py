@@ -9,7 +9,7 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.families.vision.glm4v import PROJECTOR_NORM
 from penstock.families.vision.reading import MAX_WIDTH
-from penstock.model.image_facts import PatchImages
+from penstock.forms.patches import PatchImages
 from penstock.model.projector_spec import GatedMergerProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD

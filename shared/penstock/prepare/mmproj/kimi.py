@@ -11,7 +11,7 @@ from penstock.errors import UnsupportedModel
 from penstock.families.vision.kimi_k25 import EPS
 from penstock.families.vision.qwen_vl import MAX_MERGE
 from penstock.families.vision.reading import MAX_SIDE, bounded
-from penstock.model.image_facts import PatchImages
+from penstock.forms.patches import PatchImages
 from penstock.model.layer_spec import NormSpec
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec

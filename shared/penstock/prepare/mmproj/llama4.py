@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.families.vision.llama4 import MAX_FACTOR, THETA, check_heads, form
 from penstock.families.vision.reading import MAX_WIDTH, bounded
-from penstock.model.image_facts import FittedImages
+from penstock.forms.fitted import FittedImages
 from penstock.model.projector_spec import AdapterProjector
 from penstock.model.tower_spec import VisionSpec
 from penstock.prepare.image_processor import HALF

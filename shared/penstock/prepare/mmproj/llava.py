@@ -12,7 +12,8 @@ from penstock.errors import UnsupportedModel
 from penstock.families.vision.llava import pinpoints
 from penstock.families.vision.llava_next import MAX_TAKEN, most_of
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import AnyresImages, FixedImages
+from penstock.forms.anyres import AnyresImages
+from penstock.forms.fixed import FixedImages
 from penstock.model.projector_spec import AnyresProjector, MLPProjector
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD

@@ -12,7 +12,7 @@ from penstock.families.vision.minicpmv import positions as older_positions
 from penstock.families.vision.minicpmv import projector as resampler
 from penstock.families.vision.minicpmv4_6 import merging, positions, projector
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import SlicedImages
+from penstock.forms.sliced import SlicedImages
 from penstock.model.media_facts import KindFacts
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 from penstock.prepare.image_processor import HALF

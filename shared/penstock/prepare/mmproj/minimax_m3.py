@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.families.vision.reading import MAX_WIDTH
-from penstock.model.image_facts import PatchImages
+from penstock.forms.patches import PatchImages
 from penstock.model.projector_spec import TwiceProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD

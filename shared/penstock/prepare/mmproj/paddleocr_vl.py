@@ -4,7 +4,7 @@ table of positions."""
 from __future__ import annotations
 
 from penstock.families.vision.paddleocr_vl import PROJECTOR_NORM
-from penstock.model.image_facts import PatchImages
+from penstock.forms.patches import PatchImages
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD

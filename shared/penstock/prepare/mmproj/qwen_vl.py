@@ -10,7 +10,8 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.families.vision.qwen_vl import EPS, MAX_MERGE, MAX_WINDOW
 from penstock.families.vision.reading import MAX_WIDTH, bounded
-from penstock.model.image_facts import Colour, PatchImages
+from penstock.forms.patches import PatchImages
+from penstock.forms.pixels import Colour
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec, WindowSpec
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF

@@ -15,16 +15,14 @@ from penstock.families.vision.lfm2_vl import PROJECTOR_NORM as NAFLEX_NORM
 from penstock.families.vision.reading import MAX_PIXELS, bounded
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
+from penstock.forms.canvas import CanvasImages
+from penstock.forms.fixed import FixedImages
+from penstock.forms.naflex import NaflexImages
+from penstock.forms.pixels import Colour
+from penstock.forms.rows import RowImages
+from penstock.forms.tiled import TiledImages
 from penstock.model.audio_spec import AudioSpec
 from penstock.model.config import ModelConfig
-from penstock.model.image_facts import (
-    CanvasImages,
-    Colour,
-    FixedImages,
-    NaflexImages,
-    RowImages,
-    TiledImages,
-)
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.model.projector_spec import MLPProjector, ShuffleProjector, SquareMLPProjector

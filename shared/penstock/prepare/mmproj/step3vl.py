@@ -5,8 +5,8 @@ Source: llama.cpp's converter, and the makers' processor for what no file says.
 
 from __future__ import annotations
 
+from penstock.forms.windowed import WindowedImages
 from penstock.model.document_spec import QUARTER
-from penstock.model.image_facts import WindowedImages
 from penstock.model.projector_spec import HalvingProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, MAX_SIDE

@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import (
-    SOFT_TOKENS,
-    CanvasImages,
-    PatchImages,
-    PooledImages,
-    SlicedImages,
-)
-from penstock.model.video_facts import FrameSampling
+from penstock.forms.canvas import CanvasImages
+from penstock.forms.patches import PatchImages
+from penstock.forms.pooled import SOFT_TOKENS, PooledImages
+from penstock.forms.sliced import SlicedImages
+from penstock.forms.video import FrameSampling
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens
 from penstock.prepare.video_processor import CLASSES, USUAL_FRAMES
