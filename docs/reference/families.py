@@ -18,7 +18,6 @@ from penstock.model import mechanisms as all_mechanisms
 from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import mechanisms
 from penstock.prepare.hub_config import read_config
-from penstock.prepare.video_readers import FAMILIES as VIDEO_FAMILIES
 from penstock_worker.forward.backends import backend_module
 from tests.shared.releases.evidence import (
     TEMPLATES,
@@ -190,11 +189,7 @@ def _names_of(needs: set[str]) -> dict[str, str]:
 
 def _watching() -> list[str]:
     """Families of models that take videos, as people know them."""
-    return [
-        family.known_as
-        for family in VISION_FAMILIES.values()
-        if any(name in VIDEO_FAMILIES for name in family.hub_classes)
-    ]
+    return [family.known_as for family in VISION_FAMILIES.values() if family.videos is not None]
 
 
 def _seeing() -> str:
