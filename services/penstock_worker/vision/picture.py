@@ -17,6 +17,7 @@ from penstock.model.projector_spec import (
     AnyresProjector,
     ClassProjector,
     HalvingProjector,
+    LinearProjector,
     MLPProjector,
     NormedTwiceProjector,
     PooledProjector,
@@ -152,6 +153,8 @@ def _rows_of_part(picture: Picture, spec: VisionSpec) -> int:
     match projector:
         case MLPProjector() | TwoTowersProjector():
             return picture.tiles * (picture.per_tile + spec.tower.keeps_class)
+        case LinearProjector():
+            return picture.tiles * (picture.per_tile + spec.tower.keeps_class) + 1
         case NormedTwiceProjector():
             return picture.tiles * picture.per_tile + 1
         case ShuffleProjector() | SquareMLPProjector() | AdapterProjector() | SquarePoolProjector():

@@ -2,6 +2,7 @@
 else."""
 
 from penstock.forms.anyres import AnyresImages
+from penstock.forms.aspects import AspectImages
 from penstock.forms.canvas import CanvasImages
 from penstock.forms.documents import DocumentImages
 from penstock.forms.fitted import FittedImages
@@ -36,5 +37,6 @@ ImagePreparation = (
     | WindowedImages
     | OverlappingImages
     | TwofoldImages
+    | AspectImages
 )
 VideoPreparation = VideoFrames | FixedFrames | PooledFrames | SlicedFrames | MarkedFrames

@@ -61,6 +61,7 @@ CLASSES: dict[str, dict[str, Any]] = {
     "VLMImageProcessor": {**_FITTED, "size": None},
     "MiniCPMVImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
     "MiniCPMV4_6ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
+    "MllamaImageProcessor": {**_SIGLIP, "resample": 2, "max_image_tiles": 4},
     "MiniMaxM3VLImageProcessor": {
         **_CLIP,
         "size": {"shortest_edge": 4 * 28 * 28, "longest_edge": 672 * 672},
