@@ -32,6 +32,7 @@ from tests.worker.audio.hearing_cases import CASES as HEARD
 from tests.worker.models.coverage import SHOWN, coverage
 from tests.worker.models.ling3 import LING3
 from tests.worker.models.twins import TWINS
+from tests.worker.vision.mllama_cases import OF_MLLAMA
 from tests.worker.vision.vision_cases import CASES as SEEN
 
 Coverage = dict[str, dict[str, Counter[str]]]
@@ -207,7 +208,9 @@ def _seeing() -> str:
         "With [an mmproj file](../guides/media.md#gguf-files), GGUF models see and hear too."
         "\n\n"
     )
-    cases = [case.stands_for or f"{case.family}{TOWER_CLASS}" for case in SEEN.values()]
+    cases = [
+        case.stands_for or f"{case.family}{TOWER_CLASS}" for case in (SEEN | OF_MLLAMA).values()
+    ]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in VISION_FAMILIES.values())
 
 

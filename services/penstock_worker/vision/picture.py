@@ -17,9 +17,9 @@ from penstock.model.projector_spec import (
     AnyresProjector,
     ClassProjector,
     HalvingProjector,
-    LinearProjector,
     MLPProjector,
     NormedTwiceProjector,
+    PlainProjector,
     PooledProjector,
     ProbeProjector,
     ResamplerProjector,
@@ -153,7 +153,7 @@ def _rows_of_part(picture: Picture, spec: VisionSpec) -> int:
     match projector:
         case MLPProjector() | TwoTowersProjector():
             return picture.tiles * (picture.per_tile + spec.tower.keeps_class)
-        case LinearProjector():
+        case PlainProjector():
             return picture.tiles * (picture.per_tile + spec.tower.keeps_class) + 1
         case NormedTwiceProjector():
             return picture.tiles * picture.per_tile + 1

@@ -18,10 +18,10 @@ from penstock.model.projector_spec import (
     ClassProjector,
     GatedMergerProjector,
     HalvingProjector,
-    LinearProjector,
     MergerProjector,
     MLPProjector,
     NormedTwiceProjector,
+    PlainProjector,
     PooledProjector,
     PoolProjector,
     ProbeProjector,
@@ -270,7 +270,7 @@ def load_projector(
     match projector:
         case MLPProjector():
             return _MLP(projector, weights, inputs, outputs)
-        case LinearProjector():
+        case PlainProjector():
             return _Linear(weights, inputs, outputs)
         case NormedTwiceProjector():
             return PictureEmbedder(projector, weights, inputs, outputs)

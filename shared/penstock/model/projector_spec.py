@@ -18,7 +18,7 @@ class MLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="mlp"):
     bias: bool = True
 
 
-class LinearProjector(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):
+class PlainProjector(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     """A product with a bias; one row for each of the tower's vectors, and one of zeros behind them,
     where a picture's token stands, which is seen as text is (Llama 3.2 Vision)."""
 
@@ -277,7 +277,7 @@ class NormedTwiceProjector(msgspec.Struct, frozen=True, kw_only=True, tag="norme
 
 Projector = (
     MLPProjector
-    | LinearProjector
+    | PlainProjector
     | NormedTwiceProjector
     | ShuffleProjector
     | SquareMLPProjector

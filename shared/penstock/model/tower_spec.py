@@ -19,9 +19,9 @@ from penstock.model.projector_spec import (
     AnyresProjector,
     ClassProjector,
     HalvingProjector,
-    LinearProjector,
     MLPProjector,
     NormedTwiceProjector,
+    PlainProjector,
     PooledProjector,
     PoolProjector,
     ProbeProjector,
@@ -292,7 +292,7 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Patches that one row is made of, at least (MLP with a class token: not counting it)."""
         projector = self.projector
         match projector:
-            case MLPProjector() | LinearProjector() | NormedTwiceProjector():
+            case MLPProjector() | PlainProjector() | NormedTwiceProjector():
                 return 1
             case TwoTowersProjector():  # and their share of the larger picture
                 return 1 + -(-((self.second_size // self.tower.patch) ** 2) // self._side**2)

@@ -28,11 +28,11 @@ from penstock.model.audio_spec import (
     BiasedConformerSpec,
     BlockConformerSpec,
     ConformerSpec,
-    EmbedderProjector,
     SoundTowerSpec,
     WaveformSpec,
 )
 from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind
+from penstock.model.sound_projector_spec import EmbedderProjector
 from penstock.prepare.hub_config import classes_of
 from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR, VIDEO_PREPROCESSOR
 from penstock.prepare.phi_readers import PHI4, phi4_sounds

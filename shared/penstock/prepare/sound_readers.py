@@ -17,9 +17,10 @@ from penstock.families.vision.gemma3n import (
 )
 from penstock.formats.fields import Fields
 from penstock.media.log_mel import HIGHEST
-from penstock.model.audio_spec import AudioSpec, ConformerSpec, EmbedderProjector, QueryProjector
+from penstock.model.audio_spec import AudioSpec, ConformerSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.sound_facts import EmphasisedMel, FrameMel, PairedMel, Waveform
+from penstock.model.sound_projector_spec import EmbedderProjector, QueryProjector
 from penstock.prepare.sounds import check_known, of_pictures
 
 GEMMA4 = "Gemma4AudioFeatureExtractor"

@@ -15,47 +15,18 @@ import pytest
 import torch
 from PIL import Image
 
-from penstock.forms.aspects import AspectImages, aspect_forms
+from penstock.forms.aspects import aspect_forms
 from penstock.media.prepared import write
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from tests.worker.driver import Driver, Job, LogitsOf
 from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer, run_recorded
-from tests.worker.vision.case import COLOURS
+from tests.worker.vision.mllama_cases import OF_MLLAMA, TILE, TOKEN
 from tests.worker.vision.picture_runners import load, runner_of
 from tests.worker.vision.pictures import Prepared, words
 from tests.worker.vision.vision_cases import Ours, opened, saved
 
 pytestmark = pytest.mark.slow
 
-TOKEN = 199
-"""The token of a picture, the first one behind those of the head."""
-TILE = AspectImages(pixels=COLOURS, tile=16, rows=17)
-TEXT: dict[str, Any] = {
-    "vocab_size": 199,
-    "hidden_size": 72,
-    "intermediate_size": 100,
-    "num_hidden_layers": 5,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.25,
-    "cross_attention_layers": [1, 3],
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-TOWER: dict[str, Any] = {
-    "hidden_size": 48,
-    "intermediate_size": 64,
-    "num_hidden_layers": 4,
-    "num_global_layers": 2,
-    "attention_heads": 4,
-    "image_size": 16,
-    "patch_size": 4,
-    "vision_output_dim": 3 * 48,
-    "intermediate_layers_indices": [1, 2],
-    "initializer_range": 0.2,
-}
 WANTED = 10
 
 
@@ -65,9 +36,7 @@ def both() -> tuple[Any, Ours]:
     import transformers
 
     torch.manual_seed(7)
-    config = transformers.MllamaConfig(
-        text_config=TEXT, vision_config=TOWER, image_token_index=TOKEN
-    )
+    config = OF_MLLAMA["mllama"].config()
     config._attn_implementation = "eager"
     model = transformers.MllamaForConditionalGeneration(config).eval()
     with torch.no_grad():

@@ -31,7 +31,7 @@ from penstock.forms.aspects import AspectImages, aspect_forms
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec
 from penstock.model.media_facts import KindFacts
-from penstock.model.projector_spec import LinearProjector
+from penstock.model.projector_spec import PlainProjector
 from penstock.model.tower_spec import AspectSpec, TowerSpec, VisionSpec
 
 FURTHER = 8
@@ -120,7 +120,7 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
         aspects=aspects,
     )
     hub.only(section, vision_output_dim=tower.width)
-    return VisionSpec(tower=tower, projector=LinearProjector(), image_size=image)
+    return VisionSpec(tower=tower, projector=PlainProjector(), image_size=image)
 
 
 def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
