@@ -18,7 +18,6 @@ from penstock.model import mechanisms as all_mechanisms
 from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import mechanisms
 from penstock.prepare.hub_config import read_config
-from penstock.prepare.video_readers import FAMILIES as VIDEO_FAMILIES
 from penstock_worker.forward.backends import backend_module
 from tests.shared.releases.evidence import (
     TEMPLATES,
@@ -33,6 +32,7 @@ from tests.worker.audio.hearing_cases import CASES as HEARD
 from tests.worker.models.coverage import SHOWN, coverage
 from tests.worker.models.ling3 import LING3
 from tests.worker.models.twins import TWINS
+from tests.worker.vision.mllama_cases import OF_MLLAMA
 from tests.worker.vision.vision_cases import CASES as SEEN
 
 Coverage = dict[str, dict[str, Counter[str]]]
@@ -190,11 +190,7 @@ def _names_of(needs: set[str]) -> dict[str, str]:
 
 def _watching() -> list[str]:
     """Families of models that take videos, as people know them."""
-    return [
-        family.known_as
-        for family in VISION_FAMILIES.values()
-        if any(name in VIDEO_FAMILIES for name in family.hub_classes)
-    ]
+    return [family.known_as for family in VISION_FAMILIES.values() if family.videos is not None]
 
 
 def _seeing() -> str:
@@ -212,7 +208,9 @@ def _seeing() -> str:
         "With [an mmproj file](../guides/media.md#gguf-files), GGUF models see and hear too."
         "\n\n"
     )
-    cases = [case.stands_for or f"{case.family}{TOWER_CLASS}" for case in SEEN.values()]
+    cases = [
+        case.stands_for or f"{case.family}{TOWER_CLASS}" for case in (SEEN | OF_MLLAMA).values()
+    ]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in VISION_FAMILIES.values())
 
 

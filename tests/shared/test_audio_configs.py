@@ -15,15 +15,17 @@ from penstock.model.audio_spec import (
     BlockConformerSpec,
     BlockTowerSpec,
     ConformerSpec,
+    WaveformSpec,
+)
+from penstock.model.config import ModelConfig
+from penstock.model.sound_projector_spec import (
     EmbedderProjector,
     LinearProjector,
     NarrowProjector,
     NormedProjector,
     QueryProjector,
     StackProjector,
-    WaveformSpec,
 )
-from penstock.model.config import ModelConfig
 from penstock.prepare.hub_config import read_config
 from tests.shared.audio_configs import GRANITE_SPEECH, QWEN2_AUDIO, QWEN3_ASR, VOXTRAL
 from tests.shared.releases.reading import RELEASES

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import SlicedImages
+from penstock.forms.sliced import SlicedImages
 from penstock.model.projector_spec import ResamplerProjector
 from penstock.model.tower_spec import LearnedPositions
 from penstock.prepare.media import read_media

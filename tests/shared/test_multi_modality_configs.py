@@ -12,8 +12,8 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.forms.fixed import FixedImages
 from penstock.model.config import ModelConfig
-from penstock.model.image_facts import FixedImages
 from penstock.model.projector_spec import MLPProjector
 from penstock.model.tower_spec import LearnedPositions
 from penstock.prepare.hub_config import read_config

@@ -13,15 +13,11 @@ import pytest
 from penstock.errors import UnsupportedModel
 from penstock.families.qwen3_asr import lifted
 from penstock.formats.fields import Fields
-from penstock.model.audio_spec import (
-    AudioTowerSpec,
-    BlockTowerSpec,
-    LinearProjector,
-    NarrowProjector,
-)
+from penstock.forms.patches import PatchImages
+from penstock.model.audio_spec import AudioTowerSpec, BlockTowerSpec
 from penstock.model.config import ModelConfig
-from penstock.model.image_facts import PatchImages
 from penstock.model.sound_facts import BlockMel, LogMel
+from penstock.model.sound_projector_spec import LinearProjector, NarrowProjector
 from penstock.model.tower_spec import RotaryPositions, WindowSpec
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.hub_pooling import read_pooling

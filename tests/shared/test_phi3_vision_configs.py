@@ -13,10 +13,11 @@ from tokenizers import Tokenizer
 
 from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.forms.pixels import Pixels
+from penstock.forms.sheets import BarredImages
 from penstock.media.changes import facts_with
 from penstock.media.layout import layout
 from penstock.model.config import ModelConfig
-from penstock.model.image_facts import BarredImages, Pixels
 from penstock.model.media_facts import MediaFacts
 from penstock.model.projector_spec import SheetProjector
 from penstock.model.tower_spec import LearnedPositions

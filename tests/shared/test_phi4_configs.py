@@ -14,12 +14,14 @@ from transformers import Phi4MultimodalConfig, Phi4MultimodalFeatureExtractor
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.audio_spec import BiasedConformerSpec, TwofoldProjector
+from penstock.forms.pixels import Pixels
+from penstock.forms.sheets import SheetImages
+from penstock.model.audio_spec import BiasedConformerSpec
 from penstock.model.config import ModelConfig
-from penstock.model.image_facts import Pixels, SheetImages
 from penstock.model.media_facts import MediaFacts
 from penstock.model.projector_spec import SheetProjector
 from penstock.model.sound_facts import HammingMel
+from penstock.model.sound_projector_spec import TwofoldProjector
 from penstock.model.tower_spec import LearnedPositions
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.media import read_media

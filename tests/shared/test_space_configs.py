@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import FixedImages
+from penstock.forms.fixed import FixedImages
 from penstock.model.pooling_config import TextPadding
 from penstock.model.projector_spec import ClassProjector, ProbeProjector
 from penstock.prepare.from_hub_folder import read_hub_folder

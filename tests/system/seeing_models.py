@@ -88,6 +88,97 @@ def said_by_transformers(
     return continued(model, given, count)
 
 
+MLLAMA_TOKEN = "<|picture|>"
+MLLAMA_TEMPLATE = (
+    "{% for m in messages %}{% for c in m['content'] %}"
+    "{% if c['type'] == 'image' %}<|picture|>{% else %}{{ c['text'] }}{% endif %}{% endfor %};"
+    "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
+"""Has nothing before a picture that comes first."""
+
+
+def write_mllama(folder: Path) -> Path:
+    """Writes the folder of a tiny Llama 3.2 Vision, whose gates are random, too."""
+    import torch
+    from transformers import MllamaConfig, MllamaForConditionalGeneration
+    from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
+
+    tokens = tokenizer(MLLAMA_TOKEN)
+    ids = tokens.get_vocab(with_added_tokens=True)
+    config = MllamaConfig(
+        text_config={
+            "vocab_size": ids[MLLAMA_TOKEN],
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 512,
+            "initializer_range": 0.25,
+            "cross_attention_layers": [1, 2],
+            "bos_token_id": ids["<s>"],
+            "eos_token_id": ids["</s>"],
+            "pad_token_id": ids["</s>"],
+        },
+        vision_config={
+            "hidden_size": 48,
+            "intermediate_size": 64,
+            "num_hidden_layers": 3,
+            "num_global_layers": 1,
+            "attention_heads": 4,
+            "image_size": SIDE,
+            "patch_size": PATCH,
+            "vision_output_dim": 2 * 48,
+            "intermediate_layers_indices": [1],
+            "initializer_range": 0.2,
+        },
+        image_token_index=ids[MLLAMA_TOKEN],
+    )
+    torch.manual_seed(43)
+    model = MllamaForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "gate" in name.rpartition(".")[2]:
+                parameter.normal_(0.5, 0.3)
+    processor = MllamaImageProcessorPil(size={"height": SIDE, "width": SIDE})
+    return write_folder(folder, model, processor, tokens, template=MLLAMA_TEMPLATE)
+
+
+@cache
+def _their_mllama(folder: Path) -> tuple[Any, Any]:
+    from transformers import MllamaForConditionalGeneration
+    from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
+
+    model = MllamaForConditionalGeneration.from_pretrained(folder).eval()
+    return model, MllamaImageProcessorPil.from_pretrained(folder)
+
+
+def said_by_mllama(
+    folder: Path, tokens: list[int], pictures: list[Image.Image], count: int
+) -> list[int]:
+    """So many tokens, the likeliest each, that come after these. Each picture has a token."""
+    import torch
+    from transformers.models.mllama.processing_mllama import (
+        convert_sparse_cross_attention_mask_to_dense,
+        get_cross_attention_token_mask,
+    )
+
+    model, processor = _their_mllama(folder)
+    found, also = list(tokens), {}
+    if pictures:
+        also = dict(processor([pictures], return_tensors="pt"))
+        counts = also.pop("num_tiles")
+    for _ in range(count):
+        if pictures:
+            masks = [get_cross_attention_token_mask(found, model.config.image_token_index)]
+            dense = convert_sparse_cross_attention_mask_to_dense(masks, counts, 4, len(found))
+            also["cross_attention_mask"] = torch.from_numpy(dense)
+        with torch.inference_mode():
+            logits = model(torch.tensor([found]), **also).logits[0, -1]
+        found.append(int(logits.argmax()))
+    return found[len(tokens) :]
+
+
 SQUARE = 12
 """Pixels in a row of what becomes one row of the tiny Gemma 4's pictures."""
 

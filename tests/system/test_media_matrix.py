@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from penstock.model.image_facts import ImagePreparation
+from penstock.forms.registry import ImagePreparation
 from penstock.model.media_facts import KindFacts, MediaKind
 from penstock.model.sound_facts import SoundPreparation
 from penstock.prepare import load_manifest, prepare

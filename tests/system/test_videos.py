@@ -16,8 +16,8 @@ from PIL import Image
 
 from penstock import LLM, SamplingParams
 from penstock.formats.fields import Fields
-from penstock.media.pixels import video_inputs
-from penstock.model.video_facts import FixedFrames, VideoFrames
+from penstock.forms.fixed import FixedFrames
+from penstock.forms.patches import VideoFrames
 from penstock.prepare.media import read_media
 from testing.serving import Server
 from tests.shared.media.pictures import saved
@@ -99,7 +99,7 @@ def test_onevision_says_of_frames_what_transformers_says(tmp_path: Path) -> None
     assert isinstance(video, FixedFrames)
     prompt_token_ids = reply["prompt_token_ids"]
     assert len(prompt_token_ids) == 3 * 3 * 3 + 1 + len(f"user:{WORDS};assistant:")
-    pixels = video_inputs(video, {"frames": frames})["pixel_values"]
+    pixels = video.inputs({"frames": frames})["pixel_values"]
     ids = reply["choices"][0]["token_ids"]
     assert ids == said_of_frames(folder, prompt_token_ids, pixels, COUNT)
     params = SamplingParams(temperature=0, max_tokens=COUNT, ignore_eos=True)

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.media.pixels import video_inputs
-from penstock.model.video_facts import VideoFrames
+from penstock.forms.patches import VideoFrames
 from tests.shared.media.media_tokenizer import tokenizer
 from tests.system.hub_folders import continued, write_folder
 
@@ -221,7 +220,7 @@ def said_by_transformers(
 
     model = _theirs(folder)
     token = model.config.video_token_id
-    inputs = [video_inputs(video, {"frames": frames}) for frames in videos]
+    inputs = [video.inputs({"frames": frames}) for frames in videos]
     pixels = torch.cat([torch.from_numpy(each["pixel_values"]) for each in inputs])
     grids = torch.stack([torch.from_numpy(each["grid_thw"]).long() for each in inputs])
     ids = list(prompt_token_ids)

@@ -25,6 +25,11 @@ class EncodedAttention(Protocol):
         """Stores the layer's keys and values of the encoder's rows in this step, [rows, kv_heads,
         head_dim]; rows beyond those of the step are padding."""
 
+    @property
+    def seeing(self) -> Tensor | None:
+        """[rows, 1]: 1 of the decoder's rows that see any of the encoder's, 0 of others; None: all
+        do."""
+
     def attend(self, layer: int, query: Tensor) -> Tensor:
         """The attention of the decoder's rows, [rows, heads, head_dim], to all of their sequence's
         encoder rows. Returns the same shape, in which padding rows are zero. A row has the same
@@ -41,6 +46,8 @@ class ObservedEncoded:
         self._layers = {layer for layer, _ in heads}
         self._keys: dict[int, Tensor] = {}
         self._queries: dict[int, Tensor] = {}
+
+    seeing: Tensor | None = None
 
     def store(self, layer: int, key: Tensor, value: Tensor) -> None:
         if layer in self._layers:
@@ -69,6 +76,8 @@ class ObservedEncoded:
 
 class NothingEncoded:
     """Stands for the encoder of a model without one, none of whose layers asks for it."""
+
+    seeing: Tensor | None = None
 
     def store(self, layer: int, key: Tensor, value: Tensor) -> None:
         raise TypeError("the model has no encoder")

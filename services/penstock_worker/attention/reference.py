@@ -314,8 +314,15 @@ class ReferenceStep:
 class ReferenceEncoded:
     """EncodedAttention of one step."""
 
-    def __init__(self, backend: ReferenceAttention, slots: Tensor, plan: ops.AttentionPlan) -> None:
+    def __init__(
+        self,
+        backend: ReferenceAttention,
+        slots: Tensor,
+        plan: ops.AttentionPlan,
+        seeing: Tensor | None = None,
+    ) -> None:
         """slots: [n] int64, where the step's rows of the encoder are stored."""
+        self.seeing = seeing
         self._backend = backend
         self._slots = slots
         self._plan = plan
@@ -349,7 +356,7 @@ class EncoderDecoderCache:
         rows, size = self._encoder_rows, self._backend.shape.block_size
         ends = layout.starts + layout.counts
         slots = [
-            _slots(table, size, int(end))
+            slots_of(table, size, int(end))
             for table, end in zip(layout.block_tables, ends, strict=True)
         ]
         division = Division.of(layout.starts, layout.counts, rows)
@@ -387,7 +394,7 @@ class EncoderDecoderCache:
         )
 
 
-def _slots(table: np.ndarray, block_size: int, tokens: int) -> np.ndarray:
+def slots_of(table: np.ndarray, block_size: int, tokens: int) -> np.ndarray:
     """Slots of a sequence's first tokens, [tokens] int64."""
     position = np.arange(tokens)
     return table[position // block_size] * block_size + position % block_size

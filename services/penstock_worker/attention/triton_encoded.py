@@ -34,6 +34,8 @@ OfLayer = Callable[[int], LayerCache]
 class EncodedRows:
     """EncodedAttention of a step's rows of encoders, which are stored."""
 
+    seeing: Tensor | None = None
+
     def __init__(self, of_layer: OfLayer, slots: Tensor) -> None:
         """`slots`: [n] int32, where they are stored."""
         self._of_layer = of_layer
@@ -50,6 +52,8 @@ class EncodedRows:
 class EncodedKeys:
     """EncodedAttention of a step's rows of decoders: each sees all of the encoder's rows, which are
     its sequence's first ones."""
+
+    seeing: Tensor | None = None
 
     def __init__(
         self, of_layer: OfLayer, plan: DeviceAttentionPlan, slots: Tensor, rows: int

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from penstock.model.config import PreparedModel
 from penstock.model.kv_layout import kv_layout
+from penstock.model.mechanisms import PICTURE_LAYERS
 from penstock.model.media_facts import alignment_heads
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import pad_rows, padded_rows
@@ -23,6 +24,7 @@ from penstock_worker.attention.encoded import (
     ObservedEncoded,
 )
 from penstock_worker.attention.interface import AttentionBackend, BatchLayout, CacheShape
+from penstock_worker.attention.pictures_apart import PicturesApartCache
 from penstock_worker.attention.reference import EncoderDecoderCache, ReferenceAttention
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.aux_hidden import aux_hidden_for
@@ -48,8 +50,9 @@ from penstock_worker.states.slot_states import SlotStates
 from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.opening import open_weights
 
-MECHANISMS = ON_CPUS
+MECHANISMS = ON_CPUS | {PICTURE_LAYERS}
 """What this backend has beyond Llama's layers."""
+NOT_BESIDE_PICTURES = "adapters, several ranks and vectors of texts"
 
 
 class ReferenceForward(LayerByLayer):
@@ -143,6 +146,8 @@ def _forward(
     rows = model.config.encoder_rows
     if rows:
         return EncoderDecoderForward(model, EncoderDecoderCache(attention, rows), ranks, heads)
+    if model.config.pictures_apart:
+        return PicturesApartForward(model, PicturesApartCache(attention), ranks)
     head = model.norm if purpose.headless else model.logits
     return ReferenceForward(model, attention, ranks, head, states, adapters)
 
@@ -160,6 +165,8 @@ def recipe(
         raise Unable(f"quantization is {setup.quantization}, which needs the cpu backend")
     config = prepared.decoder
     require(MECHANISMS, config)
+    if config.pictures_apart and (setup.max_loras or ranks.place.ranks > 1 or purpose.headless):
+        raise Unable(f"{NOT_BESIDE_PICTURES} aren't served with layers that attend to pictures")
     dtype = compute_dtype(setup.dtype, prepared.weights)
     cache = cache_dtype(setup.kv_cache_dtype, dtype)
     shard, layout = shard_of(config, ranks.place), kv_layout(config, setup.max_model_len)
@@ -295,3 +302,24 @@ class EncoderDecoderForward(LayerByLayer):
             self._count_layer,
             encoded=step.encoded,
         )
+
+
+class PicturesApartForward(EncoderDecoderForward):
+    """The forward pass of a decoder that sees pictures in some of its layers alone: their rows,
+    wherever they stand among tokens, take an encoder's place."""
+
+    def __init__(
+        self, model: DecoderModel, cache: PicturesApartCache, ranks: Ranks = ALONE
+    ) -> None:
+        super().__init__(model, cache, ranks)
+        self._apart = cache
+
+    def _divided(self, batch: Batch) -> DividedStep:
+        media = batch.media
+        stored, spans = np.empty(0, np.int64), None
+        if media is not None:
+            spans = media.spans
+            if media.embeddings is not None:
+                stored = media.rows
+        layout = BatchLayout(batch.tables, batch.starts, batch.counts)
+        return self._apart.divide_at(layout, stored, spans)

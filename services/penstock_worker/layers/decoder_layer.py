@@ -22,6 +22,7 @@ from penstock_worker.layers.norm_kinds import (
 )
 from penstock_worker.layers.parts import NO_NORM, LayerExperts, Norm, Parts, Recurrence, RMSNorm
 from penstock_worker.layers.per_layer_inputs import Layer, LayerInput
+from penstock_worker.layers.picture_layer import PictureLayer
 from penstock_worker.layers.step import Step
 from penstock_worker.layers.streams import LowRankPath, StreamUpdate
 
@@ -197,6 +198,9 @@ def load_layer(parts: Parts, layer: int) -> Layer:
         return FeedForwardLayer(norms.first(), feed_forward, branch)
     if parts.config.cross_attention is not None:
         return _load_cross_layer(parts, layer, norms)
+    if spec.attention.sees_pictures:
+        both = (norms.named(ATTENTION_NORM), norms.named(FEED_FORWARD_NORM))
+        return PictureLayer.load(parts, layer, both)
     attention = _load_attention(parts, layer, spec)
     feed_forward = _load_feed_forward(parts, layer, spec)
     if spec.order == "parallel":

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.model.audio_spec import BlockConformerSpec, QueryProjector
+from penstock.model.audio_spec import BlockConformerSpec
 from penstock.model.layer_spec import NormSpec
+from penstock.model.sound_projector_spec import QueryProjector
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
 from penstock_worker.vision.query_layers import QueryLayers

@@ -8,8 +8,8 @@ import re
 import torch
 from torch import Tensor
 
-from penstock.model.audio_spec import EmbedderProjector
 from penstock.model.projector_spec import NormedTwiceProjector
+from penstock.model.sound_projector_spec import EmbedderProjector
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerProduct

@@ -49,13 +49,16 @@ class MediaEncodings(StepFeature):
         whole_spans: bool = False,
         joins_spans: bool = True,
         stand_in: int | None = None,
+        apart: bool = False,
     ) -> None:
         """`rows` of encodings, `row_bytes` each, are kept at a time, and `load_bytes` of prepared
         items may wait (see Ready.media_bytes). `sections`: whether tokens have positions of three
         numbers. `whole_spans`: whether the tokens of a span see one another. `joins_spans`: whether
         those of several spans may (Media.joined).
         `stand_in`: the id that rows have instead of their placeholders', of a model that makes more
-        of an id than what stands in its place; None: it doesn't matter."""
+        of an id than what stands in its place; None: it doesn't matter. `apart`: see
+        BatchMedia.spans."""
+        self.apart = apart
         self.rows = rows
         self.load_bytes = load_bytes
         self.nbytes = rows * row_bytes + held_bytes(load_bytes)
@@ -222,6 +225,7 @@ class MediaEncodings(StepFeature):
             positions=_of_each(pairs, SlotMedia.positions) if self.sections else None,
             last_seen=self._last_seen(pairs) if self.whole_spans else None,
             between=self._between(pairs) if self.whole_spans else None,
+            spans=[_spans(slot) for slot in held] if self.apart else None,
         )
 
     def _embeddings(self, pairs: _Pairs) -> tuple[np.ndarray, Tensor | None]:
@@ -288,6 +292,12 @@ SPANS_APART = (
 )
 _Pairs = list[tuple[SlotWork, Slot]]
 _NO_ROWS = np.empty(0, dtype=np.int64)
+
+
+def _spans(slot: Slot) -> list[tuple[int, int]]:
+    """Positions of pictures' rows. The last one of a span is the picture's token."""
+    spans = () if slot.media is None else slot.media.spans
+    return [(span.offset, span.end - 1) for span in spans]
 
 
 def _of_each(pairs: _Pairs, of_tokens: Callable[[SlotMedia, int, int], np.ndarray]) -> np.ndarray:

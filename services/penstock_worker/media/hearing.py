@@ -17,10 +17,10 @@ from penstock.model.audio_spec import (
     BlockTowerSpec,
     ConformerSpec,
     SoundTowerSpec,
-    TwofoldProjector,
     WaveformSpec,
 )
 from penstock.model.config import ModelConfig
+from penstock.model.sound_projector_spec import TwofoldProjector
 from penstock_worker.media.biased_conformer import BiasedConformer
 from penstock_worker.media.block_conformer import BlockConformer
 from penstock_worker.media.block_tower import BlockTower

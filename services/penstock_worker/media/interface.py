@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,6 +40,9 @@ class BatchMedia:
     between: np.ndarray | None = None
     """[rows] bool: rows between joined spans, which see no row behind themselves, whatever
     `last_seen` says, and which no row before them sees; None: there are none."""
+    spans: Sequence[Sequence[tuple[int, int]]] | None = None
+    """First and end position of the rows of each picture of every sequence of the batch, of a model
+    whose pictures are seen in some layers alone."""
 
 
 class Sees(Protocol):

@@ -47,6 +47,7 @@ def media_of(
         whole_spans=config.vision is not None and config.vision.spans_whole,
         joins_spans=joins_spans,
         stand_in=stand_in_of(config),
+        apart=isinstance(config, ModelConfig) and config.pictures_apart,
     )
 
 

@@ -7,9 +7,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from penstock.model.audio_spec import (
-    AudioSpec,
-    ConformerSpec,
+from penstock.model.audio_spec import AudioSpec, ConformerSpec
+from penstock.model.sound_projector_spec import (
     EmbedderProjector,
     LinearProjector,
     NarrowProjector,

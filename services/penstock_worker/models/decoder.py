@@ -22,6 +22,7 @@ from penstock_worker.layers.decoder_layer import load_layer
 from penstock_worker.layers.hyper_connections import HyperEnds
 from penstock_worker.layers.parts import NO_NORM, DecoderOps, Norm, Parts
 from penstock_worker.layers.per_layer_inputs import Layer, PerLayerInputs, finished
+from penstock_worker.layers.picture_layer import PictureLayer
 from penstock_worker.layers.recurrent.interface import NO_STATES, StepStates
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.repeated import again, renormed
@@ -229,7 +230,7 @@ class DecoderModel:
         """Puts each layer's keys and values of an encoder's output, [rows, hidden], into the cache.
         In a model whose layers attend to it."""
         for layer in self.layers:
-            if isinstance(layer, CrossLayer):
+            if isinstance(layer, CrossLayer | PictureLayer):
                 layer.crossed.store(rows, encoded)
 
     def send(self, hidden: Tensor) -> None:

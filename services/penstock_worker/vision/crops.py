@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.media.overlaps import NO_MARK, NO_PATCH
+from penstock.forms.overlaps import NO_MARK, NO_PATCH
 from penstock.model.projector_spec import PooledProjector
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from penstock_worker.vision.aligner_names import of_aligner
+from penstock_worker.vision.aspects import ASPECT_MODULES, of_aspects
 from penstock_worker.vision.crops import of_crops
 from penstock_worker.vision.document_names import DOCUMENT_MODULES, of_document
 from penstock_worker.vision.mobilenet import IN_EMBEDDER, of_mobilenet
@@ -174,24 +177,45 @@ _NOT_NEEDED = re.compile(
 hidden patches in training."""
 
 
-OF_FAMILIES = (
-    of_document,
-    of_sheet,
-    of_perception,
-    of_crops,
-    of_aligner,
-    of_mobilenet,
-    of_resampler,
-)
-"""Readers of names that only one family's files have; None for others."""
+Namer = Callable[[str], str | None]
+OWN: dict[str, Namer] = {
+    "deepseek_ocr": of_document,
+    "deepseek_ocr2": of_document,
+    "phi3_v": of_sheet,
+    "phi4_multimodal": of_sheet,
+    "step3p7": of_perception,
+    "molmo2": of_crops,
+    "deepseek_vl": of_aligner,
+    "deepseek_vl_hybrid": of_aligner,
+    "janus": of_aligner,
+    "multi_modality": of_aligner,
+    "gemma3n": of_mobilenet,
+    "minicpmv": of_resampler,
+}
+"""What reads names of tensors that only a family's files have, by the family; None for others. No
+other family's names are read so."""
+ALONE: dict[str, tuple[Namer, frozenset[str]]] = {"mllama": (of_aspects, ASPECT_MODULES)}
+"""Families whose names have nothing in common with others', and the modules in them."""
 
 
-def from_hub(name: str) -> str | None:
+def names_of(family: str) -> tuple[Namer, Collection[str]]:
+    """What returns our name for a tensor of a tower or a projector of a family of models, and
+    modules in the names that it knows; it returns None for another half's, and an unknown name as
+    it is, without its prefix. family: "": any."""
+    if family in ALONE:
+        return ALONE[family]
+    if not family:
+        return from_hub, HUB_MODULES
+    own = OWN.get(family)
+    return partial(from_hub, own=() if own is None else (own,)), HUB_MODULES
+
+
+def from_hub(name: str, own: Sequence[Namer] = tuple(dict.fromkeys(OWN.values()))) -> str | None:
     """Returns our name for a tensor of a tower or a projector; None for another half's. An unknown
-    name stays as it is, without its prefix."""
+    name stays as it is, without its prefix. own: what reads a family's own names first."""
     if _NOT_NEEDED.search(name):
         return None
-    for of_family in OF_FAMILIES:
+    for of_family in own:
         if (found := of_family(name)) is not None:
             return found
     if _TOWER.match(name):

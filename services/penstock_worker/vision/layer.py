@@ -204,6 +204,8 @@ class LayerForm:
     """Whether they have them in one third of what turns (see RotaryPositions.by_axes)."""
     kv_heads: int = 0
     """Heads of keys and values, each of which several of queries share; 0: all have their own."""
+    out_bias: bool = True
+    """Whether the product behind attention has a bias, where those of the feed-forward have."""
 
 
 PLAIN = LayerForm()
@@ -249,7 +251,7 @@ class TowerLayer:
                 for which in "qk"
             ]
         out, bias = [(f"{at}.out_proj", size)], form.bias
-        self._mixed = load(out, size, bias=bias)
+        self._mixed = load(out, size, bias=bias and form.out_bias)
         names = ("gate_proj", "up_proj") if form.gated else ("up_proj",)
         up = [(f"{at}.{name}", inner) for name in names]
         self._up = load(up, size, bias=bias)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.media import geometry, sheets
+from penstock.forms import anyres, sheets
 from penstock.model.document_spec import QUARTER, DocumentProjector, PageProjector
 from penstock.model.projector_spec import (
     AdapterProjector,
@@ -19,6 +19,7 @@ from penstock.model.projector_spec import (
     HalvingProjector,
     MLPProjector,
     NormedTwiceProjector,
+    PlainProjector,
     PooledProjector,
     ProbeProjector,
     ResamplerProjector,
@@ -66,7 +67,7 @@ class Picture:
 
     pooled: Tensor | None = None
     """[rows, n] int64: which patches each row is made of, of a tower whose tiles overlap; see
-    `penstock.media.overlaps.pooled`."""
+    `penstock.forms.overlaps.pooled`."""
 
     marks: Tensor | None = None
     """[rows] int64: which tokens stand among them."""
@@ -89,12 +90,10 @@ class Picture:
         return replace(self, rows=self.rows // side, columns=self.columns // side)
 
 
-def anyres_of(
-    picture: Picture, spec: VisionSpec, projector: AnyresProjector
-) -> geometry.AnyresShape:
+def anyres_of(picture: Picture, spec: VisionSpec, projector: AnyresProjector) -> anyres.AnyresShape:
     """How the picture's tiles after the first one become rows."""
     side = projector.side(picture.rows)
-    return geometry.anyres_shape(
+    return anyres.anyres_shape(
         picture.size, projector.forms, spec.image_size or 1, side, projector.most
     )
 
@@ -113,7 +112,7 @@ def squares_of(tiles: Tensor, side: int) -> Tensor:
     return apart.transpose(2, 3).reshape(-1, side * side, size).contiguous()
 
 
-def in_lines(rows: Tensor, side: int, shape: geometry.AnyresShape, newline: Tensor) -> Tensor:
+def in_lines(rows: Tensor, side: int, shape: anyres.AnyresShape, newline: Tensor) -> Tensor:
     """Rows of tiles of side x side, [rows, size], as rows of a picture: the first tile's, then
     those of the others as lines of one picture, each ended by `newline`, [size]."""
     first, others = rows[: side * side], rows[side * side :]
@@ -154,6 +153,8 @@ def _rows_of_part(picture: Picture, spec: VisionSpec) -> int:
     match projector:
         case MLPProjector() | TwoTowersProjector():
             return picture.tiles * (picture.per_tile + spec.tower.keeps_class)
+        case PlainProjector():
+            return picture.tiles * (picture.per_tile + spec.tower.keeps_class) + 1
         case NormedTwiceProjector():
             return picture.tiles * picture.per_tile + 1
         case ShuffleProjector() | SquareMLPProjector() | AdapterProjector() | SquarePoolProjector():

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.media.overlaps import NO_MARK
+from penstock.forms.aspects import aspect_forms
+from penstock.forms.overlaps import NO_MARK
 from penstock.model.document_spec import QUARTER, DocumentProjector, PageProjector
 from penstock.model.projector_spec import (
     AdapterProjector,
@@ -28,7 +29,7 @@ from penstock.model.projector_spec import (
     SquarePoolProjector,
     SquaresProjector,
 )
-from penstock.model.tower_spec import AxialPositions, LearnedPositions, VisionSpec
+from penstock.model.tower_spec import AspectSpec, AxialPositions, LearnedPositions, VisionSpec
 from penstock_worker.vision.picture import Picture, UnfitPicture, anyres_of, sheet_of
 
 PIXELS = "pixel_values"
@@ -50,6 +51,8 @@ def read_picture(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture
         return _in_crops(tensors, spec, spec.projector)
     if isinstance(spec.projector, AnyresProjector):
         return _of_any_size(tensors, spec, spec.projector)
+    if spec.tower.aspects is not None:
+        return _on_canvas(tensors, spec, spec.tower.aspects)
     positions = spec.tower.positions
     learned = isinstance(positions, LearnedPositions) and (
         positions.stretched or positions.of_parts
@@ -79,6 +82,18 @@ def _of_any_size(
             f"{1 + form[0] * form[1]} are needed"
         )
     return picture
+
+
+def _on_canvas(tensors: Mapping[str, np.ndarray], spec: VisionSpec, aspects: AspectSpec) -> Picture:
+    """The tiles of a canvas."""
+    pixels, grid = _only(tensors, PIXELS, TILES)
+    plain = of_pixels({PIXELS: pixels}, spec)
+    form = tuple(int(count) for count in grid)
+    if grid.dtype != np.int32 or form not in aspect_forms(aspects.most):
+        raise UnfitPicture(f"{TILES} is {grid.dtype} {form}; up to {aspects.most} tiles are needed")
+    if plain.tiles != form[0] * form[1]:
+        raise UnfitPicture(f"a picture on {form[0]} x {form[1]} tiles has {plain.tiles}")
+    return replace(plain, form=form)
 
 
 def _of_sheet(

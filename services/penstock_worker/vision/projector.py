@@ -21,6 +21,7 @@ from penstock.model.projector_spec import (
     MergerProjector,
     MLPProjector,
     NormedTwiceProjector,
+    PlainProjector,
     PooledProjector,
     PoolProjector,
     ProbeProjector,
@@ -93,6 +94,16 @@ class _MLP:
             gated = reference.gated_activation(torch.cat((gate, first), 1), "silu")
             return self._second(gated)
         return self._second(reference.plain_activation(self._first(vectors), self._activation))
+
+
+class _Linear:
+    def __init__(self, weights: Weights, inputs: int, outputs: int) -> None:
+        self._product = TowerProduct.load(weights, [("projector", outputs)], inputs)
+        self.row_work = self._product.size
+
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
+        rows = yield from threads.mapped(self._product, vectors, each=self.row_work)
+        return torch.cat((rows, rows.new_zeros(1, rows.shape[1])))
 
 
 class _Shuffle:
@@ -259,6 +270,8 @@ def load_projector(
     match projector:
         case MLPProjector():
             return _MLP(projector, weights, inputs, outputs)
+        case PlainProjector():
+            return _Linear(weights, inputs, outputs)
         case NormedTwiceProjector():
             return PictureEmbedder(projector, weights, inputs, outputs)
         case ShuffleProjector():

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.media.pixels import FRAMES, inputs, video_inputs
-from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
+from penstock.forms.arrays import FRAMES
+from penstock.forms.form import ImageForm
+from penstock.forms.video import VideoForm
+from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, WeightFiles
 from penstock.model.media_facts import Preparation
 from penstock.model.tower_spec import LearnedPositions, VisionSpec
-from penstock.model.video_facts import VideoPreparation
 from penstock_worker.media.pieces import MILLION, Pieces, whole
-from penstock_worker.vision.hub_names import HUB_MODULES, from_hub
+from penstock_worker.vision.hub_names import names_of
 from penstock_worker.vision.mmproj_names import mmproj_name, mmproj_tensors
 from penstock_worker.vision.picture import Picture, UnfitPicture, grid_of, rows_of
 from penstock_worker.vision.picture_reading import read_picture
@@ -59,9 +59,11 @@ class Sight:
 
     def _inputs(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:
-            if isinstance(self._video, VideoPreparation) and FRAMES in tensors:
-                return video_inputs(self._video, tensors)
-            return inputs(self._preparation, tensors)
+            if isinstance(self._video, VideoForm) and FRAMES in tensors:
+                return self._video.inputs(tensors)
+            if isinstance(self._preparation, ImageForm):
+                return self._preparation.inputs(tensors)
+            raise ValueError("the model takes no pictures")
         except ValueError as error:
             raise UnfitPicture(str(error)) from None
 
@@ -176,11 +178,22 @@ class VisionModel:
         return layout.as_they_came(torch.cat((rows, *levels), 1)).contiguous()
 
 
-open_tower = partial(
-    open_tower_weights,
-    from_hub=from_hub,
-    read_mmproj=mmproj_tensors,
-    mmproj_name=mmproj_name,
-    hub_modules=HUB_MODULES,
-)
-"""Opens what a model sees with (see open_tower_weights)."""
+def open_tower(
+    files: WeightFiles,
+    dtype: torch.dtype,
+    *,
+    device: torch.device = CPU,
+    load_format: str = "auto",
+) -> Weights:
+    """Opens what a model sees with (see open_tower_weights)."""
+    from_hub, modules = names_of(files.tower)
+    return open_tower_weights(
+        files,
+        dtype,
+        from_hub=from_hub,
+        read_mmproj=mmproj_tensors,
+        mmproj_name=mmproj_name,
+        hub_modules=modules,
+        device=device,
+        load_format=load_format,
+    )

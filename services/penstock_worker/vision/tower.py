@@ -14,6 +14,7 @@ from torch import Tensor
 
 from penstock.model.tower_spec import AxialPositions, LearnedPositions, RotaryPositions, TowerSpec
 from penstock_worker.media.pieces import Pieces
+from penstock_worker.vision.aspects import AspectTower
 from penstock_worker.vision.distances import DistanceLayer
 from penstock_worker.vision.layer import LAYER_OF, LayerForm, TowerLayer, TowerNorm, TowerProduct
 from penstock_worker.vision.merging import Merging
@@ -24,10 +25,14 @@ from penstock_worker.vision.rows import ONE_THREAD, RowThreads, attention_work
 from penstock_worker.weights.weights import Weights
 
 
-def make_tower(spec: TowerSpec, weights: Weights, threads: RowThreads) -> Tower | MobileNet:
+def make_tower(
+    spec: TowerSpec, weights: Weights, threads: RowThreads
+) -> Tower | MobileNet | AspectTower:
     """Raises UnsupportedModel for weights that don't fit."""
     if spec.convolutions is not None:
         return MobileNet(spec, spec.convolutions, weights, threads)
+    if spec.aspects is not None:
+        return AspectTower(spec, spec.aspects, weights, threads)
     return Tower(spec, weights, threads)
 
 

@@ -1,5 +1,5 @@
-"""Embeddings of tokens that a head doesn't predict, which Molmo 2's files have by themselves: they
-follow the others, and the head gets rows of zeros and a bias for them, with which they are never
+"""Embeddings of tokens that a head doesn't predict. Molmo 2's files have them by themselves: they
+follow the others. The head gets rows of zeros and a bias for them, with which they are never
 likely."""
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ def add_further_tokens(tensors: dict[str, StoredTensor], config: ModelConfig) ->
     """Puts both parts of an embedding together, by our names. Modifies `tensors`. Raises
     UnsupportedModel for parts that don't fit each other, or are quantised."""
     further = tensors.pop(FURTHER, None)
-    if further is None:
-        return
     embedding, head = tensors.get(_EMBEDDING), tensors.get(_HEAD)
+    if further is None:
+        if config.head_bias and _BIAS not in tensors and embedding is not None and head is not None:
+            _fill_head(tensors, config, head)
+        return
     if embedding is None or head is None:
         missing = _EMBEDDING if embedding is None else _HEAD
         raise UnsupportedModel(f"the checkpoint has {further.name}, and lacks {missing}")
@@ -42,8 +44,19 @@ def add_further_tokens(tensors: dict[str, StoredTensor], config: ModelConfig) ->
             f"{embedding.format}; the same is needed"
         )
     shape = (config.vocab_size, config.hidden_size)
-    size = len(head.data.reshape(-1)) // head.shape[0] * count
     tensors[_EMBEDDING] = replace(embedding, shape=shape, made=partial(_both, further))
+    _fill_head(tensors, config, head)
+
+
+def _fill_head(tensors: dict[str, StoredTensor], config: ModelConfig, head: StoredTensor) -> None:
+    """Gives the head rows, and a bias, for the tokens that it doesn't predict. Those of Llama 3.2
+    Vision, which are 8, stand in the embedding already."""
+    own = head.shape[0] if head.shape else 0
+    if not 0 < own < config.vocab_size:
+        return
+    _check(head, own, config.hidden_size)
+    shape = (config.vocab_size, config.hidden_size)
+    size = len(head.data.reshape(-1)) // own * (config.vocab_size - own)
     tensors[_HEAD] = replace(head, shape=shape, made=partial(_with_zeros, size))
     bias = np.zeros(config.vocab_size, np.float32)
     bias[own:] = UNLIKELY

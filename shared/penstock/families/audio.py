@@ -37,16 +37,10 @@ from penstock.families.qwen3_asr import QWEN3_ASR, QWEN3_OMNI_AUDIO
 from penstock.families.vision import qwen2_5_omni as omni
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
-from penstock.model.audio_spec import (
-    AudioSpec,
-    AudioTowerSpec,
-    ConformerSpec,
-    LinearProjector,
-    NormedProjector,
-    StackProjector,
-)
+from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, ConformerSpec
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.sound_projector_spec import LinearProjector, NormedProjector, StackProjector
 
 MAX_POSITIONS = 65_536
 """Most rows of a table of positions."""

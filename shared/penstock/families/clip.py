@@ -12,10 +12,14 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.family import EncoderFamily, TensorNames
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import ImageSettings, fixed_size, pixels_of
 from penstock.families.vision.reading import activation, bounded, clip_tower, siglip_tower
 from penstock.formats.fields import Fields
+from penstock.forms.fixed import FixedImages
 from penstock.model.config import EncoderConfig, ModelConfig, SharedSpace
 from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import ClassProjector, ProbeProjector
 from penstock.model.tower_spec import VisionSpec
 
@@ -154,3 +158,27 @@ def _read_siglip(fields: Fields, text: Fields, vision: Fields) -> EncoderConfig:
 
 
 SIGLIP = EncoderFamily("siglip", ("siglip",), read_halves=_read_siglip, layer_names=TEXT_NAMES)
+
+
+CLASSES = ("CLIPModel", "SiglipModel")
+"""What config.json calls models that embed texts and pictures."""
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """CLIP's and SigLIP's: a picture is an input by itself, of which one vector is made."""
+    height, width, edge, resized = fixed_size(settings)
+    side = config.section("vision_config").optional_integer("image_size")
+    if height != width or side not in (None, height):
+        raise UnsupportedModel(
+            f"{settings.where}: pictures are prepared as {height} × {width}; the model takes "
+            f"{side or 'squares'}"
+        )
+    image = FixedImages(
+        pixels=pixels_of(settings),
+        height=height,
+        width=width,
+        rows=1,
+        shortest_edge=edge,
+        resized=resized,
+    )
+    return KindFacts(preparation=image, placeholder="", token="", token_id=0)

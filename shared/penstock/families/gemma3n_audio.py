@@ -17,8 +17,9 @@ from penstock.families.hearing import MAX_BINS, AudioFamily
 from penstock.families.vision.gemma3n import TEXT_ROWS, tower_vocabulary
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
-from penstock.model.audio_spec import AudioSpec, ConformerSpec, EmbedderProjector
+from penstock.model.audio_spec import AudioSpec, ConformerSpec
 from penstock.model.config import ModelConfig
+from penstock.model.sound_projector_spec import EmbedderProjector
 
 MAX_WINDOW = 1024
 """Most vectors that one attends to, and that a convolution over time reads."""

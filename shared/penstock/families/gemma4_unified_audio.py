@@ -12,8 +12,9 @@ from penstock.families.gemma4_unified import GEMMA4_UNIFIED
 from penstock.families.hearing import AudioFamily
 from penstock.families.vision.reading import MAX_WIDTH, bounded
 from penstock.formats.fields import Fields
-from penstock.model.audio_spec import AudioSpec, NormedProjector, WaveformSpec
+from penstock.model.audio_spec import AudioSpec, WaveformSpec
 from penstock.model.config import ModelConfig
+from penstock.model.sound_projector_spec import NormedProjector
 
 FRAME = 640
 """Samples of a row, where config.json doesn't say."""

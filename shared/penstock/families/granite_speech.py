@@ -19,9 +19,10 @@ from penstock.families.vision.granite4_vision import OF_QUERIES, QUERY_LAYER
 from penstock.families.vision.llava_next import GRANITE_DEFAULTS
 from penstock.families.vision.reading import MAX_HEADS, MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
-from penstock.model.audio_spec import AudioSpec, BlockConformerSpec, QueryProjector
+from penstock.model.audio_spec import AudioSpec, BlockConformerSpec
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.sound_projector_spec import QueryProjector
 
 ENCODER_DEFAULTS: dict[str, object] = {
     "input_dim": 160,

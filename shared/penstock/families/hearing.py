@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from penstock.families.family import TowerFamily
 from penstock.formats.fields import Fields
@@ -33,3 +33,23 @@ class AudioFamily(TowerFamily):
 
     SECTION: ClassVar[str] = "audio_config"
     PART: ClassVar[str] = "audio"
+
+
+LOG_MEL_DEFAULTS: dict[str, Any] = {
+    "feature_size": 80,
+    "sampling_rate": 16_000,
+    "hop_length": 160,
+    "chunk_length": 30,
+    "n_fft": 400,
+}
+HARMLESS_TO_LOG_MEL = (
+    "feature_extractor_type",
+    "mel_filters",  # follow from the other settings
+    "n_samples",
+    "nb_max_frames",
+    "padding_side",
+    "processor_class",
+    "return_attention_mask",
+)
+OF_WHISPER = (*LOG_MEL_DEFAULTS, *HARMLESS_TO_LOG_MEL, "dither", "padding_value")
+"""Settings of sounds in a file that is about pictures, too."""

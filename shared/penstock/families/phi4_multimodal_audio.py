@@ -15,8 +15,9 @@ from penstock.families.hearing import MAX_BINS, AudioFamily
 from penstock.families.vision.phi4_multimodal import CLASSES, HALVES, HARMLESS, flat_decoder
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
-from penstock.model.audio_spec import AudioSpec, BiasedConformerSpec, TwofoldProjector
+from penstock.model.audio_spec import AudioSpec, BiasedConformerSpec
 from penstock.model.config import ModelConfig
+from penstock.model.sound_projector_spec import TwofoldProjector
 
 DEFAULTS: dict[str, object] = {
     "hidden_size": 1024,

@@ -13,9 +13,10 @@ from penstock.families.vision.qwen2_5_omni import OMNI_2_5
 from penstock.families.vision.qwen3_omni import BESIDE, HALVES, KNOWN_AS, OMNI, USUAL
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
-from penstock.model.audio_spec import AudioSpec, BlockTowerSpec, NarrowProjector, halved
+from penstock.model.audio_spec import AudioSpec, BlockTowerSpec, halved
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.sound_projector_spec import NarrowProjector
 
 TEXT_DEFAULTS: dict[str, object] = {
     "vocab_size": 151_936,

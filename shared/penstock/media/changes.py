@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,64 +10,16 @@ import msgspec
 
 from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest, StartupError
+from penstock.forms.form import ImageForm
+from penstock.forms.video import FrameSampling, VideoForm
 from penstock.media.words import WORDS
-from penstock.model.image_facts import (
-    SOFT_TOKENS,
-    BarredImages,
-    CanvasImages,
-    FittedImages,
-    NaflexImages,
-    OverlappingImages,
-    PatchImages,
-    PooledImages,
-    RowImages,
-    ScannedImages,
-    SheetImages,
-    SlicedImages,
-    TiledImages,
-)
 from penstock.model.media_facts import MediaFacts, MediaKind, Preparation
-from penstock.model.video_facts import (
-    FixedFrames,
-    FrameSampling,
-    MarkedFrames,
-    PooledFrames,
-    SlicedFrames,
-    VideoFrames,
-    VideoPreparation,
-)
 
 MAX_FPS = 1000
 MAX_FRAMES = 1 << 20
 _WHERE = "mm_processor_kwargs"
 _OF_SIZE = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
 """The newer spelling, under `size`."""
-_OF_SAMPLING = {"num_frames": "num_frames", "fps": "fps"}
-_CHANGES: dict[type, dict[str, str]] = {
-    PatchImages: {"min_pixels": "min_pixels", "max_pixels": "max_pixels"},
-    VideoFrames: {"min_pixels": "min_pixels", "max_pixels": "max_pixels", **_OF_SAMPLING},
-    FixedFrames: _OF_SAMPLING,
-    PooledFrames: _OF_SAMPLING,
-    SlicedFrames: _OF_SAMPLING,
-    MarkedFrames: _OF_SAMPLING,
-    TiledImages: {"do_image_splitting": "split", "longest_edge": "longest_edge"},
-    CanvasImages: {"crop_to_patches": "split", "max_patches": "most"},
-    FittedImages: {"max_patches": "most"},
-    NaflexImages: {"do_image_splitting": "split", "max_tiles": "most"},
-    RowImages: {"longest_edge": "longest_edge"},
-    SlicedImages: {"slice_mode": "split", "max_slice_nums": "most"},
-    PooledImages: {"max_soft_tokens": "most"},
-    SheetImages: {"dynamic_hd": "most"},
-    BarredImages: {"num_crops": "most"},
-    OverlappingImages: {"max_crops": "most"},
-    ScannedImages: {
-        "do_pan_and_scan": "scan",
-        "pan_and_scan_max_num_crops": "most",
-        "pan_and_scan_min_crop_size": "least",
-        "pan_and_scan_min_ratio_to_activate": "ratio",
-    },
-}
-"""Names of those that don't need another model -> ours."""
 _SWITCHES = ("do_image_splitting", "crop_to_patches", "do_pan_and_scan", "slice_mode")
 _NUMBERS = ("fps", "pan_and_scan_min_ratio_to_activate")
 """Settings that are numbers, but needn't be whole."""
@@ -79,8 +31,6 @@ _NO_COST = (
     "pan_and_scan_min_ratio_to_activate",
 )
 """Settings that another one bounds, or that have a rule of their own."""
-MAX_TILES = 64
-"""Most tiles of a canvas, and most crops of a picture."""
 
 
 def facts_with(
@@ -120,7 +70,7 @@ def check_operators(facts: MediaFacts, settings: MediaSettings) -> None:
 def with_frames(facts: MediaFacts, settings: FrameSettings) -> MediaFacts:
     """Returns the facts with what the operator's settings say of videos' frames."""
     found = facts.kinds.get("video")
-    if found is None or not isinstance(found.preparation, VideoPreparation):
+    if found is None or not isinstance(found.preparation, VideoForm):
         return facts
     sampling = found.preparation.sampling
     most = min(sampling.max_frames, settings.most)
@@ -143,19 +93,20 @@ def changed(image: Preparation, given: dict[str, Any], where: str) -> Preparatio
     """
     if not given:
         return image
-    known = _CHANGES.get(type(image), {})
+    known = _changes(image)
     values = _flat(image, given)
     for name, value in values.items():
         if name not in known:
             raise _unknown(name, list(known))
         _check_type(name, value, where)
     named = {known[name]: value for name, value in values.items()}
-    if isinstance(image, VideoPreparation):
-        sampling = {name: named.pop(name) for name in _OF_SAMPLING if name in named}
+    if isinstance(image, VideoForm):
+        sampling = {name: named.pop(name) for name in VideoForm.CHANGES if name in named}
         _check_sampling(sampling, where)
         named["sampling"] = _sampling(image.sampling, sampling)
     made = msgspec.structs.replace(image, **named)
-    _check(made, where)
+    if isinstance(made, ImageForm | VideoForm) and (wrong := made.wrong()) is not None:
+        raise InvalidRequest(f"{where}: {wrong}", param=_WHERE)
     return made
 
 
@@ -171,7 +122,7 @@ def narrowed(image: Preparation, given: dict[str, Any], where: str) -> Preparati
     pictures, up to the operator's `max_pixels`. Raises InvalidRequest."""
     made = changed(image, given, where)
     wider = _larger(image, made)
-    if wider is None and isinstance(image, VideoPreparation):
+    if wider is None and isinstance(image, VideoForm):
         wider = _beyond(image, made)
     if wider is not None:
         raise InvalidRequest(
@@ -181,7 +132,7 @@ def narrowed(image: Preparation, given: dict[str, Any], where: str) -> Preparati
 
 
 def _larger(image: Preparation, made: Preparation) -> str | None:
-    for name, field in _CHANGES.get(type(image), {}).items():
+    for name, field in _changes(image).items():
         if name in _NO_COST:
             continue
         has, wants = getattr(image, field), getattr(made, field)
@@ -192,8 +143,8 @@ def _larger(image: Preparation, made: Preparation) -> str | None:
     return None
 
 
-def _beyond(image: VideoPreparation, made: Preparation) -> str | None:
-    if not isinstance(made, VideoPreparation):
+def _beyond(image: VideoForm, made: Preparation) -> str | None:
+    if not isinstance(made, VideoForm):
         return None
     ours, theirs = image.sampling, made.sampling
     most = min(ours.num_frames or ours.max_frames, ours.max_frames)
@@ -207,8 +158,12 @@ def _beyond(image: VideoPreparation, made: Preparation) -> str | None:
     return None
 
 
+def _changes(preparation: Preparation) -> Mapping[str, str]:
+    return preparation.CHANGES if isinstance(preparation, ImageForm | VideoForm) else {}
+
+
 def _known(preparation: Preparation) -> tuple[str, ...]:
-    known = _CHANGES.get(type(preparation), {})
+    known = _changes(preparation)
     return (*known, "size") if "min_pixels" in known else tuple(known)
 
 
@@ -222,7 +177,7 @@ def _operators(preparation: Preparation, given: dict[str, Any]) -> dict[str, Any
     one of the two bounds on pixels crosses the model's own other bound, min_pixels is what gives
     way."""
     own = _flat(preparation, _own(preparation, given))
-    if not isinstance(preparation, (PatchImages, VideoFrames)):
+    if "min_pixels" not in _changes(preparation):
         return own
     stated = own.keys() & {"min_pixels", "max_pixels"}
     bounds = [own.get(name, getattr(preparation, name)) for name in ("min_pixels", "max_pixels")]
@@ -236,7 +191,7 @@ def _flat(preparation: Preparation, given: dict[str, Any]) -> dict[str, Any]:
     values = dict(given)
     if isinstance(values.get("size"), dict):
         size = values.pop("size")
-        sized = isinstance(preparation, (PatchImages, VideoFrames))
+        sized = "min_pixels" in _changes(preparation)
         values |= {_OF_SIZE.get(key, key): size[key] for key in size} if sized else size
     return values
 
@@ -257,60 +212,12 @@ def _check_type(name: str, value: Any, where: str) -> None:
         raise InvalidRequest(f"{where}: {name} must be {wanted}", param=_WHERE)
 
 
-def _check(image: Preparation, where: str) -> None:
-    if isinstance(image, (PatchImages, VideoFrames)):
-        least = (image.patch * image.merge) ** 2
-        if not least <= image.min_pixels <= image.max_pixels <= 1 << 28:
-            raise InvalidRequest(
-                f"{where}: min_pixels and max_pixels must be ascending, from {least} to {1 << 28}",
-                param=_WHERE,
-            )
-    if isinstance(image, CanvasImages) and not image.least <= image.most <= MAX_TILES:
-        raise InvalidRequest(
-            f"{where}: max_patches must be {image.least} to {MAX_TILES}", param=_WHERE
-        )
-    if isinstance(image, NaflexImages) and not image.least <= image.most <= MAX_TILES:
-        raise InvalidRequest(
-            f"{where}: max_tiles must be {image.least} to {MAX_TILES}", param=_WHERE
-        )
-    if isinstance(image, FittedImages) and not 1 <= image.most <= MAX_TILES:
-        raise InvalidRequest(f"{where}: max_patches must be 1 to {MAX_TILES}", param=where)
-    if isinstance(image, SlicedImages) and not 1 <= image.most <= MAX_TILES:
-        raise InvalidRequest(f"{where}: max_slice_nums must be 1 to {MAX_TILES}", param=_WHERE)
-    if isinstance(image, (SheetImages, OverlappingImages)) and not 1 <= image.most <= MAX_TILES:
-        (name,) = _CHANGES[type(image)]
-        raise InvalidRequest(f"{where}: {name} must be 1 to {MAX_TILES}", param=_WHERE)
-    if isinstance(image, PooledImages) and image.most not in SOFT_TOKENS:
-        raise InvalidRequest(
-            f"{where}: max_soft_tokens must be one of {', '.join(map(str, SOFT_TOKENS))}",
-            param=_WHERE,
-        )
-    if isinstance(image, ScannedImages):
-        _check_crops(image, where)
-    if isinstance(image, (TiledImages, RowImages)) and not 1 <= image.longest_edge <= 8192:
-        raise InvalidRequest(f"{where}: longest_edge must be 1 to 8192", param=_WHERE)
-
-
 def _check_sampling(given: dict[str, Any], where: str) -> None:
     # In FrameSampling a 0 stands for no bound, which is the operator's to lift (--media-io-kwargs).
     if not 1 <= given.get("num_frames", 1) <= MAX_FRAMES or not 0 < given.get("fps", 1) <= MAX_FPS:
         raise InvalidRequest(
             f"{where}: num_frames must be 1 to {MAX_FRAMES}, and fps above 0, to {MAX_FPS}",
             param=_WHERE,
-        )
-
-
-def _check_crops(image: ScannedImages, where: str) -> None:
-    # A crop has as many pixels as there are crops, so that the last one isn't empty.
-    if not 2 <= image.most <= MAX_TILES or not MAX_TILES <= image.least <= 8192:
-        raise InvalidRequest(
-            f"{where}: pan_and_scan_max_num_crops must be 2 to {MAX_TILES}, and "
-            f"pan_and_scan_min_crop_size {MAX_TILES} to 8192",
-            param=_WHERE,
-        )
-    if not 1.0 <= image.ratio <= 1000.0:
-        raise InvalidRequest(
-            f"{where}: pan_and_scan_min_ratio_to_activate must be 1 to 1000", param=_WHERE
         )
 
 

@@ -14,33 +14,14 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from penstock.media.geometry import BadShape
+from penstock.forms.form import ImageForm
+from penstock.forms.geometry import BadShape
+from penstock.forms.video import VideoForm
 from penstock.media.picture import BadPicture, open_picture, raw_picture
 from penstock.media.prepared import write
-from penstock.media.resize import prepare
 from penstock.media.sound_layout import BadLength
-from penstock.media.video_layout import video_grid
 from penstock.media.wire import MAX_FRAME, Answer, DocumentText, Prepare, ProcessBounds
-from penstock.model.image_facts import ImagePreparation
-from penstock.model.sound_facts import (
-    BlockMel,
-    EmphasisedMel,
-    FrameMel,
-    HammingMel,
-    LogMel,
-    PairedMel,
-    SoundPreparation,
-    Spectrogram,
-    Waveform,
-)
-from penstock.model.video_facts import (
-    FixedFrames,
-    MarkedFrames,
-    PooledFrames,
-    SlicedFrames,
-    VideoFrames,
-    VideoPreparation,
-)
+from penstock.model.sound_facts import HammingMel, SoundPreparation, Spectrogram
 from penstock.process.isolated_child import SOCKET, begin, confine, read_frame, write_frame
 from penstock.process.memory import resident_bytes
 
@@ -131,36 +112,32 @@ def prepare_item(task: Prepare) -> PreparedArrays:
     """Raises Unfit, MemoryError, and whatever decoders raise for damaged input."""
     try:
         match task.preparation:
-            case LogMel() | BlockMel() | FrameMel() | EmphasisedMel() | PairedMel() | HammingMel():
-                return _sound(task, task.preparation, whole=False)
-            case Waveform():
-                return _sound(task, task.preparation, whole=False)
-            case Spectrogram():
-                return _sound(task, task.preparation.mel, whole=True)
-            case VideoFrames() | FixedFrames() | PooledFrames() | SlicedFrames():
-                return _video(task, task.preparation)
-            case MarkedFrames():
+            case ImageForm():
+                return _picture(task, task.preparation)
+            case VideoForm():
                 return _video(task, task.preparation)
             case DocumentText():
                 return _document(task, task.preparation)
+            case Spectrogram():
+                return _sound(task, task.preparation.mel, whole=True)
             case _:
-                return _picture(task, task.preparation)
+                return _sound(task, task.preparation, whole=False)
     except BadShape as error:
         raise Unfit(f"can't be resized: {error}") from None
     except (BadPicture, BadLength) as error:
         raise Unfit(str(error)) from None
 
 
-def _picture(task: Prepare, image: ImagePreparation) -> PreparedArrays:
+def _picture(task: Prepare, image: ImageForm) -> PreparedArrays:
     if task.raw is None:
         picture = open_picture(task.data, task.bounds.pixels, task.bounds.background)
     else:
         width, height = task.raw
         picture = raw_picture(task.data, width, height)
-    return PreparedArrays(prepare(image, picture), (picture.height, picture.width))
+    return PreparedArrays(image.prepare(picture), (picture.height, picture.width))
 
 
-def _video(task: Prepare, video: VideoPreparation) -> PreparedArrays:
+def _video(task: Prepare, video: VideoForm) -> PreparedArrays:
     from penstock.media.video import picture_frames, prepare_clip, prepare_frames, raw_frames
 
     if task.raw is not None:
@@ -172,7 +149,7 @@ def _video(task: Prepare, video: VideoPreparation) -> PreparedArrays:
     else:
         found = prepare_clip(video, task.data, task.bounds)
     arrays, shape = found
-    video_grid(video, shape)
+    video.grid(shape)
     return PreparedArrays(arrays, shape.flat())
 
 

@@ -17,6 +17,9 @@ from typing import Any
 
 from penstock.config.settings import MediaSettings
 from penstock.errors import DeadlineExceeded, InvalidRequest, Limited, TooLarge
+from penstock.forms.form import ImageForm
+from penstock.forms.geometry import BadShape
+from penstock.forms.video import VideoForm
 from penstock.media.background import WHITE, background
 from penstock.media.changes import (
     domains,
@@ -28,7 +31,6 @@ from penstock.media.changes import (
     with_frames,
 )
 from penstock.media.fetch import Fetcher
-from penstock.media.geometry import BadShape
 from penstock.media.items import (
     MediaCache,
     PreparedItem,
@@ -43,7 +45,6 @@ from penstock.media.sound_layout import BadLength, beside_others
 from penstock.media.sources import MediaSource, SourceReader, off_the_loop
 from penstock.media.wire import AnyItem, ItemBounds, Prepare, ProcessBounds
 from penstock.media.words import TOO_MANY, WORDS, SourceKind
-from penstock.model.image_facts import OverlappingImages
 from penstock.model.media_facts import MediaFacts
 
 RETRY_AFTER = 1.0
@@ -254,7 +255,7 @@ class MediaDesk:
         facts = beside_others(facts, brought)
         preparations = [facts.kinds[source.medium].preparation for source in sources]
         items = await self._in_time(preparations, sources, lease)
-        if any(isinstance(each, OverlappingImages) for each in preparations):
+        if any(_counts_with_arrays(each) for each in preparations):
             # With numpy, whose import alone would keep the loop.
             layouts = await asyncio.to_thread(_layouts, facts, items, sources)
         else:
@@ -386,6 +387,10 @@ def not_taken(source: MediaSource, facts: MediaFacts | None) -> InvalidRequest:
         param=source.where,
         code="unsupported_value",
     )
+
+
+def _counts_with_arrays(preparation: AnyItem) -> bool:
+    return isinstance(preparation, ImageForm | VideoForm) and preparation.COUNTS_WITH_ARRAYS
 
 
 def _layouts(

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from penstock.model.video_facts import FrameSampling
+from penstock.forms.video import FrameSampling
 
 REPEATING = ("minicpmv", "molmo2")
 """Rules that show a frame of a slow video several times."""

@@ -13,11 +13,13 @@ import msgspec
 from penstock.model.audio_spec import rows_of
 from penstock.model.media_facts import MediaFacts, MediaKind
 from penstock.model.sound_facts import (
+    BlockMel,
     EmphasisedMel,
     FrameMel,
     HammingMel,
     LogMel,
     PairedMel,
+    SoundPreparation,
     Waveform,
 )
 
@@ -104,16 +106,15 @@ def check_shortest(mel: PairedMel | EmphasisedMel | HammingMel | Waveform, sampl
         )
 
 
-AnyMel = LogMel | FrameMel | EmphasisedMel | PairedMel | HammingMel | Waveform
-
-
-def sound_rows(mel: AnyMel, samples: int) -> int:
+def sound_rows(mel: SoundPreparation, samples: int) -> int:
     """Embeddings of a sound of so many samples, at the model's rate. Raises BadLength."""
     if isinstance(mel, FrameMel):
         return rows_of(windows_of(mel, samples))
     if isinstance(mel, EmphasisedMel):
         emphasised_windows(mel, samples)
         return mel.rows
+    if isinstance(mel, BlockMel):
+        return mel.rows(samples)
     if isinstance(mel, (PairedMel, HammingMel, Waveform)):
         check_shortest(mel, samples)
         return mel.rows(samples)

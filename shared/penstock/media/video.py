@@ -8,16 +8,12 @@ from fractions import Fraction
 import numpy as np
 from PIL import Image
 
-from penstock.media import overlaps
+from penstock.forms.geometry import Size
+from penstock.forms.video import VideoForm, VideoShape
 from penstock.media.clip import Clip, can_decode
-from penstock.media.geometry import Size
 from penstock.media.picture import BadPicture, open_picture, raw_picture
-from penstock.media.pixels import FRAMES, PIXELS, SHAPES
-from penstock.media.resize import prepare
 from penstock.media.sampling import sampled
-from penstock.media.video_layout import VideoShape, frame_pixels, frame_size
 from penstock.media.wire import ItemBounds
-from penstock.model.video_facts import MarkedFrames, SlicedFrames, VideoPreparation
 
 FRAMES_RATE = Fraction(2)
 """Frames per second, of frames that come without times: what Qwen's own tools take."""
@@ -33,7 +29,7 @@ class FrameSequence:
 
 
 def prepare_clip(
-    video: VideoPreparation, data: bytes, bounds: ItemBounds
+    video: VideoForm, data: bytes, bounds: ItemBounds
 ) -> tuple[dict[str, np.ndarray], VideoShape]:
     """Arrays and shape of a video's file. Raises BadPicture, BadShape, MemoryError."""
     if not can_decode():
@@ -51,7 +47,7 @@ def prepare_clip(
 
 
 def prepare_frames(
-    video: VideoPreparation, sequence: FrameSequence, bounds: ItemBounds
+    video: VideoForm, sequence: FrameSequence, bounds: ItemBounds
 ) -> tuple[dict[str, np.ndarray], VideoShape]:
     """Arrays and shape of frames that are pictures already; all of them are shown. Raises as
     prepare_clip."""
@@ -107,9 +103,9 @@ def _check_frames(count: int, bounds: ItemBounds) -> None:
         )
 
 
-def _check_size(video: VideoPreparation, size: Size, count: int, bounds: ItemBounds) -> None:
-    height, width = frame_size(video, size, count)
-    if count * frame_pixels(video, size, count) > bounds.all_pixels:
+def _check_size(video: VideoForm, size: Size, count: int, bounds: ItemBounds) -> None:
+    height, width = video.frame_size(size, count)
+    if count * video.frame_pixels(size, count) > bounds.all_pixels:
         raise BadPicture(
             f"becomes {count} frames of {width} × {height} pixels; at most {bounds.all_pixels} "
             "pixels in all are accepted (--max-video-pixels); fewer frames (num_frames) or smaller "
@@ -118,45 +114,25 @@ def _check_size(video: VideoPreparation, size: Size, count: int, bounds: ItemBou
 
 
 def _resized(
-    video: VideoPreparation, frames: Iterator[Image.Image], count: int, bounds: ItemBounds
+    video: VideoForm, frames: Iterator[Image.Image], count: int, bounds: ItemBounds
 ) -> tuple[dict[str, np.ndarray], Size]:
     """The prepared arrays, and (height, width) of the first frame before it was resized, which
     need not be what a file's head states."""
     first = next(frames)
     size = first.height, first.width
     _check_size(video, size, count, bounds)
-    if isinstance(video, SlicedFrames):
-        return _sliced(video, first, frames, count), size
-    height, width = frame_size(video, size, count)
-    resample = Image.Resampling(video.pixels.resample)
-    out = np.empty((count, height, width, 3), np.uint8)
-    frame: Image.Image | None = first
-    for row in out:
-        if frame is None:
-            raise BadPicture("has fewer frames than it says")
-        if isinstance(video, MarkedFrames):
-            row[:] = overlaps.resized(np.asarray(frame), (height, width))
-        else:
-            row[:] = np.asarray(frame.resize((width, height), resample=resample))
-        frame = next(frames, None)
-    return {FRAMES: out}, size
+    return video.prepare(_so_many(first, frames, count, alike=video.ALIKE), size, count), size
 
 
-def _sliced(
-    video: SlicedFrames, first: Image.Image, frames: Iterator[Image.Image], count: int
-) -> dict[str, np.ndarray]:
-    """The patches of each frame's whole, then of its slices; and how many rows and columns of them
-    each has."""
-    made: list[dict[str, np.ndarray]] = []
-    frame: Image.Image | None = first
-    while len(made) < count:
+def _so_many(
+    first: Image.Image, others: Iterator[Image.Image], count: int, *, alike: bool
+) -> Iterator[Image.Image]:
+    """alike: whether all must be of one size."""
+    yield first
+    for _ in range(count - 1):
+        frame = next(others, None)
         if frame is None:
             raise BadPicture("has fewer frames than it says")
-        if frame.size != first.size:
+        if alike and frame.size != first.size:
             raise BadPicture("has frames of several sizes")
-        made.append(prepare(video.image, frame))
-        frame = next(frames, None)
-    return {
-        FRAMES: np.concatenate([each[PIXELS] for each in made]),
-        SHAPES: np.concatenate([each[SHAPES] for each in made]),
-    }
+        yield frame

@@ -11,9 +11,33 @@ from typing import Literal
 import msgspec
 
 from penstock.model.layer_spec import NormSpec
+from penstock.model.sound_projector_spec import SoundProjectorSpec
 
 
-class AudioTowerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="whisper"):
+class SoundTower(msgspec.Struct, frozen=True, kw_only=True):
+    """A tower that takes a sound of any length as a whole, unless it says otherwise."""
+
+    @property
+    def vector_frames(self) -> int:
+        """Windows that a vector is made of; of a sound in blocks, at most."""
+        raise NotImplementedError
+
+    def takes(self, chunks: int, frames: int, audio: AudioSpec) -> bool:
+        """Whether a sound may have so many chunks of so many windows each."""
+        return chunks == 1
+
+    @property
+    def needed(self) -> str:
+        """What `takes` takes, for people."""
+        return "one chunk is needed"
+
+    def rows(self, frames: int, row_frames: int) -> int:
+        """Vectors of a chunk of so many windows; of a tower of Whisper's form, rows of so many
+        windows."""
+        raise NotImplementedError
+
+
+class AudioTowerSpec(SoundTower, frozen=True, kw_only=True, tag="whisper"):
     """Whisper's encoder (Radford et al., 2022): two convolutions of three windows each, the second
     of which goes two windows at a time; a table of positions; layers in which all of a chunk's
     vectors attend to one another; a norm.
@@ -46,8 +70,27 @@ class AudioTowerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="whisper"):
         """Windows of a whole chunk."""
         return 2 * self.positions
 
+    @property
+    def vector_frames(self) -> int:
+        return 4 if self.pooled else 2
 
-class BlockTowerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="blocks"):
+    def takes(self, chunks: int, frames: int, audio: AudioSpec) -> bool:
+        if self.block:
+            return chunks == 1 and self.rows(frames, audio.row_frames) > 0
+        whole, part = self.chunk_frames, audio.cut and chunks == 1
+        return frames == whole or (part and audio.row_frames <= frames < whole)
+
+    @property
+    def needed(self) -> str:
+        if self.block:
+            return "one chunk of three or more is needed"
+        return f"{self.chunk_frames} are needed"
+
+    def rows(self, frames: int, row_frames: int) -> int:
+        return ((frames + 1) // 2 * 2 if self.block else frames) // row_frames
+
+
+class BlockTowerSpec(SoundTower, frozen=True, kw_only=True, tag="blocks"):
     """Qwen3-ASR's encoder (Qwen team, "Qwen3-ASR technical report", 2026), for a sound of any
     length: three convolutions of three windows and three bands each, which go two of both at a
     time, within each block of windows by itself; a product, and sines of a vector's place in its
@@ -74,9 +117,16 @@ class BlockTowerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="blocks"):
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads
 
+    @property
+    def vector_frames(self) -> int:
+        return 8
+
     def vectors(self, frames: int) -> int:
         """Vectors of a sound of so many windows."""
         return block_vectors(frames, self.block)
+
+    def rows(self, frames: int, row_frames: int) -> int:
+        return self.vectors(frames)
 
 
 def block_vectors(frames: int, block: int) -> int:
@@ -96,7 +146,7 @@ REDUCED = 4
 """Windows of a spectrogram that become one vector: two convolutions go two at a time each."""
 
 
-class ConformerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="conformer"):
+class ConformerSpec(SoundTower, frozen=True, kw_only=True, tag="conformer"):
     """Gemma 4's and Gemma 3n's tower, a conformer (Gulati et al., "Conformer", 2020; Zhang et al.,
     "Google USM", 2023): two convolutions over windows and bands, each with a norm and relu;
     layers of a feed-forward, attention, a convolution over time and another feed-forward, each with
@@ -146,9 +196,16 @@ class ConformerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="conformer"):
         """Numbers of a vector that it gives."""
         return self.outputs or self.hidden_size
 
+    @property
+    def vector_frames(self) -> int:
+        return REDUCED * self.every
+
     def vectors(self, frames: int) -> int:
         """Vectors that it gives of so many windows."""
         return -(-rows_of(frames) // self.every)
+
+    def rows(self, frames: int, row_frames: int) -> int:
+        return self.vectors(frames)
 
 
 def rows_of(windows: int) -> int:
@@ -157,7 +214,7 @@ def rows_of(windows: int) -> int:
     return -(-halved // 2)
 
 
-class BlockConformerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="block_conformer"):
+class BlockConformerSpec(SoundTower, frozen=True, kw_only=True, tag="block_conformer"):
     """Granite Speech's encoder, a conformer (Gulati et al., "Conformer", 2020) over pairs of
     windows: layers of a feed-forward, attention, a convolution over time and another feed-forward,
     each behind a norm; half of what feed-forwards give is added. Vectors of a block attend to one
@@ -184,8 +241,22 @@ class BlockConformerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="block_c
     outputs: int
     """What the head in the middle tells apart."""
 
+    @property
+    def vector_frames(self) -> int:
+        return 2
 
-class BiasedConformerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="biased_conformer"):
+    def takes(self, chunks: int, frames: int, audio: AudioSpec) -> bool:
+        return chunks == 1 and not frames % 2
+
+    @property
+    def needed(self) -> str:
+        return "one chunk of pairs of windows is needed"
+
+    def rows(self, frames: int, row_frames: int) -> int:
+        return frames // 2
+
+
+class BiasedConformerSpec(SoundTower, frozen=True, kw_only=True, tag="biased_conformer"):
     """Phi-4-multimodal's encoder, a conformer (Gulati et al., "Conformer", 2020): convolutions of
     three windows and three bands, each of which halves both, the first over all inputs, the others
     over each by itself with a product behind; layers of a feed-forward, attention, a convolution
@@ -227,12 +298,19 @@ class BiasedConformerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="biased
         """Windows that become a vector."""
         return 1 << self.halvings
 
+    @property
+    def vector_frames(self) -> int:
+        return self.reduced
+
     def vectors(self, frames: int) -> int:
         """Vectors of so many windows."""
         return -(-frames // self.reduced)
 
+    def rows(self, frames: int, row_frames: int) -> int:
+        return self.vectors(frames)
 
-class WaveformSpec(msgspec.Struct, frozen=True, kw_only=True, tag="waveform"):
+
+class WaveformSpec(SoundTower, frozen=True, kw_only=True, tag="waveform"):
     """No tower: a vector is some of a sound's samples in a row, as they are (Gemma 4 12B)."""
 
     frame: int
@@ -251,76 +329,12 @@ class WaveformSpec(msgspec.Struct, frozen=True, kw_only=True, tag="waveform"):
         """Numbers of what stands for a window."""
         return self.frame
 
-
-class LinearProjector(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):
-    """A product with a bias (Chu et al., "Qwen2-Audio technical report", 2024)."""
-
-
-class StackProjector(msgspec.Struct, frozen=True, kw_only=True, tag="stack"):
-    """Two products without biases, with gelu between them, of `factor` vectors one after the other
-    (Mistral AI, "Voxtral", 2025)."""
-
-    factor: int
-    activation: Literal["gelu", "gelu_tanh"] = "gelu"
-
-
-class NarrowProjector(msgspec.Struct, frozen=True, kw_only=True, tag="narrow"):
-    """Two products with biases, with an activation between them; the first is as wide as the tower
-    (Qwen3-ASR)."""
-
-    activation: Literal["silu", "gelu", "gelu_tanh", "relu2"] = "gelu"
-
-
-class TwofoldProjector(msgspec.Struct, frozen=True, kw_only=True, tag="twofold"):
-    """Two products with biases, with gelu between them, which have other weights for sounds in
-    prompts with pictures (Phi-4-multimodal)."""
-
-
-class NormedProjector(msgspec.Struct, frozen=True, kw_only=True, tag="normed"):
-    """Each vector divided by its root mean square, and a product without a bias (Gemma 4)."""
-
-    eps: float
-
-
-class EmbedderProjector(msgspec.Struct, frozen=True, kw_only=True, tag="embedder"):
-    """Each vector through a norm, a product without a bias, and a norm without weights. The same is
-    made of embeddings of the tower's own vocabulary, behind another norm: one fills up the rows of
-    a sound, one ends them (Gemma 3n, whose token for the end of a sound is in that vocabulary)."""
-
-    eps: float
-    vocab: int
-    """Embeddings of the tower's own."""
-    filler: int
-    end: int
-    """Which of them fills up, and which ends."""
-    vectors: int
-    """Number to which the vectors of a sound are filled up."""
-
     @property
-    def rows(self) -> int:
-        """How many rows every sound has."""
-        return self.vectors + 1
+    def vector_frames(self) -> int:
+        return 1
 
-
-class QueryProjector(msgspec.Struct, frozen=True, kw_only=True, tag="queries"):
-    """Learned queries, as many for each window of vectors, which attend to one another and to
-    these, in layers as BERT's (Li et al., "BLIP-2", 2023), and a product with a bias. The last
-    window is filled up with zeros (Granite Speech)."""
-
-    window: int
-    """Vectors."""
-    queries: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    seeing: int
-    """Queries attend to vectors in each layer whose number is a multiple of it."""
-    norm: NormSpec
-
-    def rows(self, vectors: int) -> int:
-        """Rows that are made of so many vectors."""
-        return -(-vectors // self.window) * self.queries
+    def rows(self, frames: int, row_frames: int) -> int:
+        return frames
 
 
 SoundTowerSpec = (
@@ -331,8 +345,6 @@ SoundTowerSpec = (
     | BiasedConformerSpec
     | WaveformSpec
 )
-ONE_CHUNK = (BlockTowerSpec, ConformerSpec, BiasedConformerSpec, WaveformSpec)
-"""Take a sound of any length as a whole."""
 
 
 class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -341,16 +353,7 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
     decoder attends to them."""
 
     tower: SoundTowerSpec
-    projector: (
-        LinearProjector
-        | StackProjector
-        | NarrowProjector
-        | NormedProjector
-        | EmbedderProjector
-        | QueryProjector
-        | TwofoldProjector
-        | None
-    )
+    projector: SoundProjectorSpec | None
     cut: bool = False
     """Whether the silence that fills up a chunk is left out."""
     row_multiplier: float = 1.0
@@ -359,56 +362,24 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def row_frames(self) -> int:
         """Windows that a row is made of; of a sound in blocks, at most."""
-        if isinstance(self.tower, BlockTowerSpec):
-            return 8
-        if isinstance(self.tower, ConformerSpec):
-            return REDUCED * self.tower.every
-        if isinstance(self.tower, BiasedConformerSpec):
-            return self.tower.reduced
-        if isinstance(self.tower, WaveformSpec):
-            return 1
-        if isinstance(self.projector, QueryProjector):
-            return -(-2 * self.projector.window // self.projector.queries)
-        stacked = self.projector.factor if isinstance(self.projector, StackProjector) else 1
-        pooled = isinstance(self.tower, AudioTowerSpec) and self.tower.pooled
-        return 2 * (2 if pooled else 1) * stacked
+        of_vector = self.tower.vector_frames
+        return of_vector if self.projector is None else self.projector.row_frames(of_vector)
 
     def takes(self, chunks: int, frames: int) -> bool:
         """Whether a sound may have so many chunks of so many windows each."""
-        if isinstance(self.tower, ConformerSpec) and isinstance(self.projector, EmbedderProjector):
-            return chunks == 1 and self.tower.vectors(frames) <= self.projector.vectors
-        if isinstance(self.tower, ONE_CHUNK):
-            return chunks == 1
-        if isinstance(self.tower, BlockConformerSpec):
-            return chunks == 1 and not frames % 2
-        if self.tower.block:
-            return chunks == 1 and self.rows(chunks, frames) > 0
-        whole = self.tower.chunk_frames
-        return frames == whole or (self.cut and chunks == 1 and self.row_frames <= frames < whole)
+        most = None if self.projector is None else self.projector.most
+        fits = most is None or self.tower.rows(frames, self.row_frames) <= most
+        return fits and self.tower.takes(chunks, frames, self)
 
     @property
     def needed(self) -> str:
         """What `takes` takes, for people."""
-        if isinstance(self.projector, EmbedderProjector):
-            return f"one chunk that becomes {self.projector.vectors} vectors at most is needed"
-        if isinstance(self.tower, ONE_CHUNK):
-            return "one chunk is needed"
-        if isinstance(self.tower, BlockConformerSpec):
-            return "one chunk of pairs of windows is needed"
-        if self.tower.block:
-            return "one chunk of three or more is needed"
-        return f"{self.tower.chunk_frames} are needed"
+        most = None if self.projector is None else self.projector.most
+        if most is None:
+            return self.tower.needed
+        return f"one chunk that becomes {most} vectors at most is needed"
 
     def rows(self, chunks: int, frames: int) -> int:
         """Embeddings of a sound of so many chunks of so many windows each."""
-        if isinstance(self.tower, BlockTowerSpec):
-            return chunks * self.tower.vectors(frames)
-        if isinstance(self.projector, EmbedderProjector):
-            return chunks * self.projector.rows
-        if isinstance(self.tower, (ConformerSpec, BiasedConformerSpec)):
-            return chunks * self.tower.vectors(frames)
-        if isinstance(self.projector, QueryProjector):
-            return chunks * self.projector.rows(frames // 2)
-        if isinstance(self.tower, AudioTowerSpec) and self.tower.block:
-            return chunks * ((frames + 1) // 2 * 2 // self.row_frames)
-        return chunks * (frames // self.row_frames)
+        made = self.tower.rows(frames, self.row_frames)
+        return chunks * (made if self.projector is None else self.projector.rows_of(made))

@@ -123,6 +123,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         """Tokens at the beginning of every sequence that stand for the encoder's output."""
         return 0 if self.cross_attention is None else self.cross_attention.rows
 
+    @property
+    def pictures_apart(self) -> bool:
+        """Whether rows of pictures go through no layer, and are seen in some layers alone."""
+        return any(layer.attention.sees_pictures for layer in self.layers)
+
     def layer(self, number: int) -> LayerSpec:
         """What layer `number` is made of, counted from 0."""
         return self.layers[number if len(self.layers) > 1 else 0]
@@ -385,6 +390,9 @@ class WeightFiles(msgspec.Struct, frozen=True, kw_only=True):
     """A GGUF file of its own with what the model sees with; empty: there is none."""
     quantised: QuantisedCheckpoint | None = None
     """How a safetensors checkpoint's matrices are quantised; None if they aren't."""
+    tower: str = ""
+    """The family (penstock.families.vision) by whose names the tensors of what the model sees with
+    are called; empty: any, as those of an mmproj file."""
     size: int = 0
     """Bytes of all tensors; 0: prepared by an older release."""
     numbers: int = 0

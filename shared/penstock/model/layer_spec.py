@@ -229,6 +229,10 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Queries, keys and values are kept within minus and plus this one, before norms and rotation
     (MosaicML, "Introducing MPT-7B", 2023). Not where there are gates. None: there are no bounds."""
     output_bias: bool = False
+    sees_pictures: bool = False
+    """Whether a token attends to the rows of the last pictures before it, and to no token (Llama
+    3.2 Vision: Grattafiori et al., "The Llama 3 herd of models", 2024, section 7). Learned gates
+    weigh what attention and feed-forward add, which is nothing of a token before all pictures."""
     sub_norm: bool = False
     """Whether what all heads give together has a norm before it is multiplied (Wang et al.,
     "BitNet: scaling 1-bit transformers for large language models", 2023)."""

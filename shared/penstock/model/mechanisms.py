@@ -96,6 +96,7 @@ WINDOWED_SPANS = "pictures whose rows see one another in layers with a window al
 DEEPSTACK = "rows that are added behind the first layers (DeepStack)"
 AUDIO = "a tower that hears"
 CROSS_ATTENTION = "attention to an encoder's output"
+PICTURE_LAYERS = "layers that attend to pictures alone"
 LEARNED_POSITIONS = "a table of positions"
 BY_TRANSFORMERS = "layers that only transformers' code describes"
 
@@ -231,6 +232,7 @@ def _of_attention(spec: AttentionSpec) -> Iterator[str]:
         SHORT_VALUES: spec.value_size is not None,
         SHARED_KV: spec.reads is not None,
         SUB_NORMS: spec.sub_norm,
+        PICTURE_LAYERS: spec.sees_pictures,
         QKV_BOUND: spec.qkv_bound is not None,
     }
     yield from (name for name, needed in said.items() if needed)

@@ -2,7 +2,7 @@
 a token.
 
 Filled by `penstock.prepare` from preprocessor_config.json, processor_config.json and config.json;
-`penstock.media` does what it says. `image_facts`, `video_facts` and `sound_facts` have the forms of
+`penstock.media` does what it says. `penstock.forms` and `sound_facts` have the forms of
 preparation; `tower_spec` and `audio_spec` say what becomes of the pixels and frames.
 """
 
@@ -12,10 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from penstock.model.image_facts import ImagePreparation
+from penstock.forms.registry import ImagePreparation, VideoPreparation
 from penstock.model.sound_facts import SoundPreparation, Spectrogram
 from penstock.model.transcription_facts import Alignment, SpokenChat, TranscriptionFacts
-from penstock.model.video_facts import VideoPreparation
 
 MediaKind = Literal["image", "audio", "video"]
 

@@ -18,6 +18,11 @@ class MLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="mlp"):
     bias: bool = True
 
 
+class PlainProjector(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
+    """A product with a bias; one row for each of the tower's vectors, and one of zeros behind them,
+    where a picture's token stands, which is seen as text is (Llama 3.2 Vision)."""
+
+
 class ShuffleProjector(msgspec.Struct, frozen=True, kw_only=True, tag="shuffle"):
     """A product of the vectors of each square of factor x factor patches, one after the other
     (Laurençon et al., "Building and better understanding vision-language models", 2024)."""
@@ -272,6 +277,7 @@ class NormedTwiceProjector(msgspec.Struct, frozen=True, kw_only=True, tag="norme
 
 Projector = (
     MLPProjector
+    | PlainProjector
     | NormedTwiceProjector
     | ShuffleProjector
     | SquareMLPProjector

@@ -147,6 +147,8 @@ def one_rank_only(prepared: PreparedModel, tensor: int, *, pooled: bool) -> str 
         return "transformers' own code computes the model on one rank"
     if isinstance(config, HeadConfig):
         return "a head generates nothing by itself"
+    if config.pictures_apart:
+        return "layers that attend to pictures alone are computed by one rank"
     if config.encoder_rows:
         return "one rank alone says when words are spoken"
     if any(layer.recurrent is not None for layer in config.layers):

@@ -21,6 +21,7 @@ from penstock.model.projector_spec import (
     HalvingProjector,
     MLPProjector,
     NormedTwiceProjector,
+    PlainProjector,
     PooledProjector,
     PoolProjector,
     ProbeProjector,
@@ -134,6 +135,22 @@ class MergingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Outputs of the first product."""
 
 
+class AspectSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tower does with a canvas of tiles (Llama 3.2 Vision): all of them see one another, and
+    tiles without pixels, up to `most` of them; learned vectors say for each form of canvas which
+    tile a patch is of. Behind a norm follow layers whose two halves have a learned gate each, and
+    beside what these give stands what some of the layers before them gave."""
+
+    most: int
+    """Tiles of a canvas at most, and of what is computed."""
+    patches: int
+    """Patches of a tile."""
+    global_layers: int
+    """Layers behind the norm."""
+    taken: tuple[int, ...]
+    """Layers before it whose outputs are taken, too, counted from 0."""
+
+
 class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A vision transformer (Dosovitskiy et al., 2021). Patches of a picture attend to all of its
     others. Attention and feed-forward follow a norm each, and are added to the residual."""
@@ -206,6 +223,7 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     patches, 0 (Granite Vision); empty: the last layer's alone is."""
     windows: WindowSpec | None = None
     merging: MergingSpec | None = None
+    aspects: AspectSpec | None = None
 
     @property
     def head_dim(self) -> int:
@@ -219,6 +237,8 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def width(self) -> int:
         """Numbers of a patch's vector."""
+        if self.aspects is not None:
+            return self.hidden_size * (1 + len(self.aspects.taken))
         return self.hidden_size * max(len(self.taken), 1)
 
     @property
@@ -272,7 +292,7 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Patches that one row is made of, at least (MLP with a class token: not counting it)."""
         projector = self.projector
         match projector:
-            case MLPProjector() | NormedTwiceProjector():
+            case MLPProjector() | PlainProjector() | NormedTwiceProjector():
                 return 1
             case TwoTowersProjector():  # and their share of the larger picture
                 return 1 + -(-((self.second_size // self.tower.patch) ** 2) // self._side**2)

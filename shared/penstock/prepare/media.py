@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.errors import UnsupportedModel
-from penstock.families.vision.gemma3n import IMAGE as GEMMA3N_IMAGE
-from penstock.families.vision.qwen2_5_omni import OMNI_2_5
-from penstock.families.vision.qwen3_omni import OMNI
+from penstock.families import clip
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision import VISION_CLASSES
+from penstock.families.vision.gemma3n import EXTRACTOR as GEMMA3N
+from penstock.families.vision.image_processor import ImageSettings, check_all_read
+from penstock.families.vision.reading import Makers, Videos, VisionFamily
+from penstock.families.vision.video_processor import VideoSettings
+from penstock.families.vision.video_processor import check_all_read as check_video_read
+from penstock.families.vision.videos import KEYS
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.model.audio_spec import (
@@ -22,78 +28,25 @@ from penstock.model.audio_spec import (
     BiasedConformerSpec,
     BlockConformerSpec,
     ConformerSpec,
-    EmbedderProjector,
     SoundTowerSpec,
     WaveformSpec,
 )
-from penstock.model.image_facts import FixedImages, ScannedImages, TiledImages
 from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind
-from penstock.prepare.cohere_readers import aya_vision, command_vision
-from penstock.prepare.deepseek_readers import (
-    deepseek_vl,
-    deepseek_vl_hybrid,
-    janus,
-    multi_modality,
-)
+from penstock.model.sound_projector_spec import EmbedderProjector
 from penstock.prepare.hub_config import classes_of
-from penstock.prepare.image_processor import (
-    ImageSettings,
-    check_all_read,
-    fixed_size,
-    longest_edge,
-    pixels_of,
-)
 from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR, VIDEO_PREPROCESSOR
-from penstock.prepare.media_tokens import MediaTokens
-from penstock.prepare.minicpm_readers import minicpmv, minicpmv4_6, of_minicpm
-from penstock.prepare.molmo_readers import CLASS as OF_MOLMO
-from penstock.prepare.molmo_readers import OF_FRAMES, molmo2, of_molmo
-from penstock.prepare.molmo_readers import VIDEO_CLASS as OF_MOLMO_VIDEOS
-from penstock.prepare.patch_readers import (
-    gemma4,
-    kimi_k25,
-    kimi_vl,
-    minimax_m3,
-    of_kimi,
-    of_minimax,
-    paddleocr_vl,
-    qwen2_vl,
-)
-from penstock.prepare.phi_readers import PHI4, phi3_pictures, phi4_pictures, phi4_sounds
-from penstock.prepare.picture_readers import (
-    deepseek_ocr,
-    deepseek_ocr2,
-    granite4_vision,
-    in_shared_space,
-    internvl,
-    lfm2_vl,
-    lighton_ocr,
-    llama4,
-    llava_next,
-    of_deepseek,
-    onevision,
-    pixtral,
-    qianfan_ocr,
-)
+from penstock.prepare.phi_readers import PHI4, phi4_sounds
 from penstock.prepare.sound_readers import (
-    GEMMA3N,
     GEMMA4,
     GEMMA4_UNIFIED,
     GRANITE,
-    OF_SOUNDS,
     gemma3n_sounds,
     gemma4_sounds,
     gemma4_unified_sounds,
     granite_sounds,
 )
-from penstock.prepare.sounds import OF_WHISPER, read_sounds
-from penstock.prepare.step_readers import BUILT_IN as STEP_BUILT_IN
-from penstock.prepare.step_readers import step3p7
-from penstock.prepare.video_readers import read_video
+from penstock.prepare.sounds import read_sounds
 from penstock.text.tokenizer import Tokenizer
-
-_MAX_ROWS = 65_536
-"""Embeddings of a picture, or of a tile."""
 
 
 def read_media(
@@ -108,10 +61,11 @@ def read_media(
     tokenizer = Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None)
     tokens = MediaTokens(tokenizer, config)
     kinds: dict[MediaKind, KindFacts] = {}
-    image = _read_pictures(path, config, tokens)
+    family = vision_family(config)
+    image = _read_pictures(path, family, config, tokens)
     if image is not None:
         kinds["image"] = image
-        video = read_video(*_video_section(path), config, tokens)
+        video = _read_videos(path, family, config, tokens)
         if video is not None:
             kinds["video"] = video
     sound = None if audio is None else _read_sounds(path, config, audio, tokens)
@@ -132,40 +86,65 @@ def _read_sounds(
     return own.read(values, where, audio, tokens)
 
 
-def _read_pictures(path: Path, config: Fields, tokens: MediaTokens) -> KindFacts | None:
-    read = next(
-        (READERS[name] for name in config.listed("architectures", str) if name in READERS), None
-    )
-    found = None if read is None else _settings(path)
-    if found is None and read is step3p7:
-        found = ImageSettings(STEP_BUILT_IN, str(path))
-    if read is None or found is None:
+def vision_family(config: Fields) -> VisionFamily | None:
+    """The family of a model that sees, by config.json; None: it doesn't, or embeds texts, too."""
+    names = config.listed("architectures", str)
+    return next((VISION_CLASSES[name] for name in names if name in VISION_CLASSES), None)
+
+
+def _read_pictures(
+    path: Path, family: VisionFamily | None, config: Fields, tokens: MediaTokens
+) -> KindFacts | None:
+    read, makers = (None, None) if family is None else (family.pictures, family.makers)
+    if not set(clip.CLASSES).isdisjoint(config.listed("architectures", str)):
+        read = clip.pictures
+    if read is None:
         return None
-    if read in (_gemma3n, gemma4) and not config.section("vision_config").values:
-        return None  # of a model that hears alone
-    image = read(found, config, tokens)
-    check_all_read(found)
+    if family is not None and family.may_be_blind and not config.section("vision_config").values:
+        return None
+    found = _by_makers(path, makers, *_section(path, "image_processor"))
+    if not found[0]:
+        return None
+    settings = ImageSettings(*found)
+    image = read(settings, config, tokens)
+    check_all_read(settings)
     return image
 
 
-def _settings(path: Path) -> ImageSettings | None:
-    """Settings of the image processor; None if the folder has none."""
-    values, where = _section(path, "image_processor")
-    if "media_proc_cfg" in values:
-        values = of_kimi(values["media_proc_cfg"], where)
-    if "in_token_limit" in values:  # of Kimi-VL's makers, whose file may name no class
-        values = {"image_processor_type": "KimiVLImageProcessor"} | values
-    if "process_image_mode" in values:
-        values = of_minimax(values, where)
-    if "norm_mean" in values:
-        values = of_minicpm(values)
-    if values.get("feature_extractor_type") == GEMMA3N and "image_processor_type" not in values:
-        return None  # the file is about sounds alone
-    if values.get("image_processor_type") == OF_MOLMO:
-        values = of_molmo(values, _values(path / PROCESSOR))
+def _read_videos(
+    path: Path, family: VisionFamily | None, config: Fields, tokens: MediaTokens
+) -> KindFacts | None:
+    if family is None or family.videos is None:
+        return None
+    values, where = _by_makers(path, family.videos.makers, *_video_section(path))
+    return read_video(family.videos, values, where, config, tokens)
+
+
+def read_video(
+    videos: Videos, values: dict[str, Any], where: str, config: Fields, tokens: MediaTokens
+) -> KindFacts | None:
+    """None where no token stands for a video. values, where: of the folder's file.  config:
+    config.json.  Raises UnsupportedModel."""
+    known = tokens.knows(videos.token) if videos.token else any(map(tokens.has, KEYS))
+    if not known or (videos.named and "video_processor_type" not in values):
+        return None
+    names = config.listed("architectures", str)
+    usual = next((videos.of_classes[name] for name in names if name in videos.of_classes), "")
+    settings = VideoSettings(values, where, usual or videos.processor)
+    found = videos.read(settings, config, tokens)
+    check_video_read(settings)
+    return found
+
+
+def _by_makers(
+    path: Path, makers: Makers | None, values: dict[str, Any], where: str
+) -> tuple[dict[str, Any], str]:
+    """Settings as transformers has them, and where they stand."""
+    if makers is None:
+        return values, where
     if not values:
-        values, where = of_deepseek(_values(path / PROCESSOR)), str(path / PROCESSOR)
-    return ImageSettings(values, where) if values else None
+        where = str(path / PROCESSOR)
+    return makers(values, _values(path / PROCESSOR), where), where
 
 
 def _section(path: Path, *names: str) -> tuple[dict[str, Any], str]:
@@ -185,13 +164,10 @@ def _video_section(path: Path) -> tuple[dict[str, Any], str]:
     inner = _values(path / PROCESSOR).get("video_processor")
     if isinstance(inner, dict):
         return inner, f"{path / PROCESSOR}, video_processor"
-    values = _values(path / VIDEO_PREPROCESSOR)
-    if values.get("video_processor_type") == OF_MOLMO_VIDEOS:
-        values = of_molmo(values, _values(path / PROCESSOR), OF_FRAMES)
-    if values:
-        return values, str(path / VIDEO_PREPROCESSOR)
-    values, where = _values(path / PREPROCESSOR), str(path / PREPROCESSOR)
-    return of_minimax(values, where) if "process_image_mode" in values else values, where
+    for file in (path / VIDEO_PREPROCESSOR, path / PREPROCESSOR):
+        if values := _values(file):
+            return values, str(file)
+    return {}, str(path / PREPROCESSOR)
 
 
 def _values(file: Path) -> dict[str, Any]:
@@ -202,120 +178,6 @@ def _values(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UnsupportedModel(f"{file} is not a JSON object")
     return values
-
-
-def _llava(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    vision = config.section("vision_config")
-    if vision.text("model_type", "") == "pixtral":
-        return pixtral(settings, config, tokens)
-    height, width, edge, resized = fixed_size(settings)
-    patch = _patch(vision)
-    _check_side(vision, height, width)
-    rows = (height // patch) * (width // patch)
-    rows += vision.text("model_type", "clip_vision_model") == "clip_vision_model"
-    rows -= config.text("vision_feature_select_strategy", "default") == "default"
-    token, token_id = tokens.named("image_token_index", "image_token_id")
-    image = FixedImages(
-        pixels=pixels_of(settings),
-        height=height,
-        width=width,
-        rows=_bounded(rows, settings),
-        shortest_edge=edge,
-        resized=resized,
-        squared=settings.kind == "LlavaImageProcessor" and settings.flag("do_pad", False),
-    )
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
-
-
-def _gemma3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    if settings.flag("do_pan_and_scan", False):
-        raise settings.wrong("do_pan_and_scan", "false")
-    height, width, edge, _ = fixed_size(settings)
-    if edge:
-        raise settings.wrong("size", "height and width")
-    _check_side(config.section("vision_config"), height, width)
-    begin, _ = tokens.named("boi_token_index", "boi_token_id")
-    end, _ = tokens.named("eoi_token_index", "eoi_token_id")
-    token, token_id = tokens.named("image_token_index", "image_token_id")
-    image = ScannedImages(
-        pixels=pixels_of(settings),
-        height=height,
-        width=width,
-        rows=_bounded(config.integer("mm_tokens_per_image", 256), settings),
-        begin=f"\n\n{begin}",
-        end=f"{end}\n\n",
-    )
-    return KindFacts(preparation=image, placeholder=begin, token=token, token_id=token_id)
-
-
-def _gemma3n(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    """The token that ends a picture is the last of its rows (see NormedTwiceProjector). Settings of
-    sounds may stand among those of pictures."""
-    settings.ignore(*OF_SOUNDS)
-    height, width, edge, _ = fixed_size(settings)
-    side = config.section("vision_config").integer("image_size", GEMMA3N_IMAGE)
-    if edge or (height, width) != (side, side):
-        raise settings.wrong("size", f"height and width of {side}")
-    rows = config.integer("vision_soft_tokens_per_image", 256)
-    begin, _ = tokens.named("boi_token_id")
-    token, token_id = tokens.named("image_token_id")
-    image = FixedImages(
-        pixels=pixels_of(settings), height=side, width=side, rows=_bounded(rows, settings) + 1
-    )
-    return KindFacts(
-        preparation=image,
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-        before=f"\n\n{begin}",
-        behind="\n\n",
-    )
-
-
-def _qwen_omni(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    """Pictures are Qwen2.5-VL's, or Qwen3-VL's. Settings of sounds may stand among theirs."""
-    settings.ignore(*OF_WHISPER)
-    return qwen2_vl(settings, config, tokens)
-
-
-def _idefics3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    vision = config.section("vision_config")
-    tile = longest_edge(settings, "max_image_size", 364)
-    _check_side(vision, tile, tile)
-    side = tile // _patch(vision) // max(config.integer("scale_factor", 2), 1)
-    token, token_id = tokens.named("image_token_id")
-    image = TiledImages(
-        pixels=pixels_of(settings),
-        longest_edge=longest_edge(settings, "size", 4 * 364),
-        tile=tile,
-        rows=_bounded(side * side, settings),
-        split=settings.flag("do_image_splitting", True),
-    )
-    tokens.check(image.around)
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
-
-
-def _check_side(vision: Fields, height: int, width: int) -> None:
-    side = vision.optional_integer("image_size")
-    if side is not None and (height, width) != (side, side):
-        raise UnsupportedModel(
-            f"{vision.where}: image_size is {side}, but pictures are prepared as {height} × {width}"
-        )
-
-
-def _patch(vision: Fields) -> int:
-    patch = vision.integer("patch_size")
-    if not 1 <= patch <= 1024:
-        raise vision.wrong("patch_size", "1 to 1024 pixels")
-    return patch
-
-
-def _bounded(rows: int, settings: Fields) -> int:
-    if not 1 <= rows <= _MAX_ROWS:
-        raise UnsupportedModel(
-            f"{settings.where}: a picture has {rows} embeddings; 1 to {_MAX_ROWS} are allowed"
-        )
-    return rows
 
 
 class OwnSounds(NamedTuple):
@@ -342,62 +204,3 @@ OWN_SOUNDS = (
     OwnSounds(BiasedConformerSpec, PHI4, phi4_sounds),
     OwnSounds(BlockConformerSpec, (GRANITE,), granite_sounds),
 )
-Reader = Callable[[ImageSettings, Fields, MediaTokens], KindFacts]
-
-READERS: dict[str, Reader] = {
-    "LlavaForConditionalGeneration": _llava,
-    "Gemma3ForConditionalGeneration": _gemma3,
-    "Gemma3nForConditionalGeneration": _gemma3n,
-    "Gemma4ForConditionalGeneration": gemma4,
-    "Gemma4UnifiedForConditionalGeneration": gemma4,
-    "Idefics3ForConditionalGeneration": _idefics3,
-    "SmolVLMForConditionalGeneration": _idefics3,
-    "Qwen2VLForConditionalGeneration": qwen2_vl,
-    "Qwen2_5_VLForConditionalGeneration": qwen2_vl,
-    "Exaone4_5_ForConditionalGeneration": qwen2_vl,
-    "Qwen3VLForConditionalGeneration": qwen2_vl,
-    "Qwen3VLMoeForConditionalGeneration": qwen2_vl,
-    "Qwen3_5ForConditionalGeneration": qwen2_vl,
-    "Qwen3_5MoeForConditionalGeneration": qwen2_vl,
-    **dict.fromkeys((*OMNI, *OMNI_2_5), _qwen_omni),
-    "Glm4vForConditionalGeneration": qwen2_vl,
-    "Glm4vMoeForConditionalGeneration": qwen2_vl,
-    "Glm46VForConditionalGeneration": qwen2_vl,
-    "GlmOcrForConditionalGeneration": qwen2_vl,
-    "AyaVisionForConditionalGeneration": aya_vision,
-    "Cohere2VisionForConditionalGeneration": command_vision,
-    "DeepseekOcr2ForConditionalGeneration": deepseek_ocr2,
-    "DeepseekOCR2ForCausalLM": deepseek_ocr2,
-    "DeepseekOCRForCausalLM": deepseek_ocr,
-    "DeepseekVLForConditionalGeneration": deepseek_vl,
-    "DeepseekVLHybridForConditionalGeneration": deepseek_vl_hybrid,
-    "JanusForConditionalGeneration": janus,
-    "MultiModalityCausalLM": multi_modality,
-    "Granite4VisionForConditionalGeneration": granite4_vision,
-    "InternVLForConditionalGeneration": internvl,
-    "QianfanOCRForConditionalGeneration": qianfan_ocr,
-    "LlavaNextForConditionalGeneration": llava_next,
-    "PaddleOCRVLForConditionalGeneration": paddleocr_vl,
-    "Kimi_K25ForConditionalGeneration": kimi_k25,
-    "KimiK25ForConditionalGeneration": kimi_k25,
-    "KimiVLForConditionalGeneration": kimi_vl,
-    "Lfm2VlForConditionalGeneration": lfm2_vl,
-    "Llama4ForConditionalGeneration": llama4,
-    "MiniCPMV": minicpmv,
-    "MiniCPMO": minicpmv,
-    "MiniCPMV4_6ForConditionalGeneration": minicpmv4_6,
-    "MiniMaxM3SparseForConditionalGeneration": minimax_m3,
-    "MiniMaxM3VLForConditionalGeneration": minimax_m3,
-    "Mistral3ForConditionalGeneration": pixtral,
-    "Molmo2ForConditionalGeneration": molmo2,
-    "Phi3VForCausalLM": phi3_pictures,
-    "Phi4MultimodalForCausalLM": phi4_pictures,
-    "Phi4MMForCausalLM": phi4_pictures,
-    "Step3p7ForConditionalGeneration": step3p7,
-    "LightOnOcrForConditionalGeneration": lighton_ocr,
-    "LightOnOCRForConditionalGeneration": lighton_ocr,
-    "LlavaOnevisionForConditionalGeneration": onevision,
-    "CLIPModel": in_shared_space,
-    "SiglipModel": in_shared_space,
-}
-"""config.json's architecture -> who reads how its pictures are prepared."""

@@ -8,31 +8,22 @@ from typing import Any
 
 from penstock.families import hub_reading as hub
 from penstock.families.gemma4_unified_audio import FRAME
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.gemma3n import (
+    CONFORMER_DEFAULTS,
+    FOLLOWING,
+    HARMLESS_TO_CONFORMER,
+    MEL_DEFAULTS,
+)
 from penstock.formats.fields import Fields
 from penstock.media.log_mel import HIGHEST
-from penstock.model.audio_spec import AudioSpec, ConformerSpec, EmbedderProjector, QueryProjector
+from penstock.model.audio_spec import AudioSpec, ConformerSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.sound_facts import EmphasisedMel, FrameMel, PairedMel, Waveform
-from penstock.prepare.media_tokens import MediaTokens
+from penstock.model.sound_projector_spec import EmbedderProjector, QueryProjector
 from penstock.prepare.sounds import check_known, of_pictures
 
 GEMMA4 = "Gemma4AudioFeatureExtractor"
-_DEFAULTS: dict[str, Any] = {
-    "feature_size": 128,
-    "sampling_rate": 16_000,
-    "frame_length_ms": 20.0,
-    "hop_length_ms": 10.0,
-    "min_frequency": 0.0,
-    "max_frequency": 8000.0,
-    "mel_floor": 1e-3,
-}
-_HARMLESS = (
-    "feature_extractor_type",
-    "padding_side",
-    "preemphasis_htk_flavor",  # there is no preemphasis
-    "processor_class",
-    "return_attention_mask",
-)
 SECONDS = 30
 """Longest sound: transformers' extractor leaves out what is behind, and its setting isn't in the
 file."""
@@ -43,10 +34,10 @@ def gemma4_sounds(
     values: dict[str, Any], where: str, audio: AudioSpec, tokens: MediaTokens
 ) -> KindFacts:
     """values: of the feature extractor. Raises UnsupportedModel."""
-    settings = Fields({**_DEFAULTS, **_stated(values)}, where)
+    settings = Fields({**CONFORMER_DEFAULTS, **_stated(values)}, where)
     hub.only(settings, preemphasis=0.0)
     mel = FrameMel(**_windows(settings, audio, overdrive=False))
-    check_known(settings, _HARMLESS)
+    check_known(settings, HARMLESS_TO_CONFORMER)
     return _between(mel, tokens)
 
 
@@ -79,7 +70,7 @@ def gemma4_unified_sounds(
     rate = settings.integer("sampling_rate")
     if not 1 <= rate <= MAX_RATE:
         raise settings.wrong("sampling_rate", f"1 to {MAX_RATE} Hz")
-    check_known(settings, _HARMLESS)
+    check_known(settings, HARMLESS_TO_CONFORMER)
     return _between(Waveform(sampling_rate=rate, frame=frame), tokens)
 
 
@@ -113,24 +104,6 @@ def _windows(settings: Fields, audio: AudioSpec, *, overdrive: bool) -> dict[str
     }
 
 
-GEMMA3N = "Gemma3nAudioFeatureExtractor"
-_OF_GEMMA3N: dict[str, Any] = _DEFAULTS | {
-    "frame_length_ms": 32.0,
-    "min_frequency": 125.0,
-    "max_frequency": 7600.0,
-    "mel_floor": 1e-5,
-    "preemphasis": 0.97,
-}
-_FOLLOWING = ("fft_length", "frame_length", "hop_length")
-"""What transformers writes beside the settings that they follow from."""
-OF_SOUNDS = (
-    *_OF_GEMMA3N,
-    *_FOLLOWING,
-    *_HARMLESS,
-    *("audio_seq_length", "dither", "fft_overdrive", "input_scale_factor", "padding_value"),
-    *("per_bin_mean", "per_bin_stddev"),
-)
-"""Settings of Gemma 3n's sounds, which its file about both has among those of pictures."""
 MULTIPLE = 128
 """Samples: transformers' processor fills up sounds to so many, and no file says it."""
 
@@ -146,7 +119,7 @@ def gemma3n_sounds(
 
 def gemma3n_mel(values: dict[str, Any], where: str, audio: AudioSpec) -> EmphasisedMel:
     """Returns how sounds are prepared. values: as of gemma3n_sounds. Raises UnsupportedModel."""
-    settings = Fields({**_OF_GEMMA3N, **_stated(values)}, where)
+    settings = Fields({**MEL_DEFAULTS, **_stated(values)}, where)
     tower, projector = audio.tower, audio.projector
     if not isinstance(projector, EmbedderProjector) or not isinstance(tower, ConformerSpec):
         raise TypeError(f"{projector} has no rows of its own")
@@ -166,7 +139,7 @@ def gemma3n_mel(values: dict[str, Any], where: str, audio: AudioSpec) -> Emphasi
             "hop_length_ms",
             f"one by which {mel.seconds} s become {projector.vectors} vectors at most,",
         )
-    check_known(settings, (*_HARMLESS, *_FOLLOWING, *of_pictures(values)))
+    check_known(settings, (*HARMLESS_TO_CONFORMER, *FOLLOWING, *of_pictures(values)))
     return mel
 
 

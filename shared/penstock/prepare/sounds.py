@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import UnsupportedModel
+from penstock.families.hearing import HARMLESS_TO_LOG_MEL, LOG_MEL_DEFAULTS
+from penstock.families.media_tokens import MediaTokens
 from penstock.families.vision.qwen2_5_omni import OMNI_2_5
 from penstock.families.vision.qwen3_omni import OMNI
 from penstock.formats.fields import Fields
@@ -15,28 +17,9 @@ from penstock.media.log_mel import HIGHEST
 from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, BlockTowerSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.sound_facts import BlockMel, LogMel
-from penstock.prepare.media_tokens import MediaTokens
 
 EXTRACTOR = "WhisperFeatureExtractor"
 OF_BLOCKS = "Qwen3ASRFeatureExtractor"
-_DEFAULTS: dict[str, Any] = {
-    "feature_size": 80,
-    "sampling_rate": 16_000,
-    "hop_length": 160,
-    "chunk_length": 30,
-    "n_fft": 400,
-}
-_HARMLESS = (
-    "feature_extractor_type",
-    "mel_filters",  # follow from the other settings
-    "n_samples",
-    "nb_max_frames",
-    "padding_side",
-    "processor_class",
-    "return_attention_mask",
-)
-OF_WHISPER = (*_DEFAULTS, *_HARMLESS, "dither", "padding_value")
-"""Settings of sounds in a file that is about pictures, too."""
 _MAX_CHUNK = 3600
 """Seconds."""
 _MAX_LEAST = 1 << 20
@@ -57,9 +40,9 @@ def read_sounds(
     bins = {"feature_size": 128} if kind == OF_BLOCKS else {}
     shown = of_pictures(values)
     own = {key: value for key, value in values.items() if key not in shown}
-    settings = Fields(own, where).completed(**_DEFAULTS | bins)
+    settings = Fields(own, where).completed(**LOG_MEL_DEFAULTS | bins)
     mel = reader.read(settings, audio)
-    check_known(settings, _HARMLESS)
+    check_known(settings, HARMLESS_TO_LOG_MEL)
     return reader.place(mel, tokens)
 
 

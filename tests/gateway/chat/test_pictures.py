@@ -11,7 +11,6 @@ import pytest
 
 from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.prepared import read
-from penstock.media.resize import prepare
 from penstock_engine.handlers.media import check_media
 from testing.processes import freeze
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
@@ -51,7 +50,7 @@ async def test_a_picture_goes_to_the_engine_core(template: str) -> None:
         assert (item.kind, item.rows, item.grid) == ("image", ROWS, ())
         data = prepared[item.name]
         assert (item.size, item.digest) == (len(data), hashlib.sha256(data).hexdigest())
-        pixels = prepare(PREPARATION, picture())["pixels"]
+        pixels = PREPARATION.prepare(picture())["pixels"]
         assert np.array_equal(read(data)["pixels"], pixels)
         assert gateway.desk.budget.held == 0
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from penstock.forms.patches import PatchImages, VideoFrames
+from penstock.forms.video import FrameSampling
 from penstock.media.prepared import read
 from penstock.media.video import prepare_clip, prepare_frames, raw_frames
-from penstock.model.image_facts import PatchImages
 from penstock.model.media_facts import KindFacts, MediaFacts
-from penstock.model.video_facts import FrameSampling, VideoFrames
 from penstock_engine.handlers.media import check_media
 from tests.gateway.fake_engine import welcome
 from tests.gateway.media import PARTS, SeeingEngine, SeeingGateway, data_uri, image, text

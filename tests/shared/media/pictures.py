@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from penstock.model.image_facts import FixedImages, Pixels
+from penstock.forms.fixed import FixedImages
+from penstock.forms.pixels import Pixels
 
 PREPARATION = FixedImages(
     pixels=Pixels(resample=3, rescale=1 / 255, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),

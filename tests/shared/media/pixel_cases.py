@@ -37,27 +37,24 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
-from penstock.model.image_facts import (
-    AnyresImages,
-    BarredImages,
-    CanvasImages,
-    DocumentImages,
-    FittedImages,
-    FixedImages,
-    ImagePreparation,
-    NaflexImages,
-    OverlappingImages,
-    PatchImages,
-    PooledImages,
-    RowImages,
-    ScannedImages,
-    SheetImages,
-    SlicedImages,
-    TiledImages,
-    TwofoldImages,
-    WindowedImages,
-)
-from penstock.model.image_facts import Pixels as P
+from penstock.forms.anyres import AnyresImages
+from penstock.forms.canvas import CanvasImages
+from penstock.forms.documents import DocumentImages
+from penstock.forms.fitted import FittedImages
+from penstock.forms.fixed import FixedImages
+from penstock.forms.naflex import NaflexImages
+from penstock.forms.overlapping import OverlappingImages
+from penstock.forms.patches import PatchImages
+from penstock.forms.pixels import Pixels as P
+from penstock.forms.pooled import PooledImages
+from penstock.forms.registry import ImagePreparation
+from penstock.forms.rows import RowImages
+from penstock.forms.scanned import ScannedImages
+from penstock.forms.sheets import BarredImages, SheetImages
+from penstock.forms.sliced import SlicedImages
+from penstock.forms.tiled import TiledImages
+from penstock.forms.twofold import TwofoldImages
+from penstock.forms.windowed import WindowedImages
 from tests.shared.media.cohere_pictures import CommandPictures
 from tests.shared.media.janus_pictures import MakersPictures
 from tests.shared.media.kimi_vl_pictures import MEAN, STD, KimiVLPictures

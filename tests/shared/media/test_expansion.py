@@ -13,15 +13,11 @@ import pytest
 from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.families.vision import VISION_FAMILIES
 from penstock.formats.fields import Fields
+from penstock.forms.registry import ImagePreparation
+from penstock.forms.sheets import SheetImages
 from penstock.media.changes import facts_with
 from penstock.media.layout import ItemLayout, layout
-from penstock.media.pixels import inputs
 from penstock.media.prompt import ids_with_runs, uncounted, with_one, with_rows, with_runs
-from penstock.media.resize import prepare
-from penstock.model.image_facts import (
-    ImagePreparation,
-    SheetImages,
-)
 from penstock.model.media_facts import MediaFacts
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
@@ -69,7 +65,7 @@ def test_ids_pixels_and_spans(name: str, tmp_path: Path) -> None:
         ids, spans = with_rows(run_ids, facts, layouts)
         assert ids == theirs["input_ids"][0].tolist(), text
         check_spans(ids, spans, facts, layouts)
-        ours = [inputs(image_preparation, prepare(image_preparation, image)) for image in images]
+        ours = [image_preparation.inputs(image_preparation.prepare(image)) for image in images]
         check_pixels(ours, theirs)
 
 
@@ -105,7 +101,7 @@ def test_crops_of_a_long_picture_follow_it(tmp_path: Path) -> None:
     assert ids == theirs["input_ids"][0].tolist()
     check_spans(ids, spans, facts, layouts)
     preparation = cast(ImagePreparation, facts.kinds["image"].preparation)
-    check_pixels([inputs(preparation, prepare(preparation, image)) for image in images], theirs)
+    check_pixels([preparation.inputs(preparation.prepare(image)) for image in images], theirs)
 
 
 def check_spans(

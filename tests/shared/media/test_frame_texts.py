@@ -27,22 +27,18 @@ from transformers.video_utils import VideoMetadata
 
 from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.forms.fixed import FixedFrames
+from penstock.forms.patches import VideoFrames
+from penstock.forms.pooled import PooledFrames
+from penstock.forms.registry import VideoPreparation
+from penstock.forms.sliced import SlicedFrames
+from penstock.forms.video import FrameSampling, VideoShape
 from penstock.media.changes import FrameSettings, facts_with, with_frames
 from penstock.media.layout import ItemLayout, layout
-from penstock.media.pixels import video_inputs
 from penstock.media.prompt import with_rows, with_runs
 from penstock.media.sampling import sampled
 from penstock.media.video import prepare_frames, raw_frames
-from penstock.media.video_layout import VideoShape, frame_size
 from penstock.model.media_facts import MediaFacts
-from penstock.model.video_facts import (
-    FixedFrames,
-    FrameSampling,
-    PooledFrames,
-    SlicedFrames,
-    VideoFrames,
-    VideoPreparation,
-)
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.media.media_tokenizer import OF_VIDEOS, tokenizer
@@ -116,7 +112,7 @@ def text_of(processor: Any, name: str, video: VideoPreparation, shape: VideoShap
     own: dict[str, Any] = {"video_metadata": [said]}
     frames = np.zeros((shape.shown, shape.height, shape.width, 3), np.uint8)
     raw = frames.tobytes(), (shape.width, shape.height, 2, 1)
-    made = video_inputs(video, prepare_frames(video, raw_frames(*raw), BOUNDS)[0])
+    made = video.inputs(prepare_frames(video, raw_frames(*raw), BOUNDS)[0])
     if name.startswith("gemma4"):
         _, _, height, width = made["pixel_values"].shape
         own["num_soft_tokens_per_video"] = [height * width // 8**2]
@@ -279,15 +275,15 @@ def test_frames_become_as_large_as_in_transformers(
     true = smart_resize(
         shown, *size, factor=28, min_pixels=glm.min_pixels, max_pixels=glm.max_pixels
     )
-    assert frame_size(glm, size, shown) == true
+    assert glm.frame_size(size, shown) == true
     gemma = video_of(folder_of(tmp_path, "gemma4")[1])
     assert isinstance(gemma, PooledFrames)
     true = get_aspect_ratio_preserving_size(*size, 4, gemma.most * 2**2, 2)
-    assert frame_size(gemma, size, shown) == true
+    assert gemma.frame_size(size, shown) == true
     (tmp_path / "m3").mkdir()
     minimax = video_of(folder_of(tmp_path / "m3", "minimax_m3")[1])
     rule = class_of("minimax_m3_vl", "smart_resize")
-    assert frame_size(minimax, size, shown) == rule(*size, 28, 4 * 28 * 28, 768 * 28 * 28)
+    assert minimax.frame_size(size, shown) == rule(*size, 28, 4 * 28 * 28, 768 * 28 * 28)
 
 
 # ---- settings

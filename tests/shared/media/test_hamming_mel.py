@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from transformers import Phi4MultimodalFeatureExtractor
 
+from penstock.forms.pixels import Pixels
+from penstock.forms.sheets import SheetImages
 from penstock.media.items import preparation_digest
 from penstock.media.log_mel import BESIDE, LOG_MEL
 from penstock.media.magnitudes import hamming_mel
@@ -15,7 +17,6 @@ from penstock.media.prepared import read
 from penstock.media.sound import open_sound
 from penstock.media.sound_layout import BadLength, beside_others, sound_rows
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
-from penstock.model.image_facts import Pixels, SheetImages
 from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.model.sound_facts import HammingMel
 from tests.shared.media.sounds import RATE, saved_sound, sound

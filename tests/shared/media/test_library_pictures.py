@@ -18,7 +18,6 @@ from penstock.llm.media_given import source_of
 from penstock.llm.media_prompts import library_chat, library_prompt, without_media
 from penstock.media.desk import MediaDesk
 from penstock.media.prepared import read
-from penstock.media.resize import prepare
 from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
@@ -73,7 +72,7 @@ def forms(folder: Path) -> list[Any]:
 async def test_every_form_gives_the_same_pixels(
     text: ModelText, desk: MediaDesk, tmp_path: Path
 ) -> None:
-    wanted = prepare(PREPARATION, picture())["pixels"]
+    wanted = PREPARATION.prepare(picture())["pixels"]
     pictures = forms(tmp_path)
     prompt = {"prompt": "a<image>" * len(pictures), "multi_modal_data": {"image": pictures}}
     with desk.lease("") as lease:
@@ -97,7 +96,7 @@ async def test_modes_of_pillow_and_grey_arrays(text: ModelText, desk: MediaDesk)
             _, media = await library_prompt(prompt, text).ready(desk, text, lease)
         assert media is not None
         rgb = given.convert("RGB") if isinstance(given, Image.Image) else picture().convert("L")
-        wanted = prepare(PREPARATION, rgb.convert("RGB"))["pixels"]
+        wanted = PREPARATION.prepare(rgb.convert("RGB"))["pixels"]
         (data,) = media.prepared.values()
         assert np.array_equal(read(data)["pixels"], wanted)
 

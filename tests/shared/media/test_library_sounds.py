@@ -25,9 +25,10 @@ from penstock.media.log_mel import log_mel
 from penstock.media.prepared import read
 from penstock.media.prompt import with_rows, with_runs
 from penstock.media.sound_layout import sound_rows
-from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, LinearProjector
+from penstock.model.audio_spec import AudioSpec, AudioTowerSpec
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts, MediaFacts
+from penstock.model.sound_projector_spec import LinearProjector
 from penstock.prepare.media import read_media
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer

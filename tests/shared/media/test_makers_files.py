@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UnsupportedModel
-from penstock.model.image_facts import PatchImages, WindowedImages
+from penstock.forms.patches import PatchImages
+from penstock.forms.windowed import WindowedImages
 from tests.shared.media.picture_families import FAMILIES
 from tests.shared.media.picture_family import write_folder
 from tests.shared.media.test_expansion import facts_of

@@ -12,11 +12,11 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.forms.video import VideoShape
 from penstock.media.changes import facts_with
 from penstock.media.layout import layout
 from penstock.media.prompt import with_rows, with_runs
 from penstock.media.sampling import sampled
-from penstock.media.video_layout import VideoShape
 from penstock.model.media_facts import MediaFacts
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer

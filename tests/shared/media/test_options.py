@@ -9,6 +9,14 @@ import pytest
 
 from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest, StartupError
+from penstock.forms.canvas import CanvasImages
+from penstock.forms.patches import PatchImages, VideoFrames
+from penstock.forms.pixels import Pixels
+from penstock.forms.registry import ImagePreparation
+from penstock.forms.rows import RowImages
+from penstock.forms.scanned import ScannedImages
+from penstock.forms.tiled import TiledImages
+from penstock.forms.video import FrameSampling
 from penstock.media.changes import (
     FrameSettings,
     changed,
@@ -19,17 +27,7 @@ from penstock.media.changes import (
 )
 from penstock.media.desk import MediaDesk
 from penstock.media.sources import MediaSource
-from penstock.model.image_facts import (
-    CanvasImages,
-    ImagePreparation,
-    PatchImages,
-    Pixels,
-    RowImages,
-    ScannedImages,
-    TiledImages,
-)
 from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind
-from penstock.model.video_facts import FrameSampling, VideoFrames
 from tests.shared.media.pictures import PREPARATION, picture, saved
 
 PATCHES = PatchImages(

@@ -13,10 +13,9 @@ import pytest
 from PIL import Image, ImageOps
 
 from penstock.formats.fields import Fields
+from penstock.forms.documents import DocumentImages
+from penstock.forms.pixels import Pixels
 from penstock.media.layout import layout
-from penstock.media.pixels import inputs
-from penstock.media.resize import prepare
-from penstock.model.image_facts import DocumentImages, Pixels
 from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.prepare.media import read_media
 from tests.shared.media.picture_families import FAMILIES
@@ -67,7 +66,7 @@ def test_pixels_are_those_that_pillow_gives() -> None:
     for width, height in sizes:
         shown = picture(width, height).convert("RGB")
         page = ImageOps.pad(shown, (64, 64), color=(127, 127, 127))
-        made = prepare(SMALL, shown)
+        made = SMALL.prepare(shown)
         rows, columns = made["grid"].tolist()
         parts = [np.asarray(page)]
         if rows:
@@ -87,7 +86,7 @@ def test_pixels_are_those_that_pillow_gives() -> None:
             for part in parts
         ]
         assert np.array_equal(made["pixels"], np.concatenate(cut)), (width, height)
-        given = inputs(SMALL, made)
+        given = SMALL.inputs(made)
         assert given["tile_grid"].tolist() == [rows, columns]
         assert given["spatial_shapes"].tolist() == [[12, 12]] * rows * columns + [[16, 16]]
 

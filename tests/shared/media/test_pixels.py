@@ -12,26 +12,20 @@ import pytest
 import torch
 from PIL import Image
 
+from penstock.forms.anyres import AnyresImages
+from penstock.forms.documents import DocumentImages
+from penstock.forms.fixed import FixedImages
+from penstock.forms.geometry import BadShape
+from penstock.forms.naflex import NaflexImages
+from penstock.forms.overlapping import OverlappingImages
+from penstock.forms.patches import PatchImages
+from penstock.forms.pooled import PooledImages
+from penstock.forms.sheets import BarredImages, SheetImages, shown
+from penstock.forms.sliced import SlicedImages
+from penstock.forms.windowed import WindowedImages
 from penstock.media.child import Unfit, prepare_item
-from penstock.media.geometry import BadShape
 from penstock.media.layout import layout
-from penstock.media.pixels import inputs
-from penstock.media.resize import prepare
-from penstock.media.sheets import shown
 from penstock.media.wire import ItemBounds, Prepare
-from penstock.model.image_facts import (
-    AnyresImages,
-    BarredImages,
-    DocumentImages,
-    FixedImages,
-    NaflexImages,
-    OverlappingImages,
-    PatchImages,
-    PooledImages,
-    SheetImages,
-    SlicedImages,
-    WindowedImages,
-)
 from penstock.model.media_facts import KindFacts, MediaFacts
 from tests.shared.media.lfm2_pictures import pages_of, parts_of, strip_of
 from tests.shared.media.pixel_cases import CASES, SIZES
@@ -59,7 +53,7 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
             continue
         theirs = processor(picture, return_tensors="np")
         try:
-            ours = inputs(preparation, prepare(preparation, picture))
+            ours = preparation.inputs(preparation.prepare(picture))
         except BadShape:
             pytest.fail(f"{picture.size} was refused")
         if isinstance(preparation, OverlappingImages):
@@ -103,7 +97,7 @@ def check_sheet(processor: Any, image: SheetImages, picture: Image.Image) -> Non
     there too; what isn't all white is what their mask says."""
     own = KindFacts(preparation=image, placeholder="<image>", token="<image>", token_id=1)
     try:
-        ours = inputs(image, prepare(image, picture))
+        ours = image.inputs(image.prepare(picture))
     except BadShape:
         with pytest.raises(ValueError, match="extreme"):
             processor(picture)
@@ -131,7 +125,7 @@ def check_bars(processor: Any, image: BarredImages, picture: Image.Image) -> Non
     own = KindFacts(preparation=image, placeholder="<image>", token="<image>", token_id=1)
     theirs = processor(picture)
     (pixels,), (size,) = theirs["pixel_values"], theirs["image_sizes"]
-    ours = inputs(image, prepare(image, picture))
+    ours = image.inputs(image.prepare(picture))
     assert (tuple(ours["image_size"]), tuple(ours["tile_grid"] * image.tile)) == (size, size)
     assert np.array_equal(ours["pixel_values"][1:], pixels[1:]), picture.size
     assert np.abs(ours["pixel_values"][0] - pixels[0]).max() < 1e-5
@@ -143,7 +137,7 @@ def check_bars(processor: Any, image: BarredImages, picture: Image.Image) -> Non
 def test_a_strip_that_would_have_no_width_is_refused(width: int) -> None:
     _, preparation = CASES["phi3_v"]
     with pytest.raises(BadShape, match="fills 16 tiles, its shorter one has no pixel"):
-        prepare(preparation, Image.new("RGB", (width, 3001 - width)))
+        preparation.prepare(Image.new("RGB", (width, 3001 - width)))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +154,7 @@ def test_rows_are_known_from_the_size_alone(case: str) -> None:
     facts = MediaFacts(kinds={"image": own})
     for picture in pictures(part(40, 1 / 4)):
         found = layout(facts, "image", (picture.height, picture.width))
-        tiles = prepare(preparation, picture)["pixels"]
+        tiles = preparation.prepare(picture)["pixels"]
         if isinstance(preparation, (PatchImages, PooledImages)):
             side = preparation.patch * preparation.merge
             assert found.rows == tiles.shape[1] // side * (tiles.shape[2] // side)
@@ -198,7 +192,7 @@ def test_pictures_of_any_form_are_prepared_or_refused_in_words(case: str) -> Non
             continue
         assert found.shape == size
         assert layout(facts, "image", size).rows > 0
-        assert all(array.size for array in inputs(preparation, found.arrays).values())
+        assert all(array.size for array in preparation.inputs(found.arrays).values())
         prepared += 1
     assert prepared >= 2
 
@@ -206,7 +200,7 @@ def test_pictures_of_any_form_are_prepared_or_refused_in_words(case: str) -> Non
 def test_a_picture_that_is_too_long_is_refused_with_the_bound() -> None:
     _, preparation = CASES["qwen2_vl"]
     with pytest.raises(BadShape, match="200 times"):
-        prepare(preparation, Image.new("RGB", (1000, 4)))
+        preparation.prepare(Image.new("RGB", (1000, 4)))
 
 
 def test_what_no_preparation_yields_is_refused() -> None:
@@ -219,4 +213,4 @@ def test_what_no_preparation_yields_is_refused() -> None:
         {"pixels": np.zeros((2, 56, 56, 3), np.uint8)},
     ):
         with pytest.raises(ValueError):
-            inputs(preparation, arrays)
+            preparation.inputs(arrays)

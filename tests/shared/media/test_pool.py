@@ -19,7 +19,6 @@ import pytest
 from penstock.errors import Overloaded
 from penstock.media.pool import ATTEMPTS, LARGE, MediaPool, MediaProcess, Unpreparable
 from penstock.media.prepared import read
-from penstock.media.resize import prepare
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from testing.processes import freeze
 from tests.shared.media.pictures import PREPARATION, picture, saved
@@ -46,7 +45,7 @@ async def test_an_item_is_prepared_as_in_this_process(pool: MediaPool) -> None:
     answer = await pool.prepare(task(saved(picture())))
     assert answer.shape == (30, 40)
     found = read(answer.data)
-    assert np.array_equal(found["pixels"], prepare(PREPARATION, picture())["pixels"])
+    assert np.array_equal(found["pixels"], PREPARATION.prepare(picture())["pixels"])
     pixels = Prepare(PREPARATION, picture().tobytes(), ItemBounds(1 << 20), (40, 30))
     assert await pool.prepare(pixels) == answer
     assert len(pool.pids) == 1
@@ -176,7 +175,7 @@ async def test_a_large_item_does_not_come_through_the_event_loop(
         answer = await pool.prepare(Prepare(LARGE_ITEM, saved(image), ItemBounds(1 << 24)))
         assert len(answer.data) > LARGE
         found = read(answer.data)["pixels"]
-        assert np.array_equal(found, prepare(LARGE_ITEM, image)["pixels"])
+        assert np.array_equal(found, LARGE_ITEM.prepare(image)["pixels"])
         assert (await pool.prepare(task(saved(image)))).shape == (30, 40)
     assert len(pool.pids) == 1
     assert max(wanted) < 1000 + 3 * 28 * 28, "heads, and small items"

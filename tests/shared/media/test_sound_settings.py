@@ -15,8 +15,9 @@ from transformers.models.gemma3n.processing_gemma3n import Gemma3nProcessor
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.forms.fixed import FixedImages
+from penstock.forms.pixels import Pixels
 from penstock.model.audio_spec import AudioSpec
-from penstock.model.image_facts import FixedImages, Pixels
 from penstock.model.sound_facts import EmphasisedMel, PairedMel, Waveform
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.media import read_media

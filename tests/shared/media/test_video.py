@@ -18,16 +18,14 @@ import torch
 from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from penstock.media.geometry import BadShape
+from penstock.forms.geometry import BadShape
+from penstock.forms.video import FrameSampling, VideoShape
 from penstock.media.picture import BadPicture
-from penstock.media.pixels import video_inputs
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
 from penstock.media.sampling import sampled
 from penstock.media.video import picture_frames, prepare_clip, prepare_frames, raw_frames
-from penstock.media.video_layout import VideoShape, frame_size, video_grid
 from penstock.media.wire import Prepare, ProcessBounds
-from penstock.model.video_facts import FrameSampling
 from testing.damage import damaged
 from tests import thinning
 from tests.shared.media.pictures import saved
@@ -87,7 +85,7 @@ def test_numbers_are_those_of_transformers(count: int, size: tuple[int, int]) ->
         image_std=VIDEO.pixels.std,
     )
     arrays, shape = prepare_frames(VIDEO, raw_frames(*raw(frames)), BOUNDS)
-    found = video_inputs(VIDEO, arrays)
+    found = VIDEO.inputs(arrays)
     alone = [theirs(Image.fromarray(frame)) for frame in [*frames, frames[-1]]]
     side = VIDEO.patch
     groups = []
@@ -102,7 +100,7 @@ def test_numbers_are_those_of_transformers(count: int, size: tuple[int, int]) ->
     assert np.array_equal(found["pixel_values"], np.concatenate(groups))
     (grid,) = np.asarray(alone[0]["image_grid_thw"])
     assert found["grid_thw"].tolist() == [len(groups), grid[1], grid[2]]
-    assert video_grid(VIDEO, shape) == (len(groups), grid[1] // 2, grid[2] // 2)
+    assert VIDEO.grid(shape) == (len(groups), grid[1] // 2, grid[2] // 2)
 
 
 def test_resizing_is_within_a_level_of_torch() -> None:
@@ -124,21 +122,21 @@ def test_positions_in_time() -> None:
     timed = msgspec.structs.replace(VIDEO, positions_per_second=2.0)
     size = 56, 56  # 4 x 4 merged patches
     at_two = VideoShape(*size, 8, Fraction(2), tuple(range(8)))
-    assert video_grid(VIDEO, at_two) == (4, 4, 4)
-    assert video_grid(timed, at_two) == (4, 4, 4, 2, 1)
+    assert VIDEO.grid(at_two) == (4, 4, 4)
+    assert timed.grid(at_two) == (4, 4, 4, 2, 1)
     sparse = VideoShape(
         *size, 240, Fraction(24), tuple(range(0, 240, 40))
     )  # 10 s, 6 frames: 3 1/3 s of two
-    assert video_grid(timed, sparse) == (3, 4, 4, 20, 3)
+    assert timed.grid(sparse) == (3, 4, 4, 20, 3)
     assert VideoShape.of(sparse.flat()) == sparse
     with pytest.raises(BadShape, match="its frames lie 100 s apart"):
-        video_grid(timed, VideoShape(*size, 24 * 100, Fraction(24), (0, 1200)))
+        timed.grid(VideoShape(*size, 24 * 100, Fraction(24), (0, 1200)))
 
 
 def test_all_frames_share_a_budget() -> None:
     capped = msgspec.structs.replace(VIDEO, all_pixels=28 * 42 * 8)
     for frames, size in ((1, (56, 56)), (8, (28, 42)), (64, (28, 28))):
-        assert frame_size(capped, (80, 80) if frames != 8 else (60, 90), frames) <= size
+        assert capped.frame_size((80, 80) if frames != 8 else (60, 90), frames) <= size
 
 
 @pytest.mark.parametrize(
@@ -157,9 +155,9 @@ def test_frames_of_a_video_as_a_whole(
     whole = msgspec.structs.replace(
         VIDEO, patch=16, of_all=True, min_pixels=128 * 32 * 32 * 2, max_pixels=32 * 32 * 768
     )
-    assert frame_size(whole, size, frames) == true
+    assert whole.frame_size(size, frames) == true
     with pytest.raises(BadShape, match="at least 2"):
-        frame_size(whole, size, 1)
+        whole.frame_size(size, 1)
 
 
 def test_pictures_make_a_video() -> None:

@@ -14,10 +14,12 @@ from transformers.video_utils import VideoMetadata
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.forms.fixed import FixedFrames
+from penstock.forms.patches import VideoFrames
+from penstock.forms.video import FrameSampling
 from penstock.media.layout import layout
 from penstock.media.prompt import ids_with_runs, with_one, with_runs
 from penstock.model.media_facts import MediaFacts, MediaKind
-from penstock.model.video_facts import FixedFrames, FrameSampling, VideoFrames
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.media.media_tokenizer import tokenizer

@@ -7,9 +7,9 @@ from functools import cache
 
 import numpy as np
 
+from penstock.forms.patches import VideoFrames
+from penstock.forms.pixels import Pixels
 from penstock.media.wire import ItemBounds
-from penstock.model.image_facts import Pixels
-from penstock.model.video_facts import VideoFrames
 
 VIDEO = VideoFrames(
     pixels=Pixels(resample=3, rescale=1 / 255, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.25)),

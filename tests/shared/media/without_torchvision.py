@@ -35,7 +35,7 @@ from transformers.image_utils import (
 )
 from transformers.processing_utils import ImagesKwargs
 
-from penstock.model.image_facts import SOFT_TOKENS
+from penstock.forms.pooled import SOFT_TOKENS
 
 
 class Backend:

@@ -16,7 +16,6 @@ import torch
 from PIL import Image
 
 from penstock.media.prepared import write
-from penstock.media.resize import prepare as prepared_arrays
 from penstock.model.config import SharedSpace
 from penstock.prepare import load_manifest
 from penstock.protocol.common import Media, MediaItem, MediaSpan, Pooling, TokenSampling
@@ -68,7 +67,7 @@ def vectors(loaded: Loaded, folder: Path, inputs: list[Input]) -> list[np.ndarra
         if isinstance(given, Image.Image):
             assert preparation is not None
             image: Any = preparation.kinds["image"].preparation
-            content = write(prepared_arrays(image, given))
+            content = write(image.prepare(given))
             digest = hashlib.sha256(content).hexdigest()
             item = MediaItem(digest, "image", 1, len(content), digest, ())
             path = folder / digest

@@ -8,7 +8,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.model.image_facts import FixedImages, ImagePreparation, PatchImages, Pixels
+from penstock.forms.fixed import FixedImages
+from penstock.forms.patches import PatchImages
+from penstock.forms.pixels import Pixels
+from penstock.forms.registry import ImagePreparation
 from penstock.model.tower_spec import VisionSpec
 
 PLACEHOLDER = 190

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.model.image_facts import CanvasImages
+from penstock.forms.canvas import CanvasImages
 from tests.worker.vision.case import COLOURS, PLACEHOLDER, SEES, WIDE, Case
 
 SIGLIP: dict[str, Any] = SEES | {

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from penstock.model.image_facts import TwofoldImages
+from penstock.forms.twofold import TwofoldImages
 from tests.worker.vision.case import COLOURS, PLACEHOLDER, SEES, WIDE, Case, fixed
 
 SIGLIP: dict[str, Any] = SEES | {"class": "SiglipVisionConfig", "image_size": 24, "patch_size": 6}

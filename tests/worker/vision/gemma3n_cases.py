@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import torch
 
-from penstock.model.image_facts import FixedImages
+from penstock.forms.fixed import FixedImages
 from tests.worker.vision.case import COLOURS, PLACEHOLDER, TEXT, Case
 from tests.worker.vision.mobilenet_model import Wrapper
 

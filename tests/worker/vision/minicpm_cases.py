@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.model.image_facts import SlicedImages
+from penstock.forms.sliced import SlicedImages
 from tests.worker.vision.case import COLOURS, PLACEHOLDER, POSITIONS, SEES, TEXT, Case
 
 QUERIES = 6

@@ -6,19 +6,16 @@ from typing import Any
 
 import msgspec
 
-from penstock.model.image_facts import (
-    AnyresImages,
-    BarredImages,
-    CanvasImages,
-    DocumentImages,
-    NaflexImages,
-    PatchImages,
-    Pixels,
-    PooledImages,
-    RowImages,
-    SheetImages,
-    SlicedImages,
-)
+from penstock.forms.anyres import AnyresImages
+from penstock.forms.canvas import CanvasImages
+from penstock.forms.documents import DocumentImages
+from penstock.forms.naflex import NaflexImages
+from penstock.forms.patches import PatchImages
+from penstock.forms.pixels import Pixels
+from penstock.forms.pooled import PooledImages
+from penstock.forms.rows import RowImages
+from penstock.forms.sheets import BarredImages, SheetImages
+from penstock.forms.sliced import SlicedImages
 from tests.worker.vision.case import (
     COLOURS,
     PLACEHOLDER,

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.model.image_facts import OverlappingImages, PatchImages, RowImages, WindowedImages
+from penstock.forms.overlapping import OverlappingImages
+from penstock.forms.patches import PatchImages
+from penstock.forms.rows import RowImages
+from penstock.forms.windowed import WindowedImages
 from tests.worker.models.case_sizes import YARN
 from tests.worker.models.step_files import SETTINGS as STEP
 from tests.worker.vision.case import (

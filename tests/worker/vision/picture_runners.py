@@ -9,17 +9,18 @@ from typing import Any, cast
 import msgspec
 import torch
 
-from penstock.model.image_facts import ImagePreparation
+from penstock.forms.registry import ImagePreparation
 from penstock.model.kv_layout import KVGroup, paged
 from penstock.protocol.common import MediaItem
 from penstock.protocol.from_worker import MediaFailed, MediaReady
 from penstock.protocol.worker_resources import LoadMedia
 from penstock_worker.attention.interface import CacheShape
+from penstock_worker.attention.pictures_apart import PicturesApartCache
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.backends import choose as choose_backend
 from penstock_worker.forward.cpu.forward import CPUForward
-from penstock_worker.forward.reference import ReferenceForward
+from penstock_worker.forward.reference import PicturesApartForward, ReferenceForward
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.planning import stand_in_of
 from penstock_worker.sampler import choose
@@ -42,6 +43,7 @@ def encodings(ours: Ours, rows: int = 256) -> MediaEncodings:
         sections=any(rope.sections for rope in ours.config.ropes),
         whole_spans=vision.spans_whole,
         stand_in=stand_in_of(ours.config),
+        apart=ours.config.pictures_apart,
     )
 
 
@@ -66,11 +68,15 @@ def runner_of(
     """cpu: the decoder on the CPU kernels; None: that of the reference."""
     media = encodings(ours, rows)
     bounds = SlotBounds(slots, blocks, 16, ours.config.vocab_size, POSITIONS)
-    forward: ReferenceForward | CPUForward
+    forward: ReferenceForward | PicturesApartForward | CPUForward
     states: LiveStates | None = None
     if is_recurrent(ours):
         forward, states, groups = with_states(cpu or on_cpu(ours, backend="reference"), blocks)
         bounds = replace(bounds, groups=paged(groups))
+    elif ours.config.pictures_apart:
+        shape = CacheShape.of(ours.config, 16, ours.decoder.dtype)
+        cache = PicturesApartCache(ReferenceAttention(shape, blocks))
+        forward = PicturesApartForward(ours.decoder, cache)
     elif cpu is None:
         shape = CacheShape.of(ours.config, 16, ours.decoder.dtype)
         forward = ReferenceForward(ours.decoder, ReferenceAttention(shape, blocks))

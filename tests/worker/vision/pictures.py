@@ -13,27 +13,23 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
+from penstock.forms.anyres import AnyresImages
+from penstock.forms.canvas import CanvasImages
+from penstock.forms.documents import DocumentImages
+from penstock.forms.fitted import FittedImages
+from penstock.forms.fixed import FixedImages
+from penstock.forms.naflex import NaflexImages
+from penstock.forms.overlapping import OverlappingImages
+from penstock.forms.patches import PatchImages
+from penstock.forms.pooled import PooledImages
+from penstock.forms.registry import ImagePreparation
+from penstock.forms.rows import RowImages
+from penstock.forms.sheets import SheetImages
+from penstock.forms.sliced import SlicedImages
+from penstock.forms.twofold import TwofoldImages
+from penstock.forms.windowed import WindowedImages
 from penstock.media.layout import layout
-from penstock.media.pixels import inputs
 from penstock.media.prepared import write
-from penstock.media.resize import prepare
-from penstock.model.image_facts import (
-    AnyresImages,
-    CanvasImages,
-    DocumentImages,
-    FittedImages,
-    FixedImages,
-    ImagePreparation,
-    NaflexImages,
-    OverlappingImages,
-    PatchImages,
-    PooledImages,
-    RowImages,
-    SheetImages,
-    SlicedImages,
-    TwofoldImages,
-    WindowedImages,
-)
 from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.protocol.common import Media, MediaItem
 from tests.worker.driver import Job
@@ -103,7 +99,7 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
             return _in_parts(preparation, size, random_)
         case AnyresImages():
             seen = 10 * size + 3, 30
-            made = prepare(preparation, Image.new("RGB", (seen[1], seen[0])))["pixels"]
+            made = preparation.prepare(Image.new("RGB", (seen[1], seen[0])))["pixels"]
             facts = KindFacts(preparation=preparation, placeholder="i", token="i", token_id=1)
             rows = layout(MediaFacts(kinds={"image": facts}), "image", seen).rows
             shape, grid, spans = made.shape[:3], (), (rows,)
@@ -115,7 +111,7 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
     content = write(arrays)
     digest = hashlib.sha256(content).hexdigest()
     item = MediaItem(digest, "image", rows, len(content), digest, grid)
-    return Prepared(item, content, inputs(preparation, arrays), spans)
+    return Prepared(item, content, preparation.inputs(arrays), spans)
 
 
 def _in_parts(
@@ -135,14 +131,14 @@ def _in_parts(
     if isinstance(preparation, DocumentImages):
         high = 2 * size * preparation.tile // 3
     noise = random_.integers(0, 256, (high, 20, 3), np.uint8)
-    arrays = prepare(preparation, Image.fromarray(noise))
+    arrays = preparation.prepare(Image.fromarray(noise))
     facts = KindFacts(preparation=preparation, placeholder="i", token="i", token_id=1)
     laid = layout(MediaFacts(kinds={"image": facts}), "image", noise.shape[:2])
     content = write(arrays)
     digest = hashlib.sha256(content).hexdigest()
     item = MediaItem(digest, "image", laid.rows, len(content), digest, laid.grid)
     spans = tuple(run.rows for run in laid.runs)
-    return Prepared(item, content, inputs(preparation, arrays), spans)
+    return Prepared(item, content, preparation.inputs(arrays), spans)
 
 
 Part = list[int] | Prepared

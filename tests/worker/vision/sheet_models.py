@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from penstock.media.sheets import shown
+from penstock.forms.sheets import shown
 
 HEARS: dict[str, Any] = {
     "hidden_size": 32,

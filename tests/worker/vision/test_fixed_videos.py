@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.media.pixels import video_inputs
+from penstock.forms.fixed import FixedFrames
 from penstock.media.prepared import write
-from penstock.model.video_facts import FixedFrames
 from penstock.protocol.common import MediaItem
 from penstock.protocol.from_worker import MediaFailed
 from penstock_worker.media.encoder import MediaEncodings
@@ -38,7 +37,7 @@ def video(frames: int, seed: int) -> Prepared:
     digest = hashlib.sha256(content).hexdigest()
     rows = frames * FRAMES.rows + 1
     item = MediaItem(digest, "video", rows, len(content), digest)
-    return Prepared(item, content, video_inputs(FRAMES, arrays), (rows,))
+    return Prepared(item, content, FRAMES.inputs(arrays), (rows,))
 
 
 def asked() -> list[Parts]:

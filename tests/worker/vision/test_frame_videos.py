@@ -16,23 +16,18 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.forms.fixed import FixedFrames
+from penstock.forms.overlapping import MarkedFrames, OverlappingImages
+from penstock.forms.patches import VideoFrames
+from penstock.forms.pooled import PooledFrames, PooledImages
+from penstock.forms.registry import VideoPreparation
+from penstock.forms.sliced import SlicedFrames, SlicedImages
+from penstock.forms.video import GroupTexts, VideoShape
 from penstock.media.layout import layout
-from penstock.media.pixels import video_inputs
 from penstock.media.prepared import write
 from penstock.media.video import prepare_frames, raw_frames
-from penstock.media.video_layout import VideoShape
 from penstock.media.wire import ItemBounds
-from penstock.model.image_facts import OverlappingImages, PooledImages, SlicedImages
 from penstock.model.media_facts import KindFacts, MediaFacts
-from penstock.model.video_facts import (
-    FixedFrames,
-    GroupTexts,
-    MarkedFrames,
-    PooledFrames,
-    SlicedFrames,
-    VideoFrames,
-    VideoPreparation,
-)
 from penstock.protocol.common import Media, MediaItem
 from penstock.protocol.from_worker import MediaFailed
 from penstock_worker.media.encoder import MediaEncodings
@@ -112,7 +107,7 @@ def video(case: str, frames: int, height: int, width: int, seed: int) -> Prepare
     digest = hashlib.sha256(content).hexdigest()
     item = MediaItem(digest, "video", laid.rows, len(content), digest, laid.grid)
     spans = tuple(run.rows for run in laid.runs)
-    return Prepared(item, content, video_inputs(made, arrays), spans)
+    return Prepared(item, content, made.inputs(arrays), spans)
 
 
 def prompt_of(case: str, parts: Parts) -> tuple[list[int], Media | None]:

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import GGUFFile
+from penstock.forms.fixed import FixedImages
+from penstock.forms.pixels import Pixels
 from penstock.model.config import ModelConfig, WeightFiles
-from penstock.model.image_facts import FixedImages, Pixels
 from penstock.model.media_facts import MediaFacts
 from penstock.prepare.mmproj import read_mmproj
 from penstock_worker.media.hearing import AudioModel

@@ -14,33 +14,23 @@ import torch
 
 from penstock.errors import ModelNotFound, PenstockError, UnsupportedModel
 from penstock.formats.gguf import GGUFFile
+from penstock.forms.canvas import CanvasImages
+from penstock.forms.documents import DocumentImages
+from penstock.forms.fitted import FittedImages
+from penstock.forms.fixed import FixedFrames, FixedImages
+from penstock.forms.naflex import NaflexImages
+from penstock.forms.patches import PatchImages, VideoFrames
+from penstock.forms.pixels import Pixels
+from penstock.forms.pooled import PooledFrames, PooledImages
+from penstock.forms.registry import ImagePreparation, VideoPreparation
+from penstock.forms.rows import RowImages
+from penstock.forms.scanned import ScannedImages
+from penstock.forms.sliced import SlicedFrames, SlicedImages
+from penstock.forms.tiled import TiledImages
+from penstock.forms.video import FrameSampling, GroupTexts
 from penstock.model.config import ModelConfig, WeightFiles
-from penstock.model.image_facts import (
-    CanvasImages,
-    DocumentImages,
-    FittedImages,
-    FixedImages,
-    ImagePreparation,
-    NaflexImages,
-    PatchImages,
-    Pixels,
-    PooledImages,
-    RowImages,
-    ScannedImages,
-    SlicedImages,
-    TiledImages,
-)
 from penstock.model.projector_spec import PoolProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
-from penstock.model.video_facts import (
-    FixedFrames,
-    FrameSampling,
-    GroupTexts,
-    PooledFrames,
-    SlicedFrames,
-    VideoFrames,
-    VideoPreparation,
-)
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj

@@ -13,10 +13,12 @@ import torch
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import GGUFFile
+from penstock.forms.patches import PatchImages, VideoFrames
+from penstock.forms.registry import ImagePreparation
+from penstock.forms.video import FrameSampling, GroupTexts
+from penstock.forms.windowed import WindowedImages
 from penstock.model.config import WeightFiles
-from penstock.model.image_facts import ImagePreparation, PatchImages, WindowedImages
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
-from penstock.model.video_facts import FrameSampling, GroupTexts, VideoFrames
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
 from tests.shared.media.media_tokenizer import MINIMAX, OF_VIDEOS, STEP, tokenizer

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.media.pixels import inputs, video_inputs
+from penstock.forms.patches import PatchImages, VideoFrames
 from penstock.media.prepared import write
-from penstock.model.image_facts import PatchImages
-from penstock.model.video_facts import VideoFrames
 from penstock.protocol.common import Media, MediaItem
 from penstock.protocol.from_worker import MediaFailed
 from penstock_worker.media.encoder import MediaEncodings
@@ -53,7 +51,7 @@ def video(
     count = groups * rows * columns
     item = MediaItem(digest, "video", count, len(content), digest, (groups, rows, columns, *step))
     spans = (rows * columns,) * groups if stamped else (count,)
-    return Prepared(item, content, video_inputs(FRAMES, arrays), spans)
+    return Prepared(item, content, FRAMES.inputs(arrays), spans)
 
 
 def prompt_of(parts: Sequence[list[int] | Prepared]) -> tuple[list[int], Media | None]:
@@ -217,5 +215,5 @@ def test_a_video_that_is_not_what_was_said_is_refused(tmp_path: Path) -> None:
 def test_one_frame_is_a_picture() -> None:
     pixels = np.random.default_rng(4).integers(0, 256, (1, 16, 24, 3), np.uint8)
     pictures = PatchImages(pixels=COLOURS, min_pixels=64, max_pixels=4096, patch=4, merge=2)
-    one, other = inputs(pictures, {"pixels": pixels}), video_inputs(FRAMES, {"frames": pixels})
+    one, other = pictures.inputs({"pixels": pixels}), FRAMES.inputs({"frames": pixels})
     assert all(np.array_equal(one[name], other[name]) for name in one)

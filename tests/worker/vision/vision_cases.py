@@ -14,16 +14,15 @@ import torch
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
+from penstock.forms.anyres import AnyresImages
+from penstock.forms.canvas import CanvasImages
+from penstock.forms.fitted import FittedImages
+from penstock.forms.rows import RowImages
+from penstock.forms.tiled import TiledImages
 from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
-from penstock.model.image_facts import (
-    AnyresImages,
-    CanvasImages,
-    FittedImages,
-    RowImages,
-    TiledImages,
-)
 from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind, Preparation
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
+from penstock.prepare.from_hub_folder import tower_of
 from penstock.prepare.hub_config import read_config
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.vision.sight import VisionModel, open_tower
@@ -366,7 +365,9 @@ def saved(model: Any, folder: Path) -> tuple[ModelConfig, WeightFiles]:
     path = folder / "config.json"
     config = with_few_queries(read_config(Fields(json.loads(path.read_text()), str(path))))
     files = tuple(map(str, find_safetensors(folder)))
-    return config, WeightFiles(format="safetensors", files=files, dtype="float32")
+    fields = Fields(json.loads(path.read_text()), str(path))
+    tower = tower_of(fields)
+    return config, WeightFiles(format="safetensors", files=files, dtype="float32", tower=tower)
 
 
 def facts_of(preparation: Preparation, placeholder: int = PLACEHOLDER) -> KindFacts:

@@ -27,6 +27,7 @@ from penstock.families.vision.llava_next import LLAVA_NEXT
 from penstock.families.vision.minicpmv import MINICPMV
 from penstock.families.vision.minicpmv4_6 import MINICPMV4_6
 from penstock.families.vision.minimax_m3 import MINIMAX_M3_VISION
+from penstock.families.vision.mllama import MLLAMA
 from penstock.families.vision.molmo2 import MOLMO2_VISION
 from penstock.families.vision.multi_modality import MULTI_MODALITY
 from penstock.families.vision.paddleocr_vl import PADDLEOCR_VL
@@ -72,6 +73,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         GRANITE4_VISION,
         QIANFAN_OCR,
         LLAMA4_VISION,
+        MLLAMA,
         GLM4V,
         GLM_OCR,
         DEEPSEEK_OCR,

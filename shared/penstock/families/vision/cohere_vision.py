@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
 from penstock.families.cohere import COHERE, COHERE2
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import ImageSettings, pixels_of
+from penstock.families.vision.pictures import MAX_TILES
 from penstock.families.vision.reading import (
     MAX_WIDTH,
     TextHalf,
@@ -17,8 +20,10 @@ from penstock.families.vision.reading import (
     siglip_tower,
 )
 from penstock.formats.fields import Fields
+from penstock.forms.canvas import CanvasImages
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import SquareMLPProjector
 from penstock.model.tower_spec import TowerSpec, VisionSpec
 
@@ -89,6 +94,80 @@ def _read_aya(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
 
 
 HALVES = {"cohere2": TextHalf(COHERE2), "cohere": TextHalf(COHERE)}
+
+
+BEGIN, END = "<|START_OF_IMG|>", "<|END_OF_IMG|>"
+LINE = "<|IMG_LINE_BREAK|>"
+PLACEHOLDER = "<image>"
+"""What stands for a picture in Aya Vision's filled template."""
+
+
+def pictures_of_command(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """A token stands behind each tile. The settings' patch_size is embeddings in a row of one."""
+    image = _canvas(settings, config, fitting=True, tile_end=LINE)
+    side = int(image.rows**0.5)
+    if settings.integer("patch_size", side) != side:
+        raise settings.wrong("patch_size", f"embeddings in a row of a tile ({side})")
+    tokens.check(LINE)
+    return _facts(image, config, tokens, None)
+
+
+def pictures_of_aya(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """`crop_to_patches` is on whatever the file says, as in transformers' AyaVisionProcessor."""
+    settings.ignore("crop_to_patches")
+    image = _canvas(settings, config, numbered="TILE_", whole="TILE_GLOBAL")
+    return _facts(image, config, tokens, PLACEHOLDER)
+
+
+def _facts(
+    image: CanvasImages, config: Fields, tokens: MediaTokens, placeholder: str | None
+) -> KindFacts:
+    for text in (BEGIN, END):
+        tokens.check(text)
+    token, token_id = tokens.named("image_token_id", "image_token_index")
+    return KindFacts(
+        preparation=image,
+        placeholder=token if placeholder is None else placeholder,
+        token=token,
+        token_id=token_id,
+        before=BEGIN,
+        behind=END,
+    )
+
+
+def _canvas(
+    settings: ImageSettings,
+    config: Fields,
+    *,
+    fitting: bool = False,
+    numbered: str = "",
+    whole: str = "",
+    tile_end: str = "",
+) -> CanvasImages:
+    """fitting, numbered, whole, tile_end: as CanvasImages has them."""
+    vision = config.section("vision_config")
+    height, width = settings.side("size")
+    patch, tile = vision.integer("patch_size", 16), vision.integer("image_size", height)
+    if not height == width == tile or not 1 <= patch <= tile:
+        raise settings.wrong("size", f"a square of what the vision tower has ({tile})")
+    side = tile // patch
+    least, most = settings.integer("min_patches", 1), settings.integer("max_patches", 12)
+    if not 1 <= least <= most <= MAX_TILES:
+        raise settings.wrong("max_patches", f"min_patches to {MAX_TILES} tiles")
+    return CanvasImages(
+        pixels=pixels_of(settings),
+        tile=tile,
+        rows=(side // square_factor(config, side)) ** 2,
+        least=least,
+        most=most,
+        split=not fitting or settings.flag("crop_to_patches", True),
+        fitting=fitting,
+        numbered=numbered,
+        whole=whole,
+        tile_end=tile_end,
+    )
+
+
 COHERE2_VISION = VisionFamily(
     "cohere2_vision",
     ("Cohere2VisionForConditionalGeneration",),
@@ -97,6 +176,7 @@ COHERE2_VISION = VisionFamily(
     _read_command,
     usual="cohere2",
     harmless=frozenset({"image_token_id"}),
+    pictures=pictures_of_command,
 )
 AYA_VISION = VisionFamily(
     "aya_vision",
@@ -106,4 +186,5 @@ AYA_VISION = VisionFamily(
     _read_aya,
     usual="cohere2",
     harmless=frozenset({"image_token_id", "image_token_index"}),
+    pictures=pictures_of_aya,
 )

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
+from penstock.families.media_tokens import MediaTokens
 from penstock.families.vision.deepseek_ocr2 import (
     NECK_NORM,
     TEXT_DEFAULTS,
     WIDTHS,
     WITHOUT_LATENTS,
     channels_of,
+    document,
+    of_makers,
     sam_of_makers,
     sam_tower,
 )
+from penstock.families.vision.image_processor import ImageSettings
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_PIXELS,
@@ -31,6 +35,7 @@ from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.document_spec import PageLayersSpec, PageProjector
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.tower_spec import VisionSpec
 
 CLIP_NORM = NormSpec(kind="layer", eps=1e-5, bias=True)
@@ -56,6 +61,12 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     return VisionSpec(tower=sam_tower(sam), projector=projector)
 
 
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """DeepSeek-OCR's pictures are prepared in the mode that the makers' code has by default
+    ("Gundam"), which no file says."""
+    return document(settings, config, tokens, 640, lines=True, most=9)
+
+
 DEEPSEEK_OCR = VisionFamily(
     "deepseek_ocr",
     ("DeepseekOCRForCausalLM",),
@@ -65,4 +76,6 @@ DEEPSEEK_OCR = VisionFamily(
     usual="deepseek_ocr_text",
     flat=lambda fields: fields.section("language_config"),
     harmless=frozenset({"language_config", "projector_config"}),
+    pictures=pictures,
+    makers=of_makers,
 )

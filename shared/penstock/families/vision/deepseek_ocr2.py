@@ -7,13 +7,18 @@ Source: DeepSeek-AI, "DeepSeek-OCR 2: visual causal flow", 2026.
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.errors import UnsupportedModel
 from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.dots1 import DOTS1
 from penstock.families.family import Family
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.internvl import square
+from penstock.families.vision.pictures import side_of
 from penstock.families.vision.reading import (
     MAX_HEADS,
     MAX_PATCH,
@@ -29,8 +34,9 @@ from penstock.families.vision.reading import (
     patches_in_row,
 )
 from penstock.formats.fields import Fields
+from penstock.forms.documents import DocumentImages
 from penstock.model.config import ModelConfig
-from penstock.model.document_spec import DocumentProjector, QueryLayersSpec
+from penstock.model.document_spec import QUARTER, DocumentProjector, QueryLayersSpec
 from penstock.model.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
@@ -38,6 +44,7 @@ from penstock.model.layer_spec import (
     LayerSpec,
     NormSpec,
 )
+from penstock.model.media_facts import KindFacts
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec, WindowSpec
 
 OF_LATENTS = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -244,6 +251,55 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
 
 WITHOUT_LATENTS = Family(DOTS1.name, (), "DeepSeek-OCR", _decoder, hub_names=DOTS1.hub_names)
 
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """How many tiles there may be isn't the file's to say, as in transformers'
+    DeepseekOcr2Processor."""
+    settings.ignore("crop_to_patches", "min_patches", "max_patches")
+    return document(settings, config, tokens, settings.integer("tile_size", 768))
+
+
+def document(
+    settings: ImageSettings, config: Fields, tokens: MediaTokens, tile: int, **own: Any
+) -> KindFacts:
+    """tile: side, pixels.  own: further fields of DocumentImages."""
+    patch = side_of(config.section("vision_config").section("sam_config"), "patch_size", 16)
+    page, wide = settings.side("size")
+    if not 1 <= patch <= 1024 or page != wide:
+        raise settings.wrong("size", "a square")
+    rows = [(-(-side // (patch * QUARTER))) ** 2 for side in (tile, page)]
+    for key, count in zip(("tile_size", "size"), rows, strict=True):
+        if not own and count not in QUERIES:
+            raise settings.wrong(key, f"pictures of {' or '.join(map(str, QUERIES))} embeddings")
+    colours = settings.listed("background_color", int) if "background_color" in settings else [127]
+    if len(colours) not in (1, 3) or not all(0 <= colour <= 255 for colour in colours):
+        raise settings.wrong("background_color", "three numbers of 0 to 255")
+    red, green, blue = colours * (3 // len(colours))
+    image = DocumentImages(
+        pixels=pixels_of(settings),
+        patch=patch,
+        tile=tile,
+        page=page,
+        tile_rows=rows[0],
+        page_rows=rows[1],
+        background=(red, green, blue),
+        **own,
+    )
+    named = "image_token_id" in config
+    token, token_id = tokens.named("image_token_id") if named else tokens.called("<image>")
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
+def of_makers(values: dict[str, Any], whole: dict[str, Any], where: str) -> dict[str, Any]:
+    """What the makers' processor_config.json says, as transformers' image processor has it; empty
+    for another processor's."""
+    if values or whole.get("processor_class") != "DeepseekVLV2Processor":
+        return values
+    said: dict[str, Any] = {key: whole[key] for key in ("image_mean", "image_std") if key in whole}
+    normalised = {"do_normalize": whole.get("normalize", True)}
+    return {"image_processor_type": "DeepseekOcr2ImageProcessor", **normalised, **said}
+
+
 DEEPSEEK_OCR2 = VisionFamily(
     "deepseek_ocr2",
     ("DeepseekOcr2ForConditionalGeneration", "DeepseekOCR2ForCausalLM"),
@@ -253,4 +309,6 @@ DEEPSEEK_OCR2 = VisionFamily(
     usual="deepseek_ocr2_text",
     flat=lambda fields: fields.section("language_config"),
     harmless=frozenset({"image_token_id", "language_config"}),
+    pictures=pictures,
+    makers=of_makers,
 )

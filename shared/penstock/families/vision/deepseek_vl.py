@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
 from penstock.families.llama import LLAMA
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.llava import LLAMA_DEFAULTS
 from penstock.families.vision.reading import TextHalf, VisionFamily, siglip_tower
 from penstock.formats.fields import Fields
+from penstock.forms.fixed import FixedImages
 from penstock.model.config import ModelConfig
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import MLPProjector
 from penstock.model.tower_spec import VisionSpec
 
@@ -33,6 +37,45 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     return VisionSpec(tower=tower, projector=MLPProjector(bias=True), image_size=image)
 
 
+SMALLEST_SIDE = 14
+"""Pixels that a side has at least, where settings don't say."""
+OF_MEAN = ("background_color", "high_res_background_color")
+"""Settings that transformers writes, and makes anew of the mean."""
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    side, rows = square_of(settings, config)
+    image = FixedImages(
+        pixels=pixels_of(settings),
+        height=side,
+        width=side,
+        rows=rows,
+        fitted=least_of(settings, side),
+    )
+    token, token_id = tokens.named("image_token_id")
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
+def square_of(settings: ImageSettings, config: Fields) -> tuple[int, int]:
+    """Side of the tower's pictures, pixels, and their embeddings."""
+    settings.ignore(*OF_MEAN)
+    vision = config.section("vision_config")
+    height, width = settings.side("size")
+    side, patch = vision.integer("image_size", height), vision.integer("patch_size", 16)
+    if not (height == width == side) or not 1 <= patch <= side:
+        raise settings.wrong("size", f"a square of what the vision tower has ({side})")
+    if not settings.flag("do_pad", True):
+        raise settings.wrong("do_pad", "true")
+    return side, (side // patch) ** 2
+
+
+def least_of(settings: ImageSettings, side: int) -> int:
+    least = settings.integer("min_size")
+    if not 1 <= least <= side:
+        raise settings.wrong("min_size", f"1 to {side} pixels")
+    return least
+
+
 DEEPSEEK_VL = VisionFamily(
     "deepseek_vl",
     ("DeepseekVLForConditionalGeneration",),
@@ -41,4 +84,5 @@ DEEPSEEK_VL = VisionFamily(
     _read,
     usual="llama",
     harmless=frozenset({"image_token_id"}),
+    pictures=pictures,
 )

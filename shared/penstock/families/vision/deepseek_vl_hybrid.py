@@ -10,8 +10,10 @@ from __future__ import annotations
 import msgspec
 
 from penstock.families.llama import LLAMA
+from penstock.families.media_tokens import MediaTokens
 from penstock.families.vision.deepseek_ocr2 import NECK_NORM, SAM_DEFAULTS, sam_tower
-from penstock.families.vision.deepseek_vl import TEXT_DEFAULTS, check_siglip
+from penstock.families.vision.deepseek_vl import TEXT_DEFAULTS, check_siglip, least_of, square_of
+from penstock.families.vision.image_processor import CLIP_MEAN, CLIP_STD, ImageSettings, pixels_of
 from penstock.families.vision.internvl import square
 from penstock.families.vision.reading import (
     HARMLESS,
@@ -23,7 +25,9 @@ from penstock.families.vision.reading import (
     siglip_tower,
 )
 from penstock.formats.fields import Fields
+from penstock.forms.twofold import TwofoldImages
 from penstock.model.config import ModelConfig
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import TwoTowersProjector
 from penstock.model.tower_spec import VisionSpec
 
@@ -56,6 +60,44 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     )
 
 
+OF_LARGE: dict[str, object] = {"resample": 3, "image_mean": CLIP_MEAN, "image_std": CLIP_STD}
+"""What the large square has where the settings say nothing of it."""
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Facts of a picture in two squares. Where the settings name no mean of the large one, its bars
+    are grey, as in transformers."""
+    side, rows = square_of(settings, config)
+    large, wide = settings.side("high_res_size")
+    wanted = config.section("high_res_vision_config").integer("image_size", large)
+    if not large == wide == wanted:
+        raise settings.wrong("high_res_size", f"a square of what the tower has ({wanted})")
+    own = {
+        ours: settings.values[f"high_res_{ours}"]
+        for ours in ("resample", "image_mean", "image_std")
+        if f"high_res_{ours}" in settings.values
+    }
+    settings.ignore(*(f"high_res_{ours}" for ours in own))
+    pixels = pixels_of(settings)
+    of_large = ImageSettings({**settings.values, **OF_LARGE, **own}, settings.where)
+    large_pixels = pixels_of(of_large)
+    background = (127, 127, 127)
+    if large_pixels.mean is not None and "image_mean" in own:
+        red, green, blue = (int(each * 255) for each in large_pixels.mean)
+        background = (red, green, blue)
+    image = TwofoldImages(
+        pixels=pixels,
+        large_pixels=large_pixels,
+        side=side,
+        large=large,
+        least=least_of(settings, large),
+        rows=rows,
+        background=background,
+    )
+    token, token_id = tokens.named("image_token_id")
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
 DEEPSEEK_VL_HYBRID = VisionFamily(
     "deepseek_vl_hybrid",
     ("DeepseekVLHybridForConditionalGeneration",),
@@ -64,4 +106,5 @@ DEEPSEEK_VL_HYBRID = VisionFamily(
     _read,
     usual="llama",
     harmless=frozenset({"image_token_id", SECOND}),
+    pictures=pictures,
 )

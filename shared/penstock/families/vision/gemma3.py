@@ -9,9 +9,14 @@ import math
 
 from penstock.errors import UnsupportedModel
 from penstock.families.gemma3 import GEMMA3
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import ImageSettings, fixed_size, pixels_of
+from penstock.families.vision.pictures import bounded_rows, check_side
 from penstock.families.vision.reading import MAX_SIDE, TextHalf, VisionFamily, bounded, siglip_tower
 from penstock.formats.fields import Fields
+from penstock.forms.scanned import ScannedImages
 from penstock.model.config import ModelConfig
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import PoolProjector
 from penstock.model.tower_spec import VisionSpec
 
@@ -33,6 +38,27 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     )
 
 
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    if settings.flag("do_pan_and_scan", False):
+        raise settings.wrong("do_pan_and_scan", "false")
+    height, width, edge, _ = fixed_size(settings)
+    if edge:
+        raise settings.wrong("size", "height and width")
+    check_side(config.section("vision_config"), height, width)
+    begin, _ = tokens.named("boi_token_index", "boi_token_id")
+    end, _ = tokens.named("eoi_token_index", "eoi_token_id")
+    token, token_id = tokens.named("image_token_index", "image_token_id")
+    image = ScannedImages(
+        pixels=pixels_of(settings),
+        height=height,
+        width=width,
+        rows=bounded_rows(config.integer("mm_tokens_per_image", 256), settings),
+        begin=f"\n\n{begin}",
+        end=f"{end}\n\n",
+    )
+    return KindFacts(preparation=image, placeholder=begin, token=token, token_id=token_id)
+
+
 GEMMA3_VISION = VisionFamily(
     "gemma3",
     ("Gemma3ForConditionalGeneration",),
@@ -51,4 +77,5 @@ GEMMA3_VISION = VisionFamily(
             "non_image_token_id",
         }
     ),
+    pictures=pictures,
 )

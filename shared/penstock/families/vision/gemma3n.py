@@ -7,10 +7,15 @@ Sources: Gemma team, "Gemma 3n", 2025; keys: transformers' Gemma3nVisionConfig; 
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import MAX_ROWS
 from penstock.families.gemma3n import GEMMA3N
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import ImageSettings, fixed_size, pixels_of
+from penstock.families.vision.pictures import bounded_rows
 from penstock.families.vision.reading import (
     MAX_PIXELS,
     MAX_SIDE,
@@ -20,8 +25,10 @@ from penstock.families.vision.reading import (
     bounded,
 )
 from penstock.formats.fields import Fields
+from penstock.forms.fixed import FixedImages
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.mobilenet_spec import (
     EdgeBlock,
     InvertedBlock,
@@ -160,6 +167,72 @@ def _rounded(width: float) -> int:
     return found + MULTIPLE * (found < LEAST_SHARE * width)
 
 
+CONFORMER_DEFAULTS: dict[str, Any] = {
+    "feature_size": 128,
+    "sampling_rate": 16_000,
+    "frame_length_ms": 20.0,
+    "hop_length_ms": 10.0,
+    "min_frequency": 0.0,
+    "max_frequency": 8000.0,
+    "mel_floor": 1e-3,
+}
+HARMLESS_TO_CONFORMER = (
+    "feature_extractor_type",
+    "padding_side",
+    "preemphasis_htk_flavor",  # there is no preemphasis
+    "processor_class",
+    "return_attention_mask",
+)
+EXTRACTOR = "Gemma3nAudioFeatureExtractor"
+MEL_DEFAULTS: dict[str, Any] = CONFORMER_DEFAULTS | {
+    "frame_length_ms": 32.0,
+    "min_frequency": 125.0,
+    "max_frequency": 7600.0,
+    "mel_floor": 1e-5,
+    "preemphasis": 0.97,
+}
+FOLLOWING = ("fft_length", "frame_length", "hop_length")
+"""What transformers writes beside the settings that they follow from."""
+OF_SOUNDS = (
+    *MEL_DEFAULTS,
+    *FOLLOWING,
+    *HARMLESS_TO_CONFORMER,
+    *("audio_seq_length", "dither", "fft_overdrive", "input_scale_factor", "padding_value"),
+    *("per_bin_mean", "per_bin_stddev"),
+)
+"""Settings of Gemma 3n's sounds, which its file about both has among those of pictures."""
+
+
+def of_makers(values: dict[str, Any], whole: dict[str, Any], where: str) -> dict[str, Any]:
+    """Nothing of a file that is about sounds alone."""
+    heard = values.get("feature_extractor_type") == EXTRACTOR
+    return {} if heard and "image_processor_type" not in values else values
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """The token that ends a picture is the last of its rows (see NormedTwiceProjector). Settings of
+    sounds may stand among those of pictures."""
+    settings.ignore(*OF_SOUNDS)
+    height, width, edge, _ = fixed_size(settings)
+    side = config.section("vision_config").integer("image_size", IMAGE)
+    if edge or (height, width) != (side, side):
+        raise settings.wrong("size", f"height and width of {side}")
+    rows = config.integer("vision_soft_tokens_per_image", 256)
+    begin, _ = tokens.named("boi_token_id")
+    token, token_id = tokens.named("image_token_id")
+    image = FixedImages(
+        pixels=pixels_of(settings), height=side, width=side, rows=bounded_rows(rows, settings) + 1
+    )
+    return KindFacts(
+        preparation=image,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        before=f"\n\n{begin}",
+        behind="\n\n",
+    )
+
+
 GEMMA3N_VISION = VisionFamily(
     "gemma3n",
     ("Gemma3nForConditionalGeneration",),
@@ -170,4 +243,7 @@ GEMMA3N_VISION = VisionFamily(
     harmless=frozenset(
         {"audio_soft_tokens_per_image", "boi_token_id", "eoi_token_id", "image_token_id"}
     ),
+    pictures=pictures,
+    makers=of_makers,
+    may_be_blind=True,
 )

@@ -13,18 +13,26 @@ from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.gemma4 import GEMMA4
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.reading import (
     MAX_HEADS,
     MAX_PATCH,
     MAX_WIDTH,
     TextHalf,
+    Videos,
     VisionFamily,
     activation,
     bounded,
 )
+from penstock.families.vision.video_processor import VideoSettings, sampling_of
+from penstock.families.vision.videos import KEYS
 from penstock.formats.fields import Fields
+from penstock.forms.pooled import SOFT_TOKENS, PooledFrames, PooledImages
+from penstock.forms.video import FrameSampling, GroupTexts
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import SquarePoolProjector
 from penstock.model.tower_spec import AxialPositions, RotaryPositions, TowerSpec, VisionSpec
 
@@ -121,6 +129,60 @@ FORM: dict[str, Any] = {
 }
 """What all towers of the family have."""
 
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Patches are cut in the tower, of pictures of whole squares of them."""
+    vision = config.section("vision_config")
+    image = PooledImages(
+        pixels=pixels_of(settings),
+        patch=settings.integer("patch_size", 16),
+        merge=settings.integer("pooling_kernel_size", 3),
+        most=settings.integer("max_soft_tokens", SOFT_TOKENS[2]),
+    )
+    if image.patch != vision.integer("patch_size", 16) or not 1 <= image.patch <= 1024:
+        raise settings.wrong("patch_size", "what the vision tower has")
+    if image.merge != vision.integer("pooling_kernel_size", 3) or not 1 <= image.merge <= 64:
+        raise settings.wrong("pooling_kernel_size", "what the vision tower has")
+    if image.most not in SOFT_TOKENS:
+        raise settings.wrong("max_soft_tokens", f"one of {', '.join(map(str, SOFT_TOKENS))}")
+    token, token_id = tokens.named("image_token_id")
+    before, _ = tokens.named("boi_token_id")
+    behind, _ = tokens.named("eoi_token_id")
+    return KindFacts(
+        preparation=image,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        before=before,
+        behind=behind,
+    )
+
+
+def videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Gemma 4's: each frame is a picture, which stands after its time."""
+    picture = pictures(settings, config, tokens)
+    return of_pooled(picture, *tokens.named(*KEYS), sampling_of(settings))
+
+
+def of_pooled(
+    picture: KindFacts, token: str, token_id: int, sampling: FrameSampling, most: int = 0
+) -> KindFacts:
+    """Videos whose frames are Gemma 4's pictures. token: stands for a video.  most: embeddings of
+    a frame; 0: as many as of a picture."""
+    frame = picture.preparation
+    if not isinstance(frame, PooledImages):
+        raise TypeError(f"Gemma 4's pictures are {type(frame).__name__}")
+    video = PooledFrames(
+        pixels=frame.pixels,
+        patch=frame.patch,
+        merge=frame.merge,
+        most=most or frame.most,
+        texts=GroupTexts(begin=picture.before, end=picture.behind, between=" ", stamp="clock"),
+        sampling=sampling,
+    )
+    return KindFacts(preparation=video, placeholder=token, token=token, token_id=token_id)
+
+
 GEMMA4_VISION = VisionFamily(
     "gemma4",
     ("Gemma4ForConditionalGeneration",),
@@ -137,4 +199,7 @@ GEMMA4_VISION = VisionFamily(
             "vision_soft_tokens_per_image",
         }
     ),
+    pictures=pictures,
+    videos=Videos(videos, "Gemma4VideoProcessor"),
+    may_be_blind=True,
 )

@@ -9,11 +9,12 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.gemma4_unified import GEMMA4_UNIFIED
-from penstock.families.vision.gemma4 import MAX_POOL, MAX_TABLE
+from penstock.families.vision.gemma4 import MAX_POOL, MAX_TABLE, pictures, videos
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_WIDTH,
     TextHalf,
+    Videos,
     VisionFamily,
     bounded,
 )
@@ -99,4 +100,7 @@ GEMMA4_UNIFIED_VISION = VisionFamily(
     _read,
     usual="gemma4_unified_text",
     harmless=frozenset({"boi_token_id", "eoi_token_id", "image_token_id", "video_token_id"}),
+    pictures=pictures,
+    videos=Videos(videos, "Gemma4UnifiedVideoProcessor"),
+    may_be_blind=True,
 )

@@ -13,18 +13,25 @@ import msgspec
 
 from penstock.families.family import Family
 from penstock.families.glm4 import GLM4, GLM4_MOE
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.pictures import merged_patches
 from penstock.families.vision.qwen_vl import MAX_MERGE, same_size, vision_tower, with_sections
 from penstock.families.vision.reading import (
     MAX_PIXELS,
     MAX_WIDTH,
     TextHalf,
+    Videos,
     VisionFamily,
     bounded,
     patches_in_row,
 )
+from penstock.families.vision.video_processor import MAX_FRAMES, USUAL_FRAMES, VideoSettings
+from penstock.families.vision.videos import frames_in_patches, video_facts, with_changes
 from penstock.formats.fields import Fields
+from penstock.forms.video import FrameSampling, GroupTexts
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import GatedMergerProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 
@@ -159,6 +166,35 @@ def _read_ocr(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     return _spec(section, tower, COLOURS * text.hidden_size)
 
 
+BEGIN, END = "<|begin_of_image|>", "<|end_of_image|>"
+MAX_SECONDS = 1_000_000
+
+
+def videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """GLM-4.1V's and its successors': the time of each group of frames stands behind it; its rows
+    have the token of pictures."""
+    later = settings.kind == "Glm46VVideoProcessor"
+    video = frames_in_patches(settings, config, of_all=True)
+    settings.ignore("num_frames", "min_frames", "max_frames")
+    fps, longest = settings.number("fps", 2.0), settings.number("max_duration", 300.0)
+    if not (0 < fps <= 1000 and 0 < longest <= MAX_SECONDS):
+        raise settings.wrong("fps", f"above 0, to 1000, with max_duration to {MAX_SECONDS}")
+    sampling = FrameSampling(
+        num_frames=0,
+        fps=0.0 if later else fps,
+        max_frames=MAX_FRAMES,
+        rule="glm46v" if later else "glm4v",
+        longest=longest,
+    )
+    if not settings.flag("do_sample_frames", True):
+        sampling = FrameSampling(num_frames=USUAL_FRAMES)
+    for text in (BEGIN, END):
+        tokens.check(text)
+    texts = GroupTexts(begin=BEGIN, end=END, stamp="tenths" if later else "whole")
+    found = video_facts(with_changes(video, sampling=sampling, texts=texts), tokens)
+    return msgspec.structs.replace(found, shown_id=tokens.named("image_token_id")[1])
+
+
 GLM4V = VisionFamily(
     "glm4v",
     (
@@ -174,6 +210,12 @@ GLM4V = VisionFamily(
     _read,
     usual="glm4v_text",
     harmless=ABOUT_PICTURES,
+    pictures=merged_patches,
+    videos=Videos(
+        videos,
+        "Glm4vVideoProcessor",
+        {"Glm46VForConditionalGeneration": "Glm46VVideoProcessor"},
+    ),
 )
 GLM_OCR = VisionFamily(
     "glm_ocr",
@@ -183,4 +225,5 @@ GLM_OCR = VisionFamily(
     _read_ocr,
     usual="glm_ocr_text",
     harmless=ABOUT_PICTURES,
+    pictures=merged_patches,
 )

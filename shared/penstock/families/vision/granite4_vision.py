@@ -14,8 +14,16 @@ from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.granite import GRANITE
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision import llava_next
+from penstock.families.vision.image_processor import ImageSettings
 from penstock.families.vision.llava import llava_tower, pinpoints
-from penstock.families.vision.llava_next import FORMS, GRANITE_DEFAULTS, MAX_TAKEN, most_of
+from penstock.families.vision.llava_next import (
+    FORMS,
+    GRANITE_DEFAULTS,
+    MAX_TAKEN,
+    most_of,
+)
 from penstock.families.vision.reading import (
     MAX_WIDTH,
     TextHalf,
@@ -25,8 +33,10 @@ from penstock.families.vision.reading import (
     heads,
 )
 from penstock.formats.fields import Fields
+from penstock.forms.anyres import AnyresImages
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import WindowPart, WindowProjector
 from penstock.model.tower_spec import TowerSpec, VisionSpec
 
@@ -148,6 +158,17 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     )
 
 
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """A tile has fewer embeddings than patches."""
+    facts = llava_next.pictures(settings, config, tokens)
+    image = facts.preparation
+    if not isinstance(image, AnyresImages):
+        raise settings.wrong("image_processor_type", "LLaVA-NeXT's")
+    queries, window = downsampling(config)
+    side = image.side // window * queries
+    return msgspec.structs.replace(facts, preparation=msgspec.structs.replace(image, side=side))
+
+
 GRANITE4_VISION = VisionFamily(
     "granite4_vision",
     ("Granite4VisionForConditionalGeneration",),
@@ -173,4 +194,5 @@ GRANITE4_VISION = VisionFamily(
             "vocab_size",
         }
     ),
+    pictures=pictures,
 )

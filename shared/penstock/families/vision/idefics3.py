@@ -9,10 +9,15 @@ from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
 from penstock.families.llama import LLAMA
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import ImageSettings, longest_edge, pixels_of
 from penstock.families.vision.llava import LLAMA_DEFAULTS
+from penstock.families.vision.pictures import bounded_rows, check_side, patch_of
 from penstock.families.vision.reading import MAX_SIDE, TextHalf, VisionFamily, bounded, siglip_tower
 from penstock.formats.fields import Fields
+from penstock.forms.tiled import TiledImages
 from penstock.model.config import ModelConfig
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import ShuffleProjector
 from penstock.model.tower_spec import VisionSpec
 
@@ -42,6 +47,23 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     return VisionSpec(tower=tower, projector=ShuffleProjector(factor=factor))
 
 
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    vision = config.section("vision_config")
+    tile = longest_edge(settings, "max_image_size", 364)
+    check_side(vision, tile, tile)
+    side = tile // patch_of(vision) // max(config.integer("scale_factor", 2), 1)
+    token, token_id = tokens.named("image_token_id")
+    image = TiledImages(
+        pixels=pixels_of(settings),
+        longest_edge=longest_edge(settings, "size", 4 * 364),
+        tile=tile,
+        rows=bounded_rows(side * side, settings),
+        split=settings.flag("do_image_splitting", True),
+    )
+    tokens.check(image.around)
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
 IDEFICS3 = VisionFamily(
     "idefics3",
     ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
@@ -59,4 +81,5 @@ IDEFICS3 = VisionFamily(
         }
     ),
     ignored=OF_TRAINING,
+    pictures=pictures,
 )

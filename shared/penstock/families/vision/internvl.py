@@ -6,19 +6,25 @@ Source: Zhu et al., "InternVL3", 2025.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families.hub_defaults import QWEN2_DEFAULTS, QWEN3_MOE_DEFAULTS
 from penstock.families.llama import LLAMA
+from penstock.families.media_tokens import MediaTokens
 from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen3 import QWEN3, QWEN3_MOE
+from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.llava import LLAMA_DEFAULTS
+from penstock.families.vision.pictures import MAX_ROWS, MAX_TILES, tile_of
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_PIXELS,
     MAX_WIDTH,
     TextHalf,
+    Videos,
     VisionFamily,
     activation,
     bounded,
@@ -28,9 +34,14 @@ from penstock.families.vision.reading import (
     patches_in_row,
     projector_activation,
 )
+from penstock.families.vision.video_processor import VideoSettings, sampling_of
 from penstock.formats.fields import Fields
+from penstock.forms.canvas import CanvasImages
+from penstock.forms.fixed import FixedFrames
+from penstock.forms.video import FrameSampling, GroupTexts
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import SquareMLPProjector
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 
@@ -111,6 +122,67 @@ def read_vision(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpe
     )
 
 
+BEGIN, END = "<img>", "</img>"
+"""Around InternVL's embeddings."""
+VIDEO = "<video>"
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """`crop_to_patches` is on whatever the file says, as in transformers' InternVLProcessor."""
+    settings.ignore("crop_to_patches")
+    side, patch = tile_of(settings, config)
+    factor = round(1 / (config.number("downsample_ratio", 0.5) or 1))
+    rows = (side // patch // max(factor, 1)) ** 2
+    if not 1 <= rows <= MAX_ROWS or config.integer("image_seq_length", rows) != rows:
+        raise config.wrong("image_seq_length", f"what the tower gives for a tile ({rows})")
+    least, most = settings.integer("min_patches", 1), settings.integer("max_patches", 12)
+    if not 1 <= least <= most <= MAX_TILES:
+        raise settings.wrong("max_patches", f"min_patches to {MAX_TILES} tiles")
+    token, token_id = tokens.named("image_token_id")
+    for text in (BEGIN, END):
+        tokens.check(text)
+    image = CanvasImages(pixels=pixels_of(settings), tile=side, rows=rows, least=least, most=most)
+    return KindFacts(
+        preparation=image,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        before=BEGIN,
+        behind=END,
+    )
+
+
+def videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """InternVL's: each frame is a picture of one tile, with its token."""
+    picture = pictures(settings, config, tokens)
+    spread: Literal["middles", "even"] = (
+        "middles" if settings.flag("initial_shift", True) else "even"
+    )
+    return of_tiles(picture, *tokens.called(VIDEO), sampling_of(settings, spread))
+
+
+def of_tiles(picture: KindFacts, token: str, token_id: int, sampling: FrameSampling) -> KindFacts:
+    """Videos whose frames are InternVL's pictures of one tile. token: stands for a video."""
+    tile = picture.preparation
+    if not isinstance(tile, CanvasImages):
+        raise TypeError(f"InternVL's pictures are {type(tile).__name__}")
+    video = FixedFrames(
+        pixels=tile.pixels,
+        height=tile.tile,
+        width=tile.tile,
+        rows=tile.rows,
+        sampling=sampling,
+        texts=GroupTexts(begin=picture.before, end=picture.behind, between="\n", stamp="frame"),
+    )
+    return KindFacts(
+        preparation=video,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        shown_id=picture.token_id,
+    )
+
+
 INTERNVL = VisionFamily(
     "internvl",
     ("InternVLForConditionalGeneration",),
@@ -124,4 +196,6 @@ INTERNVL = VisionFamily(
     read_vision,
     usual="qwen2",
     harmless=frozenset({"image_token_id", "image_seq_length"}),
+    pictures=pictures,
+    videos=Videos(videos, "InternVLVideoProcessor", token=VIDEO),
 )

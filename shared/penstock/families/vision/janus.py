@@ -7,10 +7,15 @@ generation", 2024; keys and defaults: transformers' JanusConfig.
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.llama import LLAMA
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision import deepseek_vl
 from penstock.families.vision.deepseek_vl import TEXT_DEFAULTS
+from penstock.families.vision.image_processor import ImageSettings
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_PIXELS,
@@ -26,6 +31,7 @@ from penstock.families.vision.reading import (
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import MLPProjector
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 
@@ -68,6 +74,19 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     return VisionSpec(tower=tower, projector=MLPProjector(bias=True), image_size=image)
 
 
+BEGIN, END = "<begin_of_image>", "<end_of_image>"
+"""Around Janus's embeddings."""
+PLACEHOLDER = "<image_placeholder>"
+"""What stands for a picture, in the makers' tokenizers."""
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    for text in (BEGIN, END):
+        tokens.check(text)
+    found = deepseek_vl.pictures(settings, config, tokens)
+    return msgspec.structs.replace(found, before=BEGIN, behind=END)
+
+
 JANUS = VisionFamily(
     "janus",
     ("JanusForConditionalGeneration",),
@@ -76,4 +95,5 @@ JANUS = VisionFamily(
     _read,
     usual="llama",
     harmless=frozenset({"image_token_id", "vq_config"}),
+    pictures=pictures,
 )

@@ -14,6 +14,8 @@ from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.deepseek import DEEPSEEK_V3
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.qwen_vl import MAX_MERGE
 from penstock.families.vision.reading import (
     MAX_PATCH,
@@ -27,8 +29,10 @@ from penstock.families.vision.reading import (
     projector_activation,
 )
 from penstock.formats.fields import Fields
+from penstock.forms.patches import PatchImages
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 
@@ -154,6 +158,89 @@ def _seen(section: Fields, *, act: Any, theta: float, eps: float) -> VisionSpec:
     return VisionSpec(tower=tower, projector=MergerProjector(side=_merge(section), norm=norm))
 
 
+OF_MAKERS = {
+    "in_patch_limit": "max_patches",
+    "image_mean": "image_mean",
+    "image_std": "image_std",
+    "merge_kernel_size": "merge_size",
+    "patch_limit_on_one_side": "size",
+    "patch_size": "patch_size",
+}
+"""Settings of pictures in the file of Kimi K2.5's makers, and transformers' names. The others there
+are of videos."""
+
+
+def of_makers(values: dict[str, Any], whole: dict[str, Any], where: str) -> dict[str, Any]:
+    """The settings as transformers has them, of the makers' own file; Kimi-VL's may name no class.
+    Raises UnsupportedModel."""
+    if "in_token_limit" in values:
+        return {"image_processor_type": "KimiVLImageProcessor"} | values
+    if "media_proc_cfg" not in values:
+        return values
+    values = values["media_proc_cfg"]
+    if not isinstance(values, dict) or values.get("fixed_output_tokens") is not None:
+        raise UnsupportedModel(f"{where}: media_proc_cfg must leave fixed_output_tokens null")
+    found = {ours: values[name] for name, ours in OF_MAKERS.items() if name in values}
+    if "size" in found:
+        found["size"] = {"max_height": found["size"], "max_width": found["size"]}
+    return found | {"image_processor_type": "Kimi_K25ImageProcessor"}
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    size = settings.section("size")
+    longest = size.integer("max_height", 512)
+    if size.integer("max_width", longest) != longest or not 1 <= longest <= 4096:
+        raise settings.wrong("size", "one max_height and max_width, 1 to 4096 patches,")
+    merge, most = settings.integer("merge_size", 2), settings.integer("max_patches", 16_384)
+    named = ("merge_size", [merge, merge]), ("max_patches", most)
+    return _never_larger(settings, config, tokens, *named, longest)
+
+
+def pictures_of_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Its makers refuse a picture with a side of more patches than their rotation has places,
+    which is made smaller here, as Kimi K2.5's is."""
+    if not settings.flag("pad_input", False):
+        raise settings.wrong("pad_input", "true")
+    settings.ignore("num_pooled_tokens")
+    named = "merge_kernel_size"
+    merge = named, settings.listed(named, int) if named in settings else [2, 2]
+    most = "in_token_limit", settings.integer("in_token_limit", 4096)
+    return _never_larger(settings, config, tokens, merge, most, 512)
+
+
+def _never_larger(
+    settings: ImageSettings,
+    config: Fields,
+    tokens: MediaTokens,
+    merged: tuple[str, list[int]],
+    limit: tuple[str, int],
+    longest: int,
+) -> KindFacts:
+    """merged: patches each way that become one row, and the name of that setting.  limit: patches
+    that a picture has at most, and the name.  longest: patches that a side has at most."""
+    patch, vision = settings.integer("patch_size", 14), config.section("vision_config")
+    sides = vision.listed("merge_kernel_size", int) if "merge_kernel_size" in vision else [2, 2]
+    (merge_name, square), (most_name, most) = merged, limit
+    if patch != vision.integer("patch_size", 14) or not 1 <= patch <= 1024:
+        raise settings.wrong("patch_size", "what the vision tower has")
+    if square != sides or len(set(square)) != 1 or not 1 <= square[0] <= 64:
+        raise settings.wrong(merge_name, "what the vision tower has")
+    merge = square[0]
+    if not merge**2 <= most <= (1 << 28) // patch**2:
+        raise settings.wrong(most_name, f"{merge**2} to {(1 << 28) // patch**2}")
+    image = PatchImages(
+        pixels=pixels_of(settings),
+        min_pixels=(patch * merge) ** 2,
+        max_pixels=most * patch**2,
+        patch=patch,
+        merge=merge,
+        frames=1,
+        most_side=longest,
+    )
+    token, token_id = tokens.named("media_placeholder_token_id", "image_token_id")
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
 KIMI_K25 = VisionFamily(
     "kimi_k25",
     ("Kimi_K25ForConditionalGeneration", "KimiK25ForConditionalGeneration"),
@@ -173,6 +260,8 @@ KIMI_K25 = VisionFamily(
             "vision_start_token_id",
         }
     ),
+    pictures=pictures,
+    makers=of_makers,
 )
 KIMI_VL = VisionFamily(
     "kimi_vl",
@@ -182,4 +271,6 @@ KIMI_VL = VisionFamily(
     _read_vl,
     usual="deepseek_v3",
     harmless=frozenset({"ignore_index", "media_placeholder_token_id"}),
+    pictures=pictures_of_vl,
+    makers=of_makers,
 )

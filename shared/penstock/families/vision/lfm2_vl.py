@@ -12,6 +12,9 @@ from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.lfm2 import LFM2, LFM2_MOE
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import MAX_EDGE, ImageSettings, pixels_of
+from penstock.families.vision.pictures import MAX_ROWS, MAX_TILES
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_SIDE,
@@ -25,8 +28,10 @@ from penstock.families.vision.reading import (
     projector_activation,
 )
 from penstock.formats.fields import Fields
+from penstock.forms.naflex import NaflexImages
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import SquareMLPProjector
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 
@@ -115,6 +120,69 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     )
 
 
+BEGIN, END = "<|image_start|>", "<|image_end|>"
+"""Around LFM2-VL's."""
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    settings.ignore("do_pad", "size", "crop_size", "max_num_patches")  # follow from the others
+    hub.only(settings, use_image_special_tokens=True)
+    sizes = {
+        "encoder_patch_size": (16, 1024),
+        "downsample_factor": (2, 64),
+        "tile_size": (512, MAX_EDGE),
+        "min_image_tokens": (64, MAX_ROWS),
+        "max_image_tokens": (256, MAX_ROWS),
+        "min_tiles": (2, MAX_TILES),
+        "max_tiles": (10, MAX_TILES),
+    }
+    found = {}
+    for key, (usual, most) in sizes.items():
+        found[key] = settings.integer(key, usual)
+        if not 1 <= found[key] <= most:
+            raise settings.wrong(key, f"1 to {most}")
+    image = NaflexImages(
+        pixels=pixels_of(settings),
+        patch=found["encoder_patch_size"],
+        merge=found["downsample_factor"],
+        min_rows=found["min_image_tokens"],
+        max_rows=found["max_image_tokens"],
+        tile=found["tile_size"],
+        large=settings.number("max_pixels_tolerance", 2.0),
+        least=found["min_tiles"],
+        most=found["max_tiles"],
+        split=settings.flag("do_image_splitting", True),
+        whole=settings.flag("use_thumbnail", True),
+    )
+    vision = config.section("vision_config")
+    stated = {
+        "encoder_patch_size": (image.patch, vision.integer("patch_size", 16)),
+        "downsample_factor": (image.merge, config.integer("downsample_factor", 2)),
+    }
+    for key, (ours, model) in stated.items():
+        if ours != model:
+            raise settings.wrong(key, f"what config.json says ({model})")
+    if image.tile % image.square:
+        raise settings.wrong("tile_size", f"a multiple of {image.square}")
+    if image.min_rows > image.max_rows:
+        raise settings.wrong("min_image_tokens", f"at most {image.max_rows}")
+    if not 2 <= image.least <= image.most:
+        raise settings.wrong("min_tiles", f"2 to {image.most}")
+    if not 0.1 <= image.large <= 1000:
+        raise settings.wrong("max_pixels_tolerance", "0.1 to 1000")
+    token, token_id = tokens.named("image_token_id", "image_token_index")
+    for text in (BEGIN, END, "<|img_thumbnail|>", "<|img_row_1_col_1|>"):
+        tokens.check(text)
+    return KindFacts(
+        preparation=image,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        before=BEGIN,
+        behind=END,
+    )
+
+
 LFM2_VL = VisionFamily(
     "lfm2_vl",
     ("Lfm2VlForConditionalGeneration",),
@@ -125,4 +193,5 @@ LFM2_VL = VisionFamily(
     harmless=frozenset(
         {"image_token_id", "image_token_index", "vision_feature_layer", *OF_PREPARATION}
     ),
+    pictures=pictures,
 )

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
+from penstock.families.media_tokens import MediaTokens
 from penstock.families.qwen3 import QWEN3
-from penstock.families.vision.pixtral import pixtral_tower
+from penstock.families.vision.image_processor import ImageSettings
+from penstock.families.vision.pixtral import in_rows, pixtral_tower
 from penstock.families.vision.reading import MAX_SIDE, TextHalf, VisionFamily, bounded
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import SquareMLPProjector
 from penstock.model.tower_spec import VisionSpec
 
@@ -55,6 +58,12 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     )
 
 
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """No token stands between rows. A release's pictures are in whole squares of patches, whatever
+    patch_size says, as its own processor had them; transformers 5.17 goes by patch_size."""
+    return in_rows(settings, config, tokens, merge=2, row_end="", end="")
+
+
 LIGHTON_OCR = VisionFamily(
     "lighton_ocr",
     ("LightOnOcrForConditionalGeneration", "LightOnOCRForConditionalGeneration"),
@@ -63,4 +72,5 @@ LIGHTON_OCR = VisionFamily(
     _read,
     usual="qwen3",
     harmless=frozenset({"image_token_id"}),
+    pictures=pictures,
 )

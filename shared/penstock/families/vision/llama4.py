@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.llama4 import LLAMA4
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import ImageSettings, pixels_of
+from penstock.families.vision.pictures import MAX_ROWS, MAX_TILES, tile_of
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_PIXELS,
@@ -24,8 +29,10 @@ from penstock.families.vision.reading import (
     patches_in_row,
 )
 from penstock.formats.fields import Fields
+from penstock.forms.fitted import FittedImages
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import AdapterProjector
 from penstock.model.tower_spec import LearnedPositions, RotaryPositions, TowerSpec, VisionSpec
 
@@ -122,6 +129,39 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec | No
     )
 
 
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    settings.ignore("do_center_crop", "crop_size", "do_pad")  # not known to this processor
+    if settings.flag("resize_to_max_canvas", False):
+        raise settings.wrong("resize_to_max_canvas", "false")
+    tile, patch = tile_of(settings, config)
+    ratio = config.section("vision_config").number("pixel_shuffle_ratio", 0.5)
+    rows = (tile // patch) ** 2 // max(round(1 / (ratio * ratio or 1)), 1)
+    if not 1 <= rows <= MAX_ROWS:
+        raise config.wrong("pixel_shuffle_ratio", f"one that leaves 1 to {MAX_ROWS} embeddings")
+    most = settings.integer("max_patches", 16)
+    if not 1 <= most <= MAX_TILES:
+        raise settings.wrong("max_patches", f"1 to {MAX_TILES} tiles")
+    pixels = pixels_of(settings)
+    if pixels.rescale is None or pixels.mean is None:
+        raise settings.wrong("do_rescale", "true, and do_normalize")
+    image = FittedImages(
+        pixels=msgspec.structs.replace(pixels, rounded=True), tile=tile, rows=rows, most=most
+    )
+    token, token_id = tokens.named("image_token_index", "image_token_id")
+    begin, _ = tokens.named("boi_token_index", "boi_token_id")
+    end, _ = tokens.named("eoi_token_index", "eoi_token_id")
+    for text in (image.tile_end, image.row_end, image.whole):
+        tokens.check(text)
+    return KindFacts(
+        preparation=image,
+        placeholder=image.whole,
+        token=token,
+        token_id=token_id,
+        before=begin,
+        behind=end,
+    )
+
+
 LLAMA4_VISION = VisionFamily(
     "llama4",
     ("Llama4ForConditionalGeneration",),
@@ -140,4 +180,5 @@ LLAMA4_VISION = VisionFamily(
         }
     ),
     ignored=("_attn_implementation_autoset",),
+    pictures=pictures,
 )

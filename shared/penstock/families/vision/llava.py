@@ -12,18 +12,27 @@ import re
 from penstock.errors import UnsupportedModel
 from penstock.families.hub_defaults import QWEN2_DEFAULTS
 from penstock.families.llama import LLAMA
+from penstock.families.media_tokens import MediaTokens
 from penstock.families.mistral import MISTRAL
 from penstock.families.qwen2 import QWEN2
-from penstock.families.vision.pixtral import MISTRAL_DEFAULTS, pixtral_tower
+from penstock.families.vision.image_processor import ImageSettings, fixed_size, pixels_of
+from penstock.families.vision.pictures import bounded_rows, check_side, patch_of, tile_of
+from penstock.families.vision.pixtral import MISTRAL_DEFAULTS, pictures, pixtral_tower
 from penstock.families.vision.reading import (
     TextHalf,
+    Videos,
     VisionFamily,
     clip_tower,
     projector_activation,
     siglip_tower,
 )
+from penstock.families.vision.video_processor import VideoSettings, sampling_of
+from penstock.families.vision.videos import video_facts
 from penstock.formats.fields import Fields
+from penstock.forms.anyres import AnyresImages
+from penstock.forms.fixed import FixedFrames, FixedImages
 from penstock.model.config import ModelConfig
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import AnyresProjector, MLPProjector
 from penstock.model.tower_spec import TowerSpec, VisionSpec
 
@@ -88,6 +97,65 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     )
 
 
+def pictures_of_one_size(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    vision = config.section("vision_config")
+    if vision.text("model_type", "") == "pixtral":
+        return pictures(settings, config, tokens)
+    height, width, edge, resized = fixed_size(settings)
+    patch = patch_of(vision)
+    check_side(vision, height, width)
+    rows = (height // patch) * (width // patch)
+    rows += vision.text("model_type", "clip_vision_model") == "clip_vision_model"
+    rows -= config.text("vision_feature_select_strategy", "default") == "default"
+    token, token_id = tokens.named("image_token_index", "image_token_id")
+    image = FixedImages(
+        pixels=pixels_of(settings),
+        height=height,
+        width=width,
+        rows=bounded_rows(rows, settings),
+        shortest_edge=edge,
+        resized=resized,
+        squared=settings.kind == "LlavaImageProcessor" and settings.flag("do_pad", False),
+    )
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
+def pictures_of_any_size(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    if settings.flag("do_center_crop", False):
+        raise settings.wrong("do_center_crop", "false")
+    settings.ignore("do_pad", "crop_size")  # of a batch; of a crop that isn't made
+    tile, patch = tile_of(settings, config)
+    forms = pinpoints(config, tile)
+    if pinpoints(settings, tile) != forms:
+        raise settings.wrong("image_grid_pinpoints", "what config.json says")
+    image = AnyresImages(
+        pixels=pixels_of(settings),
+        tile=tile,
+        side=tile // patch,
+        forms=forms,
+        most=most_tiles(config),
+    )
+    token, token_id = tokens.named("image_token_index", "image_token_id")
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
+def videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """LLaVA-OneVision's, for a tower whose pictures all have one size."""
+    vision = config.section("vision_config")
+    height, width = settings.side("size")
+    side, patch = vision.integer("image_size", 384), vision.integer("patch_size", 14)
+    if (height, width) != (side, side) or not 1 <= patch <= side:
+        raise settings.wrong("size", f"what the vision tower has ({side} x {side})")
+    video = FixedFrames(
+        pixels=pixels_of(settings),
+        height=height,
+        width=width,
+        rows=(-(-(side // patch) // 2)) ** 2,
+        sampling=sampling_of(settings),
+    )
+    return video_facts(video, tokens)
+
+
 LLAVA = VisionFamily(
     "llava",
     ("LlavaForConditionalGeneration",),
@@ -103,6 +171,7 @@ LLAVA = VisionFamily(
         {"image_token_index", "image_token_id", "image_seq_length", "ignore_index", "vocab_size"}
     ),
     ignored=("is_composition",),
+    pictures=pictures_of_one_size,
 )
 
 
@@ -197,4 +266,6 @@ LLAVA_ONEVISION = VisionFamily(
             "use_image_newline_parameter",
         }
     ),
+    pictures=pictures_of_any_size,
+    videos=Videos(videos, "LlavaOnevisionVideoProcessor"),
 )

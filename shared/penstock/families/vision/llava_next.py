@@ -15,9 +15,12 @@ from penstock.families.bounds import layer_count
 from penstock.families.granite import GRANITE
 from penstock.families.hub_defaults import QWEN2_DEFAULTS
 from penstock.families.llama import LLAMA
+from penstock.families.media_tokens import MediaTokens
 from penstock.families.mistral import MISTRAL
 from penstock.families.qwen2 import QWEN2
+from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.llava import CLIP_DEFAULTS, LLAMA_DEFAULTS, llava_tower, pinpoints
+from penstock.families.vision.pictures import side_of
 from penstock.families.vision.pixtral import MISTRAL_DEFAULTS
 from penstock.families.vision.reading import (
     TextHalf,
@@ -26,7 +29,9 @@ from penstock.families.vision.reading import (
     projector_activation,
 )
 from penstock.formats.fields import Fields
+from penstock.forms.anyres import AnyresImages
 from penstock.model.config import ModelConfig
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import AnyresProjector
 from penstock.model.tower_spec import VisionSpec
 
@@ -83,6 +88,31 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     )
 
 
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """The middle of a tile that is cut out is all of it."""
+    vision = config.section("vision_config")
+    tile, patch = side_of(vision, "image_size", 336), side_of(vision, "patch_size", 14)
+    size = settings.values.get("size")
+    edge = isinstance(size, dict) and "shortest_edge" in size
+    whole = settings.section("size").integer("shortest_edge") if edge else settings.side("size")
+    crop = settings.side("crop_size") if settings.values.get("crop_size") else (tile, tile)
+    settings.ignore("crop_size", "do_center_crop", "do_pad")
+    if whole not in (tile, (tile, tile)) or crop != (tile, tile) or not 1 <= patch <= tile:
+        raise settings.wrong("size", f"what the vision tower has ({tile}), as crop_size")
+    forms = pinpoints(config, tile, FORMS)
+    if pinpoints(settings, tile, FORMS) != forms:
+        raise settings.wrong("image_grid_pinpoints", "what config.json says")
+    image = AnyresImages(
+        pixels=pixels_of(settings),
+        tile=tile,
+        side=tile // patch,
+        forms=forms,
+        most=most_of(forms, tile),
+    )
+    token, token_id = tokens.named("image_token_index", "image_token_id")
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
 LLAVA_NEXT = VisionFamily(
     "llava_next",
     ("LlavaNextForConditionalGeneration",),
@@ -106,4 +136,5 @@ LLAVA_NEXT = VisionFamily(
         }
     ),
     ignored=("is_composition",),
+    pictures=pictures,
 )

@@ -10,12 +10,17 @@ Sources: Yao et al., "MiniCPM-V: a GPT-4V level MLLM on your phone", 2024; OpenB
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from penstock.families import hub_reading as hub
 from penstock.families.llama import LLAMA
+from penstock.families.media_tokens import MediaTokens
 from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen3 import QWEN3
+from penstock.families.vision.image_processor import MAX_EDGE, ImageSettings, pixels_of
+from penstock.families.vision.pictures import MAX_TILES
 from penstock.families.vision.reading import (
     MAX_PIXELS,
     TextHalf,
@@ -25,7 +30,9 @@ from penstock.families.vision.reading import (
     siglip_tower,
 )
 from penstock.formats.fields import Fields
+from penstock.forms.sliced import SlicedImages
 from penstock.model.config import ModelConfig
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import ResamplerProjector
 from penstock.model.tower_spec import LearnedPositions, VisionSpec
 
@@ -112,6 +119,81 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     )
 
 
+SLICE_NUMBER = "<image_id>", "</image_id>"
+"""Around the number of a picture of MiniCPM-V's."""
+PLACEHOLDER = "(<image>./</image>)"
+"""What stands for a picture in a prompt of the makers'."""
+TOKEN = "<unk>"
+"""What stands for an embedding."""
+AROUND: dict[str, object] = {
+    "im_start": "<image>",
+    "im_end": "</image>",
+    "slice_start": "<slice>",
+    "slice_end": "</slice>",
+    "im_id_start": SLICE_NUMBER[0],
+    "im_id_end": SLICE_NUMBER[1],
+    "unk": TOKEN,
+}
+"""The makers' settings of texts around embeddings, of which all releases have these."""
+
+
+def of_makers(values: dict[str, Any], whole: dict[str, Any], where: str) -> dict[str, Any]:
+    """The makers' settings, with transformers' names of two of them."""
+    if "norm_mean" not in values:
+        return values
+    names = {"norm_mean": "image_mean", "norm_std": "image_std"}
+    return {names.get(key, key): value for key, value in values.items()}
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    queries = config.integer("query_num", QUERIES)
+    hub.only(settings, image_feature_size=queries, **AROUND)
+    settings.ignore("version")
+    image = sliced(settings, config, whole=1, queries=queries)
+    token, token_id = tokens.called(TOKEN)
+    return KindFacts(
+        preparation=image,
+        placeholder=PLACEHOLDER,
+        token=token,
+        token_id=token_id,
+        numbered=numbered(settings, tokens, image),
+    )
+
+
+def sliced(
+    settings: ImageSettings, config: Fields, *, merge: int = 4, whole: int = 4, queries: int = 0
+) -> SlicedImages:
+    """merge, whole, queries: of the model, as SlicedImages has them."""
+    patch = config.section("vision_config").integer("patch_size", 14)
+    if settings.integer("patch_size", 14) != patch or not 1 <= patch <= 1024:
+        raise settings.wrong("patch_size", f"what the vision tower has ({patch})")
+    scale, most = settings.integer("scale_resolution", 448), settings.integer("max_slice_nums", 9)
+    if not 1 <= scale <= MAX_EDGE:
+        raise settings.wrong("scale_resolution", f"1 to {MAX_EDGE} pixels")
+    if not 1 <= most <= MAX_TILES:
+        raise settings.wrong("max_slice_nums", f"1 to {MAX_TILES}")
+    return SlicedImages(
+        pixels=pixels_of(settings),
+        patch=patch,
+        merge=merge,
+        whole=whole,
+        scale=scale,
+        most=most,
+        split=settings.flag("slice_mode", True),
+        queries=queries,
+    )
+
+
+def numbered(settings: ImageSettings, tokens: MediaTokens, image: SlicedImages) -> tuple[str, str]:
+    """KindFacts.numbered. Raises UnsupportedModel for a tokenizer without the tokens around
+    embeddings."""
+    numbered = SLICE_NUMBER if settings.flag("use_image_id", True) else ("", "")
+    for text in (image.begin, image.end, image.slice_begin, image.slice_end, *numbered):
+        if text:
+            tokens.check(text)
+    return numbered
+
+
 MINICPMV = VisionFamily(
     "minicpmv",
     ("MiniCPMV", "MiniCPMO"),
@@ -122,4 +204,6 @@ MINICPMV = VisionFamily(
     flat=_decoder,
     harmless=frozenset(BESIDE),
     ignored=BESIDE,
+    pictures=pictures,
+    makers=of_makers,
 )

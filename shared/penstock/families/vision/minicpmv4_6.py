@@ -10,17 +10,26 @@ from __future__ import annotations
 import msgspec
 
 from penstock.families import hub_reading as hub
+from penstock.families.media_tokens import MediaTokens
 from penstock.families.qwen3_next import QWEN3_5
+from penstock.families.vision.image_processor import ImageSettings
+from penstock.families.vision.minicpmv import numbered, sliced
 from penstock.families.vision.reading import (
     MAX_WIDTH,
     TextHalf,
+    Videos,
     VisionFamily,
     patches_in_row,
     siglip_tower,
 )
+from penstock.families.vision.video_processor import MAX_FRAMES, USUAL_FRAMES, VideoSettings
+from penstock.families.vision.videos import KEYS
 from penstock.formats.fields import Fields
+from penstock.forms.sliced import SlicedFrames, SlicedImages
+from penstock.forms.video import FrameSampling
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import SquareMLPProjector
 from penstock.model.tower_spec import LearnedPositions, MergingSpec, TowerSpec, VisionSpec
 
@@ -67,6 +76,59 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     return VisionSpec(tower=found, projector=projector(tower))
 
 
+MOST_FRAMES = 128
+"""Most frames of MiniCPM-V's videos, where a file doesn't say."""
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    mode = config.text("downsample_mode", "16x")
+    if settings.text("downsample_mode", "16x") != mode:
+        raise settings.wrong("downsample_mode", f"what config.json says ({mode})")
+    image = sliced(settings, config, merge=2 if mode == "4x" else 4)
+    token, token_id = tokens.named("image_token_id")
+    return KindFacts(
+        preparation=image,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        numbered=numbered(settings, tokens, image),
+    )
+
+
+def videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """MiniCPM-V's: each frame is a picture with slices."""
+    picture = pictures(settings, config, tokens)
+    most = settings.integer("max_num_frames", MOST_FRAMES)
+    if not 1 <= most <= MAX_FRAMES:
+        raise settings.wrong("max_num_frames", f"1 to {MAX_FRAMES}")
+    if settings.integer("stack_frames", 1) != 1:
+        raise settings.wrong("stack_frames", "1")
+    settings.ignore("num_frames", "fps")
+    sampling = each_second(most)
+    if not settings.flag("do_sample_frames", True):
+        sampling = FrameSampling(num_frames=USUAL_FRAMES)
+    return of_sliced(picture, *tokens.named(*KEYS), sampling)
+
+
+def each_second(most: int) -> FrameSampling:
+    """MiniCPM-V's rule: a frame for each second, up to so many."""
+    return FrameSampling(num_frames=0, max_frames=most, rule="minicpmv")
+
+
+def of_sliced(picture: KindFacts, token: str, token_id: int, sampling: FrameSampling) -> KindFacts:
+    """Videos whose frames are MiniCPM-V's pictures. token: stands for a video."""
+    frame = picture.preparation
+    if not isinstance(frame, SlicedImages):
+        raise TypeError(f"MiniCPM-V's pictures are {type(frame).__name__}")
+    return KindFacts(
+        preparation=SlicedFrames(image=frame, sampling=sampling),
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        numbered=picture.numbered,
+    )
+
+
 MINICPMV4_6 = VisionFamily(
     "minicpmv4_6",
     ("MiniCPMV4_6ForConditionalGeneration",),
@@ -75,4 +137,6 @@ MINICPMV4_6 = VisionFamily(
     _read,
     usual="qwen3_5_text",
     harmless=frozenset({"image_size", "image_token_id", "patch_size", "video_token_id"}),
+    pictures=pictures,
+    videos=Videos(videos, "MiniCPMV4_6VideoProcessor"),
 )

@@ -8,15 +8,23 @@ rotates whole heads, and lets all pictures of a prompt see one another.
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
+from penstock.families.media_tokens import MediaTokens
 from penstock.families.minimax_m3 import MINIMAX_M3
-from penstock.families.vision.qwen_vl import MAX_FRAMES, MAX_MERGE
+from penstock.families.vision.image_processor import ImageSettings, pixels_of
+from penstock.families.vision.pictures import in_patches
+from penstock.families.vision.qwen_vl import MAX_GROUP, MAX_MERGE
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_WIDTH,
     TextHalf,
+    Videos,
     VisionFamily,
     activation,
     bounded,
@@ -24,9 +32,14 @@ from penstock.families.vision.reading import (
     only_colours,
     projector_activation,
 )
+from penstock.families.vision.video_processor import MAX_FRAMES, VideoSettings
+from penstock.families.vision.videos import check_frames, video_facts
 from penstock.formats.fields import Fields
+from penstock.forms.patches import VideoFrames
+from penstock.forms.video import FrameSampling, GroupTexts
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import TwiceProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 
@@ -91,7 +104,7 @@ def _tower(section: Fields, merging: Fields) -> TowerSpec:
         num_layers=layer_count(section, "num_hidden_layers"),
         num_heads=heads(section, "num_attention_heads", hidden),
         patch=bounded(section, "patch_size", MAX_PATCH),
-        frames=bounded(section, "temporal_patch_size", MAX_FRAMES, frames),
+        frames=bounded(section, "temporal_patch_size", MAX_GROUP, frames),
         together=bounded(section, key, MAX_TOGETHER) if key in section else 0,
         norm=NormSpec(kind="layer", eps=section.number("layer_norm_eps", 1e-5), bias=True),
         activation=activation(section, "gelu"),
@@ -104,6 +117,73 @@ def _tower(section: Fields, merging: Fields) -> TowerSpec:
             "column; hidden_size / num_attention_heads must be at least 6"
         )
     return tower
+
+
+OF_MAKERS = (
+    "add_start_end_special_tokens",
+    "img_token_compression_config",
+    "process_image_mode",
+    "size",
+)
+"""Settings in the file of MiniMax M3's makers that transformers doesn't have."""
+BEGIN, END = "]<]start of image[>[", "]<]end of image[>["
+
+
+def of_makers(values: dict[str, Any], whole: dict[str, Any], where: str) -> dict[str, Any]:
+    """The settings as transformers has them, of the makers' own file. Its size is that of older
+    models, and no picture gets it. Raises UnsupportedModel."""
+    if "process_image_mode" not in values:
+        return values
+    if values["process_image_mode"] != "dynamic_res":
+        raise UnsupportedModel(f"{where}: process_image_mode must be dynamic_res")
+    merging = values.get("img_token_compression_config")
+    if not isinstance(merging, dict):
+        raise UnsupportedModel(f"{where}: img_token_compression_config must be a JSON object")
+    named = {"spatial_merge_size": "merge_size", "temporal_patch_size": "temporal_patch_size"}
+    found = {ours: merging[theirs] for theirs, ours in named.items() if theirs in merging}
+    kept = {key: value for key, value in values.items() if key not in OF_MAKERS}
+    return {"image_processor_type": "MiniMaxM3VLImageProcessor"} | found | kept
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    size = settings.sizes("size", 4 * 28 * 28, 672 * 672)
+    vision = config.section("vision_config")
+    merging = vision.section("img_token_compression_config")
+    found = in_patches(settings, vision.completed(**merging.values), tokens, size)
+    for text in (BEGIN, END):
+        tokens.check(text)
+    return msgspec.structs.replace(found, before=BEGIN, behind=END)
+
+
+def videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """MiniMax M3's: each group of frames stands after its time. Which frames are shown is the
+    makers' own rule, by their code in SGLang: their video processor shows all that it is given, and
+    total_pixels bounds nothing there."""
+    vision = config.section("vision_config")
+    merging = vision.section("img_token_compression_config")
+    settings.ignore("size", "total_pixels", "min_frames", "num_frames", "do_sample_frames")
+    fps, most = settings.number("fps", 1.0), settings.integer("max_frames", 768)
+    if not (0 < fps <= 1000 and 1 <= most <= MAX_FRAMES):
+        raise settings.wrong("fps", f"above 0, to 1000, with max_frames to {MAX_FRAMES}")
+    patch, merge = settings.integer("patch_size", 14), settings.integer("merge_size", 2)
+    for text in (BEGIN, END):
+        tokens.check(text)
+    video = VideoFrames(
+        pixels=pixels_of(settings),
+        min_pixels=settings.integer("min_pixels"),
+        max_pixels=settings.integer("max_pixels"),
+        patch=patch,
+        merge=merge,
+        group=settings.integer("temporal_patch_size", 2),
+        sampling=FrameSampling(num_frames=0, fps=fps, max_frames=most, rule="apart"),
+        texts=GroupTexts(
+            begin=BEGIN,
+            end=END,
+            stamp="bracketed",
+        ),
+    )
+    check_frames(video, settings, vision.completed(**merging.values))
+    return video_facts(video, tokens)
 
 
 MINIMAX_M3_VISION = VisionFamily(
@@ -124,4 +204,7 @@ MINIMAX_M3_VISION = VisionFamily(
             "video_token_index",
         }
     ),
+    pictures=pictures,
+    videos=Videos(videos, "MiniMaxM3VLVideoProcessor", makers=of_makers),
+    makers=of_makers,
 )

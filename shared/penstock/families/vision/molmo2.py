@@ -10,17 +10,21 @@ configuration classes have the keys.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
+from penstock.families.media_tokens import MediaTokens
 from penstock.families.molmo2 import DEFAULTS, MOLMO2, further_tokens
+from penstock.families.vision.image_processor import MAX_EDGE, ImageSettings, pixels_of
+from penstock.families.vision.pictures import MAX_TILES
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_PIXELS,
     MAX_WIDTH,
     TextHalf,
+    Videos,
     VisionFamily,
     activation,
     bounded,
@@ -28,9 +32,13 @@ from penstock.families.vision.reading import (
     heads,
     patches_in_row,
 )
+from penstock.families.vision.video_processor import MAX_FRAMES, USUAL_FRAMES, VideoSettings
 from penstock.formats.fields import Fields
+from penstock.forms.overlapping import MarkedFrames, OverlappingImages
+from penstock.forms.video import FrameSampling, GroupTexts
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import PooledProjector
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 
@@ -164,6 +172,158 @@ class MolmoFamily(VisionFamily):
     SECTION: ClassVar[str] = "vit_config"
 
 
+PROCESSOR = "Molmo2ImageProcessor"
+VIDEO_CLASS = "Molmo2VideoProcessor"
+PLACEHOLDER = "<|image|>"
+"""What the chat template writes for a picture."""
+BILINEAR = 2
+"""Pillow's number of the one filter that is served; what it computes is torch's."""
+OF_PROCESSOR = (
+    "image_use_col_tokens",
+    "use_single_crop_col_tokens",
+    "use_single_crop_start_token",
+)
+"""Settings of the processor that are about pictures."""
+OF_FRAMES = ("use_frame_special_tokens", "video_use_col_tokens")
+"""Settings that are about videos."""
+VIDEO = "<|video|>"
+"""config.json names neither."""
+
+
+def of_makers(values: dict[str, Any], whole: dict[str, Any], where: str) -> dict[str, Any]:
+    """Settings of pictures, with those of the whole processor's that are about them."""
+    if values.get("image_processor_type") != PROCESSOR:
+        return values
+    return values | {key: whole[key] for key in OF_PROCESSOR if key in whole}
+
+
+def of_makers_videos(values: dict[str, Any], whole: dict[str, Any], where: str) -> dict[str, Any]:
+    """The same of videos."""
+    if values.get("video_processor_type") != VIDEO_CLASS:
+        return values
+    return values | {key: whole[key] for key in OF_FRAMES if key in whole}
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Raises UnsupportedModel."""
+    side, patch = _square(settings, config)
+    before, behind = _two(settings, "overlap_margins", 0, side // patch - 1)
+    if before + behind >= side // patch:
+        raise settings.wrong("overlap_margins", f"less than {side // patch} patches together")
+    most = settings.integer("max_crops")
+    if not 1 <= most <= MAX_TILES:
+        raise settings.wrong("max_crops", f"1 to {MAX_TILES} crops")
+    lines = settings.flag("image_use_col_tokens", True)
+    keys = "image_start_token_id", "image_end_token_id", "image_col_id"
+    begin, end, line_end = (_mark(config, tokens, key) for key in keys)
+    whole_begin = begin
+    if settings.flag("use_single_crop_start_token", True):
+        whole_begin = _mark(config, tokens, "low_res_image_start_token_id")
+    image = OverlappingImages(
+        pixels=pixels_of(settings),
+        side=side,
+        patch=patch,
+        pool=_two(settings, "pooling_size", 1, side // patch),
+        margins=(before, behind),
+        most=most,
+        first_token=config.section("text_config").integer("vocab_size", 152_064),
+        whole_begin=whole_begin,
+        begin=begin,
+        end=end,
+        line_end=line_end,
+        lines=lines,
+        whole_lines=settings.flag("use_single_crop_col_tokens", lines),
+    )
+    tokens.check(PLACEHOLDER)
+    token, token_id = tokens.named("image_patch_id")
+    return KindFacts(
+        preparation=image,
+        placeholder=PLACEHOLDER,
+        token=token,
+        token_id=token_id,
+        joined=True,
+    )
+
+
+def frame(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> OverlappingImages:
+    """A frame of a video, as MarkedFrames has it. Raises UnsupportedModel."""
+    side, patch = _square(settings, config)
+    around = "frame" if settings.flag("use_frame_special_tokens", True) else "image"
+    keys = f"{around}_start_token_id", f"{around}_end_token_id", "image_col_id"
+    begin, end, line_end = (_mark(config, tokens, key) for key in keys)
+    return OverlappingImages(
+        pixels=pixels_of(settings),
+        side=side,
+        patch=patch,
+        pool=_two(settings, "pooling_size", 1, side // patch),
+        margins=(0, 0),
+        most=1,
+        first_token=config.section("text_config").integer("vocab_size", 152_064),
+        whole_begin=begin,
+        begin=begin,
+        end=end,
+        line_end=line_end,
+        lines=settings.flag("video_use_col_tokens", False),
+    )
+
+
+def _square(settings: ImageSettings, config: Fields) -> tuple[int, int]:
+    """Sides of a crop or a frame, and of a patch, pixels."""
+    tower = config.section("vit_config")
+    patch, (side, wide) = settings.integer("patch_size"), settings.side("size")
+    if patch != tower.integer("image_patch_size", 14) or not 1 <= patch <= 1024:
+        raise settings.wrong("patch_size", "what the vision tower has")
+    stated = tower.values.get("image_default_input_size", [378, 378])
+    if side != wide or [side, wide] != stated or side % patch or side > MAX_EDGE:
+        raise settings.wrong("size", f"a square of whole patches, as the tower has it ({stated})")
+    if settings.integer("resample") != BILINEAR:
+        raise settings.wrong("resample", f"{BILINEAR}, bilinear,")
+    return side, patch
+
+
+def _two(settings: ImageSettings, key: str, least: int, most: int) -> tuple[int, int]:
+    values = settings.listed(key, int)
+    if len(values) != 2 or not all(least <= value <= most for value in values):
+        raise settings.wrong(key, f"two numbers, {least} to {most},")
+    return values[0], values[1]
+
+
+def _mark(config: Fields, tokens: MediaTokens, key: str) -> int:
+    """A token that stands for pictures alone."""
+    _, token = tokens.named(key)
+    text = config.section("text_config")
+    number = token - text.integer("vocab_size", 152_064)
+    if not 0 <= number < further_tokens(text):
+        raise config.wrong(key, "one of the tokens behind vocab_size")
+    return token
+
+
+def videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Molmo 2's: each frame is a square, which stands after its time; its rows have pictures'
+    token."""
+    image = frame(settings, config, tokens)
+    most, fps = settings.integer("num_frames"), settings.number("max_fps")
+    hub.only(settings, frame_sample_mode="uniform_last_frame")
+    settings.ignore("sampling_fps")  # of another mode
+    if not (1 <= most <= MAX_FRAMES and 0 < fps <= 1000):
+        raise settings.wrong("num_frames", f"1 to {MAX_FRAMES}, with max_fps above 0, to 1000")
+    sampling = FrameSampling(num_frames=most, fps=fps, max_frames=most, rule="molmo2")
+    if not settings.flag("do_sample_frames", True):
+        sampling = FrameSampling(num_frames=USUAL_FRAMES)
+    video = MarkedFrames(
+        image=image, texts=GroupTexts(between=" ", stamp="plain"), sampling=sampling
+    )
+    token, token_id = tokens.called(VIDEO)
+    return KindFacts(
+        preparation=video,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        joined=True,
+        shown_id=tokens.named("image_patch_id")[1],
+    )
+
+
 MOLMO2_VISION = MolmoFamily(
     "molmo2",
     ("Molmo2ForConditionalGeneration",),
@@ -173,4 +333,7 @@ MOLMO2_VISION = MolmoFamily(
     usual="molmo2_text",
     begins_with_bos=True,
     harmless=frozenset({"adapter_config", "use_frame_special_tokens", *IDS}),
+    pictures=pictures,
+    videos=Videos(videos, VIDEO_CLASS, token=VIDEO, makers=of_makers_videos, named=True),
+    makers=of_makers,
 )

@@ -11,9 +11,15 @@ makers' code.
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.errors import UnsupportedModel
 from penstock.families.bounds import layer_count
 from penstock.families.llama import LLAMA
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.deepseek_vl import OF_MEAN, least_of
+from penstock.families.vision.image_processor import ImageSettings, pixels_of
+from penstock.families.vision.janus import BEGIN, END, PLACEHOLDER
 from penstock.families.vision.llava import LLAMA_DEFAULTS
 from penstock.families.vision.reading import (
     MAX_PATCH,
@@ -28,8 +34,10 @@ from penstock.families.vision.reading import (
     stated,
 )
 from penstock.formats.fields import Fields
+from penstock.forms.fixed import FixedImages
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import MLPProjector
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 
@@ -111,6 +119,31 @@ def _decoder(fields: Fields) -> Fields:
     return fields.section("language_config")
 
 
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """The makers' own settings of Janus and DeepSeek-VL, whose text has nothing around a picture's
+    embeddings."""
+    settings.ignore(*OF_MEAN, "size")
+    tower = tower_settings(config)
+    side, patch = tower.integer("image_size"), tower.integer("patch_size")
+    if settings.integer("image_size") != side or not 1 <= patch <= side:
+        raise settings.wrong("image_size", f"what the vision tower has ({side})")
+    image = FixedImages(
+        pixels=pixels_of(settings),
+        height=side,
+        width=side,
+        rows=(side // patch) ** 2,
+        fitted=least_of(settings, side),
+        fitted_down=True,
+    )
+    token, token_id = tokens.called(PLACEHOLDER)
+    found = KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    if not any(key in config for key in DRAWS):
+        return found
+    for text in (BEGIN, END):
+        tokens.check(text)
+    return msgspec.structs.replace(found, before=BEGIN, behind=END)
+
+
 MULTI_MODALITY = VisionFamily(
     "multi_modality",
     ("MultiModalityCausalLM",),
@@ -120,4 +153,5 @@ MULTI_MODALITY = VisionFamily(
     usual="llama",
     flat=_decoder,
     harmless=frozenset({"aligner_config", "language_config", *DRAWS}),
+    pictures=pictures,
 )

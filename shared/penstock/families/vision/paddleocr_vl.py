@@ -13,6 +13,9 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.family import Family
 from penstock.families.llama import LLAMA
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import ImageSettings
+from penstock.families.vision.pictures import in_patches
 from penstock.families.vision.qwen_vl import ABOUT_PICTURES, MAX_MERGE, with_sections
 from penstock.families.vision.reading import (
     MAX_PATCH,
@@ -30,6 +33,7 @@ from penstock.families.vision.reading import (
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 
@@ -113,6 +117,18 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     return VisionSpec(tower=tower, projector=MergerProjector(side=side, norm=PROJECTOR_NORM))
 
 
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """The makers' own class is called like SigLIP's, whose size means nothing here. A patch is of
+    one frame, whatever config.json says of videos."""
+    size = (384 * 384, 1536 * 1536)
+    if settings.kind == "SiglipImageProcessor":
+        settings.ignore("size", "do_center_crop")
+    else:
+        size = settings.sizes("size", *size)
+    vision = config.section("vision_config").replaced({"temporal_patch_size": 1})
+    return in_patches(settings, vision, tokens, size, frames=1, widened=True)
+
+
 PADDLEOCR_VL = VisionFamily(
     "paddleocr_vl",
     ("PaddleOCRVLForConditionalGeneration",),
@@ -127,4 +143,5 @@ PADDLEOCR_VL = VisionFamily(
     flat=_flat,
     harmless=frozenset(ABOUT_PICTURES),
     ignored=INERT,
+    pictures=pictures,
 )

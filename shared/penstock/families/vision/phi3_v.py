@@ -14,9 +14,15 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.llama_relatives import PHI3
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import ImageSettings, pixels_of
+from penstock.families.vision.phi4_multimodal import PICTURES
+from penstock.families.vision.pictures import MAX_TILES
 from penstock.families.vision.reading import TextHalf, VisionFamily, clip_tower, stated
 from penstock.formats.fields import Fields
+from penstock.forms.sheets import BarredImages
 from penstock.model.config import ModelConfig
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import SheetProjector
 from penstock.model.tower_spec import VisionSpec
 
@@ -83,6 +89,34 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     return VisionSpec(tower=tower, projector=projector, image_size=image)
 
 
+TOKEN = "<|image|>"
+"""What stands for a picture, in the tokenizer of Phi-3-vision."""
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """The makers' processor tokenises what stands between pictures by itself, each part with BOS in
+    front, so that BOS follows every picture. A tile's size is a constant of their code."""
+    vision = config.section("vision_config").completed(image_size=336, patch_size=14)
+    tile, patch = vision.integer("image_size"), vision.integer("patch_size")
+    if not 1 <= patch <= tile:
+        raise vision.wrong("patch_size", f"1 to {tile} pixels")
+    most = settings.integer("num_crops")
+    if not 1 <= most <= MAX_TILES:
+        raise settings.wrong("num_crops", f"1 to {MAX_TILES} tiles")
+    image = BarredImages(pixels=pixels_of(settings), tile=tile, patch=patch, most=most)
+    hub.only(settings, num_img_tokens=(tile // patch // image.merge) ** 2)
+    token, token_id = tokens.called(TOKEN)
+    begin, _ = tokens.named("bos_token_id")
+    return KindFacts(
+        preparation=image,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        behind=begin,
+        counted=PICTURES,
+    )
+
+
 PHI3_V = VisionFamily(
     "phi3_v",
     ("Phi3VForCausalLM",),
@@ -94,4 +128,5 @@ PHI3_V = VisionFamily(
     harmless=frozenset(BESIDE),
     ignored=BESIDE,
     begins_with_bos=True,
+    pictures=pictures,
 )

@@ -11,13 +11,22 @@ Source: Microsoft, "Phi-4-mini technical report", 2025.
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.family import TextHalf
 from penstock.families.llama_relatives import PHI3
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import ImageSettings, pixels_of
+from penstock.families.vision.pictures import MAX_TILES
 from penstock.families.vision.reading import VisionFamily, siglip_tower
 from penstock.formats.fields import Fields
+from penstock.forms.sheets import SheetImages
 from penstock.model.config import ModelConfig
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import SheetProjector
 from penstock.model.tower_spec import VisionSpec
 from penstock.process import logs
@@ -100,6 +109,57 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     return VisionSpec(tower=tower, projector=SheetProjector(), image_size=image)
 
 
+IMAGE_TOKEN, AUDIO_TOKEN = 200_010, 200_011
+"""Ids of the tokens that stand for pictures and for sounds, where config.json doesn't say."""
+PICTURES, SOUNDS = ("<|image_", "|>"), ("<|audio_", "|>")
+"""What the makers' processors have around an item's number, in a prompt's text."""
+SOUND_DEFAULTS: dict[str, Any] = {
+    "feature_size": 80,
+    "sampling_rate": 16_000,
+    "hop_length": 160,
+    "n_fft": 512,
+    "win_length": 400,
+    "preemphasis": 0.97,
+    "mel_min_frequency": 0.0,
+    "mel_max_frequency": 7690.0,
+}
+"""transformers' extractor's, which are constants of the makers' code."""
+OF_SOUNDS = (
+    *SOUND_DEFAULTS,
+    "audio_compression_rate",
+    "audio_downsample_rate",
+    "audio_feat_stride",
+    "compression_rate",
+    "feat_stride",
+    "padding_side",
+    "padding_value",
+    "return_attention_mask",
+)
+"""Settings of sounds in a file about both."""
+BILINEAR, BICUBIC = 2, 3
+"""Pillow's numbers of filters."""
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """`resample` is the filter by which a whole sheet is made smaller; what lies on it is resized
+    by another one, which no file says."""
+    settings.ignore(*OF_SOUNDS)
+    vision = config.section("vision_config").completed(image_size=448, patch_size=14)
+    tile, patch = vision.integer("image_size"), vision.integer("patch_size")
+    if settings.side("size") != (tile, tile):
+        raise settings.wrong("size", f"what the vision tower has ({tile})")
+    hub.only(settings, patch_size=patch, resample=BICUBIC)
+    most = settings.integer("dynamic_hd")
+    if not 1 <= most <= MAX_TILES:
+        raise settings.wrong("dynamic_hd", f"1 to {MAX_TILES} tiles")
+    pixels = msgspec.structs.replace(pixels_of(settings), resample=BILINEAR)
+    image = SheetImages(pixels=pixels, tile=tile, patch=patch, most=most)
+    token, token_id = tokens.within("vision_config", "image_token_id", IMAGE_TOKEN)
+    return KindFacts(
+        preparation=image, placeholder=token, token=token, token_id=token_id, counted=PICTURES
+    )
+
+
 PHI4_MULTIMODAL = VisionFamily(
     "phi4_multimodal",
     CLASSES,
@@ -110,4 +170,5 @@ PHI4_MULTIMODAL = VisionFamily(
     flat=flat_decoder,
     harmless=HARMLESS,
     ignored=tuple(HARMLESS),
+    pictures=pictures,
 )

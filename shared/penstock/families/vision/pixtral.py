@@ -10,8 +10,10 @@ from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.families.hub_defaults import MINISTRAL3_DEFAULTS, MISTRAL4_DEFAULTS
+from penstock.families.media_tokens import MediaTokens
 from penstock.families.mistral import MISTRAL
 from penstock.families.mistral4 import MISTRAL4
+from penstock.families.vision.image_processor import MAX_EDGE, ImageSettings, pixels_of
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_SIDE,
@@ -26,8 +28,10 @@ from penstock.families.vision.reading import (
     projector_activation,
 )
 from penstock.formats.fields import Fields
+from penstock.forms.rows import RowImages
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import SquareMLPProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 
@@ -103,6 +107,42 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     )
 
 
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Pictures of a Pixtral tower alone, or of one before a product that merges squares of its
+    patches."""
+    merged = "Mistral3ForConditionalGeneration" in config.listed("architectures", str)
+    return in_rows(settings, config, tokens, merge=2 if merged else 0)
+
+
+def in_rows(
+    settings: ImageSettings, config: Fields, tokens: MediaTokens, *, merge: int, **around: str
+) -> KindFacts:
+    """merge: patches in a row of a square that becomes one embedding, where config.json doesn't
+    say; 0: none are merged. around: RowImages' texts."""
+    longest = settings.section("size").integer("longest_edge", 1024)
+    if not 1 <= longest <= MAX_EDGE:
+        raise settings.wrong("size", f"a longest_edge of 1 to {MAX_EDGE} pixels")
+    if settings.flag("do_center_crop", False):
+        raise settings.wrong("do_center_crop", "false")
+    settings.ignore("crop_size")
+    patch = config.section("vision_config").integer("patch_size", 16)
+    merge = config.integer("spatial_merge_size", merge) if merge else 1
+    if not 1 <= merge <= 64:
+        raise config.wrong("spatial_merge_size", "1 to 64")
+    sides = [patch] if not around else [patch, patch * merge]
+    if not 1 <= patch <= 1024 or settings.side("patch_size") not in [
+        (each, each) for each in sides
+    ]:
+        raise settings.wrong("patch_size", f"what the vision tower has ({patch})")
+    image = RowImages(
+        pixels=pixels_of(settings), longest_edge=longest, patch=patch * merge, **around
+    )
+    token, token_id = tokens.named("image_token_index", "image_token_id")
+    for text in filter(None, (image.row_end, image.end)):
+        tokens.check(text)
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
 MISTRAL3 = VisionFamily(
     "mistral3",
     ("Mistral3ForConditionalGeneration",),
@@ -115,4 +155,5 @@ MISTRAL3 = VisionFamily(
     _read,
     usual="mistral",
     harmless=frozenset({"image_token_index", "image_token_id"}),
+    pictures=pictures,
 )

@@ -7,8 +7,14 @@ Source: Qwen team, "Qwen2.5-Omni technical report", 2025.
 
 from __future__ import annotations
 
+from penstock.families.hearing import OF_WHISPER
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import ImageSettings
+from penstock.families.vision.pictures import merged_patches
 from penstock.families.vision.qwen_vl import ABOUT_PICTURES, HALF, QWEN2_5_VL
 from penstock.families.vision.reading import VISION, TextHalf, VisionFamily
+from penstock.formats.fields import Fields
+from penstock.model.media_facts import KindFacts
 
 TEXT_DEFAULTS: dict[str, object] = {
     "vocab_size": 152_064,
@@ -48,6 +54,14 @@ BESIDE = frozenset(
         VISION,
     }
 )
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Pictures are Qwen2.5-VL's, or Qwen3-VL's. Settings of sounds may stand among theirs."""
+    settings.ignore(*OF_WHISPER)
+    return merged_patches(settings, config, tokens)
+
+
 QWEN2_5_OMNI = VisionFamily(
     "qwen2_5_omni",
     OMNI_2_5,
@@ -56,4 +70,5 @@ QWEN2_5_OMNI = VisionFamily(
     QWEN2_5_VL.read,
     usual=USUAL,
     harmless=BESIDE,
+    pictures=pictures,
 )

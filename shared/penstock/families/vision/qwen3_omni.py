@@ -11,6 +11,7 @@ from __future__ import annotations
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family
 from penstock.families.qwen3 import QWEN3_MOE
+from penstock.families.vision.qwen2_5_omni import pictures
 from penstock.families.vision.qwen_vl import (
     ABOUT_PICTURES,
     QWEN3_SECTIONS,
@@ -81,4 +82,5 @@ QWEN3_OMNI = VisionFamily(
     QWEN3_VL.read,
     usual=USUAL,
     harmless=BESIDE,
+    pictures=pictures,
 )

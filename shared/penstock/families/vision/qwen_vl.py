@@ -14,27 +14,35 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.families.bounds import layer_count
 from penstock.families.family import Family
+from penstock.families.media_tokens import MediaTokens
 from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen3 import QWEN3, QWEN3_MOE
+from penstock.families.vision.pictures import merged_patches
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_SIDE,
     MAX_WIDTH,
     VISION,
     TextHalf,
+    Videos,
     VisionFamily,
     activation,
     bounded,
     heads,
     only_colours,
 )
+from penstock.families.vision.video_processor import VideoSettings, sampling_of
+from penstock.families.vision.videos import frames_in_patches, video_facts, with_changes
 from penstock.formats.fields import Fields
+from penstock.forms.patches import VideoFrames
+from penstock.forms.video import GroupTexts
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec, WindowSpec
 
-MAX_FRAMES = 16
+MAX_GROUP = 16
 MAX_MERGE = 16
 MAX_WINDOW = 4096
 EPS = 1e-6
@@ -113,7 +121,7 @@ def vision_tower(section: Fields, hidden: int, kind: str, act: str, **parts: Any
         num_layers=layer_count(section, "depth"),
         num_heads=heads(section, "num_heads", hidden),
         patch=bounded(section, "patch_size", MAX_PATCH, 14),
-        frames=bounded(section, "temporal_patch_size", MAX_FRAMES, 2),
+        frames=bounded(section, "temporal_patch_size", MAX_GROUP, 2),
         norm=NormSpec(kind="rms" if kind == "rms" else "layer", eps=EPS, bias=kind == "layer"),
         activation=activation(section, act),
         positions=RotaryPositions(theta=rope.number("rope_theta", 10_000.0)),
@@ -192,6 +200,41 @@ def same_size(section: Fields, key: str, text: ModelConfig) -> None:
         )
 
 
+def videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Qwen2-VL's: one frame's rows follow another's."""
+    return video_facts(_one_by_one(settings, config), tokens)
+
+
+def _one_by_one(settings: VideoSettings, config: Fields) -> VideoFrames:
+    video = frames_in_patches(settings, config, of_all=False)
+    return with_changes(video, sampling=sampling_of(settings))
+
+
+def videos_by_time(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Qwen2.5-VL's: positions are as far apart as times."""
+    video = _one_by_one(settings, config)
+    vision = config.section("vision_config")
+    rate = vision.number("tokens_per_second", 4)
+    if not 0 <= rate <= 1000:
+        raise vision.wrong("tokens_per_second", "0 to 1000")
+    return video_facts(with_changes(video, positions_per_second=rate), tokens)
+
+
+def stamped_videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Qwen3-VL's: each group of frames stands after its time as text."""
+    video = frames_in_patches(settings, config, of_all=True)
+    begin, _ = tokens.named("vision_start_token_id")
+    end, _ = tokens.named("vision_end_token_id")
+    texts = GroupTexts(begin=begin, end=end, stamp="tagged")
+    found = video_facts(
+        with_changes(video, sampling=sampling_of(settings, "ends"), texts=texts), tokens
+    )
+    # Each group has its own tokens around it; those of the template stood around all of them.
+    return msgspec.structs.replace(found, placeholder=f"{begin}{found.token}{end}")
+
+
+STAMPED = Videos(stamped_videos, "Qwen3VLVideoProcessor")
+
 QWEN2_VL = VisionFamily(
     "qwen2_vl",
     ("Qwen2VLForConditionalGeneration",),
@@ -201,6 +244,8 @@ QWEN2_VL = VisionFamily(
     usual="qwen2_vl_text",
     flat=_flat,
     harmless=frozenset(ABOUT_PICTURES),
+    pictures=merged_patches,
+    videos=Videos(videos, "Qwen2VLVideoProcessor"),
 )
 QWEN2_5_VL = VisionFamily(
     "qwen2_5_vl",
@@ -211,6 +256,8 @@ QWEN2_5_VL = VisionFamily(
     usual="qwen2_5_vl_text",
     flat=_flat,
     harmless=frozenset(ABOUT_PICTURES),
+    pictures=merged_patches,
+    videos=Videos(videos_by_time, "Qwen2VLVideoProcessor"),
 )
 
 
@@ -329,4 +376,6 @@ QWEN3_VL = VisionFamily(
     _read_qwen3,
     usual="qwen3_vl_text",
     harmless=frozenset(ABOUT_PICTURES),
+    pictures=merged_patches,
+    videos=STAMPED,
 )

@@ -6,32 +6,71 @@ Source of the keys: the configuration classes of the transformers library.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from penstock.errors import UnsupportedModel
 from penstock.families.bounds import layer_count
 from penstock.families.family import TextHalf, TowerFamily
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision.image_processor import ImageSettings
+from penstock.families.vision.video_processor import VideoSettings
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 
 VISION = "vision_config"
 
 
+PictureReader = Callable[[ImageSettings, Fields, MediaTokens], KindFacts]
+"""Reads how pictures are prepared, by the settings of their processor and config.json. Raises
+UnsupportedModel for what can't be followed."""
+Makers = Callable[[dict[str, Any], dict[str, Any], str], dict[str, Any]]
+"""Returns a processor's settings as transformers has them, of those in the makers' own file and in
+the one of the processor as a whole; empty: there are none. The text says where they stand. Raises
+UnsupportedModel."""
+
+
+@dataclass(frozen=True)
+class Videos:
+    """How a family's videos are prepared."""
+
+    read: Callable[[VideoSettings, Fields, MediaTokens], KindFacts]
+    """As PictureReader."""
+    processor: str
+    """Class of the processor where a folder names none."""
+    of_classes: Mapping[str, str] = field(default_factory=dict)
+    """The same of some of the family's classes."""
+    token: str = ""
+    """What stands for a video, where config.json doesn't name it."""
+    makers: Makers | None = None
+    named: bool = False
+    """Whether a file that names no class of a video processor is about pictures alone."""
+
+
 @dataclass(frozen=True)
 class VisionFamily(TowerFamily):
-    """A family of models that see: how their files say what VisionSpec says."""
+    """A family of models that see: how their files say what VisionSpec says, and how pictures and
+    videos are prepared."""
 
     read: Callable[[Fields, Fields, ModelConfig], VisionSpec | None]
+    pictures: PictureReader | None = None
+    """None: of a family that another one's class reads."""
+    videos: Videos | None = None
+    """None: the models take none."""
+    makers: Makers | None = None
+    """None: makers' files are as transformers has them."""
+    may_be_blind: bool = False
+    """Whether a config.json without a section about the tower is of a model that hears alone."""
 
     SECTION: ClassVar[str] = VISION
     PART: ClassVar[str] = "vision"
 
 
-__all__ = ["VISION", "TextHalf", "VisionFamily"]
+__all__ = ["VISION", "TextHalf", "Videos", "VisionFamily"]
 
 
 MAX_WIDTH = 65_536

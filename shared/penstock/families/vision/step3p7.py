@@ -8,10 +8,14 @@ transformers 5.17 it turns by the row.
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
+from penstock.families.media_tokens import MediaTokens
 from penstock.families.step3p5 import STEP3P5
+from penstock.families.vision.image_processor import MAX_EDGE, ImageSettings, pixels_of
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_PIXELS,
@@ -25,8 +29,11 @@ from penstock.families.vision.reading import (
     patches_in_row,
 )
 from penstock.formats.fields import Fields
+from penstock.forms.windowed import WindowedImages
 from penstock.model.config import ModelConfig
+from penstock.model.document_spec import QUARTER
 from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import HalvingProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 
@@ -109,6 +116,48 @@ def _inner(section: Fields, hidden: int) -> int:
     return inner
 
 
+BUILT_IN: dict[str, Any] = {"image_processor_type": "Step3p7ImageProcessor"}
+"""The makers' folder has no settings; their code's are the defaults of transformers' class."""
+
+
+def of_makers(values: dict[str, Any], whole: dict[str, Any], where: str) -> dict[str, Any]:
+    """The makers' own code has the settings built in."""
+    return values or dict(BUILT_IN)
+
+
+def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    vision = config.section("vision_config")
+    square = vision.integer("patch_size", 14) * QUARTER
+    if not QUARTER <= square <= QUARTER * 1024:
+        raise vision.wrong("patch_size", "1 to 1024 pixels")
+    settings.ignore("vision_patch_size", "downsampler_stride")  # the tower's, as config.json has it
+    whole, wide = settings.side("size")
+    if whole != wide or whole % square:
+        raise settings.wrong("size", f"a square whose side is a multiple of {square} pixels")
+    tile, longest = settings.integer("patch_size"), settings.integer("max_image_size")
+    if not square <= tile <= MAX_EDGE or tile % square:
+        raise settings.wrong("patch_size", f"a multiple of {square}, up to {MAX_EDGE}")
+    if not whole <= longest <= MAX_EDGE:
+        raise settings.wrong("max_image_size", f"{whole} to {MAX_EDGE} pixels")
+    image = WindowedImages(
+        pixels=pixels_of(settings),
+        whole=whole,
+        tile=tile,
+        longest=longest,
+        patch=square // QUARTER,
+        whole_rows=(whole // square) ** 2,
+        tile_rows=(tile // square) ** 2,
+    )
+    stated = {"image_token_len": image.whole_rows, "patch_token_len": image.tile_rows}
+    for key, rows in stated.items():
+        if config.integer(key, rows) != rows:
+            raise config.wrong(key, f"what the tower gives ({rows})")
+    for text in (image.begin, image.end, image.tile_begin, image.tile_end, image.row_end):
+        tokens.check(text)
+    token, token_id = tokens.named("image_token_id")
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
 STEP3P7_VISION = VisionFamily(
     "step3p7",
     ("Step3p7ForConditionalGeneration",),
@@ -125,4 +174,6 @@ STEP3P7_VISION = VisionFamily(
             "patch_token_len",
         }
     ),
+    pictures=pictures,
+    makers=of_makers,
 )

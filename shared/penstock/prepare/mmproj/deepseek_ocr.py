@@ -12,7 +12,10 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.families.vision.deepseek_ocr import CLIP_NORM
 from penstock.families.vision.deepseek_ocr2 import NECK_NORM
+from penstock.families.vision.image_processor import HALF
+from penstock.families.vision.pictures import MAX_TILES
 from penstock.families.vision.reading import MAX_HEADS, MAX_SIDE, MAX_WIDTH, bounded, heads
+from penstock.forms.documents import DocumentImages
 from penstock.model.document_spec import (
     QUARTER,
     DocumentProjector,
@@ -20,13 +23,10 @@ from penstock.model.document_spec import (
     PageProjector,
     QueryLayersSpec,
 )
-from penstock.model.image_facts import DocumentImages
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec, WindowSpec
-from penstock.prepare.image_processor import HALF
 from penstock.prepare.mmproj.file import MAX_LAYERS, Kinds, MmprojFile, MmprojTokens, as_written
-from penstock.prepare.picture_readers import MAX_TILES
 
 WHOLE = (2, 5, 8, 11)
 """Layers that attend to a whole tile."""

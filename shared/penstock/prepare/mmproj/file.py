@@ -13,8 +13,9 @@ from penstock.errors import UnsupportedModel
 from penstock.families.vision.reading import MAX_PATCH, MAX_PIXELS, MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
+from penstock.forms.pixels import Colour, Pixels
+from penstock.forms.registry import ImagePreparation
 from penstock.model.config import ModelConfig
-from penstock.model.image_facts import Colour, ImagePreparation, Pixels
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts, MediaKind
 from penstock.model.tower_spec import TowerSpec

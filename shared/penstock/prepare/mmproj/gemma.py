@@ -9,11 +9,13 @@ from penstock.errors import UnsupportedModel
 from penstock.families.vision.gemma3n import IMAGE, SIDE, gemma3n_vision, mobilenet
 from penstock.families.vision.gemma4 import FORM, MAX_POOL, MAX_TABLE, gemma4_vision, positions
 from penstock.families.vision.gemma4_unified import unified_vision
+from penstock.families.vision.image_processor import HALF
 from penstock.families.vision.reading import MAX_PATCH, MAX_PIXELS, MAX_WIDTH, bounded
-from penstock.model.image_facts import SOFT_TOKENS, FixedImages, PooledImages, ScannedImages
+from penstock.forms.fixed import FixedImages
+from penstock.forms.pooled import SOFT_TOKENS, PooledImages
+from penstock.forms.scanned import ScannedImages
 from penstock.model.projector_spec import NormedTwiceProjector, PoolProjector
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
-from penstock.prepare.image_processor import HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.videos import with_videos
 

@@ -8,15 +8,10 @@ from penstock.errors import UnsupportedModel
 from penstock.families.gemma3n_audio import CUMULATIVE_EPS, DEFAULTS, FORM, VECTORS
 from penstock.families.hearing import MAX_BINS
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
-from penstock.model.audio_spec import (
-    AudioSpec,
-    ConformerSpec,
-    EmbedderProjector,
-    NormedProjector,
-    WaveformSpec,
-)
+from penstock.model.audio_spec import AudioSpec, ConformerSpec, WaveformSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.sound_facts import FrameMel, Waveform
+from penstock.model.sound_projector_spec import EmbedderProjector, NormedProjector
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens
 from penstock.prepare.mmproj.gemma import SPARE_TOKENS
 from penstock.prepare.sound_readers import SECONDS, between_lines, gemma3n_mel

@@ -7,16 +7,17 @@ import re
 import msgspec
 
 from penstock.errors import UnsupportedModel
+from penstock.families.vision.glm4v import BEGIN as GLM_BEGIN
+from penstock.families.vision.glm4v import END as GLM_END
 from penstock.families.vision.glm4v import PROJECTOR_NORM
+from penstock.families.vision.image_processor import CLIP_MEAN, CLIP_STD
 from penstock.families.vision.reading import MAX_WIDTH
-from penstock.model.image_facts import PatchImages
+from penstock.forms.patches import PatchImages
 from penstock.model.projector_spec import GatedMergerProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
-from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
 from penstock.prepare.mmproj.qwen_vl import FRAMES, merge_of, patch_tower
 from penstock.prepare.mmproj.videos import as_of_release
-from penstock.prepare.video_readers import GLM_BEGIN, GLM_END
 
 PICTURE, VIDEO = "<|image|>", "<|video|>"
 NAMES = ("general.name", "general.basename", "general.version")

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import UnsupportedModel
+from penstock.families.vision.image_processor import HALF
 from penstock.families.vision.kimi_k25 import EPS
 from penstock.families.vision.qwen_vl import MAX_MERGE
 from penstock.families.vision.reading import MAX_SIDE, bounded
-from penstock.model.image_facts import PatchImages
+from penstock.forms.patches import PatchImages
 from penstock.model.layer_spec import NormSpec
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
-from penstock.prepare.image_processor import HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
 from penstock.prepare.mmproj.qwen_vl import MAX_PICTURE
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.families.vision.image_processor import HALF
 from penstock.families.vision.llama4 import MAX_FACTOR, THETA, check_heads, form
 from penstock.families.vision.reading import MAX_WIDTH, bounded
-from penstock.model.image_facts import FittedImages
+from penstock.forms.fitted import FittedImages
 from penstock.model.projector_spec import AdapterProjector
 from penstock.model.tower_spec import VisionSpec
-from penstock.prepare.image_processor import HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 
 TOKEN, BEGIN, END = "<|patch|>", "<|image_start|>", "<|image_end|>"

@@ -9,13 +9,14 @@ from __future__ import annotations
 import msgspec
 
 from penstock.errors import UnsupportedModel
+from penstock.families.vision.image_processor import CLIP_MEAN, CLIP_STD
 from penstock.families.vision.llava import pinpoints
 from penstock.families.vision.llava_next import MAX_TAKEN, most_of
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import AnyresImages, FixedImages
+from penstock.forms.anyres import AnyresImages
+from penstock.forms.fixed import FixedImages
 from penstock.model.projector_spec import AnyresProjector, MLPProjector
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
-from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 
 MARK = "<image>"

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.families.vision.minicpmv import QUERIES
+from penstock.families.vision.image_processor import HALF
+from penstock.families.vision.minicpmv import PLACEHOLDER, QUERIES, SLICE_NUMBER
+from penstock.families.vision.minicpmv import TOKEN as OLDER_TOKEN
 from penstock.families.vision.minicpmv import positions as older_positions
 from penstock.families.vision.minicpmv import projector as resampler
 from penstock.families.vision.minicpmv4_6 import merging, positions, projector
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import SlicedImages
+from penstock.forms.sliced import SlicedImages
 from penstock.model.media_facts import KindFacts
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
-from penstock.prepare.image_processor import HALF
-from penstock.prepare.minicpm_readers import PLACEHOLDER, SLICE_NUMBER
-from penstock.prepare.minicpm_readers import TOKEN as OLDER_TOKEN
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, side_of_table
 from penstock.prepare.mmproj.videos import with_videos
 

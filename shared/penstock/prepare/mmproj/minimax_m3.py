@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from penstock.families.vision.image_processor import CLIP_MEAN, CLIP_STD
+from penstock.families.vision.minimax_m3 import BEGIN as MINIMAX_BEGIN
+from penstock.families.vision.minimax_m3 import END as MINIMAX_END
 from penstock.families.vision.reading import MAX_WIDTH
-from penstock.model.image_facts import PatchImages
+from penstock.forms.patches import PatchImages
 from penstock.model.projector_spec import TwiceProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
-from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.qwen_vl import FRAMES, merge_of, pixel_bounds
 from penstock.prepare.mmproj.videos import as_of_release
-from penstock.prepare.patch_readers import MINIMAX_BEGIN, MINIMAX_END
 
 PICTURE, VIDEO = "]<]image[>[", "]<]video[>["
 HUB_CLASS = "MiniMaxM3SparseForConditionalGeneration"

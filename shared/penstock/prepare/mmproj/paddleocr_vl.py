@@ -3,11 +3,11 @@ table of positions."""
 
 from __future__ import annotations
 
+from penstock.families.vision.image_processor import CLIP_MEAN, CLIP_STD
 from penstock.families.vision.paddleocr_vl import PROJECTOR_NORM
-from penstock.model.image_facts import PatchImages
+from penstock.forms.patches import PatchImages
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
-from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
 from penstock.prepare.mmproj.qwen_vl import merge_of, patch_tower, pixel_bounds
 

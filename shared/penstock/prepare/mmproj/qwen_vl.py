@@ -8,12 +8,13 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.errors import UnsupportedModel
+from penstock.families.vision.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.families.vision.qwen_vl import EPS, MAX_MERGE, MAX_WINDOW
 from penstock.families.vision.reading import MAX_WIDTH, bounded
-from penstock.model.image_facts import Colour, PatchImages
+from penstock.forms.patches import PatchImages
+from penstock.forms.pixels import Colour
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec, WindowSpec
-from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.videos import as_of_release
 

@@ -9,33 +9,34 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families.vision.internvl import PROJECTOR_NORM
+from penstock.families.vision.deepseek_vl import SMALLEST_SIDE
+from penstock.families.vision.image_processor import CLIP_MEAN, CLIP_STD, HALF
+from penstock.families.vision.internvl import BEGIN, END, PROJECTOR_NORM
+from penstock.families.vision.janus import BEGIN as JANUS_BEGIN
+from penstock.families.vision.janus import END as JANUS_END
+from penstock.families.vision.janus import PLACEHOLDER as JANUS_TOKEN
+from penstock.families.vision.lfm2_vl import BEGIN as NAFLEX_BEGIN
+from penstock.families.vision.lfm2_vl import END as NAFLEX_END
 from penstock.families.vision.lfm2_vl import MAX_FACTOR
 from penstock.families.vision.lfm2_vl import PROJECTOR_NORM as NAFLEX_NORM
+from penstock.families.vision.pictures import MAX_TILES
 from penstock.families.vision.reading import MAX_PIXELS, bounded
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
+from penstock.forms.canvas import CanvasImages
+from penstock.forms.fixed import FixedImages
+from penstock.forms.naflex import NaflexImages
+from penstock.forms.pixels import Colour
+from penstock.forms.rows import RowImages
+from penstock.forms.tiled import TiledImages
 from penstock.model.audio_spec import AudioSpec
 from penstock.model.config import ModelConfig
-from penstock.model.image_facts import (
-    CanvasImages,
-    Colour,
-    FixedImages,
-    NaflexImages,
-    RowImages,
-    TiledImages,
-)
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.model.projector_spec import MLPProjector, ShuffleProjector, SquareMLPProjector
 from penstock.model.tower_spec import LearnedPositions, RotaryPositions, VisionSpec
 from penstock.model.transcription_facts import SpokenChat
 from penstock.prepare.checkpoint import check_towers, odd_values_refused
-from penstock.prepare.deepseek_readers import BEGIN as JANUS_BEGIN
-from penstock.prepare.deepseek_readers import END as JANUS_END
-from penstock.prepare.deepseek_readers import PLACEHOLDER as JANUS_TOKEN
-from penstock.prepare.deepseek_readers import SMALLEST_SIDE
-from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.prepare.mmproj.deepseek_ocr import deepseek_ocr, deepseek_ocr2
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.gemma import (
@@ -68,7 +69,6 @@ from penstock.prepare.mmproj.sounds import (
 )
 from penstock.prepare.mmproj.step3vl import step3vl
 from penstock.prepare.mmproj.videos import with_videos
-from penstock.prepare.picture_readers import BEGIN, END, MAX_TILES, NAFLEX_BEGIN, NAFLEX_END
 from penstock.prepare.transcription import asked_chat, spoken_chat
 
 # mmproj files of Idefics 3 and SmolVLM.

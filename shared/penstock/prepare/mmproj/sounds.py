@@ -10,19 +10,16 @@ from penstock.families.audio import MAX_POSITIONS
 from penstock.families.granite_speech import MAX_SEEN, QUERY_NORM
 from penstock.families.hearing import MAX_BINS
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
-from penstock.model.audio_spec import (
-    AudioSpec,
-    AudioTowerSpec,
-    BlockConformerSpec,
-    BlockTowerSpec,
+from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, BlockConformerSpec, BlockTowerSpec
+from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts
+from penstock.model.sound_facts import BlockMel, LogMel, PairedMel
+from penstock.model.sound_projector_spec import (
     LinearProjector,
     NarrowProjector,
     QueryProjector,
     StackProjector,
 )
-from penstock.model.layer_spec import NormSpec
-from penstock.model.media_facts import KindFacts
-from penstock.model.sound_facts import BlockMel, LogMel, PairedMel
 from penstock.prepare.mmproj.file import MAX_LAYERS, Kinds, MmprojFile, MmprojTokens, as_written
 from penstock.prepare.sound_readers import WINDOW_SECONDS
 

@@ -5,11 +5,11 @@ Source: llama.cpp's converter, and the makers' processor for what no file says.
 
 from __future__ import annotations
 
+from penstock.families.vision.image_processor import CLIP_MEAN, CLIP_STD, MAX_EDGE
+from penstock.forms.windowed import WindowedImages
 from penstock.model.document_spec import QUARTER
-from penstock.model.image_facts import WindowedImages
 from penstock.model.projector_spec import HalvingProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
-from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, MAX_SIDE
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
 
 TOKEN = "<im_patch>"
@@ -39,8 +39,8 @@ def step3vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]
     if whole % square:
         raise keys.wrong("image_size", f"a multiple of {square}")
     longest = keys.integer("preproc_image_size", LONGEST)
-    if not whole <= longest <= MAX_SIDE:
-        raise keys.wrong("preproc_image_size", f"{whole} to {MAX_SIDE}")
+    if not whole <= longest <= MAX_EDGE:
+        raise keys.wrong("preproc_image_size", f"{whole} to {MAX_EDGE}")
     preparation = WindowedImages(
         pixels=found.pixels(2, CLIP_MEAN, CLIP_STD),
         whole=whole,

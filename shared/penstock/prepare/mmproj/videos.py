@@ -6,27 +6,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.families.media_tokens import MediaTokens
+from penstock.families.vision import VISION_CLASSES
+from penstock.families.vision.gemma4 import of_pooled
+from penstock.families.vision.internvl import VIDEO as INTERNVL_TOKEN
+from penstock.families.vision.internvl import of_tiles
+from penstock.families.vision.minicpmv4_6 import MOST_FRAMES, each_second, of_sliced
+from penstock.families.vision.video_processor import CLASSES, USUAL_FRAMES
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import (
-    SOFT_TOKENS,
-    CanvasImages,
-    PatchImages,
-    PooledImages,
-    SlicedImages,
-)
-from penstock.model.video_facts import FrameSampling
-from penstock.prepare.media_tokens import MediaTokens
+from penstock.forms.canvas import CanvasImages
+from penstock.forms.patches import PatchImages
+from penstock.forms.pooled import SOFT_TOKENS, PooledImages
+from penstock.forms.sliced import SlicedImages
+from penstock.forms.video import FrameSampling
+from penstock.prepare.media import read_video
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens
-from penstock.prepare.video_processor import CLASSES, USUAL_FRAMES
-from penstock.prepare.video_readers import (
-    INTERNVL_TOKEN,
-    MOST_FRAMES,
-    each_second,
-    of_pooled,
-    of_sliced,
-    of_tiles,
-    read_video,
-)
 
 GEMMA, MINICPM = "<|video|>", "<|video_pad|>"
 """Tokens that stand for a video."""
@@ -82,5 +76,6 @@ def as_of_release(
         "image_mean": picture.pixels.mean,
         "image_std": picture.pixels.std,
     }
-    video = read_video(values, where, config, MediaTokens(tokens.tokenizer, config))
+    videos, known = VISION_CLASSES[hub_class].videos, MediaTokens(tokens.tokenizer, config)
+    video = None if videos is None else read_video(videos, values, where, config, known)
     return {} if video is None else {"video": video}

@@ -1,5 +1,4 @@
-"""Molmo 2's crops: the whole of a picture as one square, and squares of it that overlap; and which
-patches each embedding is made of.
+"""Arrays of Molmo 2's crops: which patches each embedding is made of, and how pictures are resized.
 
 The rules are those of the makers' image processor. Sizes are (height, width), pixels.
 """
@@ -10,8 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from penstock.media.geometry import Size
-from penstock.model.image_facts import OverlappingImages
+from penstock.forms.crops import CropForm
+from penstock.forms.geometry import Size
 
 NO_PATCH = -1
 """Stands where an embedding is made of fewer patches than others."""
@@ -19,7 +18,7 @@ NO_MARK = -1
 """Stands for an embedding among numbers of tokens."""
 
 
-def form(image: OverlappingImages, size: Size) -> tuple[int, int]:
+def form(image: CropForm, size: Size) -> tuple[int, int]:
     """(rows, columns) of crops: the form that is enlarged least to, or, if the picture is larger
     than all of them, made smaller least. Margins don't count."""
     forms = np.array(_forms(image.most), np.int32)
@@ -44,18 +43,18 @@ def _forms(most: int) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(found, key=lambda each: (each[0] * each[1], each[0])))
 
 
-def _step(image: OverlappingImages) -> int:
+def _step(image: CropForm) -> int:
     """Pixels from one crop to the next."""
     return image.side - image.patch * sum(image.margins)
 
 
-def cut_size(image: OverlappingImages, crops: tuple[int, int]) -> Size:
+def cut_size(image: CropForm, crops: tuple[int, int]) -> Size:
     """Returns the size to which a picture is resized before crops are cut out of it."""
     margin = image.side - _step(image)
     return crops[0] * _step(image) + margin, crops[1] * _step(image) + margin
 
 
-def cut(image: OverlappingImages, pixels: np.ndarray, crops: tuple[int, int]) -> list[np.ndarray]:
+def cut(image: CropForm, pixels: np.ndarray, crops: tuple[int, int]) -> list[np.ndarray]:
     """The crops of [height, width, 3], by rows."""
     side, step = image.side, _step(image)
     corners = [(row * step, column * step) for row in range(crops[0]) for column in range(crops[1])]
@@ -96,7 +95,7 @@ def _between(has: int, wanted: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return first, np.minimum(first + 1, has - 1), share[:, None]
 
 
-def embeddings(image: OverlappingImages, crops: tuple[int, int]) -> int:
+def embeddings(image: CropForm, crops: tuple[int, int]) -> int:
     """Embeddings of a picture with so many rows and columns of crops, with the tokens among
     them."""
     rows, columns = _pooled_form(image, _whole_form(image))
@@ -104,27 +103,27 @@ def embeddings(image: OverlappingImages, crops: tuple[int, int]) -> int:
     return 4 + rows * (columns + image.whole_lines) + high * (wide + image.lines)
 
 
-def marked(image: OverlappingImages, crops: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+def marked(image: CropForm, crops: tuple[int, int]) -> tuple[tuple[int, int], ...]:
     """Which embeddings are tokens': their places among all, and the tokens."""
     return _tokens(image, pooled(image, crops)[1])
 
 
-def _tokens(image: OverlappingImages, marks: np.ndarray) -> tuple[tuple[int, int], ...]:
+def _tokens(image: CropForm, marks: np.ndarray) -> tuple[tuple[int, int], ...]:
     return tuple((int(at), image.first_token + int(marks[at])) for at in np.flatnonzero(marks >= 0))
 
 
-def frame_embeddings(image: OverlappingImages) -> int:
+def frame_embeddings(image: CropForm) -> int:
     """Embeddings of a video's frame, with the tokens among them."""
     rows, columns = _pooled_form(image, _whole_form(image))
     return 2 + rows * (columns + image.lines)
 
 
-def marked_frames(image: OverlappingImages, count: int) -> tuple[tuple[int, int], ...]:
+def marked_frames(image: CropForm, count: int) -> tuple[tuple[int, int], ...]:
     """What `marked` gives, of a video of so many frames."""
     return _tokens(image, pooled_frames(image, count)[1])
 
 
-def pooled_frames(image: OverlappingImages, count: int) -> tuple[np.ndarray, np.ndarray]:
+def pooled_frames(image: CropForm, count: int) -> tuple[np.ndarray, np.ndarray]:
     """What `pooled` gives, of a video of so many frames, whose patches are counted through all of
     them."""
     rows, columns = _whole_form(image)
@@ -135,23 +134,23 @@ def pooled_frames(image: OverlappingImages, count: int) -> tuple[np.ndarray, np.
     return patches.astype(np.int32), np.tile(marks, count).astype(np.int32)
 
 
-def _whole_form(image: OverlappingImages) -> tuple[int, int]:
+def _whole_form(image: CropForm) -> tuple[int, int]:
     """Rows and columns of patches of a square."""
     return image.side // image.patch, image.side // image.patch
 
 
-def _cut_form(image: OverlappingImages, crops: tuple[int, int]) -> tuple[int, int]:
+def _cut_form(image: CropForm, crops: tuple[int, int]) -> tuple[int, int]:
     """Rows and columns of patches of the picture that crops are cut out of."""
     height, width = cut_size(image, crops)
     return height // image.patch, width // image.patch
 
 
-def _pooled_form(image: OverlappingImages, patches: tuple[int, int]) -> tuple[int, int]:
+def _pooled_form(image: CropForm, patches: tuple[int, int]) -> tuple[int, int]:
     rows, columns = (-(-count // by) for count, by in zip(patches, image.pool, strict=True))
     return rows, columns
 
 
-def pooled(image: OverlappingImages, crops: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+def pooled(image: CropForm, crops: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     """Which patches each embedding is made of, [rows, patches] int32, or NO_PATCH, counted through
     the whole and then the crops; and which tokens stand among them, [rows] int32, or NO_MARK, by
     their numbers among those that stand for pictures alone."""
@@ -165,7 +164,7 @@ def pooled(image: OverlappingImages, crops: tuple[int, int]) -> tuple[np.ndarray
     return patches, marks
 
 
-def _of_crops(image: OverlappingImages, crops: tuple[int, int]) -> np.ndarray:
+def _of_crops(image: CropForm, crops: tuple[int, int]) -> np.ndarray:
     """[rows, columns] of the patches of the picture that crops are cut out of: the number of each
     in that crop which shows most around it."""
     side, step = image.side // image.patch, _step(image) // image.patch
@@ -180,7 +179,7 @@ def _of_crops(image: OverlappingImages, crops: tuple[int, int]) -> np.ndarray:
 
 
 def _marked(
-    image: OverlappingImages, patches: np.ndarray, begin: int, *, ended: bool
+    image: CropForm, patches: np.ndarray, begin: int, *, ended: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Embeddings of [rows, columns] patches, between the two tokens around them. ended: whether one
     ends each line."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from penstock.text.tokenizer import Tokenizer
 
 
 class MediaTokens:

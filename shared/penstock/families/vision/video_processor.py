@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from penstock.errors import UnsupportedModel
+from penstock.families.vision.image_processor import CLIP_MEAN, CLIP_STD, HALF, ImageSettings
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import SOFT_TOKENS
-from penstock.model.video_facts import FrameSampling
-from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF, ImageSettings
+from penstock.forms.pooled import SOFT_TOKENS
+from penstock.forms.video import FrameSampling
 
 MAX_FRAMES = 4096
 USUAL_FRAMES = 32

@@ -6,12 +6,12 @@ from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.image_facts import Colour, Pixels
+from penstock.forms.pixels import Colour, Pixels
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 HALF = (0.5, 0.5, 0.5)
-MAX_SIDE = 8192
+MAX_EDGE = 8192
 """Pixels."""
 
 _CLIP = {"resample": 3, "image_mean": CLIP_MEAN, "image_std": CLIP_STD}
@@ -61,6 +61,7 @@ CLASSES: dict[str, dict[str, Any]] = {
     "VLMImageProcessor": {**_FITTED, "size": None},
     "MiniCPMVImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
     "MiniCPMV4_6ImageProcessor": {"resample": 3, "image_mean": HALF, "image_std": HALF},
+    "MllamaImageProcessor": {**_SIGLIP, "resample": 2, "max_image_tiles": 4},
     "MiniMaxM3VLImageProcessor": {
         **_CLIP,
         "size": {"shortest_edge": 4 * 28 * 28, "longest_edge": 672 * 672},
@@ -144,8 +145,8 @@ class ImageSettings(Fields):
         else:
             section = self.section(key)
             height, width = section.integer("height"), section.integer("width")
-        if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
-            raise self.wrong(key, f"1 to {MAX_SIDE} pixels")
+        if not (1 <= height <= MAX_EDGE and 1 <= width <= MAX_EDGE):
+            raise self.wrong(key, f"1 to {MAX_EDGE} pixels")
         return height, width
 
 
@@ -176,8 +177,8 @@ def fixed_size(settings: ImageSettings) -> tuple[int, int, int, tuple[int, int]]
     edge, resized = 0, (0, 0)
     if isinstance(size, dict) and "shortest_edge" in size:
         edge = settings.section("size").integer("shortest_edge")
-        if not 1 <= edge <= MAX_SIDE:
-            raise settings.wrong("size", f"1 to {MAX_SIDE} pixels")
+        if not 1 <= edge <= MAX_EDGE:
+            raise settings.wrong("size", f"1 to {MAX_EDGE} pixels")
     elif isinstance(size, int) and settings.flag("do_center_crop"):
         edge = settings.side("size")[0]  # CLIP's older way to say it
     else:
@@ -195,8 +196,8 @@ def longest_edge(settings: ImageSettings, key: str, default: int) -> int:
     """Longest edge, in pixels, of the pictures or tiles that a tiled preparation makes."""
     settings.flag("do_pad", True)  # A picture's tiles are all of one size.
     edge = settings.section(key).integer("longest_edge", default)
-    if not 1 <= edge <= MAX_SIDE:
-        raise settings.wrong(key, f"a longest_edge of 1 to {MAX_SIDE} pixels")
+    if not 1 <= edge <= MAX_EDGE:
+        raise settings.wrong(key, f"a longest_edge of 1 to {MAX_EDGE} pixels")
     return edge
 
 
