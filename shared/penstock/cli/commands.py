@@ -40,6 +40,7 @@ LOOKING = "Look at a system"
 MEASURING = "Measure and look back"
 PARTS = "Single processes, and building"
 
+CONVERSION = "penstock_conversion.commands"
 PLANNING = "penstock_planning.commands"
 
 COMMANDS = (
@@ -58,8 +59,15 @@ COMMANDS = (
     Command("list", SERVING, "the models on this machine", "models:add_list"),
     Command("show", SERVING, "what a model is, and the memory it takes", "show:add"),
     Command("rm", SERVING, "remove a model from this machine", "models:add_rm"),
-    Command("quantize", SERVING, "write a model in fewer bits, as GGUF", "quantize:add"),
-    Command("merge", SERVING, "fold an adapter (LoRA) into its base model", "merge:add"),
+    Command(
+        "quantize",
+        SERVING,
+        "write a model in fewer bits, as GGUF",
+        f"{CONVERSION}.quantize:add",
+    ),
+    Command(
+        "merge", SERVING, "fold an adapter (LoRA) into its base model", f"{CONVERSION}.merge:add"
+    ),
     Command("backup", SERVING, "copy what a server has stored, while it runs", "backup:add"),
     Command("key", SERVING, "make an API key, and its entry for --api-keys", "keys:add"),
     Command("status", LOOKING, "say whether a system is ready, and its state", "status:add"),

@@ -20,9 +20,9 @@ from penstock.formats.small_file import read_json
 from penstock.model.config import ModelConfig, PreparedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.adapters import find_adapter
+from penstock_conversion.merge.tensors import Merged, untied
 from penstock_worker.adapters.fitting import Fitted, fitted
 from penstock_worker.adapters.models import adaptable_decoder
-from penstock_worker.merge.tensors import Merged, untied
 from penstock_worker.weights.opening import open_weights
 
 CONFIG = "config.json"

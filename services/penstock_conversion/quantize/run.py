@@ -15,14 +15,14 @@ from penstock.formats.gguf_writing import TensorEntry
 from penstock.formats.small_file import read_small
 from penstock.model.config import EncoderConfig, HeadConfig, ModelConfig, PreparedModel
 from penstock.prepare import load_manifest, prepare
+from penstock_conversion.quantize.folder import folder_source
+from penstock_conversion.quantize.importance import importances
+from penstock_conversion.quantize.mixes import Mix, find_mix
+from penstock_conversion.quantize.scores import change, log_probabilities, perplexity, token_ids
+from penstock_conversion.quantize.source import SourceModel, gguf_source
+from penstock_conversion.quantize.writing import Importances, entries, write
 from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.machine.memory import free_memory
-from penstock_worker.quantize.folder import folder_source
-from penstock_worker.quantize.importance import importances
-from penstock_worker.quantize.mixes import Mix, find_mix
-from penstock_worker.quantize.scores import change, log_probabilities, perplexity, token_ids
-from penstock_worker.quantize.source import SourceModel, gguf_source
-from penstock_worker.quantize.writing import Importances, entries, write
 from penstock_worker.weights.files import gguf_name
 
 SAMPLE_TEXT = Path(__file__).with_name("sample_text.txt")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.cli.models import columns, decimal
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from penstock_conversion.merge.run import MergedModel
 
 MOST_SHARD_GB = 1000.0
 
@@ -51,16 +56,12 @@ def run(arguments: argparse.Namespace) -> int:
             f"--max-shard-gb is {arguments.max_shard_gb:g}; allowed are numbers above 0, up to"
             f" {MOST_SHARD_GB:g}"
         )
-    from pathlib import Path
-
     import msgspec
-
-    from penstock.cli.model_tools import merged
 
     if arguments.output is None:
         names = (Path(each).name for each in (arguments.model, arguments.adapter))
         arguments.output = "-".join(names)
-    outcome = merged(arguments)
+    outcome = _merged(arguments)
     if arguments.json:
         print(msgspec.json.encode(outcome, enc_hook=str).decode())
     else:
@@ -71,3 +72,20 @@ def run(arguments: argparse.Namespace) -> int:
         ]
         print(columns(rows))
     return 0
+
+
+def _merged(arguments: argparse.Namespace) -> MergedModel:
+    from penstock_worker.machine.torch_import import import_torch
+
+    import_torch()
+    from penstock_conversion.merge.run import MergeOptions, merge
+
+    return merge(
+        MergeOptions(
+            arguments.model,
+            arguments.adapter,
+            output=Path(arguments.output),
+            most_shard_bytes=round(arguments.max_shard_gb * 1e9),
+            cache_dir=arguments.cache_dir,
+        )
+    )

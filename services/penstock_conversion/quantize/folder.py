@@ -21,10 +21,10 @@ from penstock.prepare.folder import CHAT_TEMPLATE, TOKENIZER
 from penstock.prepare.gguf_vocabulary import KEY
 from penstock.prepare.hub_tokenizer import token_named
 from penstock.prepare.inputs import TOKENIZER_CONFIG
+from penstock_conversion.quantize.architecture import architecture_keys, check_same, file_family
+from penstock_conversion.quantize.source import SourceModel, SourceTensor
+from penstock_conversion.quantize.vocabulary import vocabulary_metadata
 from penstock_kernels import reference
-from penstock_worker.quantize.architecture import architecture_keys, check_same, file_family
-from penstock_worker.quantize.source import SourceModel, SourceTensor
-from penstock_worker.quantize.vocabulary import vocabulary_metadata
 from penstock_worker.weights.family_names import in_file
 from penstock_worker.weights.names import to_gguf
 from penstock_worker.weights.opening import open_weights

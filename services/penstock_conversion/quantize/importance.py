@@ -17,6 +17,7 @@ from penstock.model import mechanisms as mechanism
 from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import mechanisms
 from penstock.prepare import load_manifest
+from penstock_conversion.quantize.scores import windows
 from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.attention.interface import (
     PLAIN_RULE,
@@ -31,7 +32,6 @@ from penstock_worker.attention.whole_sequence import WHOLE_SEQUENCE_MECHANISMS, 
 from penstock_worker.layers.reference_ops import ReferenceOps
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.quantisation.interface import Product, Table
-from penstock_worker.quantize.scores import windows
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Matrix, plain
 

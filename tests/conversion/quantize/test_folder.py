@@ -13,13 +13,13 @@ from penstock.formats.gguf import GGUFFile
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.folder import TOKENIZER
 from penstock.text.tokenizer import Tokenizer
-from penstock_worker.quantize.folder import folder_source
-from penstock_worker.quantize.mixes import find_mix
-from penstock_worker.quantize.writing import write
+from penstock_conversion.quantize.folder import folder_source
+from penstock_conversion.quantize.mixes import find_mix
+from penstock_conversion.quantize.writing import write
+from tests.conversion.hub_folders import make_model, write_folder
 from tests.shared.tiny_models import CORPUS, sentencepiece_tokenizer, with_bos
 from tests.worker.models.gguf_writing import write as write_by_gguf
 from tests.worker.models.test_gguf_families import CONVERSIONS
-from tests.worker.quantize.hub_folders import make_model, write_folder
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from penstock.errors import StartupError
 from penstock.formats.gguf_writing import GGUFWriter, TensorEntry, encoded_value
-from penstock_worker.quantize.encoders import FLOATS, encode
-from penstock_worker.quantize.mixes import Mix, is_quantised, tensor_type
-from penstock_worker.quantize.source import SourceModel, SourceTensor
+from penstock_conversion.quantize.encoders import FLOATS, encode
+from penstock_conversion.quantize.mixes import Mix, is_quantised, tensor_type
+from penstock_conversion.quantize.source import SourceModel, SourceTensor
 
 CHUNK = 1 << 18
 """Numbers that are encoded at a time: their temporary values stay in a core's cache."""

@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import InvalidRequest
 from penstock.formats.gguf import BLOCKS
 from penstock.prepare.from_gguf import MIXTURES
-from penstock_worker.quantize.mixes import MIXES, MixFacts, find_mix, is_quantised, tensor_type
+from penstock_conversion.quantize.mixes import MIXES, MixFacts, find_mix, is_quantised, tensor_type
 
 MODULES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 

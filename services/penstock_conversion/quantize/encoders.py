@@ -10,8 +10,8 @@ from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import BLOCKS
-from penstock_worker.quantize.blocks import encode_affine, encode_bytes, encode_even
-from penstock_worker.quantize.k_blocks import (
+from penstock_conversion.quantize.blocks import encode_affine, encode_bytes, encode_even
+from penstock_conversion.quantize.k_blocks import (
     encode_q2_k,
     encode_q3_k,
     encode_q4_k,

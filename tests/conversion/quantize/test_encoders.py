@@ -10,8 +10,8 @@ from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import BLOCKS
+from penstock_conversion.quantize.encoders import BLOCK_ENCODERS, ENCODED_TYPES, encode
 from penstock_worker.quantisation.registry import FORMATS
-from penstock_worker.quantize.encoders import BLOCK_ENCODERS, ENCODED_TYPES, encode
 
 LARGEST_ERROR = {
     "F32": 0.0,

@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from penstock_worker.quantize.grids import affine_grid, even_grid
-from penstock_worker.quantize.packing import (
+from penstock_conversion.quantize.grids import affine_grid, even_grid
+from penstock_conversion.quantize.packing import (
     bit_pairs,
     group_bits,
     half_bytes,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock_worker.quantize.grids import affine_grid, even_grid
-from penstock_worker.quantize.packing import bits_in_bytes, half_bytes, nibbles
+from penstock_conversion.quantize.grids import affine_grid, even_grid
+from penstock_conversion.quantize.packing import bits_in_bytes, half_bytes, nibbles
 
 
 def encode_even(x: Tensor, weights: Tensor, bits: int) -> Tensor:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from penstock.cli.models import columns, decimal
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from penstock_conversion.quantize.run import Quantized, Report
 
 MOST_TOKENS = 1 << 20
 MOST_THREADS = 1024
@@ -87,17 +92,15 @@ def run(arguments: argparse.Namespace) -> int:
         _check("threads", arguments.threads, 1, MOST_THREADS)
     import msgspec
 
-    from penstock.cli.model_tools import quantised, text
-
     bars = Bars()
     try:
-        outcome = quantised(arguments, bars)
+        outcome = _quantised(arguments, bars)
     finally:
         bars.close()
     if arguments.json:
         print(msgspec.json.encode(outcome, enc_hook=str).decode())
     else:
-        print(text(outcome))
+        print(_text(outcome))
     return 0
 
 
@@ -105,6 +108,54 @@ def _check(flag: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         name = flag.replace("_", "-")
         raise InvalidRequest(f"--{name} is {value}; allowed are {least} to {most:,}")
+
+
+def _quantised(arguments: argparse.Namespace, report: Report) -> Quantized:
+    from penstock_worker.machine.torch_import import import_torch
+
+    import_torch()
+    from penstock_conversion.quantize.run import QuantizeOptions, quantize
+
+    options = QuantizeOptions(
+        arguments.model,
+        arguments.to,
+        output=_path(arguments.output),
+        imatrix=_path(arguments.imatrix),
+        imatrix_tokens=arguments.imatrix_tokens,
+        text=_path(arguments.text),
+        text_tokens=arguments.text_tokens,
+        quality=not arguments.no_perplexity,
+        threads=arguments.threads,
+        cache_dir=arguments.cache_dir,
+        language_model_only=arguments.language_model_only,
+    )
+    return quantize(options, report)
+
+
+def _path(value: str | None) -> Path | None:
+    return None if value is None else Path(value)
+
+
+def _text(outcome: Quantized) -> str:
+    """What was made, for people."""
+    bits = 8 * outcome.size / outcome.numbers if outcome.numbers else 0.0
+    size = decimal(outcome.size) + (f", {bits:.2f} bits a number" if bits else "")
+    types = ", ".join(f"{kind} {decimal(bytes_)}" for kind, bytes_ in outcome.types.items())
+    rows = [
+        ("file", str(outcome.path)),
+        ("size", f"{size} (before: {decimal(outcome.size_before)})"),
+        ("types", types),
+    ]
+    found = outcome.quality
+    if found is not None:
+        rows.append(
+            (
+                "perplexity",
+                f"{found.after:.3f} (before: {found.before:.3f}, {found.change:+.2%} ±"
+                f" {found.error:.2%}), {found.tokens:,} tokens",
+            )
+        )
+    return columns(rows)
 
 
 class Bars:

@@ -16,11 +16,11 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import GGUFFile
 from penstock.formats.gguf_writing import GGUFWriter, TensorEntry, encoded_value, metadata_bytes
 from penstock.prepare import prepare
-from penstock_worker.quantize import encoders, writing
-from penstock_worker.quantize.importance import importances
-from penstock_worker.quantize.source import gguf_source
+from penstock_conversion.quantize import encoders, writing
+from penstock_conversion.quantize.importance import importances
+from penstock_conversion.quantize.source import gguf_source
+from tests.conversion.hub_folders import make_model, write_folder
 from tests.shared.tiny_models import write_gguf
-from tests.worker.quantize.hub_folders import make_model, write_folder
 
 CHANGED = {"general.file_type", "general.quantization_version"}
 

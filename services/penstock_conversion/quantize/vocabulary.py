@@ -22,7 +22,7 @@ from penstock.prepare.gguf_vocabulary import (
     UNUSED,
     USER_DEFINED,
 )
-from penstock_worker.quantize.pre_tokenizers import pre_tokenizer_name, steps_of
+from penstock_conversion.quantize.pre_tokenizers import pre_tokenizer_name, steps_of
 
 _UNMERGED = -1e6
 """The score of tokens that no merge makes; llama.cpp, too, never gets to use it."""
