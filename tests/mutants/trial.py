@@ -31,6 +31,7 @@ OWN_MODULES = (
     "testing",
     "tests",
     "penstock",
+    "penstock_bench",
     "penstock_conversion",
     "penstock_engine",
     "penstock_gateway",

@@ -75,7 +75,12 @@ COMMANDS = (
     Command("health", LOOKING, "ask one process whether it is ready", "health:add"),
     Command("doctor", LOOKING, "say what this machine can do, and what is missing", "doctor:add"),
     Command("recommend", LOOKING, "say which models fit this machine", "recommend:add"),
-    Command("bench", MEASURING, "measure latency, throughput, or a server", "bench:add"),
+    Command(
+        "bench",
+        MEASURING,
+        "measure latency, throughput, or a server",
+        "penstock_bench.command:add",
+    ),
     Command("replay", MEASURING, "replay a recording's decisions", "replay:add"),
     Command("simulate", MEASURING, "run a trace in virtual time", f"{PLANNING}.simulate:add"),
     Command(

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from penstock.bench.load.options import EndControl, Length, LoadOptions
-from penstock.bench.load.record import ErrorKind, RequestRecord
-from penstock.bench.load.report import Summary, summarise
-from penstock.bench.load.run import LoadRun
-from penstock.bench.load.target import Target
-from penstock.bench.load.workload import Workload
+from penstock_bench.load.options import EndControl, Length, LoadOptions
+from penstock_bench.load.record import ErrorKind, RequestRecord
+from penstock_bench.load.report import Summary, summarise
+from penstock_bench.load.run import LoadRun
+from penstock_bench.load.target import Target
+from penstock_bench.load.workload import Workload
 from testing.scripted_server import Script, ScriptedServer
 
 

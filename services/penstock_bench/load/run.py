@@ -15,12 +15,12 @@ from typing import Any, cast
 
 from tqdm import tqdm
 
-from penstock.bench.load.options import LoadOptions
-from penstock.bench.load.reception import Reception
-from penstock.bench.load.record import ErrorKind, RequestRecord
-from penstock.bench.load.report import LoadReport, summarise
-from penstock.bench.load.target import Target, TargetError
-from penstock.bench.load.workload import LoadRequest, Workload, arrival_times
+from penstock_bench.load.options import LoadOptions
+from penstock_bench.load.reception import Reception
+from penstock_bench.load.record import ErrorKind, RequestRecord
+from penstock_bench.load.report import LoadReport, summarise
+from penstock_bench.load.target import Target, TargetError
+from penstock_bench.load.workload import LoadRequest, Workload, arrival_times
 
 
 def run(

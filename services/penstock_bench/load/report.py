@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock.bench.load.options import LoadOptions
-from penstock.bench.load.record import CENSORED, ErrorKind, RequestRecord
-from penstock.bench.quantile import quantile
 from penstock.process.machine import describe_machine, version_of
+from penstock_bench.load.options import LoadOptions
+from penstock_bench.load.record import CENSORED, ErrorKind, RequestRecord
+from penstock_bench.quantile import quantile
 
 _QUANTILES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.bench.load.reception import (
+from penstock_bench.load.reception import (
     MAX_EVENT_BYTES,
     EventParser,
     EventTooLarge,

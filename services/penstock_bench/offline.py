@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.bench.quantile import quantile
 from penstock.errors import InvalidRequest
+from penstock_bench.quantile import quantile
 
 if TYPE_CHECKING:
     from penstock.llm import LLM

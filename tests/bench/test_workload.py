@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from penstock.bench.load.options import Length, LoadOptions, OptionError, add_arguments
-from penstock.bench.load.target import Target, TargetError
-from penstock.bench.load.workload import WORDS, Workload, arrival_times
 from penstock.cli.main import main
+from penstock_bench.load.options import Length, LoadOptions, OptionError, add_arguments
+from penstock_bench.load.target import Target, TargetError
+from penstock_bench.load.workload import WORDS, Workload, arrival_times
 
 
 def prompts(count: int, **options: Any) -> list[list[str]]:

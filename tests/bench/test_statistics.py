@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.load.record import ErrorKind, RequestRecord
-from penstock.bench.load.report import (
+from penstock_bench.load.record import ErrorKind, RequestRecord
+from penstock_bench.load.report import (
     distribution,
     summarise,
     time_per_output_token,

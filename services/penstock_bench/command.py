@@ -71,7 +71,7 @@ def _add_throughput(parser: Parser) -> None:
 
 
 def _add_serve(parser: Parser) -> None:
-    from penstock.bench.load.options import add_arguments
+    from penstock_bench.load.options import add_arguments
 
     parser.description = (
         "Load on a server over SSE: closed loop with --concurrency streams, or open loop with "
@@ -109,7 +109,7 @@ def _add_output(parser: Parser) -> None:
 
 
 def _latency(arguments: argparse.Namespace) -> int:
-    from penstock.bench.offline import BatchShape, measure_latency
+    from penstock_bench.offline import BatchShape, measure_latency
 
     shape = BatchShape(arguments.input_len, arguments.output_len, arguments.bench_seed)
     with _engine(arguments) as llm:
@@ -125,7 +125,7 @@ def _latency(arguments: argparse.Namespace) -> int:
 
 
 def _throughput(arguments: argparse.Namespace) -> int:
-    from penstock.bench.offline import BatchShape, measure_throughput
+    from penstock_bench.offline import BatchShape, measure_throughput
 
     shape = BatchShape(arguments.input_len, arguments.output_len, arguments.bench_seed)
     with _engine(arguments) as llm:
@@ -141,10 +141,10 @@ def _engine(arguments: argparse.Namespace) -> Any:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from penstock.bench.load.options import OptionError, options
-    from penstock.bench.load.report import to_markdown
-    from penstock.bench.load.run import run
-    from penstock.bench.load.target import TargetError
+    from penstock_bench.load.options import OptionError, options
+    from penstock_bench.load.report import to_markdown
+    from penstock_bench.load.run import run
+    from penstock_bench.load.target import TargetError
 
     try:
         report = run(

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.bench.load.options import LoadOptions
+from penstock_bench.load.options import LoadOptions
 
 
 @dataclass(frozen=True, slots=True)

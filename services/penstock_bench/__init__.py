@@ -1,6 +1,5 @@
-"""Measuring a system: `penstock bench`.
+"""Measures a system: `penstock bench`, which the table in `penstock.cli.commands` names.
 
 load     a closed- and open-loop load generator for any OpenAI-compatible server
 offline  latency and throughput of the library, without HTTP
-machine  what a result says about the machine that it was measured on
 """

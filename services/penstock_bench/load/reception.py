@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.bench.load.record import ErrorKind, RequestRecord
+from penstock_bench.load.record import ErrorKind, RequestRecord
 
 _MAX_ERROR_BODY = 4096
 
