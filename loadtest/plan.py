@@ -46,14 +46,14 @@ from loadtest.report import (
 )
 from loadtest.report.chart import chart
 from loadtest.report.table import sections
-from penstock.bench.load.options import Length, LoadOptions
-from penstock.bench.load.record import RequestRecord
-from penstock.bench.load.report import token_gaps
-from penstock.bench.load.run import LoadRun, new_event_loop
-from penstock.bench.load.target import Target
-from penstock.bench.load.workload import Workload, arrival_times
 from penstock.cli.replay import silence
 from penstock.config.settings import EngineConfig
+from penstock_bench.load.options import Length, LoadOptions
+from penstock_bench.load.record import RequestRecord
+from penstock_bench.load.report import token_gaps
+from penstock_bench.load.run import LoadRun, new_event_loop
+from penstock_bench.load.target import Target
+from penstock_bench.load.workload import Workload, arrival_times
 from penstock_engine.record.framing import log_files
 from penstock_planning.plan.command import PlanRequest, terms_of
 from penstock_planning.plan.search import Planner

@@ -22,12 +22,12 @@ from typing import Any
 import jsonschema
 
 from loadtest.report import Document, Flags, Measurement, SetupError, machine_line, say
-from penstock.bench.load.report import markdown_table
 from penstock.config.settings import GrammarSettings
 from penstock.prepare import load_manifest, prepare
 from penstock.process.machine import usable_cores
 from penstock.protocol.common import Grammar
 from penstock.text.tokenizer import Tokenizer
+from penstock_bench.load.report import markdown_table
 from penstock_worker.grammar_text.compile import Library
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.trial import Trial, TrialProcesses

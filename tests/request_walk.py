@@ -57,6 +57,8 @@ from penstock_worker.worker import Worker
 
 PRODUCT = (
     "penstock",
+    "penstock_bench",
+    "penstock_conversion",
     "penstock_engine",
     "penstock_gateway",
     "penstock_kernels",

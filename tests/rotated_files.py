@@ -112,8 +112,8 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/worker/cuda/test_on_simulated_gpu.py",
     ),
     (
+        "tests/bench/test_runs.py",
         "tests/loadtest/test_adversary.py",
-        "tests/loadtest/test_generator_runs.py",
         "tests/system/test_offline_scripts.py",
         "tests/system/test_ranks.py",
         "tests/system/test_realtime.py",

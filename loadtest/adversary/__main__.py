@@ -25,8 +25,8 @@ import httpx
 from loadtest.report import Document, Flags, Measurement, distribution, machine_line
 from loadtest.report.memory import Memory, draw, growth_table
 from loadtest.report.table import listed, sections, table, verdict
-from penstock.bench.load.report import markdown_table
 from penstock.request.api_keys import entry, new_key
+from penstock_bench.load.report import markdown_table
 from testing.serving import Server
 from testing.streams.reading import connected
 from testing.streams.timed import Streams, Tally, beside, prompt_ids

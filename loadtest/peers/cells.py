@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadtest.peers.peer import Workload
-from penstock.bench.load.options import EndControl, Length, LoadOptions
+from penstock_bench.load.options import EndControl, Length, LoadOptions
 
 
 @dataclass(frozen=True)

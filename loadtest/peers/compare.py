@@ -12,7 +12,7 @@ from loadtest.peers.cells import CELLS, SMOKE_CELLS, Cell
 from loadtest.peers.comparison import OURS, Comparison, number, peers_rows
 from loadtest.peers.servers import NAMES, Server, make_server
 from loadtest.report import Document, markdown_table
-from penstock.bench.load.report import Summary
+from penstock_bench.load.report import Summary
 
 _COLUMNS = {
     "output tok/s": "output_tokens_per_s",

@@ -15,11 +15,11 @@ from deploy.local import answers, free_port
 from loadtest.peers.cells import Cell
 from loadtest.peers.peer import Peer, PeerFailed, PeerProcess
 from loadtest.report import SetupError
-from penstock.bench.load.options import EndControl
-from penstock.bench.load.report import Summary
-from penstock.bench.load.run import run as run_load
-from penstock.bench.load.target import TargetError
 from penstock.process.machine import usable_cores, usable_memory, version_of
+from penstock_bench.load.options import EndControl
+from penstock_bench.load.report import Summary
+from penstock_bench.load.run import run as run_load
+from penstock_bench.load.target import TargetError
 
 NAMES = ("penstock", "vllm", "llamacpp")
 _CONTEXT = "2048"

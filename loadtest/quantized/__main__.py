@@ -36,19 +36,19 @@ from loadtest.report.table import sections
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import ModelConfig
 from penstock.prepare import load_manifest, prepare
-from penstock_kernels.cpu.library import instruction_set
-from penstock_worker.machine.cpu import usable_threads
-from penstock_worker.quantize.importance import importances
-from penstock_worker.quantize.mixes import MIXES
-from penstock_worker.quantize.scores import (
+from penstock_conversion.quantize.importance import importances
+from penstock_conversion.quantize.mixes import MIXES
+from penstock_conversion.quantize.scores import (
     change,
     log_probabilities,
     perplexity,
     token_ids,
     windows,
 )
-from penstock_worker.quantize.source import gguf_source
-from penstock_worker.quantize.writing import write
+from penstock_conversion.quantize.source import gguf_source
+from penstock_conversion.quantize.writing import write
+from penstock_kernels.cpu.library import instruction_set
+from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.weights.files import gguf_name
 from penstock_worker.weights.stored import StoredTensor
 

@@ -7,7 +7,7 @@ from loadtest.report.facts import ROOT, commit, machine_line
 from loadtest.report.figures import distribution, percentile
 from loadtest.report.files import Document, Flags, Measurement, SetupError, say
 from loadtest.report.table import listed, sections, table, verdict
-from penstock.bench.load.report import markdown_table
+from penstock_bench.load.report import markdown_table
 
 __all__ = [
     "ROOT",

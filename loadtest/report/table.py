@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from penstock.bench.load.report import markdown_table
+from penstock_bench.load.report import markdown_table
 
 
 def table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> str:

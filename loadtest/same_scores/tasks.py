@@ -59,7 +59,7 @@ CHOICES = (
 """What begins, how it goes on, and how it doesn't."""
 
 TEXTS = (
-    ROOT / "services" / "penstock_worker" / "quantize" / "sample_text.txt",
+    ROOT / "services" / "penstock_conversion" / "quantize" / "sample_text.txt",
     ROOT / "tests" / "worker" / "forward" / "perplexity_languages.txt",
 )
 """The texts whose perplexity is asked for."""

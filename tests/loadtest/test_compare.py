@@ -21,8 +21,8 @@ from loadtest.peers.rounds import Outcome, Rounds, take_turns
 from loadtest.peers.servers import RunningServer, Server, make_server
 from loadtest.report.facts import ROOT
 from loadtest.report.files import Document, SetupError
-from penstock.bench.load.record import ErrorKind, RequestRecord
-from penstock.bench.load.report import summarise
+from penstock_bench.load.record import ErrorKind, RequestRecord
+from penstock_bench.load.report import summarise
 from testing.descendants import descendants
 
 TINY = (

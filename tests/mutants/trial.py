@@ -31,6 +31,8 @@ OWN_MODULES = (
     "testing",
     "tests",
     "penstock",
+    "penstock_bench",
+    "penstock_conversion",
     "penstock_engine",
     "penstock_gateway",
     "penstock_kernels",

@@ -35,8 +35,8 @@ def add(parser: Parser) -> None:
 
 
 def _steps(arguments: argparse.Namespace) -> int:
-    from penstock.bench.load.options import OptionError
-    from penstock.bench.load.target import TargetError
+    from penstock_bench.load.options import OptionError
+    from penstock_bench.load.target import TargetError
     from penstock_planning.simulate.commands import fit_served
     from penstock_planning.simulate.measure import LoadShape, load_and_record
 

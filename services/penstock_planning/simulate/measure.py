@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.bench.load.options import Length, LoadOptions
-from penstock.bench.load.run import run
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import replace_settings
 from penstock.errors import InvalidRequest, StartupError
+from penstock_bench.load.options import Length, LoadOptions
+from penstock_bench.load.run import run
 
 START_SECONDS, STOP_SECONDS = 600.0, 60.0
 READY = re.compile(r"Penstock is ready: (\S+) on (https?://\S+)$")

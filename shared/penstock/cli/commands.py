@@ -40,6 +40,7 @@ LOOKING = "Look at a system"
 MEASURING = "Measure and look back"
 PARTS = "Single processes, and building"
 
+CONVERSION = "penstock_conversion.commands"
 PLANNING = "penstock_planning.commands"
 
 COMMANDS = (
@@ -58,8 +59,15 @@ COMMANDS = (
     Command("list", SERVING, "the models on this machine", "models:add_list"),
     Command("show", SERVING, "what a model is, and the memory it takes", "show:add"),
     Command("rm", SERVING, "remove a model from this machine", "models:add_rm"),
-    Command("quantize", SERVING, "write a model in fewer bits, as GGUF", "quantize:add"),
-    Command("merge", SERVING, "fold an adapter (LoRA) into its base model", "merge:add"),
+    Command(
+        "quantize",
+        SERVING,
+        "write a model in fewer bits, as GGUF",
+        f"{CONVERSION}.quantize:add",
+    ),
+    Command(
+        "merge", SERVING, "fold an adapter (LoRA) into its base model", f"{CONVERSION}.merge:add"
+    ),
     Command("backup", SERVING, "copy what a server has stored, while it runs", "backup:add"),
     Command("key", SERVING, "make an API key, and its entry for --api-keys", "keys:add"),
     Command("status", LOOKING, "say whether a system is ready, and its state", "status:add"),
@@ -67,7 +75,12 @@ COMMANDS = (
     Command("health", LOOKING, "ask one process whether it is ready", "health:add"),
     Command("doctor", LOOKING, "say what this machine can do, and what is missing", "doctor:add"),
     Command("recommend", LOOKING, "say which models fit this machine", "recommend:add"),
-    Command("bench", MEASURING, "measure latency, throughput, or a server", "bench:add"),
+    Command(
+        "bench",
+        MEASURING,
+        "measure latency, throughput, or a server",
+        "penstock_bench.command:add",
+    ),
     Command("replay", MEASURING, "replay a recording's decisions", "replay:add"),
     Command("simulate", MEASURING, "run a trace in virtual time", f"{PLANNING}.simulate:add"),
     Command(

@@ -1,8 +1,7 @@
 """The commands that are one process of the system: gateway, fork-server, batches, grpc, engine,
 worker, ray-workers, prepare.
 
-With `replay` and `model_tools` the only module of `penstock` that imports the services, each only
-in its own process.
+With `replay` the only module of `penstock` that imports the services, each only in its own process.
 """
 
 from __future__ import annotations

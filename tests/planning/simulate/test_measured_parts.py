@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.bench.load.options import LoadOptions
 from penstock.config.settings import CacheSettings, EngineConfig
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
+from penstock_bench.load.options import LoadOptions
 from penstock_planning.simulate.cost import StepCost
 from penstock_planning.simulate.measure import SEVERAL, LoadShape, parts
 from penstock_planning.simulate.replica import SimulatedWorker

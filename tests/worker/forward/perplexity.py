@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import penstock_worker
+import penstock_conversion
 from penstock.prepare import load_manifest
 from penstock_worker.forward.interface import Batch, Forward
 from testing.forward_pass import blocks_of, recipe_of, sequences_of
 
-TEXT = Path(penstock_worker.__file__).parent / "quantize" / "sample_text.txt"
+TEXT = Path(penstock_conversion.__file__).parent / "quantize" / "sample_text.txt"
 LANGUAGES = Path(__file__).with_name("perplexity_languages.txt")
 CHUNK = 256
 
