@@ -38,7 +38,7 @@ INPUT = 2048
 """Tokens that an encoder takes."""
 LARGE = 100_000
 """Bytes of a body from which on its model has one layer."""
-TEMPLATE = Path("tests/shared/templates/llama3_1.jinja")
+TEMPLATE = Path("tests/shared/text/templates/llama3_1.jinja")
 AFTER = 1.0
 """Seconds of the stream after an answer that count for it."""
 

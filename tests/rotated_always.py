@@ -15,7 +15,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "a worker, an engine core or a gateway dies, and streams go on with the same bytes": (
         "tests/system/test_recovery.py::test_a_stream_goes_on_when_a_process_is_killed_under_it",
         "tests/system/test_resumed_streams.py::test_answers_outlive_their_gateways",
-        "tests/shared/test_client_resumes.py",
+        "tests/shared/client/test_client_resumes.py",
     ),
     "signed answers that anybody can compute again": (
         "tests/system/test_receipts.py::test_an_honest_answer_is_equal",
@@ -36,7 +36,7 @@ FIRST: tuple[str, ...] = (
     "tests/engine/test_walk_claims.py",
     "tests/engine/test_walk_shared.py",
     "tests/kernels/cpu/test_sampler.py",
-    "tests/shared/test_client_blame.py",
+    "tests/shared/client/test_client_blame.py",
     "tests/system/test_adapters.py::test_the_model_and_adapters_together_say_what_each_says_alone",
     "tests/system/test_keys.py",
     "tests/system/test_shared_requests.py::test_the_second_is_not_computed",
@@ -51,6 +51,6 @@ ALWAYS: tuple[str, ...] = (
     "tests/gateway/keys/test_access.py",
     "tests/gateway/keys/test_other_tenants.py",
     "tests/gateway/keys/test_rate_limits.py::test_requests_a_minute",
-    "tests/shared/test_client_resumes.py::test_an_answer_is_not_ended_by_other_numbers",
+    "tests/shared/client/test_client_resumes.py::test_an_answer_is_not_ended_by_other_numbers",
 )
 """And those of which every case does."""

@@ -98,7 +98,7 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/worker/cuda/test_stored_kv_of_ranks.py",
     ),
     (
-        "tests/shared/test_curve.py",
+        "tests/shared/transport/test_curve.py",
         "tests/system/page/test_modules.py",
         "tests/system/test_asked_chat.py",
         "tests/system/test_backup.py",
@@ -128,7 +128,7 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/deploy/test_retries_system.py",
         "tests/kernels/triton/test_compile.py",
         "tests/planning/commands/test_simulate_command.py",
-        "tests/shared/test_cli_replay.py",
+        "tests/shared/cli/test_cli_replay.py",
         "tests/system/test_hostile_bodies.py",
         "tests/system/test_invariance.py",
         "tests/system/test_kv_roles_served.py",

@@ -17,7 +17,7 @@ from tests.shared.formats.turns import TURNS
 _INTRODUCTION = """\
 Each format is a description in `shared/penstock/parsing/formats`. The counts are of the tests' \
 own cases (`tests/shared/formats`); those of `llama3_json` and `json` are in \
-`tests/shared/test_parsing.py`.
+`tests/shared/parsing/test_parsing.py`.
 
 | column | meaning |
 |---|---|

@@ -25,7 +25,7 @@ from penstock_engine.notes import SleepNote, WeightsNote
 from penstock_engine.process import TURN, Loop
 from tests.engine import small_facts
 from tests.engine.engine_process import Peer
-from tests.shared.transport_wire import Clock
+from tests.shared.transport.transport_wire import Clock
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -13,7 +13,7 @@ from penstock.client import EngineClient
 from testing.scripted_engine import FAST, ScriptedEngine
 from tests.made_once import made_once
 from tests.quick_gguf import read_once
-from tests.shared.fleet_scene import Scene
+from tests.shared.client.fleet_scene import Scene
 
 
 def package_folder(package: str) -> Path:

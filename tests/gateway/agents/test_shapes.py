@@ -19,8 +19,8 @@ from tests.gateway.agents.shapes import AGENTS_BY_NAME, ASKED, CALLED, RESULT, R
 from tests.gateway.anthropic.test_agent_session import take
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.responses.tool_answers import events_from, said
-from tests.shared.test_template_corpus import template_of
-from tests.shared.test_turn_shape import ALTERNATES, DROPS_OTHERS, FIRST_ONLY
+from tests.shared.text.test_template_corpus import template_of
+from tests.shared.text.test_turn_shape import ALTERNATES, DROPS_OTHERS, FIRST_ONLY
 
 EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 TEXT = "I say it."

@@ -20,7 +20,7 @@ from penstock.protocol.to_frontend import Limits, Welcome
 from testing.scripted_engine import WELCOME
 
 REPOSITORY = Path(__file__).parents[3]
-TEMPLATES = REPOSITORY / "tests/shared/templates"
+TEMPLATES = REPOSITORY / "tests/shared/text/templates"
 CONTEXT = 131_072
 """Tokens: what many models have today, so texts may be long."""
 POOLING_CONTEXT = 8192

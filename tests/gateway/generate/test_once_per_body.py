@@ -24,7 +24,7 @@ from penstock_gateway.generate.search import _best_of, search_all
 from testing.scripted_engine import FAST, LIMITS, ScriptedEngine
 from tests.gateway.fake_engine import MODEL
 from tests.gateway.loop_turns import LoopTurns
-from tests.shared.client_requests import until
+from tests.shared.client.client_requests import until
 
 PROMPTS = [[5]] * 12
 TERMS = Terms(fingerprint="f")

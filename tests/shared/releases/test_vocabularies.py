@@ -14,7 +14,7 @@ import pytest
 
 from penstock.text.detokenizer import make_detokenizer
 from penstock.text.tokenizer import Tokenizer
-from tests.shared.gguf_vocabularies import TEXTS, built
+from tests.shared.formats.gguf_vocabularies import TEXTS, built
 from tests.shared.releases.evidence import TOKENIZERS, VOCABULARIES
 
 FOLDER = Path(os.environ.get("PENSTOCK_RELEASES", ""))
