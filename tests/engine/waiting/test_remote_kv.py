@@ -12,9 +12,9 @@ PROMPT = list(range(3, 33))
 """Seven full blocks, and a little."""
 
 
-def apart(**options: Any) -> tuple[Harness, Front]:
+def apart(blocks: int | None = None, **options: Any) -> tuple[Harness, Front]:
     """A worker that has nothing of PROMPT in its pool, and all of it in its store, which answers
-    when it is told to."""
+    when it is told to. blocks: of the pool."""
     h = Harness(**options)
     h.disk = FakeDisk()
     front = h.connect()
@@ -22,7 +22,7 @@ def apart(**options: Any) -> tuple[Harness, Front]:
     ask(h, front, PROMPT)
     h.run()
     h.kill_worker()
-    h.start_worker()
+    h.start_worker(*(() if blocks is None else (blocks,)))
     h.disk_at_once = False
     return h, front
 
@@ -107,3 +107,11 @@ def test_those_for_whom_there_is_no_room_do_not_wait() -> None:
     compute(h)
     assert first.sequences[0].terminal is None
     assert second.sequences[0].terminal is not None
+
+
+def test_a_fetch_takes_half_of_the_blocks_that_are_free() -> None:
+    """The other half is for who starts meanwhile: five of the prompt's seven blocks are read."""
+    h, front = apart(blocks=10)
+    waiting = ask(h, front, PROMPT)
+    h.run()
+    assert waiting.cached == 20
