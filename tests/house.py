@@ -73,6 +73,10 @@ def print_figures() -> None:
         "'behind' in product modules": sum(
             len(re.findall(r"\bbehind\b", path.read_text(encoding="utf-8"))) for path in modules
         ),
+        "section banners": sum(
+            len(re.findall(r"(?m)^\s*# ?-{2,}", path.read_text(encoding="utf-8")))
+            for path in modules
+        ),
         "pages in docs": len(pages),
         "words in docs": words(pages),
         "words in tests/README.md": words([ROOT / "tests/README.md"]),

@@ -78,8 +78,6 @@ class EngineCore:
         self._errors = 0
         self._error_step = 0
 
-    # ---- what happened
-
     def frontend_opened(self, session: bytes, message: FromFrontend, now: float) -> None:
         self._disturb(now)
         self._from_frontends.opened(session, message)
@@ -123,8 +121,6 @@ class EngineCore:
     def _disturb(self, now: float) -> None:
         self.state.clock.now = now
         self._disturbed = True
-
-    # ---- what is to be done
 
     @property
     def draining(self) -> bool:
@@ -279,8 +275,6 @@ class EngineCore:
             part.advance(now)
             due = -math.inf if part.is_restless else part.next_deadline()
             self._quiet_until = min(self._quiet_until, due)
-
-    # ---- internal errors
 
     def check(self) -> None:
         """Checks the invariants of the whole state, in time linear in its size. Raises

@@ -10,6 +10,7 @@ from PIL import Image
 
 from tests.shared.media.media_tokenizer import tokenizer
 from tests.system.hub_folders import continued, write_folder
+from tests.worker.vision.mllama_cases import takes_inputs
 
 SIDE, PATCH = 28, 7
 ROWS = (SIDE // PATCH) ** 2
@@ -149,7 +150,7 @@ def _their_mllama(folder: Path) -> tuple[Any, Any]:
     from transformers import MllamaForConditionalGeneration
     from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
 
-    model = MllamaForConditionalGeneration.from_pretrained(folder).eval()
+    model = takes_inputs(MllamaForConditionalGeneration.from_pretrained(folder).eval())
     return model, MllamaImageProcessorPil.from_pretrained(folder)
 
 

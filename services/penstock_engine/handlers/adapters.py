@@ -40,8 +40,6 @@ class AdapterHandler:
         self._state = state
         self._finisher = finisher
 
-    # ---- front ends
-
     def check(self, submit: Submit) -> None:
         """Raises InvalidRequest for an adapter that can't be, or is not to be loaded."""
         if submit.adapter is None:
@@ -81,8 +79,6 @@ class AdapterHandler:
                 self._state.adapters.forget_unused(digest)
         for frontend in self._state.frontends:
             frontend.reply(Adapters(changed))
-
-    # ---- workers
 
     def answered(self, message: AdapterReady | AdapterFailed, rank: int, now: float) -> None:
         """What a rank says of an adapter. One that it can't use ends those who ask for it, and

@@ -74,8 +74,6 @@ class MediaHandler:
             if wrong is not None:
                 self._fail(request, wrong)
 
-    # ---- front ends
-
     def received(
         self, frontend: FrontendSession, message: MediaFile | MediaChunk | MediaLost, data: bytes
     ) -> None:
@@ -101,8 +99,6 @@ class MediaHandler:
         """Ends the requests whose front ends don't send what they are asked for."""
         while (request := self._state.media.exchange.overdue(now)) is not None:
             self._fail(request, f"its media did not arrive within {TIMEOUT:g} s")
-
-    # ---- workers
 
     def answered(
         self, message: MediaTaken | MediaReady | MediaFailed, rank: int, now: float

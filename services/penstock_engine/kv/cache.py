@@ -95,8 +95,6 @@ class KVCache:
         """Blocks of the host tier; 0: there is none."""
         return 0 if self.host is None else self.host.num_blocks
 
-    # ---- finding
-
     def match(self, keys: Iterable[bytes]) -> Match:
         """How far `keys`, the keys of a sequence's blocks in order, are here without a gap."""
         found = taken = 0
@@ -146,8 +144,6 @@ class KVCache:
         self.num_swapped_in += len(keys)
         return dict(zip(keys, blocks, strict=True))
 
-    # ---- taking and giving back
-
     def take(self, count: int) -> list[int]:
         """`count` blocks whose contents mean nothing any more. Raises OutOfBlocks."""
         return self._take(count, frozenset())
@@ -185,8 +181,6 @@ class KVCache:
         if session is not None:
             self.retention.keep(session, [block for block in blocks if block in self._key_of])
         self.num_kept += self.pool.give_back(blocks, self._key_of)
-
-    # ---- contents
 
     def publish(
         self, blocks: Sequence[int], keys: Sequence[bytes], *, lasting: bool = True
@@ -254,8 +248,6 @@ class KVCache:
         saves, self._saves = self._saves, []
         return saves
 
-    # ---- the tier on disk
-
     @property
     def num_fetching(self) -> int:
         """Blocks that are being filled from disk."""
@@ -278,8 +270,6 @@ class KVCache:
             if key not in self._block_of:
                 self._publish(block, key, STORED)
         self.release(blocks)
-
-    # ---- books
 
     def key_of(self, block: int) -> bytes | None:
         """The key by which a device block's contents can be found; None: they can't be."""

@@ -37,8 +37,6 @@ class KVGroups:
     def __len__(self) -> int:
         return len(self.groups)
 
-    # ---- what is needed
-
     def first_needed(self, group: int, blocks: int) -> int:
         """The first block of a group that is needed by tokens after the first `blocks` ones."""
         return self.paged[group].first_seen(blocks * self.block_size) // self.block_size
@@ -97,8 +95,6 @@ class KVGroups:
             else:
                 high = middle - 1
         return low * size
-
-    # ---- what is there
 
     def match(self, cache: KVCache, keys: Sequence[bytes]) -> Match:
         """The longest prefix after which a sequence can go on: all of its blocks are in the cache

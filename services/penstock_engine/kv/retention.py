@@ -171,8 +171,6 @@ class Retention:
         if not tenant.count:
             del self._tenants[session.tenant]
 
-    # ---- room
-
     def _make_room(self, session: KVSession, tenant: TenantBlocks, wanted: int, spare: int) -> int:
         """How many of so many blocks more a session may keep, once others have given way. spare: of
         its own, that it needs less."""
@@ -210,8 +208,6 @@ class Retention:
             self._pool.unreserve(block)
         if count:
             self._discount(session, count)
-
-    # ---- books
 
     def check(self, findable: Container[int]) -> None:
         """Proves the books. Raises BrokenState. findable: blocks whose contents can be found."""

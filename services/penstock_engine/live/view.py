@@ -54,8 +54,6 @@ class LiveView:
         self._settled: Result | None = None
         self._lost = 0
 
-    # ---- what happened
-
     def frontend_opened(self, session: bytes, now: float) -> None:
         """A session has begun; the core may have refused it."""
         if self._core.state.frontends.get(session) is not None:
@@ -106,8 +104,6 @@ class LiveView:
                 self._lost += 1
                 self._steps.lost()
             self._group = ready
-
-    # ---- what is shown
 
     def next_due(self) -> float:
         """The time at which `snapshots` has something to return; infinity while no session

@@ -157,8 +157,6 @@ class MediaExchange:
         self._graves: dict[str, int] = {}
         """Items that could not be encoded, by the step before whose end other ranks may say so."""
 
-    # ---- front ends
-
     def find(self, request: Request, number: int) -> MediaEntry | None:
         """The item that a request's front end is to send; None: it isn't any more."""
         if request.media is None or not 0 <= number < len(request.media.media.items):
@@ -197,8 +195,6 @@ class MediaExchange:
         None if there is none."""
         entry = self._books.loads.overdue(now)
         return None if entry is None else entry.source
-
-    # ---- workers
 
     def answered(
         self,

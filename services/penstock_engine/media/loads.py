@@ -65,8 +65,6 @@ class Loads:
         """Items that front ends are to send."""
         return len(self._asked)
 
-    # ---- room
-
     def reserve(self, entries: Iterable[MediaEntry], *, beyond: bool = False) -> bool:
         """Makes room for all of these, which are absent; or for none.  beyond: even if there is
         none."""
@@ -130,8 +128,6 @@ class Loads:
         if self._idle.pop(entry.name, None) is not None:
             self._idle_bytes -= entry.cost
 
-    # ---- front ends
-
     def ask(self, entry: MediaEntry, now: float) -> None:
         """Asks the front end of a request that needs an item for its bytes, or for the next of
         them."""
@@ -186,8 +182,6 @@ class Loads:
         for."""
         first = next(iter(self._asked.values()), None)
         return float("inf") if first is None else first.asked_at + TIMEOUT
-
-    # ---- workers
 
     def answered(
         self, entry: MediaEntry, rank: int, reason: str, code: MediaFailure | None

@@ -68,8 +68,6 @@ class MediaManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
         """Placeholders with which each prompt begins; see Ready."""
         self.exchange = MediaExchange(self._books, scheduling, counts, self._arrived)
 
-    # ---- the worker
-
     @property
     def serves(self) -> bool:
         """Whether there is a worker that takes media."""
@@ -117,8 +115,6 @@ class MediaManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
         for sequence in parked:
             sequence.move(SequenceState.WAITING)
             self._scheduling.queue.push(sequence)
-
-    # ---- who waits
 
     def may_start(self, sequence: Sequence, computed: int) -> bool:
         media = sequence.request.media
@@ -223,8 +219,6 @@ class MediaManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
             self._parked.remove(sequence)
         self._looked.pop(sequence, None)
         self.left(sequence)
-
-    # ---- who runs
 
     def begin_step(self) -> None:
         self.encodings.begin_step()
@@ -333,8 +327,6 @@ class MediaManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
 
     def settled(self, media: PlannedMedia, seconds: float) -> None:
         self._shares.settled(media, seconds)
-
-    # ---- items
 
     def _arrived(self, entry: MediaEntry) -> None:
         """Handles an item that is loaded completely: sequences that waited for it go on."""

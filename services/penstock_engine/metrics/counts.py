@@ -79,8 +79,6 @@ class EngineCounts(ReportsStatus):
             "kept_tokens": self.kept_tokens,
         }
 
-    # ---- steps and workers
-
     def settled(self, tokens: int, sequences: int, whole: float, computed: float) -> None:
         """A step was applied that took `whole` seconds, `computed` of them in the worker."""
         self.step_seconds.observe(whole)
@@ -116,8 +114,6 @@ class EngineCounts(ReportsStatus):
         """Workers have loaded an adapter."""
         self.adapters_loaded += 1
         self.adapter_seconds += seconds
-
-    # ---- requests
 
     def accepted(self, tenant: str, prompt: int, *, resumed: bool) -> None:
         """A request was. One that is resumed has been counted where it was accepted first."""

@@ -42,8 +42,6 @@ class Observed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._core, name)
 
-    # ---- in the loop
-
     def worker_received(self, session: bytes, message: FromWorker, now: float) -> None:
         """The core's, which applies results here."""
         if type(message) is not Result:
@@ -70,8 +68,6 @@ class Observed:
             self._wanted = False
             self._state = state
             self._published.notify_all()
-
-    # ---- in other threads
 
     def snapshot(self, patience: float) -> MetricsSnapshot | None:
         """The core's state of now; an older one, or none, if the loop doesn't turn for `patience`

@@ -241,8 +241,6 @@ class FairShare(OneLine):
         pace = pace_of(settings)
         return cls(tenants, settings.max_num_batched_tokens, pace)
 
-    # ---- accounts
-
     def joined(self, sequence: Sequence) -> None:
         self.accounts.joined(sequence.request.tenant, sequence.request.grant)
 
@@ -262,8 +260,6 @@ class FairShare(OneLine):
             name: Standing(self.accounts[name].weight, round(debt / GENERATED_COST, 1))
             for name, debt in self.accounts.debts(tenants).items()
         }
-
-    # ---- a step
 
     def budget(self, budget: int, in_flight: int) -> int:
         """Limits a step's tokens so that all steps in flight together have one step's worth:
@@ -315,8 +311,6 @@ class FairShare(OneLine):
                 before = builder.left
                 yield Turn(sequence, spare)
                 spare -= before - builder.left
-
-    # ---- room
 
     def victim(self, running: Collection[Sequence], needy: Sequence) -> Sequence | None:
         return self._room.victim(running, needy)

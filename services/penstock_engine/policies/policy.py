@@ -69,8 +69,6 @@ class Policy(ABC):
     def make(cls, settings: SchedulerSettings, tenants: Tenants) -> Policy:
         """A fresh policy, with a queue of its own."""
 
-    # ---- accounts
-
     def joined(self, sequence: Sequence) -> None:
         """A new sequence; it is about to wait."""
         return
@@ -93,8 +91,6 @@ class Policy(ABC):
     def standings(self, tenants: Iterable[str]) -> dict[str, Standing]:
         """Standings of those of `tenants` that have accounts here, for people who watch."""
         return {}
-
-    # ---- a step
 
     def budget(self, budget: int, in_flight: int) -> int:
         """Tokens of a step of at most `budget`, with `in_flight` tokens sent before it; 0: none
@@ -120,8 +116,6 @@ class Policy(ABC):
     @abstractmethod
     def precedes(self, one: Sequence, other: Sequence) -> bool:
         """Whether `one` comes before `other` in the order."""
-
-    # ---- room
 
     @abstractmethod
     def victim(self, running: Collection[Sequence], needy: Sequence) -> Sequence | None:

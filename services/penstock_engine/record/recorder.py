@@ -108,8 +108,6 @@ class Writer:
                 return
         self.stop(f"{self._given - self._taken} bytes could not be written before the end")
 
-    # ---- the thread
-
     def _run(self) -> None:
         try:
             while (item := self._queue.get()) is not None:

@@ -21,8 +21,6 @@ class SchedulerFeature:
 
     __slots__ = ()
 
-    # ---- the head of the queue
-
     def admits(self, sequence: Sequence) -> bool:
         """Whether the head of the queue may start, wherever. If not, it has been taken out of the
         queue, and comes back when it may."""
@@ -45,8 +43,6 @@ class SchedulerFeature:
 
     def started(self, sequence: Sequence, computed: int) -> None:
         """Called when the sequence has a slot, and the KV of so many tokens."""
-
-    # ---- a step
 
     def begin_step(self) -> None:
         """A plan is begun."""
@@ -79,8 +75,6 @@ class SchedulerFeature:
     def take_media(self) -> PlannedMedia:
         """What the plan that is made now tells workers. At most one feature has media."""
         return PlannedMedia()
-
-    # ---- what becomes of it
 
     def settled(self, media: PlannedMedia, seconds: float) -> None:
         """A step was settled that had these media. seconds: that it encoded them."""

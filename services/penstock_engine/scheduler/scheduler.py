@@ -389,8 +389,6 @@ class Scheduler:
             self._schedule(sequence, builder, start.computed, end, [])
         return True
 
-    # ---- suspects: those that ran when a worker or an engine died
-
     def _run_suspect(self, builder: StepBuilder) -> None:
         """Gives the whole step to one suspect, if there is one.
 

@@ -122,8 +122,6 @@ class SchedulerState(ReportsStatus):
         self.last_step = 0  # number of the latest step that was planned
         self.last_was_alone = False  # a suspect had that step to itself
 
-    # ---- what the core tells it
-
     @property
     def has_work(self) -> bool:
         return bool(self.running or self.queue or self.in_flight)
@@ -279,8 +277,6 @@ class SchedulerState(ReportsStatus):
         else:
             self._release(sequence)
 
-    # ---- results
-
     def verify(self, result: Result, vocab_size: int) -> StepInFlight:
         """The oldest step in flight; UnfitResult unless `result` answers it, item for item."""
         if not self.in_flight:
@@ -346,8 +342,6 @@ class SchedulerState(ReportsStatus):
         progress = sequence.progress
         progress.defer(end)
         return progress.deferrals >= self.MAX_DEFERRALS + progress.replayed
-
-    # ---- slots and blocks
 
     def preempt(self, victim: Sequence) -> None:
         if victim.slot is None or victim.table is None or self.cache is None:

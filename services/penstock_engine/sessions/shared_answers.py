@@ -48,8 +48,6 @@ class SharedAnswers(FrontendSession, HasDeadline):
         more = 1 if request.readers else 2
         return self.counted.may_have(request.tenant, more, MOST_IN_ALL)
 
-    # ---- who reads
-
     def take_in(self, request: Request, claim: bytes) -> None:
         """A request that one front end reads, or none: who does is its first reader from here on.
         claim: digest of its own; empty for none."""
@@ -135,8 +133,6 @@ class SharedAnswers(FrontendSession, HasDeadline):
                 error_code="unavailable" if error else None,
             )
             self._tell(request, reader, told)
-
-    # ---- what they are told
 
     def reply(self, message: Reply, frames: Frames = ()) -> None:
         """Says that a grammar was compiled: nothing else is said to a request that has run."""

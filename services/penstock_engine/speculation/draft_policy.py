@@ -120,8 +120,6 @@ class DraftPolicy:
         """Steps of several passes that no proposals are to end, as some had ended for none: at the
         latest time, and those that are left."""
 
-    # ---- what is learnt
-
     def undrafted(self, drafts: SequenceDrafts, guessed: bool | None) -> None:
         """A sequence's token came without drafts."""
         drafts.undrafted(guessed)
@@ -180,8 +178,6 @@ class DraftPolicy:
         self._trials = min(MOST_TRIALS, self._trials + TRIALS * passes)
         if not size.prefill:
             self._seconds.observe(TimedStep(size.decodes, drafted, alone), seconds, each)
-
-    # ---- what follows from it
 
     def seconds(self, decodes: int) -> float:
         """What a step of so many decodes takes, from the one before; 0.0: none was seen."""

@@ -147,8 +147,6 @@ class StepSeconds:
         self._slower: dict[tuple[int, int, float], Slower] = {}
         """What `slower` has returned since the last step."""
 
-    # ---- what is learnt
-
     def observe(self, step: TimedStep, seconds: float, each: float) -> None:
         """A step took so many seconds; 0: unknown, and not counted. each: see `slower`."""
         if seconds <= 0.0 or step.decodes < 1:
@@ -211,8 +209,6 @@ class StepSeconds:
 
     def _expected(self, step: TimedStep) -> float:
         return sum(known.values[at] for known, at in self._parts(step))
-
-    # ---- what follows from it
 
     def of(self, decodes: int, each: float = 0.0) -> float:
         """Seconds of a step of so many decodes without drafts, at the present pace; 0.0: no step

@@ -163,8 +163,6 @@ class AdapterManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
         """(digest, rank) of answers that are still to come, and that nobody waits for."""
         self._refused: dict[str, str] = {}
 
-    # ---- requests and sequences
-
     def hold(self, request: Request) -> None:
         """The request uses its adapter, if it has one, until `release`. It is loaded at once where
         a place is free."""
@@ -231,8 +229,6 @@ class AdapterManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
         del self._entry_of(sequence).waiting[sequence]
         self._parked.remove(sequence)
 
-    # ---- places
-
     def advance(self, now: float) -> None:
         """Has workers load what is wanted, as far as there are places; call it at every step."""
         if self._workers.ready is None:
@@ -290,8 +286,6 @@ class AdapterManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
             self.unpark(sequence)
             sequence.move(SequenceState.WAITING)
             self._scheduling.queue.push(sequence)
-
-    # ---- workers
 
     def ready(self, digest: str, rank: int, now: float) -> None:
         """A rank has loaded it; when all have, those who wait for it may start."""
@@ -372,8 +366,6 @@ class AdapterManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
         if adapter is None:
             raise ValueError(f"request {sequence.request.name} has no adapter")
         return self._entries[adapter.digest]
-
-    # ---- proofs
 
     def check(self, requests: Iterable[Request]) -> None:
         """Raises BrokenState unless the books agree with each other and with the open requests."""

@@ -7,13 +7,13 @@ next one, until room is needed.  Tenants share nothing: how soon a grammar is th
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from itertools import chain, islice
 
 from penstock.config.settings import GrammarSettings
 from penstock.protocol.common import Grammar
-from penstock.protocol.worker_resources import MAX_COMPILING, CompileGrammar, DropGrammar
+from penstock.protocol.worker_resources import CompileGrammar, DropGrammar
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.parts import HasDeadline, HoldsSequences
 from penstock_engine.request.request import Request, Sequence
@@ -21,6 +21,7 @@ from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.fault_attribution import FaultAttribution
 from penstock_engine.sessions.workers import Workers
+from penstock_engine.waiting.compile_order import CompileOrder
 from penstock_engine.waiting.grammar_entry import GrammarEntry, GrammarStage, digest_of
 from penstock_engine.waiting.idle_grammars import IdleGrammars
 from penstock_engine.waiting.queue import Part
@@ -52,8 +53,6 @@ class GrammarManager(HasDeadline, HoldsSequences):
         """Number of sequences that wait for grammars, and of their tokens, by tenant."""
         self._held_by: dict[str, int] = {}
         """Grammars that are there, by the tenant that brought them."""
-
-    # ---- requests and sequences
 
     def is_full(self, tenant: str, definition: Grammar) -> bool:
         """Whether there is no room for a new request's grammar."""
@@ -156,8 +155,6 @@ class GrammarManager(HasDeadline, HoldsSequences):
         """The first `count` of `parked()`."""
         waiting = chain.from_iterable(entry.waiting for entry in self._entries.values())
         return list(islice(waiting, count))
-
-    # ---- the worker
 
     def send_wanted(self, now: float) -> None:
         """Has the worker compile what it may; call it at every step."""
@@ -270,8 +267,6 @@ class GrammarManager(HasDeadline, HoldsSequences):
         if Counter(entry.tenant for entry in self._entries.values()) != self._held_by:
             raise BrokenState(f"tenants have grammars {self._held_by}")
 
-    # ---- inside
-
     def _entry_of(self, sequence: Sequence) -> GrammarEntry:
         number = sequence.request.grammar
         if number is None:
@@ -314,93 +309,3 @@ class GrammarManager(HasDeadline, HoldsSequences):
         self._compiling.pop(entry.number, None)
         if told:
             self._workers.send(DropGrammar(entry.number))
-
-
-MOST_OF_A_TENANT = MAX_COMPILING - 1
-"""What one tenant may have compiled at once where tenants are kept apart: the others find a
-place."""
-
-REMEMBERED = 4096
-"""Tenants whose share of the compiler is remembered, before those who are level with the rest are
-forgotten."""
-
-
-class CompileOrder:
-    """The grammars that are to be compiled, by tenant where tenants are kept apart.
-
-    Then it is the turn of who has fewest of the compiler's places; of equals, of who has taken
-    least of its time so far (start-time fair queueing, as in `accounts`, by seconds).  Nobody has
-    all places.  Else it is the turn of who came first.
-    """
-
-    def __init__(self, *, apart: bool) -> None:
-        self._apart = apart
-        self._lines: dict[str, deque[GrammarEntry]] = {}
-        self._taken: dict[str, float] = {}
-        """Seconds that each tenant has been given, on a common scale."""
-        self._now = 0.0
-        """The least that tenants with a line have been given: one that has had less counts as
-        having had as much."""
-
-    def add(self, entry: GrammarEntry) -> None:
-        """Puts a grammar that is to be compiled (WANTED) in its line."""
-        line = self._line_of(entry)
-        if line not in self._lines:
-            self._forget_settled()
-            self._taken[line] = max(self._taken.get(line, 0.0), self._now)
-            self._lines[line] = deque()
-        self._lines[line].append(entry)
-
-    def next(self, compiling: Collection[GrammarEntry]) -> GrammarEntry | None:
-        """Takes out whose turn it is; None: nobody's, as things are."""
-        if len(compiling) >= MAX_COMPILING:
-            return None
-        held: dict[str, int] = {}
-        for entry in compiling:
-            line = self._line_of(entry)
-            held[line] = held.get(line, 0) + 1
-        most = MOST_OF_A_TENANT if self._apart else MAX_COMPILING
-        for line in sorted(self._lines, key=lambda each: (held.get(each, 0), self._taken[each])):
-            first = self._first(line) if held.get(line, 0) < most else None
-            if first is None:
-                continue
-            # A grammar that a worker died of is compiled alone, so that a death accuses one.
-            if compiling and (first.deaths or any(e.deaths for e in compiling)):
-                return None
-            self._now = max(self._now, self._taken[line])
-            self._lines[line].popleft()
-            return first
-        return None
-
-    def done(self, entry: GrammarEntry, seconds: float) -> None:
-        """The compiler has spent so long on it."""
-        line = self._line_of(entry)
-        self._taken[line] = max(self._taken.get(line, 0.0), self._now) + seconds
-
-    def clear(self, entries: Collection[GrammarEntry]) -> None:
-        """Begins anew: nothing is being compiled, and these grammars are to be, in this order."""
-        self._lines.clear()
-        for entry in entries:
-            self.add(entry)
-
-    def _line_of(self, entry: GrammarEntry) -> str:
-        return entry.tenant if self._apart else ""
-
-    def _first(self, line: str) -> GrammarEntry | None:
-        """The first grammar in a line that is still wanted; those before it are removed."""
-        entries = self._lines[line]
-        while entries and entries[0].stage is not GrammarStage.WANTED:
-            entries.popleft()
-        if not entries:
-            del self._lines[line]
-            return None
-        return entries[0]
-
-    def _forget_settled(self) -> None:
-        """Forgets who is level with the rest: nothing of them needs to be remembered."""
-        if len(self._taken) > REMEMBERED:
-            self._taken = {
-                line: seconds
-                for line, seconds in self._taken.items()
-                if line in self._lines or seconds > self._now
-            }

@@ -146,8 +146,6 @@ class LiveAudit(SchedulerFeature, HasDeadline, Restless):
             log.warning("nothing is audited: without batch_invariant, bits depend on the batch")
         self._exact = exact
 
-    # ---- what is to be audited
-
     def watch(self, request: Request) -> None:
         """A request was accepted. If it is chosen, what it is given is noted from now on."""
         name = f"{request.name}\0{request.number}".encode(errors="replace")
@@ -200,8 +198,6 @@ class LiveAudit(SchedulerFeature, HasDeadline, Restless):
             return True
         entry = self._adapters.places.loaded.get(request.adapter.digest)
         return entry is not None and entry.stage is AdapterStage.READY
-
-    # ---- when
 
     def advance(self, now: float, *, free: bool) -> None:
         """Gives up what is too old, and gives way at once if the next step is not free or a request
@@ -272,8 +268,6 @@ class LiveAudit(SchedulerFeature, HasDeadline, Restless):
         builder.schedule(sequence, 0, end, [])
         builder.alone = True
 
-    # ---- what came of it
-
     def take(self, sequence: Sequence, outcome: SlotResult) -> None:
         """A step has computed a token of the replay again, or failed to.
 
@@ -327,8 +321,6 @@ class LiveAudit(SchedulerFeature, HasDeadline, Restless):
             self._scheduling.cache.host = None
         elif tier == self._stored:
             self._disk_kv.switch_off()
-
-    # ---- ends
 
     def _skip(self, reason: str) -> None:
         """The first is not audited."""

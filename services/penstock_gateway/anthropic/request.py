@@ -126,7 +126,7 @@ class OutputConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ConversationFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a message and a count of its tokens share."""
 
-    # --- these work
+    # These work.
     messages: list[InputMessage] | None = None
     system: str | list[ShownBlock] | None = None
     tools: list[InputTool] | None = None
@@ -138,7 +138,7 @@ class ConversationFields(RequestFields, frozen=True, kw_only=True, forbid_unknow
     chat_template_kwargs: Object = None
     """vLLM's: further variables for the chat template."""
 
-    # --- without effect on the output
+    # Without effect on the output.
     cache_control: Any = None
     """Prefixes are cached without being asked for."""
     context_management: Any = None
@@ -151,7 +151,7 @@ class ConversationFields(RequestFields, frozen=True, kw_only=True, forbid_unknow
     fallbacks: Any = None
     fallback_credit_token: Text = None
 
-    # --- only at their neutral value
+    # Only at their neutral value.
     container: Any = None
     mcp_servers: Any = None
     thread: Any = None

@@ -85,7 +85,7 @@ class LlamaCompletionRequest(LlamaFields, frozen=True, kw_only=True, forbid_unkn
     logit_bias: Biases = None
     n_probs: Whole = None
 
-    # --- only at their neutral value
+    # Only at their neutral value.
     post_sampling_probs: Flag = None
 
 

@@ -37,7 +37,7 @@ class LlamaFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_field
     in front.  seed: -1 is none.  return_tokens: the reply has the answer's token ids, as the pieces
     of a stream always do.  response_fields: what alone the reply has; `a/b` is the field b of a."""
 
-    # --- these work
+    # These work.
     n_predict: Whole = None
     n_cmpl: Whole = None
     n_indent: Whole = None
@@ -54,7 +54,7 @@ class LlamaFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_field
     return_tokens: Flag = None
     response_fields: list[str] | None = None
 
-    # --- without effect: an answer depends neither on time nor on what was kept
+    # Without effect: an answer depends neither on time nor on what was kept.
     t_max_prompt_ms: Number = None
     t_max_predict_ms: Number = None
     samplers: list[str] | str | None = None
@@ -67,7 +67,7 @@ class LlamaFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_field
     timings_per_token: Flag = None
     return_progress: Flag = None
 
-    # --- only at their neutral value
+    # Only at their neutral value.
     typical_p: Number = None
     top_n_sigma: Number = None
     dynatemp_range: Number = None

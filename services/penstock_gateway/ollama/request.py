@@ -42,7 +42,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """num_predict: the most tokens of the answer; below 0, or absent: as many as there is room for.
     repeat_penalty: over the whole text, whatever repeat_last_n says."""
 
-    # --- these work
+    # These work.
     num_predict: Whole = None
     temperature: Number = None
     top_k: Whole = None
@@ -58,7 +58,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     num_ctx: Whole = None
     """The most tokens of the prompt; see `truncate`. More than the model's context is as much."""
 
-    # --- without effect: the server's own settings decide
+    # Without effect: the server's own settings decide.
     num_keep: Any = None
     num_batch: Any = None
     num_gpu: Any = None
@@ -128,7 +128,7 @@ class OllamaFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fiel
     """Whether an answer may be longer than num_ctx has room for: true where nothing is said. At the
     model's own context it ends, as nothing is forgotten here."""
 
-    # --- without effect on the output
+    # Without effect on the output.
     keep_alive: Any = None
 
 
@@ -151,7 +151,7 @@ class OllamaGenerateRequest(OllamaFields, frozen=True, kw_only=True, forbid_unkn
     """What comes behind the answer: models that can fill in the middle see it, and the prompt is
     what stands before it."""
 
-    # --- only at their neutral value
+    # Only at their neutral value.
     template: Text = None
     context: list[int] | None = None
     width: Whole = None

@@ -39,7 +39,7 @@ class PoolFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     mm_processor_kwargs: dict[str, Any] | None = None
 
-    # --- without effect on the output
+    # Without effect on the output.
     user: Text = None
     metadata: dict[str, Any] | None = None
 

@@ -79,7 +79,7 @@ class RerankRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields
     instruction: Text = None
     max_tokens_per_doc: Whole = None
 
-    # --- without effect on the output
+    # Without effect on the output.
     rank_fields: list[str] | None = None
     max_chunks_per_doc: Whole = None
 

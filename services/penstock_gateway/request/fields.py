@@ -205,7 +205,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class RequestFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every generating endpoint takes: for whom, how soon, and how to reply."""
 
-    # --- these work
+    # These work.
     model: Text = None
     stream: Flag = None
     stream_options: StreamOptions | None = None
@@ -222,7 +222,7 @@ class RequestFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kv_hint: KVHint | None = None
     """When the next turn is expected (Penstock's own)."""
 
-    # --- without effect on the output
+    # Without effect on the output.
     user: Text = None
     metadata: Object = None
     store: Flag = None
@@ -237,7 +237,7 @@ class RequestFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What completions and chat share."""
 
-    # --- these work
+    # These work.
     n: Whole = None
     temperature: Number = None
     top_p: Number = None
@@ -294,7 +294,7 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     penstock_receipt: Text = None
     """What the header x-penstock-receipt says, for who can send none, as a line of a batch."""
 
-    # --- without effect on the output
+    # Without effect on the output.
     spaces_between_special_tokens: Flag = None
     guided_decoding_backend: Text = None
     guided_whitespace_pattern: Text = None
@@ -312,7 +312,7 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     keep_alive: Any = None
     """Ollama's: how long the model stays loaded."""
 
-    # --- only at their neutral value
+    # Only at their neutral value.
     logits_processors: Any = None
     watermarking: Flag = None
     stream_interval: Whole = None

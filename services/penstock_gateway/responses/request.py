@@ -80,7 +80,7 @@ class ConversationParam(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields beside those of RequestFields."""
 
-    # --- these work
+    # These work.
     input: str | list[InputItem] | None = None
     instructions: Text = None
     max_output_tokens: Whole = None
@@ -111,7 +111,7 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     reasoning: ReasoningOptions | None = None
     penstock_receipt: Text = None
 
-    # --- without effect on the output
+    # Without effect on the output.
     spaces_between_special_tokens: Flag = None
     client_metadata: Any = None
     """Codex's: which session and turn it is, for its makers."""
@@ -123,7 +123,7 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     truncation: Text = None
     """disabled or auto; nothing is ever dropped from the input, and the reply says disabled."""
 
-    # --- where the server keeps responses
+    # Where the server keeps responses.
     previous_response_id: Text = None
 
     background: Flag = None
@@ -132,7 +132,7 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     conversation: str | ConversationParam | None = None
     """What goes on, by its id; the request's items and the answer's are added to it."""
 
-    # --- only at their neutral value
+    # Only at their neutral value.
     context_management: Any = None
     image: Any = None
     prompt: Any = None

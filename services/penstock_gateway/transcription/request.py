@@ -34,7 +34,7 @@ Recorded = Annotated[
 class SpeechFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What both endpoints take. file: what its sender calls it; its bytes stay in the form."""
 
-    # --- these work
+    # These work.
     file: Recorded
     model: Text = None
     prompt: Text = None
@@ -60,7 +60,7 @@ class SpeechFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     deadline_ms: Whole = None
     """Milliseconds that the whole answer may take (Penstock's own)."""
 
-    # --- without effect on the output
+    # Without effect on the output.
     user: Text = None
     stream_include_usage: Flag = None
     """vLLM's; a stream's last event has the usage anyway."""
@@ -81,7 +81,7 @@ class TranscriptionRequest(SpeechFields, frozen=True, kw_only=True, forbid_unkno
     timestamp_granularities: list[str] | None = None
     """Granularities of verbose_json: segment, word."""
 
-    # --- only where they ask for nothing
+    # Only where they ask for nothing.
     include: list[str] | None = None
     known_speaker_names: list[str] | None = None
     known_speaker_references: list[str] | None = None

@@ -58,7 +58,7 @@ class GenerateParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     top_p: Number = None
     truncate: Whole = None
 
-    # --- only at their neutral value
+    # Only at their neutral value.
     decoder_input_details: Flag = None
     typical_p: Number = None
     watermark: Flag = None

@@ -92,8 +92,6 @@ class DeviceAdapters:
     def nbytes(self) -> int:
         return self.most * self._size
 
-    # ---- while the model is loaded
-
     def adapted(self, product: Product, parts: Sequence[tuple[str, int]], inputs: int) -> Product:
         """Returns the product with what the rows' adapters add; or itself, if none can (see
         ProductAdapters)."""
@@ -189,8 +187,6 @@ class DeviceAdapters:
             tell(memory[:, part.begin : part.begin + part.size], own)
             first += part.flags
 
-    # ---- in the thread that loads adapters
-
     def hold(self, modules: Fitted) -> PackedAdapter:
         known = {name for part in self._parts for name in part.names}
         for name in modules:
@@ -227,8 +223,6 @@ class DeviceAdapters:
     def on_all(self, sequences: int) -> BatchAdapters:
         """Returns a blank adapter for all of so many sequences."""
         return BatchAdapters((self.blank,), np.zeros(sequences, np.int64))
-
-    # ---- in the thread that queues steps
 
     def placed(self, batch: BatchAdapters | None) -> np.ndarray | None:
         """Returns where the adapter of each sequence lies, [sequences] int64, -1 for none, and

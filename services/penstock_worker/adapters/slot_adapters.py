@@ -83,8 +83,6 @@ class SlotAdapters(StepFeature):
         self._slots: dict[int, _Entry] = {}
         self._reader = ThreadPoolExecutor(1, "adapter-reader", step_back)
 
-    # ---- the session's
-
     def hear(self, message: ToWorker, frames: Sequence[bytes], tell: Tell) -> None:
         if isinstance(message, LoadAdapter):
             self.load(message, tell)
@@ -173,8 +171,6 @@ class SlotAdapters(StepFeature):
         with self._lock:
             self._forget(entry)
         tell(AdapterFailed(entry.digest, reason, unfit))
-
-    # ---- the runner's
 
     def take(self, plan: Plan) -> None:
         """Follows the plan's releases and admissions. Raises PlanError for an adapter that isn't

@@ -106,8 +106,6 @@ class SlotGrammars(StepFeature):
         self._quick = ThreadPoolExecutor(QUICK_THREADS, "grammar-mask")
         self._slow = ThreadPoolExecutor(1, "grammar-slow", step_back)
 
-    # ---- grammars
-
     def warm(self) -> None:
         """Prepares a thread that compiles, before a grammar comes. Returns at once."""
         self._compilers.submit(lambda: None)
@@ -180,8 +178,6 @@ class SlotGrammars(StepFeature):
         else:
             log.info("grammar compiled", kind=definition.kind, seconds=time.monotonic() - begun)
             tell(GrammarReady(number))
-
-    # ---- slots
 
     def take(self, plan: Plan) -> None:
         """Follows the plan's releases and admissions. Raises PlanError for an unknown grammar."""

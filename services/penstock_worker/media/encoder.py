@@ -80,8 +80,6 @@ class MediaEncodings(StepFeature):
         self._sees = sees
         self._store = MediaStore(sees.check, StoreBounds(self.rows, held_bytes(self.load_bytes)))
 
-    # ---- the session's
-
     def hear(self, message: ToWorker, frames: Sequence[bytes], tell: Tell) -> None:
         if self._store is None:
             return
@@ -106,8 +104,6 @@ class MediaEncodings(StepFeature):
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
-
-    # ---- the runner's
 
     def encode(self, plan: Plan) -> bool:
         """Drops encodings, and makes those that the plan asks for, or parts of them. Raises

@@ -88,8 +88,6 @@ class DeviceStates(LiveStates):
         finally:
             self.reset()
 
-    # ---- during a step
-
     @contextmanager
     def moved_on(self, batch: Batch) -> Iterator[HostMoves]:
         """Says what the step of a batch, whose `slots` must be set, does with its states. It is

@@ -136,8 +136,6 @@ class LiveStates(StepFeature):
         self._held.clear()
         self._snapshots.clear()
 
-    # ---- between steps
-
     def take(self, plan: Plan) -> None:
         for held in self._held.values():
             held.before = None
@@ -201,8 +199,6 @@ class LiveStates(StepFeature):
         for work in scheduled:
             self._held[work.slot].restore()
             self._forget_drafts(self._held[work.slot])
-
-    # ---- drafts
 
     def fitting(self, scheduled: Sequence[SlotWork], drafts: Drafts) -> Drafts:
         found: dict[int, Sequence[int]] = {}

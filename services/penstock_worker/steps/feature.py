@@ -56,8 +56,6 @@ class StepFeature:
     received: ClassVar[tuple[type[ToWorker], ...]] = ()
     """The messages that it takes in the order of plans. One that is also `heard` comes twice."""
 
-    # ---- messages
-
     def hear(self, message: ToWorker, frames: Sequence[bytes], tell: Tell) -> None:
         """Takes one of the `heard` messages, while steps go on. Returns soon; `tell` may be called
         from this thread or another. In the session's thread."""
@@ -82,8 +80,6 @@ class StepFeature:
 
     def show_counts(self, counts: WorkerCounts) -> None:
         """Says where metrics find this feature's counts."""
-
-    # ---- a step, in this order
 
     def before_copies(self, saves: Sequence[Save], overwritten: Iterable[int]) -> None:
         """Keeps the blocks in `saves` as they are now. What is queued next may write to the blocks

@@ -100,8 +100,6 @@ class Generate(StepKind[Launch]):
     def check(self) -> None:
         self._check()
 
-    # ---- queueing
-
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> Launch:
         launch = Launch(scheduled)
         others, drafts = scheduled, NO_DRAFTS
@@ -252,8 +250,6 @@ class Generate(StepKind[Launch]):
             elif self._samples(self.slots[number]):
                 launch.masks[number] = mask
                 requests[row] = msgspec.structs.replace(requests[row], allowed=mask.allowed)
-
-    # ---- results
 
     def settle(self, queued: Launch, guard: Guard) -> dict[int, SlotResult]:
         sampled, prompts = self._sampled(queued, guard), self._prompts_of(queued, guard)

@@ -122,8 +122,6 @@ class StepRunner(Generic[Queued]):
         self._in_flight.append(step)
         return step
 
-    # ---- queueing
-
     def _queue_step(self, plan: Plan, disturbed: Disturbed) -> BegunStep[Queued]:
         timeline = StepTimeline(self._queue, self._phases)
         plan = self._kind.slots.placed(plan)
@@ -208,8 +206,6 @@ class StepRunner(Generic[Queued]):
             self._in_flight.clear()
             raise DeviceLost("there is no memory left for what was computed before")
         slot.failed = failure(error)
-
-    # ---- results
 
     def _collect_all(self) -> None:
         if self._in_flight:

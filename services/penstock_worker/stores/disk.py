@@ -151,8 +151,6 @@ class SegmentFolder:
                 segment.close()
             self._segments.clear()
 
-    # ---- segments
-
     def _writable(self) -> SegmentFile:
         """The segment that this worker writes. Where that is full, or was deleted, another one that
         nobody writes any more, as its writer has ended; else a new one. Raises OSError."""

@@ -157,8 +157,6 @@ class StoreTier(StepFeature):
         if over and not self._reader.is_alive():
             self._store.close()  # Else it doesn't answer, and nobody waits for it.
 
-    # ---- the thread that reads
-
     def _read(self) -> None:
         while (task := self._asked.get()) is not None:
             if self._closed:

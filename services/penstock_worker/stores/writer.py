@@ -83,8 +83,6 @@ class BlockWriter:
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
-    # ---- the thread
-
     def _write(self) -> None:
         rested = True
         while (item := self._unwritten.get()) is not None:

@@ -2,8 +2,9 @@
 norm; and the names of its tensors.
 
 Source: Grattafiori et al., "The Llama 3 herd of models", 2024, section 7; what it computes, as
-transformers' MllamaVisionModel: tiles without pixels, and rows that fill a tile up to a multiple of
-ROUNDED, are seen by all others, but not by each other.
+transformers' MllamaVisionModel, but for the layers whose states are taken: their inputs, as the
+makers' own code has it and transformers' once had, not their outputs. Tiles without pixels, and
+rows that fill a tile up to a multiple of ROUNDED, are seen by all others, but not by each other.
 """
 
 from __future__ import annotations
@@ -90,21 +91,21 @@ class AspectTower:
         `after` is what follows each layer: its number, and its output."""
         hidden = yield from self._embedded(picture)
         lengths, filling = [len(hidden)], self._filling(picture).to(hidden.device)
-        outputs: list[Tensor] = []
+        inputs: list[Tensor] = []
         for number, layer in enumerate(self._layers):
+            if number in self._aspects.taken:
+                inputs.append(self._shown(hidden, picture))
             hidden = yield from layer.pieces(hidden, lengths, None, filling)
             yield from after(number, hidden)
-            if number in self._aspects.taken:
-                outputs.append(self._shown(hidden, picture))
         hidden = self._last(hidden).view(self._aspects.most, self._rounded, -1)
         hidden = (hidden + self._behind[self._form(picture)]).flatten(0, 1)
         for number, layer in enumerate(self._global, len(self._layers)):
             hidden = yield from layer.pieces(hidden, lengths, None, filling)
             yield from after(number, hidden)
-        # Of the layers' outputs, the numbers at one place stand next to each other.
-        beside = torch.stack(outputs, -1).flatten(1) if outputs else hidden[:0]
+        # Of the layers' inputs, the numbers at one place stand next to each other.
+        beside = torch.stack(inputs, -1).flatten(1) if inputs else hidden[:0]
         found = self._shown(hidden, picture)
-        return torch.cat((found, beside), 1) if outputs else found
+        return torch.cat((found, beside), 1) if inputs else found
 
     def _embedded(self, picture: Picture) -> Pieces[Tensor]:
         """[most tiles * rows of a tile, filled up, hidden]."""

@@ -45,8 +45,6 @@ class LiveFeed:
         self._watchers: dict[int, Callable[[], None]] = {}
         self._last_watcher = 0
 
-    # ---- who has the sessions
-
     def opened(self, engine: str, welcome: Welcome, send: Callable[[FromFrontend], object]) -> None:
         """Notes a session with an engine core. send: puts a message into it."""
         self._engines[engine] = shown = EngineShown(engine, send, welcome.live)
@@ -78,8 +76,6 @@ class LiveFeed:
                 if shown.renew_at <= now:
                     shown.renew_at = now + RENEWAL
                     self._ask(shown, LEASE)
-
-    # ---- who watches
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Begins to watch; returns what ends it. changed: called when there is something new to

@@ -335,8 +335,6 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
         """Returns what the names of a layer's tensors begin with, in an encoder like BERT."""
         return f"encoder.layer.{self.shared_layers[number] if self.shared_layers else number}"
 
-    # ---- of media, as ModelConfig has it
-
     @property
     def vision(self) -> VisionSpec | None:
         return None if self.space is None else self.space.vision

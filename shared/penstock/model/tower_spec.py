@@ -139,7 +139,7 @@ class AspectSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a tower does with a canvas of tiles (Llama 3.2 Vision): all of them see one another, and
     tiles without pixels, up to `most` of them; learned vectors say for each form of canvas which
     tile a patch is of. Behind a norm follow layers whose two halves have a learned gate each, and
-    beside what these give stands what some of the layers before them gave."""
+    beside what these give stands what some of the layers before them were given."""
 
     most: int
     """Tiles of a canvas at most, and of what is computed."""
@@ -148,7 +148,7 @@ class AspectSpec(msgspec.Struct, frozen=True, kw_only=True):
     global_layers: int
     """Layers behind the norm."""
     taken: tuple[int, ...]
-    """Layers before it whose outputs are taken, too, counted from 0."""
+    """Layers before it whose inputs are taken, too, counted from 0."""
 
 
 class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):

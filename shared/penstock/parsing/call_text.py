@@ -68,8 +68,6 @@ class CallText(WalkingParser):
         self._rest = ""
         return False
 
-    # --- steps that states are made of
-
     def _say(self, text: str) -> None:
         if text:
             self._events.append(Content(text))
@@ -116,8 +114,6 @@ class CallText(WalkingParser):
         self._prefix += item.held
         self._object = None
         return self._go(self._after_object) if item.done else self._give_back()
-
-    # --- calls in a list, after its opening bracket
 
     def _item(self, ended: bool) -> bool:
         if (stop := self._eat_space()) is not None:

@@ -76,8 +76,6 @@ class FormatCalls(CallText):
         said, self._events = self._events, []
         return merged([*events, *said])
 
-    # --- before a call
-
     def _start(self, ended: bool) -> bool:
         if (stop := self._eat_space()) is not None:
             return stop
@@ -185,8 +183,6 @@ class FormatCalls(CallText):
         self._eat(len(self._call.begin))
         return self._go(self._body)
 
-    # --- a call
-
     def _body(self, ended: bool) -> bool:
         if self._form.bodies == ("object",) and not self._form.fenced:
             return self._open(self._one(), self._close)
@@ -267,8 +263,6 @@ class FormatCalls(CallText):
         if isinstance(arguments, LooseObject):
             return self._open(LooseArguments(self._begin, arguments.quote), self._close)
         return self._open(ArgumentsObject(self._begin), self._close)
-
-    # --- after a call
 
     def _after_list(self, ended: bool) -> bool:
         self._over = not self._form.anywhere

@@ -73,8 +73,7 @@ class KeyedArguments:
         if self.begun and self._state == self._between and not self._rest.strip():
             self._close()
 
-    # --- states; each returns whether there is more to do
-
+    # States; each returns whether there is more to do.
     def _between(self) -> bool:
         text = self._rest.lstrip()
         if len(self._rest) - len(text) > MAX_SPACE:
@@ -211,8 +210,6 @@ class KeyedArguments:
     def _behind_quoted(self) -> bool:
         return self._ends_with(self._marks.value.end)
 
-    # --- a value
-
     def _add(self, text: str) -> None:
         self._value += text
         if len(self._value) > MAX_HELD:
@@ -249,8 +246,6 @@ class KeyedArguments:
         if self._marks.nested:
             said = nested_json(text, self._marks, self._property, self._schema)
         self._events.append(CallArguments(said))
-
-    # --- the call
 
     def _skip(self, length: int) -> None:
         if not self.begun:

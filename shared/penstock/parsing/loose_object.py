@@ -57,8 +57,7 @@ class LooseArguments:
             self.left, self._rest = self._rest, ""
         return len(text)
 
-    # --- states; each returns whether there is more to do
-
+    # States; each returns whether there is more to do.
     def _open(self) -> bool:
         if not self._rest.startswith("{"):
             return bool(self._rest) and self._break()
@@ -135,8 +134,6 @@ class LooseArguments:
         self._comma = ", "
         self._state = self._member if self._closing[-1] == "}" else self._value
         return True
-
-    # --- objects and lists
 
     def _go_in(self) -> bool:
         if len(self._closing) >= MAX_DEPTH:

@@ -42,3 +42,21 @@ OF_MLLAMA: dict[str, Case] = {
         "Mllama", {"text_config": TEXT, "vision_config": TOWER, "image_token_index": TOKEN}, TILE
     )
 }
+
+
+def takes_inputs(model: Any) -> Any:
+    """The model, whose tower takes the inputs of some layers, as the makers' code does:
+    transformers 5.17 takes their outputs."""
+    from transformers.modeling_outputs import BaseModelOutput
+
+    encoder = model.model.vision_model.transformer
+
+    def forward(hidden_states: Any, attention_mask: Any = None) -> Any:
+        states = []
+        for layer in encoder.layers:
+            states.append(hidden_states)
+            hidden_states = layer(hidden_state=hidden_states, attention_mask=attention_mask)
+        return BaseModelOutput(last_hidden_state=hidden_states, hidden_states=tuple(states))
+
+    encoder.forward = forward
+    return model

@@ -20,7 +20,7 @@ from penstock.media.prepared import write
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from tests.worker.driver import Driver, Job, LogitsOf
 from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer, run_recorded
-from tests.worker.vision.mllama_cases import OF_MLLAMA, TILE, TOKEN
+from tests.worker.vision.mllama_cases import OF_MLLAMA, TILE, TOKEN, takes_inputs
 from tests.worker.vision.picture_runners import load, runner_of
 from tests.worker.vision.pictures import Prepared, words
 from tests.worker.vision.vision_cases import Ours, opened, saved
@@ -38,7 +38,7 @@ def both() -> tuple[Any, Ours]:
     torch.manual_seed(7)
     config = OF_MLLAMA["mllama"].config()
     config._attn_implementation = "eager"
-    model = transformers.MllamaForConditionalGeneration(config).eval()
+    model = takes_inputs(transformers.MllamaForConditionalGeneration(config).eval())
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias") or "gate" in name.rpartition(".")[2]:

@@ -193,8 +193,6 @@ class KVServer:
             self._thread.join()
         self._stop.close(linger=0)
 
-    # ---- the thread
-
     def _serve(self) -> None:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)

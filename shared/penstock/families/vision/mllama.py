@@ -40,7 +40,7 @@ MAX_TILES = 16
 BETWEEN = [3, 8, 13, 18, 23, 28, 33, 38]
 """Layers that see pictures, where config.json doesn't say."""
 TAKEN = [3, 7, 15, 23, 30]
-"""Layers of the tower whose outputs are taken, where it doesn't."""
+"""Layers of the tower whose inputs are taken, where it doesn't."""
 TEXT_DEFAULTS: dict[str, object] = {
     "vocab_size": 128_256,
     "hidden_size": 4096,

@@ -238,8 +238,6 @@ class RenderPool:
             return checked(answer, fill.max_length)
         raise _dead()
 
-    # --- who gets which process
-
     def _take(self) -> RenderProcess:
         process, waiter = self._claim()
         until = time.monotonic() + MAX_WAIT
