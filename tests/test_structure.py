@@ -120,3 +120,10 @@ def test_other_packages_have_their_tests_in_a_folder_of_their_own() -> None:
     for package in packages_beside_the_core():
         folder = ROOT / "tests" / package.removeprefix("penstock_")
         assert list(folder.rglob("test_*.py")), folder
+
+
+def test_every_package_says_that_it_has_types() -> None:
+    """Whoever imports one checks against its annotations."""
+    packages = {path.parent for path in (ROOT / "services").glob("*/__init__.py")}
+    assert packages
+    assert [path.name for path in packages if not (path / "py.typed").exists()] == []

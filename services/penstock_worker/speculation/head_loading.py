@@ -189,6 +189,11 @@ def _checked(served: Recipe, prepared: PreparedModel, setup: Setup, ranks: Ranks
         )
     if config.encoder_rows:
         raise StartupError(f"{asked} is not served for {prepared.name}, which has an encoder")
+    if config.pictures_apart:
+        raise StartupError(
+            f"{asked} is not served for {prepared.name}, whose pictures go through no layer; suffix"
+            " and ngram are"
+        )
     return served.aux_hidden
 
 

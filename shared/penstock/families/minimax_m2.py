@@ -42,14 +42,15 @@ def _read(source: Source) -> ModelConfig:
         use_qk_norm=True,
         use_routing_bias=True,
     )
-    head, inner = sizes["head_dim"], sizes["intermediate_size"]
+    head, inner, share = sizes["head_dim"], sizes["intermediate_size"], None
     if isinstance(source, GGUFSource):
         hub.only(source.fields, expert_gating_func=SIGMOID)
         inner = source.fields.integer("expert_feed_forward_length")
-    # The next larger number, as the quotient may be rounded down, and so many numbers rotate as
-    # the product with the head's size has when it is rounded down.
-    turning = source.integer("rotary_dim", head)
-    share = math.nextafter(turning / head, math.inf)
+    else:
+        # The next larger number, as the quotient may be rounded down, and so many numbers rotate
+        # as the product with the head's size has when it is rounded down.
+        turning = source.integer("rotary_dim", head)
+        share = math.nextafter(turning / head, math.inf)
     experts = ExpertsSpec(
         **source.expert_counts("num_local_experts"),
         inner=inner,

@@ -305,6 +305,9 @@ def _plain_message(message: Any, where: str, sources: list[MediaSource]) -> Mess
     content = message.get("content")
     if isinstance(content, (list, tuple)):
         content = _content(content, where, sources)
+    if content is not None and not isinstance(content, (str, list)):
+        kind = type(content).__name__
+        raise InvalidRequest(f"{where}.content is a {kind}; allowed: text, a list of parts, None")
     if message["role"] == "user" and (not isinstance(content, (str, list)) or not content):
         raise InvalidRequest("a user message's content must be text that is not empty")
     plain = {**message, "content": content or ""}
