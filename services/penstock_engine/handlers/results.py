@@ -29,7 +29,8 @@ class ResultHandler:
         nothing else."""
 
     def take(self, rank: int, reported: Result, now: float) -> bool:
-        """Applies the oldest step in flight once every rank has reported it. Whether that was so.
+        """Applies the oldest step in flight once every rank has reported it. Returns whether it was
+        applied; False: other ranks have to report first.
 
         Raises UnfitResult for a result that doesn't answer that step.
         """

@@ -177,7 +177,8 @@ class KVCache:
         self.origins[block] = self.origins[source]
 
     def release(self, blocks: Sequence[int], session: KVSession | None = None) -> None:
-        """An owner's leave. `blocks` is in token order. session: that may come back for them."""
+        """Gives blocks back that a sequence has owned. blocks: in token order.  session: that may
+        come back for them."""
         if session is not None:
             self.retention.keep(session, [block for block in blocks if block in self._key_of])
         self.num_kept += self.pool.give_back(blocks, self._key_of)

@@ -65,8 +65,9 @@ def prompt_keys(
 
 
 def stored_name(name: bytes) -> bytes:
-    """A name of DIGEST_BYTES for whatever has a name in the cache: what follows the hash of the
-    tokens takes the place of its end."""
+    """Returns the name of a cached block, of DIGEST_BYTES, by which it is stored outside of this
+    process. Where the block's name in the cache goes on after the hash of its tokens (its KV group,
+    a state), the end of the hash makes room for that."""
     more = name[DIGEST_BYTES:]
     if not more:
         return name

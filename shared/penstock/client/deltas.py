@@ -218,7 +218,8 @@ class EmittedSequence:
             self._text.push(emitted)
 
     def replayed(self) -> SequenceDelta | None:
-        """None: all that it gains is in its deltas."""
+        """Returns what tokens gained that were known before; None, as there are none here: all that
+        this sequence gains is in what `take` returns."""
         return None
 
     def take(self, output: SequenceOutput) -> SequenceDelta:

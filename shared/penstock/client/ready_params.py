@@ -82,7 +82,8 @@ def ready_of_each(
 
 
 def _shared(params: SamplingParams) -> tuple[object, ...]:
-    """Equal where `ready_params` is the same, of params that exist."""
+    """Returns a key that two params share if `ready_params` makes the same of both. It holds ids of
+    objects, so it is good only as long as the params are alive."""
     penalties = (params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
     return (*penalties, *(id(getattr(params, name)) for name in _READ))
 
