@@ -28,7 +28,8 @@ def add_further_tokens(tensors: dict[str, StoredTensor], config: ModelConfig) ->
     further = tensors.pop(FURTHER, None)
     embedding, head = tensors.get(_EMBEDDING), tensors.get(_HEAD)
     if further is None:
-        if config.head_bias and _BIAS not in tensors and embedding is not None and head is not None:
+        whole = embedding is not None and embedding.shape[:1] == (config.vocab_size,)
+        if config.head_bias and _BIAS not in tensors and whole and head is not None:
             _fill_head(tensors, config, head)
         return
     if embedding is None or head is None:

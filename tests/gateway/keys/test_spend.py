@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_admin_app, create_app
-from penstock_gateway.keys import rate_limits
+from penstock_gateway.keys import spend
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.keyring import ADMIN, ALICE, BOB, OTHER, bearer, key, write
 
@@ -79,7 +79,7 @@ async def test_a_stream_is_seen_while_it_goes_on(
             seen.append(engine_spend().generation_tokens)
         yield [SequenceDelta(index=0, finish_reason="stop")]
 
-    def engine_spend() -> rate_limits.KeySpend:
+    def engine_spend() -> spend.KeySpend:
         service = gateway._main.app.state.service  # type: ignore[attr-defined]
         return service.models.backends[0].spend.by_key["alice"]
 
@@ -89,7 +89,7 @@ async def test_a_stream_is_seen_while_it_goes_on(
 
 
 async def test_names_are_bounded(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limits, "MAX_KEYS", 1)
+    monkeypatch.setattr(spend, "MAX_KEYS", 1)
     for secret in (ALICE, BOB, OTHER, BOB, ALICE):
         await gateway.ask(secret)
     assert (await gateway.spent())["prompts"] == Counter(alice=2, other=3)

@@ -74,6 +74,8 @@ def test_every_family_is_compared() -> None:
     for name, family in VISION_FAMILIES.items():
         if name == "deepseek_ocr":  # transformers has no processor of it: see test_pages.py
             continue
+        if name == "mllama":  # Its rows stand before its token: see families/test_mllama_configs.py
+            continue
         assert compared & set(family.hub_classes), name
 
 

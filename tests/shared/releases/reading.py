@@ -28,8 +28,6 @@ NOT_SERVED = {
     "copy/clip_vision_model",
     "copy/deepseek_vl2_tiny",
     "copy/internlm2_reward",
-    "copy/llama3_2_11b_vision",
-    "copy/llama3_2_90b_vision",
     "copy/llava_v1.5_7b",
     "copy/phi3small",
     "moonshotai/Kimi-K3",
