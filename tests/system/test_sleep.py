@@ -82,14 +82,14 @@ def test_a_worker_grows_by_the_blocks_that_are_used_and_no_more_than_its_log_say
     start_server: Callable[..., Server], wide_model: str, rounds: int
 ) -> None:
     """The machine counts a block as used from its first use on, and it stays. Nothing but the pool
-    has a mapping of its size: what steps work with is less."""
+    has a mapping of half of its size: what steps work with is less."""
     server = start_server(wide_model, "--num-kv-blocks", "1000", "--dtype", "float32")
     said = re.search(r'kv_memory="([\d.,]+) MiB"', server.stderr)
     assert said is not None, server.stderr
     pool = round(float(said[1].replace(",", "")) * MIB)
-    # The log has tenths of a MiB: 93.8 for 93.75. Only where another mapping lies beside the pool,
-    # which makes one of the two, is there more.
-    least = pool - MIB // 10
+    # Keys and values have a half each; where these lie side by side, or beside another mapping, the
+    # machine makes one of them. The log has tenths of a MiB: 93.8 for 93.75.
+    least = (pool - MIB // 10) // 2
     a_round = 64 * 120 * pool // 16_000
 
     def grown_after(first: int) -> int:
@@ -99,11 +99,11 @@ def test_a_worker_grows_by_the_blocks_that_are_used_and_no_more_than_its_log_say
         reply = httpx.post(f"{server.url}/v1/completions", json=body, timeout=4 * PATIENCE)
         assert reply.status_code == 200, reply.text
         count, held = mapped(server, least)
-        assert count == 1
+        assert count == parts
         return held - at_first
 
-    count, at_first = mapped(server, least)
-    assert count == 1
+    parts, at_first = mapped(server, least)
+    assert parts in (1, 2)
     growth = [grown_after(first) for first in range(1, rounds + 1)]
     for number, grown in enumerate(growth[:2], 1):
         assert grown == pytest.approx(number * a_round, abs=0.15 * pool), growth
