@@ -51,6 +51,7 @@ ALWAYS: tuple[str, ...] = (
     "tests/gateway/keys/test_access.py",
     "tests/gateway/keys/test_other_tenants.py",
     "tests/gateway/keys/test_rate_limits.py::test_requests_a_minute",
+    "tests/gateway/realtime/test_session.py::test_a_key_that_was_taken_away_begins_nothing",
     "tests/shared/client/test_client_resumes.py::test_an_answer_is_not_ended_by_other_numbers",
 )
 """And those of which every case does."""

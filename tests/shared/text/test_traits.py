@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.text.arrangement import Message, traits_of
+from tests.met import met
 
 TEXTS = st.sampled_from(("", "quince", "quince \n", " "))
 PARTS = st.lists(
@@ -35,11 +36,14 @@ def _length(content: Any) -> int:
 
 
 @given(_messages())
+@example([{"role": "user", "content": "quince"}, {"role": "user", "content": "quince"}])
+@example([{"role": "tool", "content": "quince"}, {"role": "tool", "content": "quince"}])
 def test_each_is_found_as_a_search_for_it_alone_finds_it(messages: list[Message]) -> None:
     found = traits_of(messages)
     roles = [each["role"] for each in messages]
     calls = [each.get("tool_calls") or [] for each in messages]
     repeated = [one for one, other in pairwise(roles) if one == other != "tool"]
+    met("two turns of a role alone", repeated and "system" not in roles and not any(calls))
     assert found.characters == sum(_length(each["content"]) for each in messages)
     assert found.of_tools == (any(calls) or "tool" in roles)
     assert found.simple == (
