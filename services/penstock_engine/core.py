@@ -267,8 +267,8 @@ class EngineCore:
             self.state.workers.send(SaveKV(saves))
 
     def _ask_for_missing(self, now: float) -> None:
-        """Asks for the items and adapters that the plan has found to be missing: they may be late,
-        or wait for room."""
+        """Asks for the items and adapters that the plan has found to be missing. They may be late,
+        or wait for room: quiet turns end by then."""
         if self.state.workers.failing:
             return
         for part in self._asking:

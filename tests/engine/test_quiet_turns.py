@@ -12,7 +12,7 @@ from penstock_engine.record.replay import restore
 from penstock_engine.record.snapshot import snapshot
 from penstock_engine.sessions.effects import Effects
 from tests.engine.rank_walker import RankWalker, make_rank_harness
-from tests.engine.record.twins import Twins, encoded
+from tests.engine.record.twins import Twins
 from tests.engine.test_walk_adapters import AdapterWalker
 from tests.engine.test_walk_audits import AuditWalker
 from tests.engine.test_walk_claims import ClaimWalker
@@ -59,13 +59,14 @@ class Compared(Twins):
 
     def step(self, now: float) -> Effects:
         quiet = not self.original._disturbed and now < self.original._quiet_until
-        effects, other = self.original.step(now), self.copy.step(now)
-        assert encoded(effects) == encoded(other)
-        assert self.original.next_deadline() <= self.copy.next_deadline()
-        self.copy.check()
+        effects = super().step(now)
         self.quiet += quiet
         self.busy += quiet and bool(effects.to_workers)
         return effects
+
+    def check_deadlines(self) -> None:
+        """The original may look a little earlier: its deadline is that of its last whole turn."""
+        assert self.original.next_deadline() <= self.copy.next_deadline()
 
 
 @pytest.mark.parametrize("name", WALKERS)

@@ -32,7 +32,7 @@ class PlannedMedia:
 
 
 NO_MEDIA = PlannedMedia()
-"""Of a step that encodes nothing. It stays as it is."""
+"""The media of every step that encodes nothing. Nobody may change it."""
 
 
 class UnfitResult(Exception):

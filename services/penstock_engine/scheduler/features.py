@@ -113,6 +113,36 @@ class SchedulerFeatures:
         self.leaving = self._with("left")
         self.vacating = self._with("vacated")
 
+    def admits(self, head: Sequence) -> bool:
+        """Whether the head of the queue may start, wherever, by all features. If not, it has left
+        the queue for a while."""
+        return all(feature.admits(head) for feature in self.admitting)
+
+    def may_start(self, head: Sequence, computed: int) -> bool:
+        """Whether the head of the queue may start after so many tokens; otherwise as `admits`."""
+        return self.admits(head) and all(
+            feature.may_start(head, computed) for feature in self.starting
+        )
+
+    def encodes(self) -> bool:
+        """Whether the plan that is begun is one even without tokens."""
+        return any(feature.encodes() for feature in self.encoding)
+
+    def end(self, sequence: Sequence, start: int, end: int) -> int:
+        """How far tokens [start, end) may be computed in this step, by all features."""
+        for feature in self.limiting:
+            end = feature.end(sequence, start, end)
+        return end
+
+    def least(self, sequence: Sequence, start: int) -> int:
+        """How many tokens from `start` on have to be computed in one step, at least."""
+        return max((feature.least(sequence, start) for feature in self.joining), default=1)
+
+    def unscheduled(self, sequence: Sequence) -> None:
+        """Takes back what `end` has prepared for a sequence that gets no tokens in this step."""
+        for feature in self.unscheduling:
+            feature.unscheduled(sequence)
+
     def _with(self, hook: str) -> tuple[SchedulerFeature, ...]:
         unused = getattr(SchedulerFeature, hook)
         return tuple(each for each in self.all if getattr(type(each), hook) is not unused)

@@ -126,9 +126,7 @@ class Scheduler:
 
     def _is_empty(self, builder: StepBuilder) -> bool:
         """Whether the step computes neither tokens nor encodings of media."""
-        return not builder.items and not any(
-            feature.encodes() for feature in self.state.features.encoding
-        )
+        return not builder.items and not self.state.features.encodes()
 
     def _may_follow(self) -> bool:
         """Whether one more step may be sent after those in flight.
@@ -229,42 +227,27 @@ class Scheduler:
         end = min(start + self._behind(sequence), start + left)
         if end > start + 1:
             end = min(end, start + builder.most(sequence))
-        end = self._allowed(sequence, start, end)
+        end = self.state.features.end(sequence, start, end)
         if end <= start:
-            self._unschedule(sequence)
+            self.state.features.unscheduled(sequence)
             return
         drafts = sequence.progress.drafts
         room = table.capacity - drafts
         if end <= room:
             self._schedule(sequence, builder, start, end, [])
             return
-        least = start + self._least(sequence, start)
+        least = start + self.state.features.least(sequence, start)
         while room + self._room_to_grow(cache, table) < least:
             # The blocks of one preempted sequence may be fewer than a checkpoint takes.
             if not self._make_room(sequence, builder):
                 builder.wanting = True
                 break
         end = min(end, room + self._room_to_grow(cache, table))
-        end = self._allowed(sequence, start, end)
+        end = self.state.features.end(sequence, start, end)
         if end > start:
             self._schedule(sequence, builder, start, end, table.grow(cache, end + drafts))
         else:
-            self._unschedule(sequence)
-
-    def _allowed(self, sequence: Sequence, start: int, end: int) -> int:
-        """How far tokens [start, end) may be computed in this step, by all features."""
-        for feature in self.state.features.limiting:
-            end = feature.end(sequence, start, end)
-        return end
-
-    def _least(self, sequence: Sequence, start: int) -> int:
-        """How many tokens from `start` on have to be computed in one step, at least."""
-        features = self.state.features.joining
-        return max((feature.least(sequence, start) for feature in features), default=1)
-
-    def _unschedule(self, sequence: Sequence) -> None:
-        for feature in self.state.features.unscheduling:
-            feature.unscheduled(sequence)
+            self.state.features.unscheduled(sequence)
 
     def _room_to_grow(self, cache: KVCache, table: BlockTable) -> int:
         """How many tokens the table could grow by with the free blocks, in every KV group."""
@@ -283,7 +266,7 @@ class Scheduler:
         if victim is None or victim.slot is None:
             return False
         builder.withdraw(victim)
-        self._unschedule(victim)
+        self.state.features.unscheduled(victim)
         if victim.progress.in_flight:
             self.state.leaving[victim.slot] = victim
             return False
@@ -321,7 +304,7 @@ class Scheduler:
                 if head.num_tokens > builder.left:
                     return
                 most = builder.left
-            if not self.state.may_start(head, start.computed):
+            if not self.state.features.may_start(head, start.computed):
                 continue
             if not self._start(head, start, builder, most):
                 self.state.queue.hold(head)
@@ -335,7 +318,7 @@ class Scheduler:
         if not self.state.policy.makes_way or self.state.suspect is not None:
             return False
         head = self.state.queue.head()
-        while head is not None and not self.state.admits(head):
+        while head is not None and not self.state.features.admits(head):
             head = self.state.queue.head()
         if head is None or head.suspect_until:
             return False
@@ -358,7 +341,7 @@ class Scheduler:
         behind = self._behind(sequence) - start.computed
         end = start.computed + min(behind, most, builder.most(sequence))
         features = self.state.features
-        end = self._allowed(sequence, start.computed, end)
+        end = self.state.features.end(sequence, start.computed, end)
         if end <= start.computed and not any(f.begins(sequence) for f in features.beginning):
             for feature in features.not_starting:
                 feature.not_started(sequence)
@@ -381,7 +364,7 @@ class Scheduler:
         room = sequence.table.capacity + self._room_to_grow(self.state.cache, sequence.table)
         if room < end:
             # Tokens that must be computed together have blocks or are refused, so `room` suffices.
-            end = self._allowed(sequence, start.computed, room)
+            end = self.state.features.end(sequence, start.computed, room)
             end = end if end > start.computed else room
         sequence.table.grow(self.state.cache, end)
         builder.admit(sequence)
@@ -402,7 +385,7 @@ class Scheduler:
             start = self._starts.fits(head) if head is not None and head.suspect_until else None
             if head is None or start is None:
                 return
-            if not self.state.may_start(head, start.computed):
+            if not self.state.features.may_start(head, start.computed):
                 return
             if not self._start(head, start, builder, builder.left):
                 return

@@ -145,17 +145,6 @@ class SchedulerState(ReportsStatus):
             "host_blocks": 0 if cache is None else cache.num_host_blocks,
         }
 
-    def may_start(self, head: Sequence, computed: int) -> bool:
-        """Whether the head of the queue may start after so many tokens. If not, it has left the
-        queue for a while."""
-        return self.admits(head) and all(
-            feature.may_start(head, computed) for feature in self.features.starting
-        )
-
-    def admits(self, head: Sequence) -> bool:
-        """Whether the head of the queue may start, wherever; otherwise as `may_start`."""
-        return all(feature.admits(head) for feature in self.features.admitting)
-
     @property
     def num_in_flight(self) -> int:
         """Steps that were sent, and are not settled."""

@@ -42,6 +42,9 @@ class Twins:
         self.steps += 1
         effects, other = self.original.step(now), self.copy.step(now)
         assert encoded(effects) == encoded(other)
-        assert self.original.next_deadline() == self.copy.next_deadline()
+        self.check_deadlines()
         self.copy.check()
         return effects
+
+    def check_deadlines(self) -> None:
+        assert self.original.next_deadline() == self.copy.next_deadline()
