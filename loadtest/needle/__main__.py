@@ -140,8 +140,9 @@ def markdown(document: Document) -> str:
         f"{machine_line(document)}; `{document['isa']}`, {document['threads']} threads;"
         f" `{document['model']}`; llama-cpp-python {document['llama_cpp_python']}. The fact is"
         f" found where an answer has {NUMBER}. Seconds until the first token, nothing cached."
-        f"{document.get('note', '')}"
     )
+    if "note" in document:
+        line += f" {document['note']}"
     rows = [
         [
             f"{row['tokens']:,}",

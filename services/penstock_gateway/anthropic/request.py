@@ -167,7 +167,7 @@ class MessagesRequest(ConversationFields, frozen=True, kw_only=True, forbid_unkn
     top_p: Number = None
     top_k: Whole = None
     seed: Whole = None
-    """Of random draws, as in OpenAI's API; Anthropic's has no such field."""
+    """A seed for random draws, as OpenAI's API has it; Anthropic's has no such field."""
     repetition_detection: RepetitionDetection | None = None
     """vLLM's, of its chat."""
     penstock_receipt: Text = None

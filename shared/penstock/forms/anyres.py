@@ -55,7 +55,7 @@ class AnyresImages(ImageForm, frozen=True, kw_only=True, tag_field="kind", tag="
         return made | {arrays.SIZE: arrays.two(size)}
 
     def inputs(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
-        """As of ImageForm, with image_size int32 [2], (height, width) of the picture itself."""
+        """What ImageForm gives, with image_size int32 [2], height and width of the picture."""
         from penstock.forms.arrays import SIZE, pair
 
         size = pair(arrays.get(SIZE), "a prepared picture in tiles has a size of two int32")

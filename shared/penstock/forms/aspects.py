@@ -70,7 +70,7 @@ class AspectImages(ImageForm, frozen=True, kw_only=True, tag_field="kind", tag="
         return {arrays.PIXELS: arrays.cut(canvas, self.tile), arrays.GRID: arrays.two(grid)}
 
     def inputs(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
-        """As of ImageForm, with tile_grid int32 [2], rows and columns of tiles."""
+        """What ImageForm gives, with tile_grid int32 [2], rows and columns of tiles."""
         from penstock.forms.arrays import GRID, pair
 
         grid = pair(arrays.get(GRID), "a prepared picture on a canvas has a grid of two int32")

@@ -81,7 +81,7 @@ class DocumentImages(PartedForm, frozen=True, kw_only=True, tag_field="kind", ta
         return max(height, 1), max(width, 1)
 
     def inputs(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
-        """As of PartedForm; in lines with tile_grid int32 [2], rows and columns of tiles."""
+        """What PartedForm gives, in lines with tile_grid int32 [2], rows and columns of tiles."""
         from penstock.forms.arrays import GRID, pair
 
         made = super().inputs(arrays)

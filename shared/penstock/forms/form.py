@@ -46,7 +46,8 @@ class Runs(NamedTuple):
 
 
 class ImageForm(msgspec.Struct, frozen=True, kw_only=True):
-    """A form of preparation of pictures."""
+    """A form of preparation of pictures. Structs can't be abstract: what raises NotImplementedError
+    here is each form's own to say."""
 
     pixels: Pixels
 

@@ -43,7 +43,7 @@ class OverlappingImages(CropForm, frozen=True, kw_only=True, tag_field="kind", t
         return made | {arrays.GRID: arrays.two(crops)}
 
     def inputs(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
-        """As of ImageForm, with pooled int32 [rows, patches] and marks int32 [rows], see
+        """What ImageForm gives, with pooled int32 [rows, patches] and marks int32 [rows], see
         `overlaps.pooled`."""
         from penstock.forms import overlaps
         from penstock.forms.arrays import GRID, pair, pixels_in
@@ -91,7 +91,7 @@ class MarkedFrames(VideoForm, frozen=True, kw_only=True, tag_field="kind", tag="
         return overlaps.resized(arrays.bytes_in(frame), size)
 
     def inputs(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
-        """As of VideoForm, with pooled and marks, see `overlaps.pooled_frames`."""
+        """What VideoForm gives, with pooled and marks, see `overlaps.pooled_frames`."""
         from penstock.forms import overlaps
         from penstock.forms.arrays import frames_in
 

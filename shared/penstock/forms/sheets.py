@@ -102,8 +102,8 @@ class SheetImages(ImageForm, frozen=True, kw_only=True, tag_field="kind", tag="p
         return resized(picture, size, self.pixels)
 
     def inputs(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
-        """As of ImageForm, with image_size, that of the picture on its sheet, and tile_grid int32
-        [2], rows and columns of tiles, of which the whole is the first."""
+        """What ImageForm gives, with image_size, that of the picture on its sheet, and tile_grid
+        int32 [2], rows and columns of tiles, of which the whole is the first."""
         from penstock.forms import arrays as made
 
         needed = "a prepared picture on a sheet is one, and has a grid of two int32"
@@ -119,7 +119,7 @@ class SheetImages(ImageForm, frozen=True, kw_only=True, tag_field="kind", tag="p
         }
 
     def seen_size(self, size: Size, sheet: Size) -> Size:
-        """Of a picture that is so large, on such a sheet, what the tower sees."""
+        """The size at which the tower sees a picture that is so large, on such a sheet."""
         return size
 
     def wrong(self) -> str | None:

@@ -44,7 +44,7 @@ class TwofoldImages(ImageForm, frozen=True, kw_only=True, tag_field="kind", tag=
         return {arrays.PIXELS: small[None], arrays.LARGE: arrays.bytes_in(large)[None]}
 
     def inputs(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
-        """As of ImageForm, with large_pixel_values."""
+        """What ImageForm gives, with large_pixel_values."""
         from penstock.forms.arrays import LARGE, bytes_of, of_tiles, pixels_in
 
         pixels = pixels_in(arrays)

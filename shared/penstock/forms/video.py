@@ -95,7 +95,8 @@ class VideoShape(NamedTuple):
 
 
 class VideoForm(msgspec.Struct, frozen=True, kw_only=True):
-    """A form of preparation of videos, whose frames are encoded one by one, or in groups."""
+    """A form of preparation of videos, whose frames are encoded one by one, or in groups.
+    What raises NotImplementedError here is each form's own to say, as in ImageForm."""
 
     sampling: FrameSampling = FrameSampling()
 

@@ -15,7 +15,8 @@ from penstock.model.sound_projector_spec import SoundProjectorSpec
 
 
 class SoundTower(msgspec.Struct, frozen=True, kw_only=True):
-    """A tower that takes a sound of any length as a whole, unless it says otherwise."""
+    """A tower that takes a sound of any length as a whole, unless it says otherwise. Structs can't
+    be abstract: what raises NotImplementedError here is each tower's own to say."""
 
     @property
     def vector_frames(self) -> int:

@@ -198,7 +198,7 @@ def of_makers(values: dict[str, Any], whole: dict[str, Any], where: str) -> dict
 
 
 def of_makers_videos(values: dict[str, Any], whole: dict[str, Any], where: str) -> dict[str, Any]:
-    """The same of videos."""
+    """Settings of videos, with those of the whole processor's that are about them."""
     if values.get("video_processor_type") != VIDEO_CLASS:
         return values
     return values | {key: whole[key] for key in OF_FRAMES if key in whole}

@@ -39,11 +39,12 @@ class Videos:
     """How a family's videos are prepared."""
 
     read: Callable[[VideoSettings, Fields, MediaTokens], KindFacts]
-    """As PictureReader."""
+    """Reads the settings of the video processor; see PictureReader."""
     processor: str
     """Class of the processor where a folder names none."""
     of_classes: Mapping[str, str] = field(default_factory=dict)
-    """The same of some of the family's classes."""
+    """Class of the processor where a folder names none, by the family's classes that have another
+    one."""
     token: str = ""
     """What stands for a video, where config.json doesn't name it."""
     makers: Makers | None = None
