@@ -128,6 +128,28 @@ class DecoderLayer:
         )
 
 
+class SummedLayer:
+    """A Layer whose norms are over the sums with the residual, and take its place (Vaswani et al.,
+    2017)."""
+
+    def __init__(
+        self,
+        attention: AttentionLike,
+        attention_norm: Norm,
+        feed_forward: AnyFeedForward,
+        feed_forward_norm: Norm,
+    ) -> None:
+        self.attention = attention
+        self.attention_norm = attention_norm
+        self.feed_forward = feed_forward
+        self.feed_forward_norm = feed_forward_norm
+
+    def __call__(self, update: Tensor | None, residual: Tensor, step: Step) -> None:
+        """There is no update."""
+        hidden = self.attention_norm.added(self.attention(residual, step), residual)
+        residual.copy_(self.feed_forward_norm.added(self.feed_forward(hidden), hidden))
+
+
 class ParallelLayer:
     """A Layer whose attention and feed-forward have the same residual as input, normed by one norm
     or by two (Wang and Komatsuzaki, "GPT-J", 2021)."""
@@ -207,6 +229,9 @@ def load_layer(parts: Parts, layer: int) -> Layer:
         own = norms.named(FEED_FORWARD_NORM) if spec.two_norms else None
         first = norms.named(ATTENTION_NORM)
         return ParallelLayer(first, attention, own, feed_forward, spec.residual_multiplier)
+    if spec.order == "summed":
+        first, second = map(norms.named, (ATTENTION_OUTPUT_NORM, FEED_FORWARD_OUTPUT_NORM))
+        return SummedLayer(attention, first, feed_forward, second)
     streams = parts.config.streams
     if streams is not None:
         around = [norms.named(name) for name in NORMS]

@@ -50,6 +50,11 @@ class Ops(Protocol):
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         """Shifts to mean 0 and normalises over the last dimension. `x` is [rows, size]."""
 
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        """Adds x to residual in place, rounded to its dtype, and returns the sum's layer_norm."""
+
     def activate(self, x: Tensor, kind: str, *, gated: bool, limit: float | None = None) -> Tensor:
         """Maps [rows, 2 * size], the gate first, to activation(gate) * up, [rows, size]; or not
         gated, [rows, size] to activation(x). `kind` is a FeedForwardSpec's activation, `limit`,
@@ -102,7 +107,7 @@ class LayerNorm:
         return self._ops.layer_norm(x, self.weight, self.bias, self.eps)
 
     def added(self, x: Tensor, residual: Tensor) -> Tensor:
-        return self(residual.add_(x))
+        return self._ops.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
 
 
 class NoNorm:

@@ -69,6 +69,11 @@ class ReferenceOps:
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         return reference.layer_norm(x, weight, bias, eps)
 
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        return self.layer_norm(residual.add_(x), weight, bias, eps)
+
     def activate(self, x: Tensor, kind: str, *, gated: bool, limit: float | None = None) -> Tensor:
         if gated:
             return reference.gated_activation(x, kind, limit)

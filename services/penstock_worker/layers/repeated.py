@@ -7,16 +7,17 @@ from copy import copy
 from torch import Tensor
 
 from penstock_worker.layers.attention import SelfAttention
-from penstock_worker.layers.decoder_layer import DecoderLayer
+from penstock_worker.layers.decoder_layer import DecoderLayer, SummedLayer
 from penstock_worker.layers.parts import Norm, Parts
 from penstock_worker.layers.per_layer_inputs import Layer
 from penstock_worker.layers.step import Step
 
 
-def again(layer: Layer, number: int) -> DecoderLayer:
+def again(layer: Layer, number: int) -> DecoderLayer | SummedLayer:
     """Returns a layer with the weights of `layer`, and the KV cache of layer `number`, counted from
     the rank's first. Raises TypeError for a layer of another kind."""
-    if not isinstance(layer, DecoderLayer) or not isinstance(layer.attention, SelfAttention):
+    kinds = (DecoderLayer, SummedLayer)
+    if not isinstance(layer, kinds) or not isinstance(layer.attention, SelfAttention):
         raise TypeError(f"a {type(layer).__name__} can't be computed several times")
     other = copy(layer)
     other.attention = layer.attention.at(number)

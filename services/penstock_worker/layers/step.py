@@ -60,3 +60,5 @@ class Step:
     """What stands in the place of some of the tokens."""
     tokens: Tensor | None = None
     """Ids of the rows' tokens, [rows] int64; None: no layer asks for them."""
+    positions: Tensor | None = None
+    """Position of each row in its sequence, [rows] int64; None: no layer asks for them."""

@@ -178,6 +178,11 @@ class TritonOps:
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         return norms.layer_norm(x, weight, bias, eps)
 
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        return norms.add_layer_norm(x, residual, weight, bias, eps)
+
     def activate(self, x: Tensor, kind: str, *, gated: bool, limit: float | None = None) -> Tensor:
         if limit is not None:
             raise ValueError("these kernels have no bounds of a feed-forward's gate")

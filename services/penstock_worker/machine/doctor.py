@@ -13,7 +13,7 @@ from penstock.config.settings import CacheSettings, ModelImpl, SchedulerSettings
 from penstock.errors import PenstockError
 from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
 from penstock.model.kv_layout import NO_GROUP, kv_layout, state_memory
-from penstock.model.mechanisms import mechanisms
+from penstock.model.mechanisms import CONVOLUTION, mechanisms
 from penstock.model.sharing import one_rank_only
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.describe import Description, computed_by, describe
@@ -131,7 +131,7 @@ def _media(prepared: PreparedModel) -> list[Finding]:
 
 
 def _encoders_backends(config: EncoderConfig) -> str:
-    if config.disentangled is not None and config.disentangled.convolution:
+    if CONVOLUTION in mechanisms(config.layers):
         return "an encoder with a convolution: triton with a GPU, or reference"
     return "an encoder: triton with a GPU, cpu, or reference"
 

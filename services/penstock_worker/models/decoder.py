@@ -37,6 +37,8 @@ from penstock_worker.weights.weights import Weights
 
 EMBEDDING = "embed_tokens.weight"
 POSITIONS = "embed_positions.weight"
+TYPES = "embed_types.weight"
+PROJECTION = "embedding_projection"
 HEAD = "lm_head.weight"
 HEAD_BIAS = "lm_head.bias"
 
@@ -97,22 +99,27 @@ class DecoderModel:
 
     def _load_ends(self, parts: Parts) -> None:
         config, weights, place = self.config, parts.weights, self._ranks.place
-        shape = (config.vocab_size, config.hidden_size)
+        shape = (config.vocab_size, config.row_of_embedding)
         tied = config.tie_word_embeddings
         if place.first or (place.last and tied):
             self.embedding = weights.take_matrix([(EMBEDDING, shape)])
         if place.first:
-            rows = parts.ops.table(self.embedding)
+            words = parts.ops.table(self.embedding)
             if parts.adapters is not None:
-                rows = parts.adapters.embedding(rows)
-            self._embed = TokenEmbedding(rows, self.shard, self._ranks)
+                words = parts.adapters.embedding(words)
+            self._embed = TokenEmbedding(words, self.shard, self._ranks)
         self._embedding_norm: Norm = NO_NORM
         if place.first and config.embedding_norm:
-            self._embedding_norm = parts.norm("embedding_norm", config.hidden_size)
-        self._positions: Tensor | None = None
+            self._embedding_norm = parts.norm("embedding_norm", config.row_of_embedding)
+        self._positions = self._types = self._projection = None
         if place.first and config.learned_positions:
-            table = (config.learned_positions, config.hidden_size)
-            self._positions = weights.take(POSITIONS, table)
+            rows = config.first_position + config.learned_positions
+            self._positions = weights.take(POSITIONS, (rows, config.row_of_embedding))
+        if place.first and config.token_types:
+            self._types = weights.take(TYPES, (config.token_types, config.row_of_embedding))
+        if place.first and config.embedding_size:
+            outputs = [(PROJECTION, config.hidden_size)]
+            self._projection = parts.product(outputs, config.embedding_size, bias=True)
         self._multiplier = None
         if config.embedding_multiplier != 1.0:
             # In the rows' dtype, as the models were trained.
@@ -131,7 +138,7 @@ class DecoderModel:
         if tied:
             weights.ignore(HEAD)
         if place.last:
-            self.norm = parts.norm("norm", config.hidden_size)
+            self.norm = parts.norm("norm", config.hidden_size) if config.final_norm else NO_NORM
             matrix = self.embedding if tied else weights.take_matrix([(HEAD, shape)])
             self.head = parts.ops.head(matrix)
             bias = None
@@ -149,6 +156,7 @@ class DecoderModel:
         states: StepStates = NO_STATES,
         media: RowMedia | None = None,
         encoded: EncodedAttention = NOTHING_ENCODED,
+        types: Tensor | None = None,
     ) -> Tensor:
         """Maps `tokens` at `positions`, each [rows] int64, to the last layer's output, [rows,
         hidden].
@@ -157,11 +165,11 @@ class DecoderModel:
         is called after each layer, so that progress can be observed. `states` are those of this
         step's sequences in recurrent layers. `media` stand in the place of some of the tokens.
         `encoded` is the attention to an encoder's output; `positions` are then those among the
-        decoder's tokens.
+        decoder's tokens. `types`: the tokens' types, [rows] int64, of a model with such.
         """
         before = self.receive(tokens.shape[0])
         hidden = self.through_layers(
-            tokens, before, positions, attention, layer_done, states, media, encoded
+            tokens, before, positions, attention, layer_done, states, media, encoded, types
         )
         self.send(hidden)
         return hidden
@@ -183,12 +191,13 @@ class DecoderModel:
         states: StepStates = NO_STATES,
         media: RowMedia | None = None,
         encoded: EncodedAttention = NOTHING_ENCODED,
+        types: Tensor | None = None,
     ) -> Tensor:
         """Does what `hidden` does, without communication with other stages. `before` is what was
         received."""
         by_time = None if media is None else media.positions
         rotations = tuple(rotary.at(positions, by_time) for rotary in self.rotaries)
-        residual = self.embedded(tokens, positions) if before is None else before
+        residual = self.embedded(tokens, positions, types) if before is None else before
         if media is not None and before is None:
             media.put_into(residual)
         update, inputs = None, None
@@ -196,7 +205,7 @@ class DecoderModel:
             inputs = self._inputs(tokens, residual)
         if self._streams is not None:
             residual = self._streams.begin(residual)
-        step = Step(rotations, attention, states, encoded, inputs, media, tokens)
+        step = Step(rotations, attention, states, encoded, inputs, media, tokens, positions)
         kept: dict[int, Tensor] = {}
         for number, layer in enumerate(self.layers):
             self._keep_aux(number, kept, residual, update)
@@ -216,15 +225,18 @@ class DecoderModel:
         if self._aux_hidden is not None and layers in self._aux_hidden.behind:
             kept[layers] = residual.clone() if update is None else residual + update
 
-    def embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Maps `tokens` at `positions`, each [rows] int64, to what the first layer gets of them,
-        [rows, hidden]. Of the first stage."""
+    def embedded(self, tokens: Tensor, positions: Tensor, types: Tensor | None = None) -> Tensor:
+        """Maps `tokens` at `positions`, and of `types` if the model has any, each [rows] int64, to
+        what the first layer gets of them, [rows, hidden]. Of the first stage."""
         rows = self._embed(tokens)
         if self._multiplier is not None:
             rows = rows * self._multiplier
         if self._positions is not None:
-            rows = rows + self._positions[positions]
-        return self._embedding_norm(rows)
+            rows = rows + self._positions[positions + self.config.first_position]
+        if self._types is not None and types is not None:
+            rows = rows + self._types[types]
+        rows = self._embedding_norm(rows)
+        return rows if self._projection is None else self._projection(rows)
 
     def store_encoded(self, rows: Tensor, encoded: EncodedAttention) -> None:
         """Puts each layer's keys and values of an encoder's output, [rows, hidden], into the cache.

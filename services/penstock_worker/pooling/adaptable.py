@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 
 import torch
@@ -15,16 +14,14 @@ from penstock_worker.adapters.models import AdaptableModel, Renamed, adaptable_h
 from penstock_worker.forward.interface import Unable, require_adaptable
 from penstock_worker.models.decoder import headless
 from penstock_worker.pooling.adapters import ONE_TYPE, AdaptedPooling
-from penstock_worker.pooling.encoder.names import encoder_gguf_name, encoder_name, heads_apart
+from penstock_worker.pooling.encoder.names import encoder_name
 from penstock_worker.pooling.encoders import HEADS, open_encoder
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head, head_of
 from penstock_worker.weights.family_names import by_our_names
-from penstock_worker.weights.names import from_hub
+from penstock_worker.weights.names import from_gguf
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
-
-_WORDS = re.compile(r"^embeddings\.word_embeddings\.")
 
 
 def adapted_decoder(
@@ -79,7 +76,7 @@ def adaptable_encoder(config: EncoderConfig, labels: int) -> AdaptableModel:
     heads, size = {}, config.hidden_size
     if labels and family.head is not None:
         heads = {family.head.inner: (size, size), family.head.outer: (labels, size)}
-    modules = _layers(config)
+    modules = _modules(config)
     if not modules:
         raise Unable(f"no module of a {config.family} can be changed by adapters (enable_lora)")
     return AdaptableModel(
@@ -88,37 +85,22 @@ def adaptable_encoder(config: EncoderConfig, labels: int) -> AdaptableModel:
         renamed=_names(config),
         heads=heads,
         unused=() if labels else HEADS,
-        gguf=("bert",) if config.layers is None else (),
+        gguf=("bert",) if config.layers.layer(0).order == "summed" else (),
     )
 
 
-def _layers(config: EncoderConfig) -> dict[str, tuple[int, int]]:
+def _modules(config: EncoderConfig) -> dict[str, tuple[int, int]]:
+    layers = config.layers
     if config.space is not None:  # Vectors of pictures lie beside those of its texts.
         return {}
-    if config.layers is not None:
-        found = adaptable_modules(config.layers)
-        if found:
-            found[EMBEDDING] = adaptable_ends(config.layers)[EMBEDDING]
-        return found
-    if config.gated:  # Its matrices lie in pairs.
-        return {}
     # Layers would have to share factors, or distances to have them as well.
-    if config.shared_layers or config.disentangled is not None or config.experts is not None:
+    if config.shared_layers or layers.disentangled is not None:
         return {}
-    size, inner = config.hidden_size, config.intermediate_size
-    shapes = {f"attention.self.{part}": (size, size) for part in ("query", "key", "value")}
-    shapes["attention.output.dense"] = (size, size)
-    shapes["intermediate.dense"] = (inner, size)
-    shapes["output.dense"] = (size, inner)
-    found = {
-        f"encoder.layer.{number}.{name}": shape
-        for number in range(config.num_layers)
-        for name, shape in shapes.items()
-    }
-    if not config.embedding_size:
-        found[EMBEDDING] = (size, config.vocab_size)
-        if config.token_types == 1:
-            found[ONE_TYPE] = (size, 1)
+    found = adaptable_modules(layers)
+    if found and not layers.embedding_size:
+        found[EMBEDDING] = adaptable_ends(layers)[EMBEDDING]
+        if layers.token_types == 1:
+            found[ONE_TYPE] = (layers.hidden_size, 1)
     return found
 
 
@@ -127,10 +109,9 @@ def _names(config: EncoderConfig) -> Renamed:
     layers, family = config.layers, ENCODERS[config.family]
 
     def renamed(stored: StoredTensor, name: str, format: str) -> dict[str, StoredTensor]:
-        if layers is not None:
-            read = from_hub(name)
-            return {} if read is None else by_our_names({read: stored}, family.layer_names, layers)
-        ours = encoder_gguf_name(name) if format == "gguf" else encoder_name(name, config.family)
-        return {} if ours is None else heads_apart({_WORDS.sub(f"{EMBEDDING}.", ours): stored})
+        if format == "gguf":
+            return by_our_names({from_gguf(name): stored}, family.gguf_names, layers)
+        read = encoder_name(name, config.shared_layers)
+        return {} if read is None else by_our_names({read: stored}, family.layer_names, layers)
 
     return renamed

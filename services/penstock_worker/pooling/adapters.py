@@ -20,7 +20,7 @@ from penstock_worker.pooling.heads import Head
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
 
-ONE_TYPE = "embeddings.token_type_embeddings"
+ONE_TYPE = "embed_types"
 """Module of the token types of a model that has but one, whose row is added to every token's."""
 
 

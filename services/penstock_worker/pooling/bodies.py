@@ -115,7 +115,7 @@ def inputs_of(works: list[SlotWork], slots: Slots, config: EncoderConfig) -> Inp
         tokens += slot.token_ids
         types += given or bytes(work.count)
     known = np.frombuffer(types, dtype=np.uint8).astype(np.int64)
-    most = config.token_types
+    most = config.layers.token_types
     if most and known.size and int(known.max()) >= most:
         raise ValueError(f"a token type is {known.max()}; the model has {most}")
     lengths = [work.count for work in works]

@@ -12,16 +12,12 @@ import torch
 from penstock.model.config import EncoderConfig, PreparedModel
 from penstock.model.mechanisms import ONE_HALF, mechanisms
 from penstock.protocol.to_worker import Setup
-from penstock_kernels.cpu.decoder import DecoderShape
 from penstock_kernels.cpu.library import bits, instruction_set
-from penstock_kernels.cpu.program import ACTIVATIONS, Program
 from penstock_worker.forward.cpu import backend as generating
-from penstock_worker.forward.cpu.adapters import AdaptedPhases, PackedAdapters
-from penstock_worker.forward.cpu.backend import dummy_obstacle, shapes_of
+from penstock_worker.forward.cpu.adapters import PackedAdapters
+from penstock_worker.forward.cpu.backend import shapes_of
 from penstock_worker.forward.cpu.dtypes import dtype_of, in_two_parts, kind_of, numerics_of
 from penstock_worker.forward.cpu.media import TOWER_DTYPE
-from penstock_worker.forward.cpu.packing import CPUPacking
-from penstock_worker.forward.cpu.program import compile_encoder
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.cpu.split import WHOLE
 from penstock_worker.forward.interface import Unable
@@ -32,13 +28,12 @@ from penstock_worker.pooling.adaptable import adapted_encoder
 from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.bodies import Encoder
 from penstock_worker.pooling.decoders import decoder_recipe, require_attention
-from penstock_worker.pooling.encoder.cpu import BLOCK, CPUEncoder, EncoderCompiler
+from penstock_worker.pooling.encoder.cpu import BLOCK, CPUEncoder, encoder_program
 from penstock_worker.pooling.encoders import load_encoder, open_encoder
 from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.pool import pooled_by
 from penstock_worker.pooling.recipe import PoolingParts, PoolingRecipe, pooling_fingerprint
 from penstock_worker.pooling.space import Pictures
-from penstock_worker.weights.weights import Weights
 
 
 def recipe(
@@ -56,7 +51,8 @@ def recipe(
         raise ValueError("the setup is of a model that generates")
     mode, late = setup.pooling.mode, setup.pooling.late
     dtype = dtype_of(setup, prepared.weights.dtype)
-    _require_encoder(config, setup)
+    own_blocks = msgspec.structs.replace(setup, block_size=BLOCK)
+    shapes_of(config.layers, own_blocks)
     adapted = adapted_encoder(prepared, config, setup)
 
     def load(phases: Phases) -> PoolingParts:
@@ -68,7 +64,8 @@ def recipe(
         def build() -> tuple[Encoder, Head | None]:
             weights, head = open_encoder(prepared, config, setup, torch.float32)
             own = None if packed is None else packed.phases(WHOLE, range(config.num_layers))
-            program = _program(config, weights, setup, threads, dtype, own)
+            loader = CPUWeights(headless(config.layers), weights, kind_of(dtype), threads)
+            program = encoder_program(config, loader, setup.max_model_len, own)
             if packed is not None:
                 packed.targets = program.low_rank
             encoder = CPUEncoder(
@@ -95,40 +92,3 @@ def recipe(
     isa, numerics = instruction_set(), numerics_of(setup, dtype)
     said = f"{numerics} torch {torch.__version__} {pooling_fingerprint(setup)}"
     return PoolingRecipe(f"cpu {isa}", dtype, "cpu", f"pooling cpu {bits()} {said}", load)
-
-
-def _require_encoder(config: EncoderConfig, setup: Setup) -> None:
-    """Raises Unable."""
-    obstacle = dummy_obstacle(setup)
-    if config.layers is not None:
-        shapes_of(config.layers, msgspec.structs.replace(setup, block_size=BLOCK))
-    else:
-        heads = config.num_heads
-        obstacle = obstacle or DecoderShape(heads, heads, config.head_dim, BLOCK).obstacle()
-        if config.disentangled is not None and config.disentangled.convolution:
-            obstacle = "the first layer's output gets a convolution of embeddings"
-        if config.activation not in ACTIVATIONS:
-            obstacle = (
-                f"the activation is {config.activation}; {', '.join(ACTIVATIONS)} are possible"
-            )
-    if obstacle is not None:
-        raise Unable(obstacle)
-
-
-def _program(
-    config: EncoderConfig,
-    weights: Weights,
-    setup: Setup,
-    threads: int,
-    dtype: str,
-    adapted: AdaptedPhases | None,
-) -> Program:
-    if config.layers is None:
-        packing, kind = CPUPacking(weights, threads), kind_of(dtype)
-        program = EncoderCompiler(config, packing, kind, setup.max_model_len, adapted).program()
-        weights.finish()
-        return program
-    own = headless(config.layers)
-    read = CPUWeights(own, weights, kind_of(dtype), threads).read(setup.max_model_len)
-    both_ways = not config.causal
-    return compile_encoder(own, read, both_ways=both_ways, adapted=adapted)

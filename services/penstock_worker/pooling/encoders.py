@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,23 +18,15 @@ from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.bodies import Body, Encoder, EncoderBody, Inputs, PoolInputs
-from penstock_worker.pooling.encoder.layered import IN_TORCH, LayeredEncoder, LayeredKernels
+from penstock_worker.pooling.encoder.kernels import EncoderKernels, ReferenceKernels
 from penstock_worker.pooling.encoder.model import EncoderModel
-from penstock_worker.pooling.encoder.names import (
-    encoder_gguf_tensors,
-    encoder_name,
-    heads_apart,
-    space_name,
-    with_head,
-)
-from penstock_worker.pooling.encoder.ops import REFERENCE, EncoderOps
+from penstock_worker.pooling.encoder.names import encoder_name, space_name, with_head
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head, vector_head
 from penstock_worker.pooling.pooler import pooling_runner
 from penstock_worker.pooling.recipe import BLOCKS_EACH, PoolingParts
 from penstock_worker.pooling.space import Pictures, SpaceBody
 from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.files import gguf_by_our_names, named_tensors, safetensors_tensors
-from penstock_worker.weights.names import from_hub
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.weights import Weights
 
@@ -45,23 +37,6 @@ HEADS = (
 """How the names of a head's tensors begin; of GGUF's dense layers, too."""
 
 
-class TorchModel(Protocol):
-    """An encoder in torch."""
-
-    @property
-    def config(self) -> EncoderConfig: ...
-
-    def hidden(
-        self,
-        tokens: np.ndarray,
-        types: np.ndarray,
-        lengths: list[int],
-        layer_done: Callable[[], None],
-        seen: list[int] | None = None,
-    ) -> Tensor:
-        """Returns hidden states (see EncoderModel.hidden)."""
-
-
 Adding = Callable[[BatchAdapters | None, np.ndarray], AbstractContextManager[None]]
 """Returns a context in which products add the adapters of inputs of these lengths."""
 
@@ -69,7 +44,7 @@ Adding = Callable[[BatchAdapters | None, np.ndarray], AbstractContextManager[Non
 class TorchEncoder(LayerByLayer):
     """An Encoder that is a model in torch."""
 
-    def __init__(self, model: TorchModel, adding: Adding) -> None:
+    def __init__(self, model: EncoderModel, adding: Adding) -> None:
         super().__init__()
         self._model = model
         self._adding = adding
@@ -102,20 +77,14 @@ def open_encoder(
     """Returns the weights, of which the head has been taken, and that: one for classes, or what
     makes the vector of a text where pictures have one, too. Raises UnsupportedModel for tensors of
     it that don't fit."""
-    files, family, pooling = prepared.weights.files, config.family, setup.pooling
-    if config.layers is not None and prepared.weights.format == "gguf":
-        own, names = named_tensors(files), ENCODERS[family].gguf_names
-        found = gguf_by_our_names(own, names, config.layers)
-        found = {with_head(name, ENCODERS[family].head): each for name, each in found.items()}
-    elif config.layers is not None:
-        names, name_of = ENCODERS[family].layer_names, from_hub
-        if config.space is not None:
-            name_of = space_name
-        found = by_our_names(safetensors_tensors(files, name_of), names, config.layers)
-    elif prepared.weights.format == "gguf":
-        found = encoder_gguf_tensors(files, config)
+    files, family, pooling = prepared.weights.files, ENCODERS[config.family], setup.pooling
+    if prepared.weights.format == "gguf":
+        found = gguf_by_our_names(named_tensors(files), family.gguf_names, config.layers)
+        found = {with_head(name, family.head): each for name, each in found.items()}
     else:
-        found = heads_apart(safetensors_tensors(files, lambda name: encoder_name(name, family)))
+        name_of = partial(encoder_name, shared=config.shared_layers)
+        read = safetensors_tensors(files, name_of if config.space is None else space_name)
+        found = by_our_names(read, family.layer_names, config.layers)
     weights = Weights(found, dtype, device)
     head = None
     if config.space is not None:
@@ -134,27 +103,20 @@ def build_encoder(
     setup: Setup,
     dtype: torch.dtype,
     *,
-    ops: EncoderOps = REFERENCE,
-    layered: LayeredKernels = IN_TORCH,
+    kernels: EncoderKernels | None = None,
     head_ops: HeadOps = VECTORS,
     device: torch.device = CPU,
     adapters: ProductAdapters | None = None,
-) -> tuple[TorchModel, Head | None]:
-    """Reads the weights to `device`. `layered`: the kernels of a model with a decoder's layers,
-    `ops` those of any other. Returns the model and its head, as `open_encoder`. Raises
-    UnsupportedModel for weights that don't fit the configuration."""
+) -> tuple[EncoderModel, Head | None]:
+    """Reads the weights to `device`. `kernels`: None for those in plain torch. Returns the model
+    and its head, as `open_encoder`. Raises UnsupportedModel for weights that don't fit the
+    configuration."""
     config = prepared.config
     if not isinstance(config, EncoderConfig):
         raise TypeError(f"{type(config).__name__} is no encoder's")
     weights, head = open_encoder(prepared, config, setup, dtype, head_ops=head_ops, device=device)
-    model: TorchModel
-    if config.layers is None:
-        model = EncoderModel(config, weights, ops, longest=setup.max_model_len, adapters=adapters)
-        weights.finish()
-    else:
-        model = LayeredEncoder(
-            config, config.layers, weights, setup.max_model_len, adapters, layered
-        )
+    kernels = kernels or ReferenceKernels(config.layers)
+    model = EncoderModel(config, weights, kernels, longest=setup.max_model_len, adapters=adapters)
     return model, head
 
 

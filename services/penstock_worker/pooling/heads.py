@@ -118,7 +118,7 @@ def vector_head(
 def _norm(weights: Weights, name: str, config: EncoderConfig) -> Head:
     """Returns the head's layer norm, which treats each input by itself; without a name, nothing is
     normalised."""
-    if not name or config.layers is None:
+    if not name:
         return lambda vectors: vectors
     shape, spec = (config.hidden_size,), config.layers.norm
     weight = weights.take(f"{name}.weight", shape, torch.float32)

@@ -135,7 +135,7 @@ def _token_head(prepared: PreparedModel, config: EncoderConfig, pooling: Pooling
 def _word_head(prepared: PreparedModel, config: EncoderConfig) -> tuple[Head, Head]:
     """The head that fills in masked words: what is done to rows, and the product that gives the
     logit of each word. Raises UnsupportedModel for missing tensors."""
-    family, vocab, size = ENCODERS[config.family], config.vocab_size, config.row_of_embedding
+    family, vocab, size = ENCODERS[config.family], config.vocab_size, config.layers.row_of_embedding
     head = family.words
     if head is None:
         raise UnsupportedModel(f"the head for masked words of {config.family} is not served")
@@ -146,8 +146,8 @@ def _word_head(prepared: PreparedModel, config: EncoderConfig) -> tuple[Head, He
     biases = [name for name in (f"{head.words}.bias", f"{head.bias}.bias", head.bias) if name]
     bias = next((name for name in biases if weights.has(name)), None)
     added = None if bias is None else weights.take(bias, (vocab,))
-    usual = config.activation if config.layers is None else "gelu"
-    activation, bias_of = head.activation or usual, config.head_bias
+    activation = head.activation or config.layers.layer(0).feed_forward.activation
+    bias_of = config.head_bias
     transform = _transform(weights, config, head.dense, head.norm, activation, size, bias=bias_of)
     return transform, ROWS.product(matrix, added)
 
@@ -163,7 +163,7 @@ def _transform(
     bias: bool,
 ) -> Head:
     """A product of `size` numbers, an activation and a layer norm."""
-    eps = config.layer_norm_eps
+    eps = config.layers.norm.eps
     added = weights.take(f"{dense}.bias", (size,)) if bias else None
     product = ROWS.product(weights.take(f"{dense}.weight", (size, config.hidden_size)), added)
     scale = weights.take(f"{norm}.weight", (size,))

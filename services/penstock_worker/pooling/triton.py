@@ -71,10 +71,9 @@ def encoder_recipe(
         raise ValueError("the setup is of a model that generates")
     mode = setup.pooling.mode
     dtype, invariant = compute_dtype(setup.dtype, prepared.weights, CUDA), setup.batch_invariant
-    if config.layers is not None:
-        require(ENCODER_MECHANISMS, config.layers)
-    if config.head_dim > LARGEST_ENCODER_HEAD:
-        raise Unable(f"a head's size is {config.head_dim}, over {LARGEST_ENCODER_HEAD}")
+    require(ENCODER_MECHANISMS, config.layers)
+    if config.layers.head_dim > LARGEST_ENCODER_HEAD:
+        raise Unable(f"a head's size is {config.layers.head_dim}, over {LARGEST_ENCODER_HEAD}")
     if setup.pooling.late is not None and setup.pooling.late.hides:
         raise Unable("a query is filled up with tokens that others don't see")
     adapted = adapted_encoder(prepared, config, setup, head_ops)
@@ -89,14 +88,13 @@ def encoder_recipe(
 
         def build() -> tuple[Encoder, Head | None]:
             kernels = TritonEncoderKernels(
-                device, dtype, config.head_dim, batch_invariant=invariant
+                device, dtype, config.layers.head_dim, batch_invariant=invariant
             )
             model, head = build_encoder(
                 prepared,
                 setup,
                 dtype,
-                ops=kernels,
-                layered=kernels,
+                kernels=kernels,
                 head_ops=head_ops,
                 device=device,
                 adapters=layers,

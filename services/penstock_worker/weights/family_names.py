@@ -147,6 +147,8 @@ def _parts(
     else:
         matrices = [(name.expert, stored)]
         modules = names.fused.get(module, (names.modules.get(module, module),))
+        if module in modules[1:] and stored.shape[:1] == (_rows(module, config, layer),):
+            modules = (module,)  # In this file, the others lie by themselves.
     if layer.halves == "feed_forward" and modules == ("post_attention_layernorm",):
         modules = ("input_layernorm",)  # the one norm of such a layer
     if names.shared_alone and layer.feed_forward.experts is None:

@@ -6,13 +6,13 @@ Source: Lan et al., "ALBERT: A lite BERT for self-supervised learning of languag
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from penstock.errors import UnsupportedModel
 from penstock.families.bert import OF_DECODERS
 from penstock.families.bert_reading import read_bert
 from penstock.families.bounds import MAX_LAYERS
-from penstock.families.family import ClassifierHead, EncoderFamily, WordHead
+from penstock.families.family import ClassifierHead, EncoderFamily, WordHead, bert_names
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
 
@@ -27,24 +27,25 @@ IGNORED = (
 
 def _read(fields: Fields) -> EncoderConfig:
     fields.ignore(*IGNORED)
-    config = read_bert(fields.completed(hidden_act="gelu_new"), ALBERT)
-    groups = fields.integer("num_hidden_groups", 1)
-    inner = fields.integer("inner_group_num", 1)
-    if not (1 <= groups <= config.num_layers and 1 <= inner <= MAX_LAYERS // config.num_layers):
+    size = fields.integer("embedding_size", 128)
+    config = read_bert(fields.completed(hidden_act="gelu_new"), ALBERT, embedding_size=size)
+    groups, inner = fields.integer("num_hidden_groups", 1), fields.integer("inner_group_num", 1)
+    count, layers = config.num_layers, config.layers
+    if not (1 <= groups <= count and 1 <= inner <= MAX_LAYERS // count):
         raise UnsupportedModel(
-            f"{fields.where}: {config.num_layers} layers in {groups} groups of {inner} can't be; "
-            f"1 to {config.num_layers} groups and at most {MAX_LAYERS} layers in all are allowed"
+            f"{fields.where}: {count} layers in {groups} groups of {inner} can't be; "
+            f"1 to {count} groups and at most {MAX_LAYERS} layers in all are allowed"
         )
-    layers = tuple(
-        f"{number * groups // config.num_layers}.{within}"
-        for number in range(config.num_layers)
-        for within in range(inner)
+    shared = tuple(
+        f"{number * groups // count}.{within}" for number in range(count) for within in range(inner)
     )
-    return msgspec.structs.replace(
-        config,
-        num_layers=len(layers),
-        shared_layers=layers,
-        embedding_size=fields.integer("embedding_size", 128),
+    firsts = map(shared.index, shared)
+    specs = tuple(
+        replace(layers.layer(0), repeats=first if first < number else None)
+        for number, first in enumerate(firsts)
+    )
+    return EncoderConfig(
+        layers=replace(layers, num_layers=len(specs), layers=specs), shared_layers=shared
     )
 
 
@@ -57,18 +58,16 @@ ALBERT = EncoderFamily(
         "predictions.dense", "predictions.LayerNorm", "predictions.decoder", "predictions.bias"
     ),
     token_types=2,
-    tensors=(
-        ("encoder.embedding_hidden_mapping_in.", "embeddings.projection."),
-        ("encoder.albert_layer_groups.", "encoder.layer."),
-        (".albert_layers.", "."),
-        (".attention.query.", ".attention.self.query."),
-        (".attention.key.", ".attention.self.key."),
-        (".attention.value.", ".attention.self.value."),
-        (".attention.dense.", ".attention.output.dense."),
-        (".attention.LayerNorm.", ".attention.output.LayerNorm."),
-        (".full_layer_layer_norm.", ".output.LayerNorm."),
-        (".ffn_output.", ".output.dense."),
-        (".ffn.", ".intermediate.dense."),
+    layer_names=bert_names(
+        query="attention.query",
+        key="attention.key",
+        value="attention.value",
+        output="attention.dense",
+        attention_norm="attention.LayerNorm",
+        up="ffn",
+        down="ffn_output",
+        norm="full_layer_layer_norm",
+        further={"encoder.embedding_hidden_mapping_in": "embedding_projection"},
     ),
     unserved=OF_DECODERS,
 )

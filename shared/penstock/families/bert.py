@@ -6,7 +6,7 @@ Song et al., "MPNet", 2020, which has a relative attention bias.
 
 from __future__ import annotations
 
-from penstock.families.family import ClassifierHead, EncoderFamily, WordHead
+from penstock.families.family import ClassifierHead, EncoderFamily, WordHead, bert_names
 
 OF_DECODERS = frozenset({"add_cross_attention", "is_encoder_decoder"})
 """Settings that would make the encoder a part of another model."""
@@ -51,16 +51,15 @@ DISTILBERT = EncoderFamily(
         "num_attention_heads": "n_heads",
         "hidden_act": "activation",
     },
-    tensors=(
-        ("transformer.layer.", "encoder.layer."),
-        (".attention.q_lin.", ".attention.self.query."),
-        (".attention.k_lin.", ".attention.self.key."),
-        (".attention.v_lin.", ".attention.self.value."),
-        (".attention.out_lin.", ".attention.output.dense."),
-        (".sa_layer_norm.", ".attention.output.LayerNorm."),
-        (".ffn.lin1.", ".intermediate.dense."),
-        (".ffn.lin2.", ".output.dense."),
-        (".output_layer_norm.", ".output.LayerNorm."),
+    layer_names=bert_names(
+        query="attention.q_lin",
+        key="attention.k_lin",
+        value="attention.v_lin",
+        output="attention.out_lin",
+        attention_norm="sa_layer_norm",
+        up="ffn.lin1",
+        down="ffn.lin2",
+        norm="output_layer_norm",
     ),
 )
 
@@ -72,11 +71,11 @@ MPNET = EncoderFamily(
     words=_LM_HEAD,
     first_behind_padding=True,
     relative_buckets=32,
-    tensors=(
-        (".attention.attn.q.", ".attention.self.query."),
-        (".attention.attn.k.", ".attention.self.key."),
-        (".attention.attn.v.", ".attention.self.value."),
-        (".attention.attn.o.", ".attention.output.dense."),
-        (".attention.LayerNorm.", ".attention.output.LayerNorm."),
+    layer_names=bert_names(
+        query="attention.attn.q",
+        key="attention.attn.k",
+        value="attention.attn.v",
+        output="attention.attn.o",
+        attention_norm="attention.LayerNorm",
     ),
 )

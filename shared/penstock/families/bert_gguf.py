@@ -9,9 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import UnsupportedModel
+from penstock.families.family import QKV, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 
 TYPES = "token_types.weight"
+GGUF_NAMES = TensorNames(
+    fused={"self_attn.qkv_proj": QKV, "mlp.up_proj": ("mlp.gate_proj", "mlp.up_proj")},
+    stacked={
+        f"mlp.stacked.{each}": (f"mlp.experts.*.{each}",) for each in ("up_proj", "down_proj")
+    },
+)
+"""Gates lie in front of what they weigh, in one matrix, unless they have one of their own."""
 
 
 def bert_sizes(model: GGUFMetadata) -> dict[str, Any]:

@@ -1,16 +1,26 @@
-"""EncoderConfig from the config.json of BERT and its relatives.
+"""BERT and its relatives as layers, and from their config.json.
 
 Source of the keys: the configuration classes of the transformers library.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from penstock.errors import UnsupportedModel
 from penstock.families.family import EncoderFamily
 from penstock.formats.fields import Fields
-from penstock.model.config import EncoderConfig
+from penstock.model.config import EncoderConfig, ModelConfig
+from penstock.model.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+    RopeSpec,
+)
 
 ACTIVATIONS: dict[str, Literal["gelu", "gelu_tanh", "relu"]] = {
     "gelu": "gelu",
@@ -21,8 +31,9 @@ ACTIVATIONS: dict[str, Literal["gelu", "gelu_tanh", "relu"]] = {
 }
 
 
-def read_bert(fields: Fields, family: EncoderFamily) -> EncoderConfig:
-    """Raises UnsupportedModel for a variant that isn't computed."""
+def read_bert(fields: Fields, family: EncoderFamily, **others: Any) -> EncoderConfig:
+    """`others`: fields of ModelConfig that aren't as in BERT. Raises UnsupportedModel for a variant
+    that isn't computed."""
 
     def key(name: str) -> str:
         return family.keys.get(name, name)
@@ -41,19 +52,69 @@ def read_bert(fields: Fields, family: EncoderFamily) -> EncoderConfig:
         raise UnsupportedModel(f"{fields.where}: a {family.name} that is a decoder is not served")
     first = fields.integer("pad_token_id", 1) + 1 if family.first_behind_padding else 0
     types, buckets = family.token_types, family.relative_buckets
-    return EncoderConfig(
-        family=family.name,
+    longest = fields.integer("max_position_embeddings", 512) - first
+    said = {
+        "first_position": first,
+        "learned_positions": longest,
+        "token_types": fields.integer("type_vocab_size", types) if types else 0,
+        "relative_buckets": (
+            fields.integer("relative_attention_num_buckets", buckets) if buckets else 0
+        ),
+    }
+    return bert_encoder(
+        family.name,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=fields.integer(key("hidden_size")),
         intermediate_size=fields.integer(key("intermediate_size")),
         num_layers=fields.integer(key("num_hidden_layers")),
         num_heads=fields.integer(key("num_attention_heads")),
-        max_position=fields.integer("max_position_embeddings", 512) - first,
-        first_position=first,
-        token_types=fields.integer("type_vocab_size", types) if types else 0,
+        max_position=longest,
         layer_norm_eps=fields.number("layer_norm_eps", 1e-12),
         activation=ACTIVATIONS[activation],
-        relative_buckets=(
-            fields.integer("relative_attention_num_buckets", buckets) if buckets else 0
-        ),
+        **{**said, **others},
+    )
+
+
+def bert_encoder(
+    family: str,
+    *,
+    num_layers: int,
+    num_heads: int,
+    hidden_size: int,
+    layer_norm_eps: float = 1e-12,
+    activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu",
+    rope: RopeSpec | None = None,
+    gated: bool = False,
+    biases: bool = True,
+    experts: ExpertsSpec | None = None,
+    experts_every: int = 0,
+    **others: Any,
+) -> EncoderConfig:
+    """Returns BERT with these sizes. `rope`: rotates queries and keys; None: nothing does.
+    `gated`: whether feed-forwards have a gate. `biases`: whether products have biases. `experts`:
+    what the second of `experts_every` layers has, without biases, in the feed-forward's place.
+    `others`: further fields of ModelConfig."""
+    fed = FeedForwardSpec(activation=activation, gated=gated, bias=biases)
+    attention = AttentionSpec(rope=None if rope is None else 0, qkv_bias=biases, output_bias=biases)
+    layer = LayerSpec(order="summed", attention=attention, feed_forward=fed)
+    routed = replace(layer, feed_forward=replace(fed, experts=experts, bias=False))
+    layers: tuple[LayerSpec, ...] = (layer,)
+    if experts is not None:
+        layers = tuple(routed if n % experts_every == 1 else layer for n in range(num_layers))
+    return EncoderConfig(
+        layers=ModelConfig(
+            architecture=family,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            num_kv_heads=num_heads,
+            head_dim=hidden_size // max(num_heads, 1),
+            norm=NormSpec(kind="layer", eps=layer_norm_eps, bias=True),
+            ropes=() if rope is None else (rope,),
+            layers=layers,
+            tie_word_embeddings=True,
+            embedding_norm=True,
+            final_norm=False,
+            **others,
+        )
     )

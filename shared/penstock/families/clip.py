@@ -95,9 +95,8 @@ def _read_clip(fields: Fields, text: Fields, vision: Fields) -> EncoderConfig:
     )
     end = text.integer("eos_token_id", END)
     tower, image = clip_tower(vision, -1, keeps_class=True)
-    return EncoderConfig.of_layers(
-        "clip",
-        layers,
+    return EncoderConfig(
+        layers=layers,
         causal=True,
         space=SharedSpace(
             size=bounded(fields, "projection_dim", MAX_VECTOR, 512),
@@ -145,9 +144,8 @@ def _read_siglip(fields: Fields, text: Fields, vision: Fields) -> EncoderConfig:
             f"{fields.where}: vectors of texts have {size} numbers, and those of pictures "
             f"{tower.hidden_size}; they must have as many"
         )
-    return EncoderConfig.of_layers(
-        "siglip",
-        layers,
+    return EncoderConfig(
+        layers=layers,
         space=SharedSpace(
             size=size,
             vision=VisionSpec(tower=tower, projector=ProbeProjector(), image_size=image),

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
 from penstock.errors import UnsupportedModel
 from penstock.families.bert import OF_DECODERS
 from penstock.families.bert_reading import read_bert
-from penstock.families.family import ClassifierHead, EncoderFamily, WordHead
+from penstock.families.family import ClassifierHead, EncoderFamily, WordHead, bert_names
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
 from penstock.model.disentangled_spec import DisentangledSpec
@@ -32,10 +30,17 @@ KERNEL = 3
 def _read(fields: Fields) -> EncoderConfig:
     fields.ignore(*IGNORED)
     fields = fields.completed(**DEFAULTS)
-    config = read_bert(fields, DEBERTA_V2)
+    positions = fields.integer("max_position_embeddings", 512)
+    config = read_bert(
+        fields,
+        DEBERTA_V2,
+        token_types=fields.integer("type_vocab_size", 0),
+        learned_positions=positions if fields.flag("position_biased_input", True) else 0,
+        disentangled=_distances(fields, positions),
+    )
     hidden = config.hidden_size
     for key, value in {
-        "attention_head_size": config.head_dim,
+        "attention_head_size": config.layers.head_dim,
         "embedding_size": hidden,
         "pooler_hidden_size": hidden,
         "conv_groups": 1,
@@ -46,10 +51,7 @@ def _read(fields: Fields) -> EncoderConfig:
             )
     if fields.text("pooler_hidden_act", "gelu") != "gelu":
         raise fields.wrong("pooler_hidden_act", "gelu")
-    types = fields.integer("type_vocab_size", 0)
-    return msgspec.structs.replace(
-        config, token_types=types, disentangled=_distances(fields, config.max_position)
-    )
+    return config
 
 
 def _distances(fields: Fields, positions: int) -> DisentangledSpec:
@@ -72,7 +74,6 @@ def _distances(fields: Fields, positions: int) -> DisentangledSpec:
         queries=QUERIES in kinds,
         shared=fields.flag("share_att_key", False),
         normed="layer_norm" in fields.text("norm_rel_ebd", "none").lower().split("|"),
-        position_table=fields.flag("position_biased_input", True),
         convolution=_convolution(fields),
     )
 
@@ -114,10 +115,14 @@ DEBERTA_V2 = EncoderFamily(
         "cls.predictions.decoder",
         "cls.predictions.bias",
     ),
-    tensors=(
-        (".attention.self.query_proj.", ".attention.self.query."),
-        (".attention.self.key_proj.", ".attention.self.key."),
-        (".attention.self.value_proj.", ".attention.self.value."),
+    layer_names=bert_names(
+        query="attention.self.query_proj",
+        key="attention.self.key_proj",
+        value="attention.self.value_proj",
+        further={
+            "attention.self.pos_query_proj": "self_attn.pos_q_proj",
+            "attention.self.pos_key_proj": "self_attn.pos_k_proj",
+        },
     ),
     unserved=OF_DECODERS,
 )

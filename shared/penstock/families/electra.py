@@ -6,11 +6,9 @@ generators", 2020; keys: transformers' ElectraConfig.
 
 from __future__ import annotations
 
-import msgspec
-
 from penstock.families.bert import OF_DECODERS
 from penstock.families.bert_reading import read_bert
-from penstock.families.family import ClassifierHead, EncoderFamily, WordHead
+from penstock.families.family import ClassifierHead, EncoderFamily, WordHead, bert_names
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
 
@@ -19,9 +17,9 @@ IGNORED = ("summary_activation", "summary_last_dropout", "summary_type", "summar
 
 def _read(fields: Fields) -> EncoderConfig:
     fields.ignore(*IGNORED)
-    config = read_bert(fields, ELECTRA)
     size = fields.integer("embedding_size", 128)
-    return msgspec.structs.replace(config, embedding_size=0 if size == config.hidden_size else size)
+    smaller = size != fields.integer("hidden_size")
+    return read_bert(fields, ELECTRA, embedding_size=size if smaller else 0)
 
 
 ELECTRA = EncoderFamily(
@@ -36,6 +34,6 @@ ELECTRA = EncoderFamily(
         activation="gelu",
     ),
     token_types=2,
-    tensors=(("embeddings_project.", "embeddings.projection."),),
+    layer_names=bert_names(further={"embeddings_project": "embedding_projection"}),
     unserved=OF_DECODERS,
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.families.family import EncoderFamily
+from penstock.families.family import EncoderFamily, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.llama import LLAMA, read_gguf
 from penstock.formats.fields import Fields
@@ -39,13 +39,14 @@ def _gguf(model: GGUFMetadata) -> EncoderConfig:
 
 def _encoder(layers: ModelConfig) -> EncoderConfig:
     own = msgspec.structs.replace(layers, architecture="eurobert", tie_word_embeddings=True)
-    return EncoderConfig.of_layers("eurobert", own)
+    return EncoderConfig(layers=own)
 
 
 EUROBERT = EncoderFamily(
     "eurobert",
     ("eurobert",),
     read_layers=_read,
+    layer_names=TensorNames(),
     gguf="eurobert",
     read_gguf=_gguf,
 )

@@ -250,6 +250,48 @@ class WordHead(NamedTuple):
     activation: str = ""
 
 
+PLAIN_GATE = ("mlp.gate_proj", "mlp.up_proj")
+"""Of TensorNames.zero_biases: of a gated feed-forward the projection down alone has a bias."""
+QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+
+
+def bert_names(
+    *,
+    query: str = "attention.self.query",
+    key: str = "attention.self.key",
+    value: str = "attention.self.value",
+    output: str = "attention.output.dense",
+    attention_norm: str = "attention.output.LayerNorm",
+    up: str = "intermediate.dense",
+    down: str = "output.dense",
+    norm: str = "output.LayerNorm",
+    further: Mapping[str, str] | None = None,
+    qkv: str = "",
+    up_gate: str = "",
+    plain_gate: bool = False,
+) -> TensorNames:
+    """Returns the names of a family that is BERT but for what is said. `further`: the file's names
+    of other modules -> ours. `qkv`, `up_gate`: of what has several modules' rows. `plain_gate`: see
+    PLAIN_GATE."""
+    fed = ("mlp.up_proj", "mlp.down_proj", "feed_forward_output_norm")
+    in_layer = (*QKV, "self_attn.o_proj", "attention_output_norm", *fed)
+    theirs = (query, key, value, output, attention_norm, up, down, norm)
+    fused = {qkv: QKV, up_gate: ("mlp.up_proj", "mlp.gate_proj")}
+    return TensorNames(
+        {
+            "embeddings.word_embeddings": "embed_tokens",
+            "embeddings.position_embeddings": "embed_positions",
+            "embeddings.token_type_embeddings": "embed_types",
+            "embeddings.LayerNorm": "embedding_norm",
+            "embeddings.projection": "embedding_projection",
+            **dict(zip(theirs, in_layer, strict=True)),
+            **(further or {}),
+        },
+        {name: ours for name, ours in fused.items() if name},
+        zero_biases=PLAIN_GATE if plain_gate else (),
+    )
+
+
 @dataclass(frozen=True)
 class EncoderFamily:
     """A family is BERT but for what is said here."""
@@ -275,16 +317,13 @@ class EncoderFamily:
     relative_buckets: int = 0
     """Buckets of the relative attention bias, where config.json doesn't say; 0: the family has
     none."""
-    tensors: tuple[tuple[str, str], ...] = ()
-    """(a part of a tensor's name, BERT's name for it)."""
     read_layers: Callable[[Fields], EncoderConfig] | None = None
-    """Reads config.json of a family that isn't BERT: it has a decoder's layers, or keys of its own.
-    Raises UnsupportedModel."""
+    """Reads config.json of a family with keys of its own. Raises UnsupportedModel."""
     read_halves: Callable[[Fields, Fields, Fields], EncoderConfig] | None = None
     """Reads config.json of a family that takes pictures, too: the file as a whole, and its sections
     about texts and about pictures. Raises UnsupportedModel."""
-    layer_names: TensorNames = field(default_factory=TensorNames)
-    """Names of tensors of a family with a decoder's layers."""
+    layer_names: TensorNames = field(default_factory=bert_names)
+    """Names of the tensors in safetensors files."""
     gguf: str = ""
     """`general.architecture` of its GGUF files, if they aren't BERT's; empty: they aren't
     served."""
@@ -292,7 +331,7 @@ class EncoderFamily:
     """Further ones, of variants of the family."""
     read_gguf: Callable[[GGUFMetadata], EncoderConfig] | None = None
     """Reads the metadata of such a file. Raises UnsupportedModel."""
-    gguf_names: TensorNames = field(default_factory=TensorNames)
+    gguf_names: TensorNames = TensorNames(fused={"self_attn.qkv_proj": QKV})
     unserved: frozenset[str] = frozenset()
     """Settings that change what is computed, and that nothing here computes (see Family)."""
 

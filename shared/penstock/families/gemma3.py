@@ -122,8 +122,8 @@ def _gguf_embedding(model: GGUFMetadata) -> EncoderConfig:
 
 def _encoder(config: ModelConfig) -> EncoderConfig:
     layers = tuple(map(_both_ways, config.layers))
-    own = msgspec.structs.replace(config, layers=layers)
-    return EncoderConfig.of_layers("embeddinggemma", own)
+    own = msgspec.structs.replace(config, architecture="embeddinggemma", layers=layers)
+    return EncoderConfig(layers=own)
 
 
 EMBEDDING_GEMMA = EncoderFamily(

@@ -9,7 +9,8 @@ multilingual text retrieval", 2024; keys: the config.json of its releases; fixed
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.families.family import ClassifierHead, EncoderFamily
+from penstock.families.bert_reading import bert_encoder
+from penstock.families.family import ClassifierHead, EncoderFamily, bert_names
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
@@ -42,8 +43,8 @@ def _read(fields: Fields) -> EncoderConfig:
             f"{fields.where}: a hidden size of {hidden} and {heads} heads make no heads of an even "
             "size, which rotary positions need"
         )
-    return EncoderConfig(
-        family="gte",
+    return bert_encoder(
+        "gte",
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden,
         intermediate_size=fields.integer("intermediate_size"),
@@ -78,16 +79,17 @@ GTE = EncoderFamily(
     prefixes=("new",),
     head=ClassifierHead("pooler.dense", "classifier", "tanh"),
     read_layers=_read,
-    tensors=(
-        (".mlp.up_gate_proj.", ".intermediate.dense."),
-        (".mlp.down_proj.", ".output.dense."),
-        (".mlp_ln.", ".output.LayerNorm."),
-        (".attention.q_proj.", ".attention.self.query."),
-        (".attention.k_proj.", ".attention.self.key."),
-        (".attention.v_proj.", ".attention.self.value."),
-        (".attention.qkv_proj.", ".attention.self.all."),
-        (".attention.o_proj.", ".attention.output.dense."),
-        (".attn_ln.", ".attention.output.LayerNorm."),
+    layer_names=bert_names(
+        query="attention.q_proj",
+        key="attention.k_proj",
+        value="attention.v_proj",
+        qkv="attention.qkv_proj",
+        output="attention.o_proj",
+        attention_norm="attn_ln",
+        up_gate="mlp.up_gate_proj",
+        down="mlp.down_proj",
+        norm="mlp_ln",
+        plain_gate=True,
     ),
     unserved=frozenset({"logn_attention_scale"}),
 )

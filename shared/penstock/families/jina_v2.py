@@ -8,8 +8,11 @@ converter.
 
 from __future__ import annotations
 
-from penstock.families.bert_gguf import bert_sizes, refuse_tensors
-from penstock.families.family import EncoderFamily
+from dataclasses import replace
+
+from penstock.families.bert_gguf import GGUF_NAMES, bert_sizes, refuse_tensors
+from penstock.families.bert_reading import bert_encoder
+from penstock.families.family import PLAIN_GATE, EncoderFamily
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.model.config import EncoderConfig
 
@@ -19,8 +22,8 @@ def _gguf(model: GGUFMetadata) -> EncoderConfig:
         model, "attn_q_norm.weight", "attn_norm_2.weight", of="jina-embeddings-v2-base-code's norm"
     )
     refuse_tensors(model, "ffn_up.bias", "ffn_gate.bias", of="a bias of a gated feed-forward")
-    return EncoderConfig(
-        family="jina_bert_v2",
+    return bert_encoder(
+        "jina_bert_v2",
         **bert_sizes(model),
         activation="gelu",
         gated=True,
@@ -28,4 +31,10 @@ def _gguf(model: GGUFMetadata) -> EncoderConfig:
     )
 
 
-JINA_BERT_V2 = EncoderFamily("jina_bert_v2", (), gguf="jina-bert-v2", read_gguf=_gguf)
+JINA_BERT_V2 = EncoderFamily(
+    "jina_bert_v2",
+    (),
+    gguf="jina-bert-v2",
+    read_gguf=_gguf,
+    gguf_names=replace(GGUF_NAMES, zero_biases=PLAIN_GATE),
+)

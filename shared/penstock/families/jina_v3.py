@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
 from penstock.families.bert_gguf import bert_sizes
-from penstock.families.family import EncoderFamily
+from penstock.families.bert_reading import bert_encoder
+from penstock.families.family import EncoderFamily, bert_names
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
@@ -30,8 +31,8 @@ def _read(fields: Fields) -> EncoderConfig:
             f"{fields.where}: a hidden size of {hidden} and {heads} heads make no heads of an even "
             "size, which rotary positions need"
         )
-    return EncoderConfig(
-        family="jina_embeddings_v3",
+    return bert_encoder(
+        "jina_embeddings_v3",
         vocab_size=fields.integer("vocab_size", 250_002),
         hidden_size=hidden,
         intermediate_size=fields.integer("intermediate_size", 4096),
@@ -57,8 +58,8 @@ def _theta(fields: Fields) -> float:
 
 def _gguf(model: GGUFMetadata) -> EncoderConfig:
     sizes = bert_sizes(model)
-    return EncoderConfig(
-        family="jina_embeddings_v3",
+    return bert_encoder(
+        "jina_embeddings_v3",
         **sizes,
         rope=model.rope(sizes["hidden_size"] // sizes["num_heads"], theta=THETA),
     )
@@ -70,22 +71,18 @@ JINA_EMBEDDINGS_V3 = EncoderFamily(
     read_layers=_read,
     gguf="jina-bert-v3",
     read_gguf=_gguf,
-    tensors=(
+    layer_names=bert_names(
         # Files have the makers' names, adapters those of transformers' modules.
-        ("emb_ln.", "embeddings.LayerNorm."),
-        ("encoder.layers.", "layers."),
-        ("layers.", "encoder.layer."),
-        (".mixer.Wqkv.", ".attention.self.all."),
-        (".mixer.out_proj.", ".attention.output.dense."),
-        (".norm1.", ".attention.output.LayerNorm."),
-        (".norm2.", ".output.LayerNorm."),
-        (".self_attn.q_proj.", ".attention.self.query."),
-        (".self_attn.k_proj.", ".attention.self.key."),
-        (".self_attn.v_proj.", ".attention.self.value."),
-        (".self_attn.o_proj.", ".attention.output.dense."),
-        (".post_attention_layernorm.", ".attention.output.LayerNorm."),
-        (".mlp.fc1.", ".intermediate.dense."),
-        (".mlp.fc2.", ".output.dense."),
-        (".post_mlp_layernorm.", ".output.LayerNorm."),
+        qkv="mixer.Wqkv",
+        output="mixer.out_proj",
+        attention_norm="norm1",
+        up="mlp.fc1",
+        down="mlp.fc2",
+        norm="norm2",
+        further={
+            "emb_ln": "embedding_norm",
+            "post_attention_layernorm": "attention_output_norm",
+            "post_mlp_layernorm": "feed_forward_output_norm",
+        },
     ),
 )

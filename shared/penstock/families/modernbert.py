@@ -73,9 +73,8 @@ def _layers(fields: Fields) -> EncoderConfig:
         for number, kind in enumerate(kinds)
     )
     eps = fields.number("norm_eps", 1e-5)
-    return EncoderConfig.of_layers(
-        "modernbert",
-        ModelConfig(
+    return EncoderConfig(
+        layers=ModelConfig(
             architecture="modernbert",
             **{**sizes, "tie_word_embeddings": True},
             norm=NormSpec(kind="layer", eps=eps, bias=fields.flag("norm_bias", False)),
@@ -109,9 +108,8 @@ def _gguf(model: GGUFMetadata) -> EncoderConfig:
         layer = LayerSpec(attention=attention, feed_forward=feed_forward, first_norm=number > 0)
         layers.append(layer)
     bias = "output_norm.bias" in model.tensors
-    return EncoderConfig.of_layers(
-        "modernbert",
-        ModelConfig(
+    return EncoderConfig(
+        layers=ModelConfig(
             architecture="modernbert",
             **{**sizes, "tie_word_embeddings": True},
             norm=NormSpec(kind="layer", eps=model.layer_norm_eps(), bias=bias),

@@ -19,9 +19,8 @@ def _gguf(model: GGUFMetadata) -> EncoderConfig:
     sizes = model.sizes()
     if sizes["num_kv_heads"] != sizes["num_heads"]:
         raise UnsupportedModel(f"{model.keys.where}: fewer keys than queries are not served")
-    return EncoderConfig.of_layers(
-        "neobert",
-        ModelConfig(
+    return EncoderConfig(
+        layers=ModelConfig(
             architecture="neobert",
             **{**sizes, "tie_word_embeddings": True},
             norm=NormSpec(eps=model.rms_eps()),

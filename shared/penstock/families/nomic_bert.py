@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import UnsupportedModel
-from penstock.families.bert_gguf import bert_sizes, refuse_tensors
-from penstock.families.family import EncoderFamily
+from penstock.families.bert_gguf import GGUF_NAMES, bert_sizes, refuse_tensors
+from penstock.families.bert_reading import bert_encoder
+from penstock.families.family import EncoderFamily, bert_names
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
@@ -88,8 +89,8 @@ def _read(fields: Fields) -> EncoderConfig:
             "size, which rotary positions need"
         )
     longest = stated.integer("max_position_embeddings", 2048)
-    return EncoderConfig(
-        family="nomic_bert",
+    return bert_encoder(
+        "nomic_bert",
         vocab_size=stated.integer("vocab_size"),
         hidden_size=hidden,
         intermediate_size=stated.integer("intermediate_size"),
@@ -119,8 +120,8 @@ def _gguf(model: GGUFMetadata) -> EncoderConfig:
     if model.architecture == WITH_EXPERTS:
         return _gguf_with_experts(model, sizes)
     refuse_tensors(model, "attn_qkv.bias", "ffn_up.bias", of="a bias")
-    return EncoderConfig(
-        family="nomic_bert",
+    return bert_encoder(
+        "nomic_bert",
         **sizes,
         activation="silu",
         rope=model.rope(sizes["hidden_size"] // sizes["num_heads"], theta=THETA),
@@ -138,8 +139,8 @@ def _gguf_with_experts(model: GGUFMetadata, sizes: dict[str, Any]) -> EncoderCon
     experts = ExpertsSpec(
         **model.expert_counts(), inner=sizes["intermediate_size"], normalised=False
     )
-    return EncoderConfig(
-        family="nomic_bert",
+    return bert_encoder(
+        "nomic_bert",
         **sizes,
         activation="gelu",
         rope=model.rope(sizes["hidden_size"] // sizes["num_heads"], theta=THETA),
@@ -156,15 +157,14 @@ NOMIC_BERT = EncoderFamily(
     gguf="nomic-bert",
     gguf_also=(WITH_EXPERTS,),
     read_gguf=_gguf,
-    tensors=(
-        ("emb_ln.", "embeddings.LayerNorm."),
-        ("encoder.layers.", "encoder.layer."),
-        (".attn.Wqkv.", ".attention.self.all."),
-        (".attn.out_proj.", ".attention.output.dense."),
-        (".mlp.fc11.", ".intermediate.up."),
-        (".mlp.fc12.", ".intermediate.gate."),
-        (".mlp.fc2.", ".output.dense."),
-        (".norm1.", ".attention.output.LayerNorm."),
-        (".norm2.", ".output.LayerNorm."),
+    gguf_names=GGUF_NAMES,
+    layer_names=bert_names(
+        qkv="attn.Wqkv",
+        output="attn.out_proj",
+        attention_norm="norm1",
+        up="mlp.fc11",
+        down="mlp.fc2",
+        norm="norm2",
+        further={"emb_ln": "embedding_norm", "mlp.fc12": "mlp.gate_proj"},
     ),
 )

@@ -17,7 +17,6 @@ from penstock.model.disentangled_spec import DisentangledSpec
 from penstock.model.layer_spec import (
     AttentionSpec,
     CrossAttentionSpec,
-    ExpertsSpec,
     HyperConnectionsSpec,
     IndexSpec,
     KVHeadsSpec,
@@ -76,10 +75,31 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     learned_positions: int = 0
     """Rows of a table of positions, one for each token of the decoder, which are added to
     embeddings; 0: there is no table."""
+    first_position: int = 0
+    """Further rows of that table, before the one of the first token (RoBERTa's padding id)."""
+    token_types: int = 0
+    """Rows of a table of token types, which are added to embeddings; 0: there are no types."""
+    embedding_size: int = 0
+    """Numbers of an embedding, of which a product makes those of the layers' rows; 0: an embedding
+    is such a row."""
+    final_norm: bool = True
+    """Whether there is a norm after the last layer."""
+    relative_buckets: int = 0
+    """Buckets of distances, each of which adds a number of each head's own to scores (MPNet); 0:
+    there are none. This and what follows is of encoders."""
+    distance_slopes: bool = False
+    """Whether a score falls with the distance, in each head by a slope of its own (ALiBi)."""
+    disentangled: DisentangledSpec | None = None
+    """What attention has to say about distances; None: nothing."""
 
     @property
     def takes_media(self) -> bool:
         return self.vision is not None or self.audio is not None
+
+    @property
+    def row_of_embedding(self) -> int:
+        """Numbers of an embedding."""
+        return self.embedding_size or self.hidden_size
 
     @property
     def row_size(self) -> int:
@@ -232,108 +252,41 @@ class SharedSpace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="encoder"):
-    """Shapes and constants of a bidirectional encoder (BERT and relatives). It has no KV cache.
+    """What gives vectors of tokens that see those behind them as well. It has no KV cache."""
 
-    max_position: tokens that an input may have; first_position: row of the position table that the
-    first token has (RoBERTa's begins after its padding id).  token_types: 0 for none.
-    relative_buckets: of MPNet's relative attention bias; 0 for none.
-    """
-
-    family: str
-    """A key of penstock.families.ENCODERS."""
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    max_position: int
-    first_position: int = 0
-    token_types: int = 0
-    layer_norm_eps: float = 1e-12
-    activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
-    relative_buckets: int = 0
-    layers: ModelConfig | None = None
-    """The decoder's layers of an encoder that isn't BERT but is made of these, which attend both
-    ways; None: it is BERT. What is said above is then only what others ask for. A window counts in
+    layers: ModelConfig
+    """The layers, whose `architecture` is a key of penstock.families.ENCODERS. A window counts in
     both directions."""
-    rope: RopeSpec | None = None
-    """Rotates queries and keys; None: there is a table of positions."""
-    gated: bool = False
-    """Whether the feed-forward has a gate, and so an inner product without a bias."""
-    biases: bool = True
-    """Whether products have biases, but for that of a gated feed-forward, which never has any."""
     head_bias: bool = True
     """Whether the inner layer of the classification head has a bias."""
     causal: bool = False
-    """Whether tokens see those before them only. Of an encoder with a decoder's layers."""
+    """Whether tokens see those before them only."""
     space: SharedSpace | None = None
     """Where pictures have vectors, too; what else is said here is of the texts. None: the model
     takes no pictures."""
-    embedding_size: int = 0
-    """Numbers of an embedding, of which a product makes those of the layers' rows; 0: an embedding
-    is such a row."""
     shared_layers: tuple[str, ...] = ()
-    """For each layer what its weights are called, where several share some; empty: each has its
-    own, called by its number."""
-    distance_slopes: bool = False
-    """Whether a score falls with the distance, in each head by a slope of its own (ALiBi), and
-    there are no other positions."""
-    experts: ExpertsSpec | None = None
-    """What some layers have in the feed-forward's place, in an encoder like BERT."""
-    experts_every: int = 0
-    """Of so many layers, the second has them."""
-    disentangled: DisentangledSpec | None = None
-    """What attention has to say about distances; None: nothing."""
-
-    @staticmethod
-    def of_layers(
-        family: str,
-        layers: ModelConfig,
-        *,
-        head_bias: bool = True,
-        causal: bool = False,
-        space: SharedSpace | None = None,
-    ) -> EncoderConfig:
-        """An encoder with a decoder's layers."""
-        return EncoderConfig(
-            family=family,
-            vocab_size=layers.vocab_size,
-            hidden_size=layers.hidden_size,
-            intermediate_size=layers.intermediate_size,
-            num_layers=layers.num_layers,
-            num_heads=layers.num_heads,
-            max_position=layers.max_position,
-            layer_norm_eps=layers.norm.eps,
-            layers=layers,
-            head_bias=head_bias,
-            causal=causal,
-            space=space,
-        )
+    """For each layer what files call its weights, where several share some (see LayerSpec.repeats);
+    empty: each has its own, called by its number."""
 
     @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.num_heads if self.layers is None else self.layers.head_dim
+    def family(self) -> str:
+        return self.layers.architecture
 
     @property
-    def row_of_embedding(self) -> int:
-        """Numbers of an embedding."""
-        return self.embedding_size or self.hidden_size
+    def vocab_size(self) -> int:
+        return self.layers.vocab_size
 
     @property
-    def position_table(self) -> bool:
-        """Whether there is a table of positions."""
-        distances = self.disentangled
-        if self.rope is not None or self.distance_slopes:
-            return False
-        return distances is None or distances.position_table
+    def hidden_size(self) -> int:
+        return self.layers.hidden_size
 
-    def has_experts(self, number: int) -> bool:
-        """Whether a layer has experts."""
-        return self.experts is not None and number % self.experts_every == 1
+    @property
+    def num_layers(self) -> int:
+        return self.layers.num_layers
 
-    def layer_at(self, number: int) -> str:
-        """Returns what the names of a layer's tensors begin with, in an encoder like BERT."""
-        return f"encoder.layer.{self.shared_layers[number] if self.shared_layers else number}"
+    @property
+    def max_position(self) -> int:
+        return self.layers.max_position
 
     @property
     def vision(self) -> VisionSpec | None:
@@ -341,7 +294,7 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
 
     @property
     def row_size(self) -> int:
-        return self.hidden_size if self.space is None else self.space.size
+        return self.layers.hidden_size if self.space is None else self.space.size
 
     @property
     def audio(self) -> AudioSpec | None:

@@ -29,8 +29,6 @@ class DisentangledSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the tokens' matrices make them; else there are further ones."""
     normed: bool = False
     """Whether the table's rows are normalised."""
-    position_table: bool = False
-    """Whether tokens have embeddings of their positions besides."""
     convolution: Literal["", "gelu", "tanh"] = ""
     """What lies behind the convolution over neighbouring embeddings that the first layer's output
     gets; empty: there is none."""

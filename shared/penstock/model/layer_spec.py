@@ -312,7 +312,7 @@ class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):
     """activation(gate) * up, projected down; without a gate, activation(up)."""
 
     activation: Literal[
-        "silu", "gelu", "gelu_tanh", "relu2", "clamped_swiglu", "quick_gelu", "xielu"
+        "silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_swiglu", "quick_gelu", "xielu"
     ] = "silu"
     """gelu_tanh: its approximation by tanh.  quick_gelu: x * sigmoid(1.702 x), of a feed-forward
     without a gate.  relu2: the square of relu.  clamped_swiglu: with the gate at most 7 and up
@@ -353,6 +353,7 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A layer: attention, then feed-forward, each added to the residual.
 
     order: where the norms are.  pre: before each.  post: after each, before it is added.
+    summed: after each, of its sum with the residual, which the norm's output becomes (BERT).
     sandwich: both.  parallel: one before both, which have the same input; two_norms: each of them
     has its own.
     """
@@ -367,7 +368,7 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     halves: Literal["both", "mixer", "feed_forward"] = "both"
     """mixer: there is no feed-forward.  feed_forward: there is neither attention nor
     `recurrent`."""
-    order: Literal["pre", "post", "sandwich", "parallel"] = "pre"
+    order: Literal["pre", "post", "summed", "sandwich", "parallel"] = "pre"
     two_norms: bool = False
     first_norm: bool = True
     """Whether a layer of order `pre` has a norm before attention (ModernBERT's first layer has

@@ -38,11 +38,13 @@ WHOLE_NORM = "norms over all heads"
 NORM_BEHIND = "norms of heads behind the rotation"
 LAYER_NORM = "layer norms"
 OUTPUT_NORMS = "norms behind attention and feed-forward"
+SUMMED_NORMS = "norms of the sums with the residual"
 SUB_NORMS = "norms of what heads and feed-forwards give, before they are projected"
 PARALLEL = "attention and feed-forward in parallel"
 GELU = "gelu"
 GELU_TANH = "gelu by tanh"
 QUICK_GELU = "gelu by a sigmoid"
+RELU = "relu"
 XIELU = "an activation with learned coefficients (xIELU)"
 RELU2 = "squared relu"
 CLAMPED_SWIGLU = "a clamped swiglu"
@@ -98,12 +100,18 @@ AUDIO = "a tower that hears"
 CROSS_ATTENTION = "attention to an encoder's output"
 PICTURE_LAYERS = "layers that attend to pictures alone"
 LEARNED_POSITIONS = "a table of positions"
+TOKEN_TYPES = "a table of token types"
+SMALL_EMBEDDINGS = "embeddings that are smaller than the layers' rows"
+NO_LAST_NORM = "no norm after the last layer"
+DISTANCES = "scores that say how far query and key are apart"
+CONVOLUTION = "a convolution of embeddings behind the first layer"
 BY_TRANSFORMERS = "layers that only transformers' code describes"
 
 _ACTIVATIONS = {
     "gelu": GELU,
     "gelu_tanh": GELU_TANH,
     "quick_gelu": QUICK_GELU,
+    "relu": RELU,
     "relu2": RELU2,
     "clamped_swiglu": CLAMPED_SWIGLU,
     "xielu": XIELU,
@@ -115,6 +123,10 @@ _RECURRENT: dict[type[RecurrentSpec], str] = {
     Mamba1Spec: MAMBA1,
 }
 RECURRENT = frozenset(_RECURRENT.values())
+OF_ENCODERS = frozenset(
+    {SUMMED_NORMS, TOKEN_TYPES, SMALL_EMBEDDINGS, NO_LAST_NORM, DISTANCES, CONVOLUTION, RELU}
+)
+"""What only encoders have."""
 OF_PICTURES = frozenset({VISION, WHOLE_SPANS, WINDOWED_SPANS, DEEPSTACK})
 """What a model needs for pictures only."""
 
@@ -162,6 +174,16 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield CROSS_ATTENTION
     if config.learned_positions:
         yield LEARNED_POSITIONS
+    if config.token_types:
+        yield TOKEN_TYPES
+    if config.embedding_size:
+        yield SMALL_EMBEDDINGS
+    if not config.final_norm:
+        yield NO_LAST_NORM
+    if config.relative_buckets or config.distance_slopes or config.disentangled is not None:
+        yield DISTANCES
+    if config.disentangled is not None and config.disentangled.convolution:
+        yield CONVOLUTION
     for layer in set(config.layers):
         yield from _of_layer(layer)
 
@@ -183,6 +205,8 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
         yield ONE_HALF
     if layer.order in ("post", "sandwich"):
         yield OUTPUT_NORMS
+    if layer.order == "summed":
+        yield SUMMED_NORMS
     if layer.order == "parallel":
         yield PARALLEL
     if not layer.first_norm:

@@ -77,7 +77,8 @@ def check_config(config: ModelConfig, where: str) -> ModelConfig:
     usual = KVHeadsSpec(count=config.num_kv_heads, size=config.head_dim)
     for layer in dict.fromkeys(config.layers):
         heads = layer.attention.query_heads or config.num_heads
-        _check_heads(heads, layer.attention.kv_heads or usual, where)
+        own = layer.attention.kv_heads or usual
+        _check_heads(heads, own, where, rotate=layer.attention.rope is not None)
         _check_layer(layer, where)
     check_positive(_numbers(config), where)
     for rope in config.ropes:
@@ -149,7 +150,9 @@ def _of_tower(part: object) -> Iterator[tuple[str, float | None]]:
 
 def _numbers(config: ModelConfig) -> Iterator[tuple[str, float | None]]:
     yield "the norms' eps", config.norm.eps
-    yield from (("rope_theta", rope.theta) for rope in config.ropes)
+    for rope in config.ropes:
+        yield "rope_theta", rope.theta
+        yield "the factor of rope_scaling", None if rope.scaling is None else rope.scaling.factor
     yield "the multiplier of embeddings", config.embedding_multiplier
     yield "the multiplier of logits", config.logits_multiplier
     yield "the soft cap of logits", config.logits_soft_cap
@@ -191,7 +194,7 @@ def _check_layer(layer: LayerSpec, where: str) -> None:
         )
 
 
-def _check_heads(heads: int, own: KVHeadsSpec, where: str) -> None:
+def _check_heads(heads: int, own: KVHeadsSpec, where: str, *, rotate: bool) -> None:
     if not 1 <= heads <= MAX_HEADS:
         raise UnsupportedModel(
             f"{where}: a layer has {heads} attention heads; 1 to {MAX_HEADS} are allowed"
@@ -201,7 +204,7 @@ def _check_heads(heads: int, own: KVHeadsSpec, where: str) -> None:
             f"{where}: {heads} attention heads can't be shared out among {own.count} key/value "
             "heads: the first must be a multiple of the second"
         )
-    if not 1 <= own.size <= MAX_HEADS or own.size % 2:
+    if not 1 <= own.size <= MAX_HEADS or (rotate and own.size % 2):
         raise UnsupportedModel(
             f"{where}: head_dim is {own.size}; rotary embedding needs an even one, up to "
             f"{MAX_HEADS}"

@@ -25,7 +25,7 @@ from penstock.families import ENCODERS
 from penstock.families.finding import family_named
 from penstock.model.config import EncoderConfig, HeadConfig, PreparedModel, TransformersConfig
 
-FORMAT_VERSION = 19
+FORMAT_VERSION = 20
 """Raise it whenever the same input gives another prepared folder."""
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"

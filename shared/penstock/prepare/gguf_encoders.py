@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODERS, GGUF_ENCODERS
+from penstock.families.bert_reading import bert_encoder
 from penstock.families.gguf_reading import GGUFMetadata, rounded
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
@@ -120,14 +121,16 @@ def _bert(file: GGUFFile, fields: Fields) -> EncoderConfig:
     types = _rows(file, "token_types") if "token_types.weight" in file.tensors else 0
     # DistilBERT is the one of these models that has no types, and a head of its own.
     family = "distilbert" if OUTER in file.tensors and not types else BERT_FILES
-    return EncoderConfig(
-        family=family,
+    longest = _rows(file, "position_embd")
+    return bert_encoder(
+        family,
         vocab_size=_rows(file, "token_embd"),
         hidden_size=fields.integer("embedding_length"),
         intermediate_size=fields.integer("feed_forward_length"),
         num_layers=fields.integer("block_count"),
         num_heads=fields.integer("attention.head_count"),
-        max_position=_rows(file, "position_embd"),
+        max_position=longest,
+        learned_positions=longest,
         token_types=types,
         layer_norm_eps=rounded(fields.number("attention.layer_norm_epsilon")),
     )

@@ -11,7 +11,7 @@ from penstock.errors import UnsupportedModel
 from penstock.families import ENCODER_TYPES, HUB_CLASSES, MODEL_NAMES, Family
 from penstock.families.audio import AUDIO_CLASSES
 from penstock.families.bert_reading import read_bert
-from penstock.families.bounds import MAX_LAYERS, check_drafts
+from penstock.families.bounds import check_drafts
 from penstock.families.family import TowerFamily
 from penstock.families.finding import family_of_class
 from penstock.families.hub_defaults import ABSENT
@@ -21,10 +21,8 @@ from penstock.families.vision import VISION_CLASSES
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.prepare.checkpoint import (
-    MAX_HEADS,
     MAX_SIZE,
     check_config,
-    check_positive,
     check_towers,
     odd_values_refused,
 )
@@ -275,8 +273,6 @@ def read_encoder_config(fields: Fields, *, language_model_only: bool = False) ->
         else:
             config = _of_halves(fields, family.read_halves)
     pass_over(fields, HARMLESS | HARMLESS_OF_ENCODERS, family.unserved)
-    if config.layers is not None:
-        check_config(config.layers, fields.where)
     if config.space is not None and language_model_only:
         space = msgspec.structs.replace(config.space, vision=None)
         config = msgspec.structs.replace(config, space=space)
@@ -302,28 +298,24 @@ def _half(fields: Fields, key: str) -> Fields:
 
 def check_encoder_config(config: EncoderConfig, where: str) -> EncoderConfig:
     """Refuse shapes that can't be a model. Returns the config; raises UnsupportedModel."""
+    layers = config.layers
     bounds = {
-        "vocab_size": (1, MAX_SIZE),
-        "hidden_size": (1, MAX_SIZE),
-        "intermediate_size": (1, MAX_SIZE),
-        "num_layers": (1, MAX_LAYERS),
-        "num_heads": (1, MAX_HEADS),
-        "max_position": (1, MAX_SIZE),
         "token_types": (0, 256),
         "relative_buckets": (0, 65_536),
         "first_position": (0, MAX_SIZE),
         "embedding_size": (0, MAX_SIZE),
     }
     for field, (least, most) in bounds.items():
-        value = getattr(config, field)
+        value = getattr(layers, field)
         if not least <= value <= most:
             raise UnsupportedModel(f"{where}: {field} is {value}; {least} to {most} are allowed")
-    if config.layers is None and config.hidden_size % config.num_heads:
+    if layers.layer(0).order == "summed" and layers.hidden_size % max(layers.num_heads, 1):
         raise UnsupportedModel(
-            f"{where}: {config.num_heads} attention heads don't divide the hidden size "
-            f"{config.hidden_size}"
+            f"{where}: {layers.num_heads} attention heads don't divide the hidden size "
+            f"{layers.hidden_size}"
         )
-    distances = config.disentangled
+    check_config(layers, where)
+    distances = layers.disentangled
     if distances is not None and not (
         1 <= distances.span <= MAX_SPAN and 0 <= distances.farthest <= MAX_SIZE
     ):
@@ -331,13 +323,5 @@ def check_encoder_config(config: EncoderConfig, where: str) -> EncoderConfig:
             f"{where}: {distances.span} rows for distances up to {distances.farthest}; "
             f"1 to {MAX_SPAN} rows are allowed"
         )
-    rope = config.rope
-    scaling = None if rope is None else rope.scaling
-    numbers = {
-        "layer_norm_eps": config.layer_norm_eps,
-        "rope_theta": None if rope is None else rope.theta,
-        "the factor of rope_scaling": None if scaling is None else scaling.factor,
-    }
-    check_positive(numbers.items(), where)
     check_towers(config, where)
     return config

@@ -178,8 +178,8 @@ def _check_lengths(settings: Fields, late: LateInteraction, config: EncoderConfi
             raise UnsupportedModel(
                 f"{settings.where}: {key} is {value}; the model takes at most {longest} tokens"
             )
-    layers = () if config.layers is None else config.layers.layers
-    windows = [layer.attention.window for layer in layers if layer.attention.window]
+    rules = [layer.attention for layer in config.layers.layers]
+    windows = [rule.window for rule in rules if rule.window]
     if late.hides and late.query_length > min(windows, default=longest):
         raise UnsupportedModel(
             f"{settings.where}: query_length is {late.query_length}, of which tokens see "

@@ -10,7 +10,8 @@ import pytest
 
 from penstock.config.settings import EngineConfig, ModelSettings, SchedulerSettings
 from penstock.errors import StartupError
-from penstock.model.config import EncoderConfig, GenerationDefaults, PreparedModel, WeightFiles
+from penstock.families.bert_reading import bert_encoder
+from penstock.model.config import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.model.pooling_config import LateInteraction, PoolingConfig, SparseWeights
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.common import Pooling, Stopping, TokenSampling, Vectors
@@ -40,8 +41,8 @@ def pooling_facts(
         format_version=FORMAT_VERSION,
         name="vectors",
         source="vectors",
-        config=EncoderConfig(
-            family="bert",
+        config=bert_encoder(
+            "bert",
             vocab_size=VOCAB,
             hidden_size=2,
             intermediate_size=4,

@@ -134,6 +134,7 @@ def test_layer_norm(size: int, dtype: torch.dtype, device: torch.device) -> None
     assert torch.equal(layer_norm(here[0][3:4], *here[2:], 1e-5), plain[3:4])
     added = add_layer_norm(*here, 1e-5)
     assert_close(added, functional.layer_norm(x + residual, (size,), gain, shift, 1e-5), floats=64)
+    assert torch.equal(here[1].cpu(), x + residual)
 
 
 TORCHS = {

@@ -43,6 +43,7 @@ EMBEDDERS: dict[str, dict[str, Any]] = {
     "RobertaModel": {**SIZES, "pad_token_id": 1},
     "ModernBertModel": MODERN,
     "JinaEmbeddingsV3Model": {**SIZES, "pad_token_id": 1},
+    "NomicBertModel": SIZES,
     "Qwen3Model": DECODER,
     "DistilBertModel": {"dim": 48, "hidden_dim": 80, "n_heads": 3, "n_layers": 2},
     "MPNetModel": {**SIZES, "pad_token_id": 1},

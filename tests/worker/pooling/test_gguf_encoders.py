@@ -134,7 +134,8 @@ def test_what_a_file_says_of_itself(tmp_path: Path) -> None:
     assert manifest.pooling is not None
     assert (manifest.family, manifest.pooling.mode, manifest.pooling.normalize) == (
         "bert", "mean", True)  # fmt: skip
-    assert (config.max_position, config.token_types, config.layer_norm_eps) == (80, 2, 1e-12)
+    assert (config.max_position, config.layers.token_types) == (80, 2)
+    assert config.layers.norm.eps == 1e-12
     assert not manifest.add_bos
 
 

@@ -16,7 +16,7 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from penstock.errors import UnsupportedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling
-from penstock_worker.pooling.encoder.model import by_slope
+from penstock_worker.pooling.encoder.distances import by_slope
 from tests.worker.pooling.gguf_relatives import (
     ARCH,
     JINA_V3,

@@ -130,6 +130,8 @@ def _layer_norm(
     column = tl.arange(0, BLOCK)
     inside = column < size
     wide = add_residual(x, residual, row, column, inside, ADD)
+    if ADD:
+        tl.store(residual + row + column, round_to(wide, residual.dtype.element_ty), mask=inside)
     mean = tl.sum(wide, 0) / size
     apart = tl.where(inside, wide - mean, 0.0)
     variance = tl.sum(apart * apart, 0) / size
@@ -153,7 +155,10 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
     return launch_rows(_layer_norm, x, None, eps, weight=weight, bias=bias, BIAS=has_bias)
 
 
-def add_layer_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """layer_norm(x + residual, weight, bias, eps), where the sum is rounded to its dtype before it
-    is normalised. Shapes and dtypes as for layer_norm."""
-    return launch_rows(_layer_norm, x, residual, eps, weight=weight, bias=bias, BIAS=True)
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Adds x to residual in place, rounded to its dtype, and returns the sum's layer_norm. Shapes
+    and dtypes as for layer_norm."""
+    has_bias = bias is not None
+    return launch_rows(_layer_norm, x, residual, eps, weight=weight, bias=bias, BIAS=has_bias)

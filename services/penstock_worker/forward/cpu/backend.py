@@ -20,6 +20,7 @@ from torch import Tensor
 
 from penstock.model.config import ModelConfig, PreparedModel
 from penstock.model.kv_layout import kv_layout
+from penstock.model.mechanisms import CONVOLUTION, OF_ENCODERS, RELU
 from penstock.model.media_facts import alignment_heads
 from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba1Spec, Mamba2Spec
 from penstock.model.sharing import split_obstacle
@@ -68,7 +69,7 @@ from penstock_worker.parallel.shard import head_ranges, shard_of
 from penstock_worker.states.planning import groups_with_states, program_states
 from penstock_worker.weights.opening import open_weights
 
-MECHANISMS = ON_CPUS
+MECHANISMS = ON_CPUS | OF_ENCODERS - {CONVOLUTION, RELU}
 """What these kernels have beyond Llama's layers (see penstock.model.mechanisms)."""
 
 

@@ -236,12 +236,15 @@ class LayerPhases:
         return found
 
     def _added(self, parts: Sequence[Phase], norm: NormWeights | None) -> Iterator[Phase]:
-        """The last phases of a branch, whose sum is normalised or not, and added to the
-        residual."""
+        """The last phases of a branch, whose sum is normalised or not, and added to the residual;
+        or of which the residual becomes the normalised sum."""
         scale, parts = self.spec.residual_multiplier, [self.split.results(each) for each in parts]
-        if norm is None:
+        summed = self.spec.order == "summed"
+        if norm is None or summed:
             yield from (replace(each, scale=scale) for each in parts)
             yield from self.split.joined(Buffer.RESIDUAL)
+            if summed:
+                yield Phase(kind=PhaseKind.NORM, width=self.config.hidden_size, norm=norm)
             return
         for number, each in enumerate(parts):
             yield replace(each, target=Buffer.RESULT, adds=number > 0)

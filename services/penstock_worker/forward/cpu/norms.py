@@ -49,16 +49,17 @@ class NormReader:
         """Returns those norms over the hidden state that the layer has."""
         mixes, feeds = spec.halves != "feed_forward", spec.halves != "mixer"
         found, order, hidden = LayerNorms(), spec.order, self.config.hidden_size
-        if order != "post" and spec.first_norm:
+        if order not in ("post", "summed") and spec.first_norm:
             first = self.norm(f"{at}.{ATTENTION_NORM}", hidden)
             # A layer that is one half has one norm in front, by the first one's name.
             found["attention_norm" if mixes else "feed_forward_norm"] = first
         second = order in ("pre", "sandwich") or (order == "parallel" and spec.two_norms)
         if mixes and feeds and second:
             found["feed_forward_norm"] = self.norm(f"{at}.{FEED_FORWARD_NORM}", hidden)
-        if mixes and order in ("post", "sandwich"):
+        behind = order in ("post", "summed", "sandwich")
+        if mixes and behind:
             found["attention_output_norm"] = self.norm(f"{at}.{ATTENTION_OUTPUT_NORM}", hidden)
-        if feeds and order in ("post", "sandwich"):
+        if feeds and behind:
             name = f"{at}.{FEED_FORWARD_OUTPUT_NORM}"
             found["feed_forward_output_norm"] = self.norm(name, hidden)
         return found

@@ -23,7 +23,7 @@ from penstock_worker.forward.cpu.weights import (
     StreamLayerWeights,
 )
 from penstock_worker.layers.attention import CROSS_NORM
-from penstock_worker.models.decoder import POSITIONS
+from penstock_worker.models.decoder import POSITIONS, PROJECTION, TYPES
 from penstock_worker.weights.weights import Weights
 
 TABLE = "embed_tokens_per_layer"
@@ -78,10 +78,28 @@ class OptionalWeights:
         count, rows = config.learned_positions, config.encoder_rows
         if not count:
             return None
+        if config.embedding_norm:  # As fine as the embeddings, which are normalised with them.
+            shape = (config.first_position + count, config.row_of_embedding)
+            return self.matrix(POSITIONS.removesuffix(".weight"), *shape, kind=self.kind)
         table = np.zeros((rows + count, config.hidden_size), dtype=np.float32)
         shape = (count, config.hidden_size)
         table[rows:] = self.weights.take(POSITIONS, shape, torch.float32).numpy()
         return pack("F32", table.view(np.uint8), table.shape, kind=MatrixKind.F32)
+
+    def types(self) -> PackedMatrix | None:
+        config = self.config
+        if not config.token_types:
+            return None
+        shape = (config.token_types, config.row_of_embedding)
+        return self.matrix(TYPES.removesuffix(".weight"), *shape, kind=self.kind)
+
+    def projection(self) -> PackedMatrix | None:
+        """Of embeddings."""
+        config = self.config
+        if not config.embedding_size:
+            return None
+        shape = (config.hidden_size, config.embedding_size)
+        return self.matrix(PROJECTION, *shape, kind=self.kind, bias=True)
 
     def plain_norm(self, size: int) -> NormWeights:
         """The division by the root mean square."""

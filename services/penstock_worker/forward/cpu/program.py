@@ -10,7 +10,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import layers_that_read, one_group
 from penstock.model.layer_spec import LayerSpec
 from penstock_kernels.cpu.operands import Attention, Experts, NormWeights, RotationTable
-from penstock_kernels.cpu.program import Phase, PhaseKind, Program, only_wanted
+from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program, only_wanted
 from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
 from penstock_worker.forward.cpu.adapters import AdaptedPhases
 from penstock_worker.forward.cpu.aux_hidden import CPUAuxHidden
@@ -21,6 +21,7 @@ from penstock_worker.forward.cpu.compressed_layers import (
     spread,
 )
 from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases
+from penstock_worker.forward.cpu.gates import product_into, residual_for
 from penstock_worker.forward.cpu.latent_layers import (
     BlockLayerPhases,
     LatentLayerPhases,
@@ -95,14 +96,13 @@ def _placed(phases: Iterable[Phase], places: Sequence[tuple[int, int]]) -> Itera
 def compile_encoder(
     config: ModelConfig,
     weights: ModelWeights,
-    *,
-    both_ways: bool,
+    seeing: Callable[[Attention], Attention],
     adapted: AdaptedPhases | None = None,
 ) -> Program:
     """Returns what a step of an encoder does, which gives rows after the last norm, and keeps
-    nothing of an input beyond the step. both_ways: attention looks ahead, too. adapted: as of
-    compile_program."""
-    model = _Model(config, weights, adapted=adapted, whole=True, both_ways=both_ways)
+    nothing of an input beyond the step. seeing: maps a layer's attention to that with what only
+    encoders have: it looks ahead, or knows distances. adapted: as of compile_program."""
+    model = _Model(config, weights, adapted=adapted, seeing=seeing)
     return model.program(model.phases((*TO_LAST_LAYER, _rows)))
 
 
@@ -121,8 +121,8 @@ class _Model:
     ends: ProgramEnds | None = None
     adapted: AdaptedPhases | None = None
     aux_hidden: CPUAuxHidden | None = None
-    whole: bool = False
-    both_ways: bool = False
+    seeing: Callable[[Attention], Attention] | None = None
+    """Of an encoder (see compile_encoder)."""
     in_memory: list[Attention] = field(default_factory=list)
     """Attention of each kind that layers of an encoder have (see _sharing)."""
 
@@ -147,6 +147,7 @@ def _embedding(model: _Model) -> Iterable[Phase]:
     embed = Phase(
         kind=PhaseKind.EMBED,
         matrices=(model.weights.embedding,),
+        target=_embedded_into(model),
         scale=model.config.embedding_multiplier,
     )
     if model.adapted is not None:
@@ -154,15 +155,37 @@ def _embedding(model: _Model) -> Iterable[Phase]:
     return model.split.embedded(embed)
 
 
-def _positions(model: _Model) -> Iterator[Phase]:
+def _embedded_into(model: _Model) -> Buffer:
+    """Embeddings of another size than the layers' rows have a buffer of their own width."""
+    return Buffer.RESIDUAL if model.weights.projection is None else Buffer.RESULT
+
+
+TYPES = -1
+"""Phase.first of a look-up by the tokens' types."""
+
+
+def _looked_up(model: _Model) -> Iterator[Phase]:
+    look_up = Phase(kind=PhaseKind.LOOK_UP, target=_embedded_into(model))
     if model.weights.positions is not None:
-        yield Phase(kind=PhaseKind.LOOK_UP, matrices=(model.weights.positions,))
+        first = model.config.first_position
+        yield replace(look_up, matrices=(model.weights.positions,), first=first)
+    if model.weights.types is not None:
+        yield replace(look_up, matrices=(model.weights.types,), first=TYPES)
 
 
 def _embedding_norm(model: _Model) -> Iterator[Phase]:
-    width, norm = model.config.hidden_size, model.weights.embedding_norm
+    norm, at = model.weights.embedding_norm, _embedded_into(model)
     if norm is not None:
-        yield Phase(kind=PhaseKind.NORM, width=width, norm=norm)
+        width = model.config.row_of_embedding
+        yield Phase(kind=PhaseKind.NORM, source=at, target=at, width=width, norm=norm)
+
+
+def _projected(model: _Model) -> Iterator[Phase]:
+    matrix = model.weights.projection
+    if matrix is not None:
+        made = residual_for(matrix, width=model.config.embedding_size)
+        yield replace(made, source=_embedded_into(model))
+        yield product_into(matrix, Buffer.RESIDUAL)
 
 
 def _media_rows(model: _Model) -> Iterable[Phase]:
@@ -231,8 +254,9 @@ def _rows(model: _Model) -> Iterable[Phase]:
 
 TO_LAST_LAYER: tuple[PhaseMaker, ...] = (
     _embedding,
-    _positions,
+    _looked_up,
     _embedding_norm,
+    _projected,
     _media_rows,
     _layer_inputs,
     _streams_begun,
@@ -251,8 +275,8 @@ def _layer(model: _Model, number: int, weights: LayerWeights) -> Iterator[Phase]
     if spec.residual_norm:
         yield Phase(kind=PhaseKind.NORM, width=config.hidden_size, norm=model.weights.norm)
     attention = _attention(config, spec, weights, model.weights.rotations, number, model.split)
-    if model.whole:
-        attention = _sharing(replace(attention, both_ways=model.both_ways), model.in_memory)
+    if model.seeing is not None:
+        attention = _sharing(model.seeing(attention), model.in_memory)
     kind = next(kind for has, kind in LAYER_KINDS if has(weights))
     made = kind(config, spec, weights, attention, _experts(spec, weights), model.split)
     yield from made.phases()
@@ -327,6 +351,8 @@ def _at_their_states(layers: Sequence[LayerWeights]) -> Iterator[LayerWeights]:
 def _sharing(attention: Attention, kinds: list[Attention]) -> Attention:
     """Attention of an encoder's layer: layers with the same attention share the memory of keys and
     values. `kinds`: those that have been met; a new one is added."""
+    if attention.distances is not None:  # Of this layer alone; the others' memory is as large.
+        return replace(attention, place=0)
     for known in kinds:
         same_window = known.window == attention.window and known.head_dim == attention.head_dim
         if known.rotation is attention.rotation and same_window:

@@ -107,12 +107,16 @@ class CPUWeights:
             rows, kind = config.embedding_rows, self._embedding_kind()
             embedding = self._ends_matrix("embed_tokens", rows, kind)
         if first and config.embedding_norm:
-            embedding_norm = self._norms.norm("embedding_norm", config.hidden_size)
-        layer_inputs = self._further.layer_inputs(self._embedding_kind(looked_up=True))
-        streams, mixing = self._further.stream_ends(), self._further.mixing_ends()
-        table = self._further.positions() if first else None
+            embedding_norm = self._norms.norm("embedding_norm", config.row_of_embedding)
+        further = self._further
+        layer_inputs = further.layer_inputs(self._embedding_kind(looked_up=True))
+        streams, mixing = further.stream_ends(), further.mixing_ends()
+        tables = (further.positions(), further.types(), further.projection()) if first else ()
+        table, types, projection = tables or (None, None, None)
         head = self._head(embedding) if last else None
-        norm = self._norms.norm("norm", config.hidden_size) if last else None
+        norm = None
+        if last and config.final_norm:
+            norm = self._norms.norm("norm", config.hidden_size)
         self.weights.finish()
         self._packing.report()
         return ModelWeights(
@@ -126,6 +130,8 @@ class CPUWeights:
             streams=streams,
             mixing=mixing,
             positions=table,
+            types=types,
+            projection=projection,
         )
 
     def _head(self, embedding: PackedMatrix | None) -> PackedMatrix:
@@ -140,7 +146,7 @@ class CPUWeights:
         return head.with_bias(self._part("lm_head", bias))
 
     def _ends_matrix(self, name: str, rows: int, kind: MatrixKind | None) -> PackedMatrix:
-        width = self.config.hidden_size
+        width = self.config.row_of_embedding
         make = partial(self._matrix, name, rows, width, kind=kind)
         return self.ends.get(self.weights, f"{name}.weight", make)
 

@@ -289,6 +289,10 @@ class ModelWeights:
     """How several residuals are read behind the last layer."""
     positions: PackedMatrix | None = None
     """A row for each of a sequence's positions; None: embeddings say nothing of these."""
+    types: PackedMatrix | None = None
+    """A row for each token type."""
+    projection: PackedMatrix | None = None
+    """Makes the layers' rows of embeddings of another size."""
 
 
 def rotation_table(rotary: Rotary, spec: RopeSpec) -> RotationTable:

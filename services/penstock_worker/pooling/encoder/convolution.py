@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from penstock_worker.pooling.encoder.ops import EncoderOps
+from penstock.model.config import ModelConfig
+from penstock_worker.layers.parts import DecoderOps, LayerNorm
+from penstock_worker.layers.per_layer_inputs import Layer
+from penstock_worker.layers.step import Step
 from penstock_worker.weights.weights import Weights
 
 NEIGHBOURS = 3
@@ -18,20 +19,18 @@ class EmbeddingConvolution:
     """Adds a convolution of embeddings to the first layer's output, and normalises the sum."""
 
     def __init__(
-        self,
-        ops: EncoderOps,
-        weights: Weights,
-        size: int,
-        activation: str,
-        added: Callable[[Tensor, Tensor], Tensor],
+        self, ops: DecoderOps, weights: Weights, config: ModelConfig, activation: str
     ) -> None:
-        """`added`: the norm of a sum."""
+        size = config.hidden_size
+        scale, shift = (
+            weights.take(f"encoder.conv.LayerNorm.{part}", (size,)) for part in ("weight", "bias")
+        )
+        self._norm = LayerNorm(ops, scale, shift, config.norm.eps)
         kernel = weights.take("encoder.conv.conv.weight", (size, size, NEIGHBOURS))
         matrix = kernel.transpose(1, 2).reshape(size, NEIGHBOURS * size).contiguous()
         self._product = ops.product(matrix, weights.take("encoder.conv.conv.bias", (size,)))
         self._ops = ops
         self._activation = activation
-        self._added = added
 
     def __call__(self, embedded: Tensor, output: Tensor, positions: Tensor) -> Tensor:
         """`embedded`, `output`: [rows, size], of inputs one after another; `positions`: [rows], 0
@@ -46,5 +45,20 @@ class EmbeddingConvolution:
             # By exponentials: torch's own has other bits at the end of a vector loop.
             found = 1 - 2 / ((2 * found).exp() + 1)
         else:
-            found = self._ops.activate(found, self._activation)
-        return self._added(found, output)
+            found = self._ops.activate(found, self._activation, gated=False)
+        return self._norm.added(found, output)
+
+
+class ConvolvedLayer:
+    """A Layer with the convolution of its input behind it."""
+
+    def __init__(self, inner: Layer, convolution: EmbeddingConvolution) -> None:
+        self._inner = inner
+        self._convolution = convolution
+
+    def __call__(self, update: Tensor | None, residual: Tensor, step: Step) -> None:
+        if step.positions is None:
+            raise TypeError("the step has no positions")
+        embedded = residual.clone()
+        self._inner(update, residual, step)
+        residual.copy_(self._convolution(embedded, residual, step.positions))

@@ -1,5 +1,4 @@
-"""The CUDA kernels of encoders: EncoderOps of BERT and its relatives, and LayeredKernels of those
-with a decoder's layers."""
+"""The CUDA kernels of encoders."""
 
 from __future__ import annotations
 
@@ -17,17 +16,15 @@ from penstock_kernels.triton.attention.encoder import (
     plan_inputs,
 )
 from penstock_kernels.triton.attention.rope_write import QueryKeyNorms, rope_write
-from penstock_kernels.triton.rowwise import activation, norms
 from penstock_kernels.triton.tiles import AttentionTiles, encoder_tiles
 from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, Rotation, ScoreRule
 from penstock_worker.attention.triton_step import rotary_tables
 from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.layers.triton_ops import TritonOps
-from penstock_worker.pooling.encoder.ops import EncoderStep
-from penstock_worker.quantisation.interface import Product
+from penstock_worker.pooling.encoder.kernels import EncoderStep
 
-ENCODER_MECHANISMS = COMMON - {
+ENCODER_MECHANISMS = (COMMON | mechanism.OF_ENCODERS) - {
     mechanism.CHUNKS,
     mechanism.SINKS,
     mechanism.LATENT,
@@ -43,7 +40,7 @@ class TritonWithinInputs:
     """StepAttention within each input. It keeps nothing."""
 
     bias: Tensor | None
-    """The bias that EncoderOps.lay_out takes."""
+    """The bias that EncoderKernels.lay_out takes."""
     plan: InputPlan
     rows: Tensor
     """[rows] int32: their own numbers."""
@@ -101,20 +98,6 @@ class TritonEncoderKernels:
         self.ops = TritonOps(device, dtype, batch_invariant=batch_invariant)
         self._tiles: AttentionTiles = encoder_tiles(head_dim, dtype)
         self._uploads = Uploads(device)
-
-    def product(self, weight: Tensor, bias: Tensor) -> Product:
-        return self.ops.product(weight, bias)
-
-    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        return norms.layer_norm(x, weight, bias, eps)
-
-    def add_layer_norm(
-        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
-    ) -> Tensor:
-        return norms.add_layer_norm(x, residual, weight, bias, eps)
-
-    def activate(self, x: Tensor, kind: str) -> Tensor:
-        return activation.activate(x, kind)
 
     def lay_out(
         self,
