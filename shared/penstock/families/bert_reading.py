@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from penstock.errors import UnsupportedModel
 from penstock.families.family import EncoderFamily
+from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.layer_spec import (
@@ -118,3 +119,23 @@ def bert_encoder(
             **others,
         )
     )
+
+
+def rotating(hidden: int, heads: int, where: str) -> int:
+    """Returns the size of a head. Raises UnsupportedModel for one that can't rotate."""
+    if heads < 1 or hidden % heads or hidden // heads % 2:
+        raise UnsupportedModel(
+            f"{where}: a hidden size of {hidden} and {heads} heads make no heads of an even size, "
+            "which rotary positions need"
+        )
+    return hidden // heads
+
+
+def theta(fields: Fields, default: float) -> float:
+    """Returns the base of a rotary embedding. Raises UnsupportedModel for one that is scaled."""
+    section = fields.section("rope_parameters")
+    kind, found = section.text("rope_type", "default"), section.number("rope_theta", default)
+    refuse_unknown(section, ())
+    if kind != "default":
+        raise UnsupportedModel(f"{section.where}: rope_type {kind!r} is not served; default is")
+    return found

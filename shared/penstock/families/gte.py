@@ -9,7 +9,7 @@ multilingual text retrieval", 2024; keys: the config.json of its releases; fixed
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.families.bert_reading import bert_encoder
+from penstock.families.bert_reading import bert_encoder, rotating
 from penstock.families.family import ClassifierHead, EncoderFamily, bert_names
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
@@ -38,11 +38,7 @@ def _read(fields: Fields) -> EncoderConfig:
             )
     fields.ignore(*IGNORED)
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    if heads < 1 or hidden % heads or hidden // heads % 2:
-        raise UnsupportedModel(
-            f"{fields.where}: a hidden size of {hidden} and {heads} heads make no heads of an even "
-            "size, which rotary positions need"
-        )
+    dims = rotating(hidden, heads, fields.where)
     return bert_encoder(
         "gte",
         vocab_size=fields.integer("vocab_size"),
@@ -53,7 +49,7 @@ def _read(fields: Fields) -> EncoderConfig:
         max_position=fields.integer("max_position_embeddings"),
         token_types=fields.integer("type_vocab_size", 0),
         layer_norm_eps=fields.number("layer_norm_eps", 1e-12),
-        rope=_rope(fields, hidden // heads),
+        rope=_rope(fields, dims),
         gated=True,
     )
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
 from penstock.families.bert_gguf import bert_sizes
-from penstock.families.bert_reading import bert_encoder
+from penstock.families.bert_reading import bert_encoder, rotating, theta
 from penstock.families.family import EncoderFamily, bert_names
 from penstock.families.gguf_reading import GGUFMetadata
-from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
 from penstock.model.layer_spec import RopeSpec
@@ -26,11 +25,7 @@ def _read(fields: Fields) -> EncoderConfig:
         raise UnsupportedModel(f"{fields.where}: hidden_act {activation!r} is not served; gelu is")
     hidden = fields.integer("hidden_size", 1024)
     heads = fields.integer("num_attention_heads", 16)
-    if heads < 1 or hidden % heads or hidden // heads % 2:
-        raise UnsupportedModel(
-            f"{fields.where}: a hidden size of {hidden} and {heads} heads make no heads of an even "
-            "size, which rotary positions need"
-        )
+    dims = rotating(hidden, heads, fields.where)
     return bert_encoder(
         "jina_embeddings_v3",
         vocab_size=fields.integer("vocab_size", 250_002),
@@ -42,18 +37,8 @@ def _read(fields: Fields) -> EncoderConfig:
         token_types=fields.integer("type_vocab_size", 1),
         layer_norm_eps=fields.number("layer_norm_eps", 1e-5),
         activation="gelu",
-        rope=RopeSpec(theta=_theta(fields), dims=hidden // heads),
+        rope=RopeSpec(theta=theta(fields, THETA), dims=dims),
     )
-
-
-def _theta(fields: Fields) -> float:
-    section = fields.section("rope_parameters")
-    kind = section.text("rope_type", "default")
-    theta = section.number("rope_theta", THETA)
-    refuse_unknown(section, ())
-    if kind != "default":
-        raise UnsupportedModel(f"{section.where}: rope_type {kind!r} is not served; default is")
-    return theta
 
 
 def _gguf(model: GGUFMetadata) -> EncoderConfig:

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.families.bert_gguf import GGUF_NAMES, bert_sizes, refuse_tensors
-from penstock.families.bert_reading import bert_encoder
+from penstock.families.bert_reading import bert_encoder, rotating, theta
 from penstock.families.family import EncoderFamily, bert_names
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
@@ -83,11 +83,7 @@ def _read(fields: Fields) -> EncoderConfig:
             f"{fields.where}: the activation {activation!r} is not served; silu is"
         )
     hidden, heads = stated.integer("hidden_size"), stated.integer("num_attention_heads")
-    if heads < 1 or hidden % heads or hidden // heads % 2:
-        raise UnsupportedModel(
-            f"{fields.where}: a hidden size of {hidden} and {heads} heads make no heads of an even "
-            "size, which rotary positions need"
-        )
+    dims = rotating(hidden, heads, fields.where)
     longest = stated.integer("max_position_embeddings", 2048)
     return bert_encoder(
         "nomic_bert",
@@ -101,18 +97,10 @@ def _read(fields: Fields) -> EncoderConfig:
         token_types=stated.integer("type_vocab_size", 2),
         layer_norm_eps=stated.number("layer_norm_eps", 1e-12),
         activation="silu",
-        rope=RopeSpec(theta=_theta(stated), dims=hidden // heads),
+        rope=RopeSpec(theta=theta(stated, stated.number("rotary_emb_base", THETA)), dims=dims),
         gated=True,
         biases=False,
     )
-
-
-def _theta(fields: Fields) -> float:
-    section = fields.section("rope_parameters")
-    kind = section.text("rope_type", "default")
-    if kind != "default":
-        raise UnsupportedModel(f"{section.where}: rope_type {kind!r} is not served; default is")
-    return section.number("rope_theta", fields.number("rotary_emb_base", THETA))
 
 
 def _gguf(model: GGUFMetadata) -> EncoderConfig:

@@ -132,9 +132,10 @@ def test_layer_norm(size: int, dtype: torch.dtype, device: torch.device) -> None
     plain = layer_norm(here[0], *here[2:], 1e-5)
     assert_close(plain, functional.layer_norm(x, (size,), gain, shift, 1e-5), floats=64)
     assert torch.equal(layer_norm(here[0][3:4], *here[2:], 1e-5), plain[3:4])
+    both = x + residual
     added = add_layer_norm(*here, 1e-5)
-    assert_close(added, functional.layer_norm(x + residual, (size,), gain, shift, 1e-5), floats=64)
-    assert torch.equal(here[1].cpu(), x + residual)
+    assert_close(added, functional.layer_norm(both, (size,), gain, shift, 1e-5), floats=64)
+    assert torch.equal(here[1].cpu(), both)
 
 
 TORCHS = {
