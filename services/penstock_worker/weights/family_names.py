@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.families.family import TensorNames
+from penstock.families.tensor_names import TensorNames
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import LatentSpec, LayerSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec

@@ -10,9 +10,9 @@ from dataclasses import replace
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families.family import TensorNames
 from penstock.families.finding import served_family
 from penstock.families.gguf_reading import LONG_FACTORS, SHORT_FACTORS
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.gguf import GGUFFile, GGUFTensor
 from penstock.formats.safetensors_file import SafetensorsFile, SafetensorsTensor, same_content
 from penstock.model.config import ModelConfig

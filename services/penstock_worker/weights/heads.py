@@ -20,14 +20,9 @@ import numpy as np
 import torch
 
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.families.family import (
-    JOIN,
-    LAYER_BEHIND_THE_LAST,
-    OF_EMBEDDING,
-    OF_HIDDEN,
-    TensorNames,
-)
+from penstock.families.family import JOIN, LAYER_BEHIND_THE_LAST, OF_EMBEDDING, OF_HIDDEN
 from penstock.families.finding import served_family
+from penstock.families.tensor_names import TensorNames
 from penstock.model.config import HeadConfig, ModelConfig, WeightFiles
 from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.factors import multiply_rows

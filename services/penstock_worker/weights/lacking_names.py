@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import product, takewhile
 
-from penstock.families.family import TensorNames
+from penstock.families.tensor_names import TensorNames
 from penstock_worker.weights.family_names import in_file
 from penstock_worker.weights.stored import StoredTensor
 

@@ -8,10 +8,11 @@ Source: Arcee, "Trinity", 2025; what it computes, as transformers' class and lla
 from __future__ import annotations
 
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import rounded
 from penstock.families.qwen3 import GGUF_NAMES
 from penstock.families.source import GGUFSource, HubSource, Source, decoder, of_gguf, of_hub
+from penstock.families.tensor_names import TensorNames
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
     AttentionSpec,

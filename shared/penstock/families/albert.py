@@ -12,7 +12,8 @@ from penstock.errors import UnsupportedModel
 from penstock.families.bert import OF_DECODERS
 from penstock.families.bert_reading import read_bert
 from penstock.families.bounds import MAX_LAYERS
-from penstock.families.family import ClassifierHead, EncoderFamily, WordHead, bert_names
+from penstock.families.family import ClassifierHead, EncoderFamily, WordHead
+from penstock.families.tensor_names import bert_names
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
 

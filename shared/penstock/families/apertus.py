@@ -11,7 +11,7 @@ environments", 2025; Huang and Schlag, "Deriving activation functions using inte
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.source import (
     OUTPUT,
@@ -23,6 +23,7 @@ from penstock.families.source import (
     of_gguf,
     of_hub,
 )
+from penstock.families.tensor_names import TensorNames
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import XIELU, AttentionSpec, FeedForwardSpec, LayerSpec
 

@@ -10,8 +10,9 @@ modeling_baichuan.py.
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.source import GGUFSource, Source, decoder, of_gguf, of_hub
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import LayerSpec

@@ -15,7 +15,7 @@ from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.deepseek import GGUF_NAMES as GGUF_EXPERTS
 from penstock.families.deepseek import gguf_experts
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.source import (
     OUTPUT,
     QUERY,
@@ -26,6 +26,7 @@ from penstock.families.source import (
     of_gguf,
     of_hub,
 )
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (

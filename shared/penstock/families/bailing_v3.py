@@ -15,7 +15,8 @@ from penstock.families.bailing import NAMES as BAILING
 from penstock.families.bailing import sigmoid_experts
 from penstock.families.deepseek import NAMES as LATENT
 from penstock.families.deepseek import latent_model
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.recurrent_spec import GatedDeltaSpec, RecurrentSpec

@@ -6,7 +6,8 @@ Song et al., "MPNet", 2020, which has a relative attention bias.
 
 from __future__ import annotations
 
-from penstock.families.family import ClassifierHead, EncoderFamily, WordHead, bert_names
+from penstock.families.family import ClassifierHead, EncoderFamily, WordHead
+from penstock.families.tensor_names import bert_names
 
 OF_DECODERS = frozenset({"add_cross_attention", "is_encoder_decoder"})
 """Settings that would make the encoder a part of another model."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import UnsupportedModel
-from penstock.families.family import QKV, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.tensor_names import QKV, TensorNames
 
 TYPES = "token_types.weight"
 GGUF_NAMES = TensorNames(

@@ -11,8 +11,9 @@ from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
-from penstock.families.family import EncoderFamily, TensorNames
+from penstock.families.family import EncoderFamily
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tensor_names import TensorNames
 from penstock.families.vision.image_processor import ImageSettings, fixed_size, pixels_of
 from penstock.families.vision.reading import activation, bounded, clip_tower, siglip_tower
 from penstock.formats.fields import Fields

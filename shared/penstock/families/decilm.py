@@ -16,9 +16,10 @@ from penstock.errors import UnsupportedModel
 from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families import recurrent_reading as recurrent
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.source import GGUFSource, decoder
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (

@@ -15,8 +15,9 @@ from penstock.families import hub_reading as hub
 from penstock.families.deepseek import MAX_SIZE, one_of
 from penstock.families.deepseek_v4_gguf import GGUF_NAMES, said_in_gguf
 from penstock.families.deepseek_v32 import checked_index
-from penstock.families.family import OF_EMBEDDING, OF_HIDDEN, Family, OwnHead, TensorNames
+from penstock.families.family import OF_EMBEDDING, OF_HIDDEN, Family, OwnHead
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (

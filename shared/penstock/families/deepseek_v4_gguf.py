@@ -8,8 +8,8 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families.bounds import MAX_DRAFTS, layer_count, layers_without_drafts
 from penstock.families.deepseek import one_of
-from penstock.families.family import TensorNames
 from penstock.families.gguf_reading import GGUFMetadata, rounded
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 
 _SQRT_SOFTPLUS = 4

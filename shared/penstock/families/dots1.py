@@ -13,9 +13,10 @@ from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.deepseek import GGUF_NAMES as GGUF_EXPERTS
 from penstock.families.deepseek import NAMES, gguf_experts
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.source import GGUFSource, HubSource, decoder, dense_first
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (

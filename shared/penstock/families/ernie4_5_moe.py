@@ -11,8 +11,9 @@ from typing import Any
 
 from penstock.families import hub_reading as hub
 from penstock.families.deepseek import GGUF_NAMES, NAMES
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.source import GGUFSource, Source, decoder, of_gguf, of_hub
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec

@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.families.family import EncoderFamily, TensorNames
+from penstock.families.family import EncoderFamily
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.llama import LLAMA, read_gguf
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
 

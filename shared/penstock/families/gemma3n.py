@@ -12,10 +12,11 @@ from statistics import NormalDist
 from penstock.errors import UnsupportedModel
 from penstock.families import bounds
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gemma2 import NAMES as NORM_NAMES
 from penstock.families.gemma_layers import kv_sources, read_layer_inputs
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (

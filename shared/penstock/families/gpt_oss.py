@@ -9,8 +9,9 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.source import QUERY, GGUFSource, HubSource, Source, decoder, of_gguf, of_hub
+from penstock.families.tensor_names import TensorNames
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
     AttentionSpec,

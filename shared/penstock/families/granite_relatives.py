@@ -16,11 +16,12 @@ import msgspec
 
 from penstock.families import hub_reading as hub
 from penstock.families import recurrent_reading as recurrent
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.granite import GRANITE_MOE_SHARED, gguf_model, model_of, sparse_model
 from penstock.families.qwen3 import GGUF_NAMES
 from penstock.families.source import HubSource
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, RopeSpec

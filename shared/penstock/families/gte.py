@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
 from penstock.families.bert_reading import bert_encoder, rotating
-from penstock.families.family import ClassifierHead, EncoderFamily, bert_names
+from penstock.families.family import ClassifierHead, EncoderFamily
 from penstock.families.hub_reading import refuse_unknown
+from penstock.families.tensor_names import bert_names
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
 from penstock.model.layer_spec import RopeScaling, RopeSpec

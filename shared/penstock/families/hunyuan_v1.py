@@ -12,10 +12,11 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.qwen3 import GGUF_NAMES
 from penstock.families.source import OUTPUT, QUERY, GGUFSource, HubSource, Source, decoder
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (

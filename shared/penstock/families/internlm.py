@@ -7,8 +7,9 @@ Source: Cai et al., "InternLM2 technical report", 2024; Shanghai AI Laboratory, 
 from __future__ import annotations
 
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.llama import read_gguf
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from penstock.families.bert_gguf import GGUF_NAMES, bert_sizes, refuse_tensors
 from penstock.families.bert_reading import bert_encoder
-from penstock.families.family import PLAIN_GATE, EncoderFamily
+from penstock.families.family import EncoderFamily
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.tensor_names import PLAIN_GATE
 from penstock.model.config import EncoderConfig
 
 

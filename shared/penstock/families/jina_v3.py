@@ -10,8 +10,9 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families.bert_gguf import bert_sizes
 from penstock.families.bert_reading import bert_encoder, rotating, theta
-from penstock.families.family import EncoderFamily, bert_names
+from penstock.families.family import EncoderFamily
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.tensor_names import bert_names
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
 from penstock.model.layer_spec import RopeSpec

@@ -23,8 +23,9 @@ from penstock.families.deepseek import (
     gguf_model,
     latent_model,
 )
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import RopeScaling, RopeSpec

@@ -13,12 +13,13 @@ from penstock.errors import UnsupportedModel
 from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.deepseek import GGUF_NAMES, NAMES
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.recurrent_reading import gguf_per_layer
 from penstock.families.source import GGUFSource, HubSource, decoder
 from penstock.families.step3p5 import GATES as GATES_NAME
 from penstock.families.step3p5 import gguf_experts
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import UnsupportedModel
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.nemotron import ungated
 from penstock.families.source import (
     OUTPUT,
@@ -28,6 +28,7 @@ from penstock.families.source import (
     of_gguf,
     of_hub,
 )
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec

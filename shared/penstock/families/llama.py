@@ -8,9 +8,10 @@ Kyutai, "Helium 1", 2025.
 from __future__ import annotations
 
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.source import OUTPUT, QUERY, UP, GGUFSource, HubSource, Source, decoder
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (

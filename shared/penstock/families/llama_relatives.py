@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.source import (
     OUTPUT,
     QUERY,
@@ -29,6 +29,7 @@ from penstock.families.source import (
     of_gguf,
     of_hub,
 )
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec

@@ -12,10 +12,11 @@ from typing import Any
 from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families import recurrent_reading as recurrent
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.mamba2 import MAX_POSITION, OF_TRAINING, without_attention
 from penstock.families.nemotron import NAMES
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec

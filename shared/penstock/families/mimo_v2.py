@@ -15,10 +15,11 @@ from penstock.errors import UnsupportedModel
 from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.deepseek import GGUF_NAMES, NAMES, corrected_experts, gguf_experts
-from penstock.families.family import JOIN, Family, OwnHead, TensorNames
+from penstock.families.family import JOIN, Family, OwnHead
 from penstock.families.gguf_reading import GGUFMetadata, rounded
 from penstock.families.recurrent_reading import GGUF_KV_HEADS, GGUF_SIGMOID, gguf_per_layer
 from penstock.families.source import GGUFSource, decoder
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (

@@ -15,9 +15,10 @@ from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.deepseek import NAMES as LATENT_NAMES
 from penstock.families.deepseek import gguf_latent, latent_of
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.source import OUTPUT, QUERY, HubSource, Source, decoder, of_gguf, of_hub
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec

@@ -12,12 +12,13 @@ import math
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.deepseek import MAX_SIZE
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata, rounded
 from penstock.families.gpt_oss import CLAMP
 from penstock.families.minimax_m2 import SIGMOID
 from penstock.families.mistral import MIXTRAL_MODULES
 from penstock.families.qwen3 import GGUF_NAMES
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.block_index_spec import BlockIndexSpec
 from penstock.model.config import ModelConfig

@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 
 from penstock.families import deepseek
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import ExpertsSpec

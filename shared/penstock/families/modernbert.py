@@ -7,9 +7,10 @@ and defaults: transformers' ModernBertConfig.
 from __future__ import annotations
 
 from penstock.families import hub_reading as hub
-from penstock.families.family import ClassifierHead, EncoderFamily, TensorNames, WordHead
+from penstock.families.family import ClassifierHead, EncoderFamily, WordHead
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.llama_relatives import GGUF_FUSED
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec, RopeSpec

@@ -13,8 +13,9 @@ from typing import Any
 
 from penstock.families import hub_reading as hub
 from penstock.families.afmoe import GATE
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata, rounded
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec

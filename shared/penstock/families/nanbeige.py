@@ -12,9 +12,10 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.families import bounds
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.llama import LLAMA, read_gguf
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 

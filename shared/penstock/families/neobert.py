@@ -8,9 +8,10 @@ converter, which leaves queries, keys and values as the makers have them, head b
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.families.family import ClassifierHead, EncoderFamily, TensorNames
+from penstock.families.family import ClassifierHead, EncoderFamily
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.llama_relatives import GGUF_FUSED
+from penstock.families.tensor_names import TensorNames
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.layer_spec import LayerSpec, NormSpec
 

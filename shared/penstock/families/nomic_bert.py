@@ -12,8 +12,9 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.families.bert_gguf import GGUF_NAMES, bert_sizes, refuse_tensors
 from penstock.families.bert_reading import bert_encoder, rotating, theta
-from penstock.families.family import EncoderFamily, bert_names
+from penstock.families.family import EncoderFamily
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.tensor_names import bert_names
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
 from penstock.model.layer_spec import ExpertsSpec, RopeSpec

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Literal
 
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.molmo2 import FUSED as FUSED_IN_MOLMO2
 from penstock.families.molmo2 import NAMES_O as IN_MOLMO2
@@ -27,6 +27,7 @@ from penstock.families.source import (
     of_gguf,
     of_hub,
 )
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from penstock.families import hub_reading as hub
 from penstock.families import recurrent_reading as recurrent
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.olmo2 import NAMES
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec

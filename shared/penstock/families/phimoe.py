@@ -13,10 +13,11 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.mistral import MIXTRAL_MODULES
 from penstock.families.qwen3 import GGUF_NAMES
 from penstock.families.source import OUTPUT, QUERY, GGUFSource, Source, decoder, of_gguf, of_hub
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (

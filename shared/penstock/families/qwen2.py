@@ -8,7 +8,7 @@ potential of language model", 2025.
 
 from __future__ import annotations
 
-from penstock.families.family import LAYERS_OF_THEIR_OWN, Family, TensorNames
+from penstock.families.family import LAYERS_OF_THEIR_OWN, Family
 from penstock.families.qwen3 import GGUF_NAMES
 from penstock.families.source import (
     QUERY,
@@ -19,6 +19,7 @@ from penstock.families.source import (
     of_gguf,
     of_hub,
 )
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (

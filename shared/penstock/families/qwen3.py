@@ -8,7 +8,7 @@ Sources: Yang et al., "Qwen3 technical report", 2025; JetBrains, "Mellum 2", 202
 from __future__ import annotations
 
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
 from penstock.families.molmo2 import FUSED as FUSED_IN_MOLMO2
 from penstock.families.molmo2 import NAMES as IN_MOLMO2
 from penstock.families.source import (
@@ -21,6 +21,7 @@ from penstock.families.source import (
     of_gguf,
     of_hub,
 )
+from penstock.families.tensor_names import TensorNames
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
     AttentionSpec,

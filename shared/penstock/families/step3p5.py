@@ -16,9 +16,10 @@ from msgspec.structs import replace as struct_replace
 from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.deepseek import GGUF_NAMES, NAMES
-from penstock.families.family import LAYER_BEHIND_THE_LAST, Family, TensorNames
+from penstock.families.family import LAYER_BEHIND_THE_LAST, Family
 from penstock.families.gguf_reading import ROPE_FACTORS, GGUFMetadata, rounded
 from penstock.families.recurrent_reading import GGUF_KV_HEADS, GGUF_SIGMOID, gguf_per_layer
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (

@@ -8,7 +8,8 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import MAX_INNER, layer_count
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import Family
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import AudioSpec, AudioTowerSpec
 from penstock.model.config import ModelConfig

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.errors import UnsupportedModel
-from penstock.families.family import TensorNames
+from penstock.families.tensor_names import TensorNames
 from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
 from penstock_worker.weights.family_names import by_our_names, in_file
 from penstock_worker.weights.names import from_gguf, to_gguf

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.families.family import TensorNames
 from penstock.families.finding import served_family
+from penstock.families.tensor_names import TensorNames
 from penstock.formats.weight_files import find_safetensors
 from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.files import safetensors_tensors
