@@ -19,8 +19,9 @@ from loadtest.report import Document, Flags, Measurement, machine_line, markdown
 from loadtest.report.table import sections
 from loadtest.sparse_attention import BLOCK, CHUNK, Served, compared, contexts
 from penstock.formats.fields import Fields
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import blocks_needed
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.describe import kv_bytes_per_token
 from penstock.prepare.hub_config import read_config
 from penstock.process.machine import usable_cores

@@ -26,8 +26,9 @@ from msgspec.structs import replace
 from loadtest.report import Document, Flags, Measurement, machine_line, markdown_table, say
 from loadtest.report.table import sections
 from penstock.formats.fields import Fields
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import blocks_needed
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.hub_config import read_config
 from penstock.process.machine import usable_cores
 from penstock_worker.forward.cpu import backend as cpu

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch, Recipe

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
-    RopeScaling,
-    RopeSpec,
-)
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.rope_spec import RopeScaling, RopeSpec
 
 
 def llama_config(

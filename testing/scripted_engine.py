@@ -12,7 +12,7 @@ import zmq
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from penstock.config.settings import TransportSettings
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.protocol.from_frontend import (
     Abort,
     Advance,

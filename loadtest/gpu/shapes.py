@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.model.layer_spec import RopeScaling
+from penstock.model.rope_spec import RopeScaling
 from testing.model_configs import llama_config, varied
 
 LLAMA_8B = llama_config(

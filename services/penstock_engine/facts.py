@@ -8,14 +8,15 @@ from typing import Any
 
 import msgspec
 
-from penstock.config.settings import BIT_SETTINGS, EngineConfig, ModelSettings
+from penstock.config.settings import BIT_SETTINGS, EngineConfig
 from penstock.config.tree import leaves
 from penstock.errors import StartupError
 from penstock.media.changes import check_operators
-from penstock.model.config import EncoderConfig, PreparedModel
+from penstock.model.config import EncoderConfig
 from penstock.model.kv_layout import kv_groups, state_bytes, state_of
 from penstock.model.media_facts import alignment_of
 from penstock.model.pooling_config import PoolingConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.model.speculation import SpeculativeConfig
 from penstock.prepare.folder import TOKENIZER
 from penstock.prepare.overrides import overrides_of
@@ -26,7 +27,6 @@ from penstock.protocol.common import (
     MAX_MEDIA_SPANS,
     GrammarKind,
     NamedAdapter,
-    PoolingTask,
     SleepLevel,
 )
 from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS
@@ -34,13 +34,8 @@ from penstock.protocol.to_frontend import Limits, WeightFacts, Welcome
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_engine.kv.settings import check_kept, fetches_ahead, kv_peers, prefills_from
 from penstock_engine.policies.tenants import Tenants
-from penstock_engine.scheduler.whole_inputs import (
-    FLOAT_BYTES,
-    longest_by_default,
-    most_told,
-    numbers_per_token,
-    with_room,
-)
+from penstock_engine.request.pooling_tasks import pooling_of, tasks_of
+from penstock_engine.scheduler.whole_inputs import longest_by_default, with_room
 
 BYTES_PER_ID = 5
 """Largest size of a token id in msgpack, bytes."""
@@ -348,71 +343,3 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             kv_peers=kv_peers(config.cache),
             kv_transfer_bytes=round(config.cache.kv_transfer_gib * 2**30),
         )
-
-
-def pooling_of(model: PreparedModel, settings: ModelSettings) -> PoolingConfig | None:
-    """How the model makes vectors; None: it generates text.
-
-    Raises StartupError where the settings ask for what the model can't be.
-    """
-    stated = model.pooling
-    if settings.runner == "generate":
-        if isinstance(model.config, EncoderConfig):
-            raise StartupError(
-                f"runner is generate; {model.name} is a pooling model and generates no text; "
-                "allowed: auto, pooling"
-            )
-        return None
-    if stated is None and settings.runner == "auto" and settings.convert == "auto":
-        return None
-    if model.encoder_rows:
-        raise StartupError(
-            f"runner is {settings.runner} and convert {settings.convert}; {model.name} is an "
-            "encoder-decoder model, which can't be pooled; leave both at auto"
-        )
-    if stated is None:
-        stated = PoolingConfig(mode="last", normalize=True, size=model.config.hidden_size)
-    if settings.convert == "classify" and not stated.labels:
-        raise StartupError(f"convert is classify; {model.name} has no classification head")
-    if settings.convert == "embed":
-        return msgspec.structs.replace(stated, labels=(), answers=None, template=None)
-    return stated
-
-
-def tasks_of(
-    pooling: PoolingConfig | None, model: PreparedModel, config: EngineConfig
-) -> tuple[PoolingTask, ...]:
-    """What may be asked of the model, what is meant by default first; nothing of one that
-    generates.
-
-    Vectors of every token are an encoder's only, where pictures have none, and where all that one
-    step can give fits into a message. A model may make nothing but these, or classes of these, or
-    nothing but weights of its vocabulary.
-    """
-    if pooling is None:
-        return ()
-    first: PoolingTask = "classify" if pooling.labels else "embed"
-    if not isinstance(model.config, EncoderConfig) or model.config.space is not None:
-        return (first,)
-    tokens = config.scheduler.max_num_batched_tokens
-    fits = tokens <= most_told(pooling, config)
-    by_token = pooling.by_token or (pooling.late is not None and pooling.late.alone)
-    if by_token and not fits:
-        raise StartupError(
-            f"what a step of {tokens} tokens gives takes "
-            f"{FLOAT_BYTES * numbers_per_token(pooling) * tokens} bytes; at most half of "
-            f"max_message_bytes ({config.transport.max_message_bytes}) is allowed, so lower "
-            "max_num_batched_tokens and max_model_len"
-        )
-    found: list[PoolingTask] = []
-    if pooling.by_token:
-        found.append("token_classify")
-    elif pooling.sparse is not None and pooling.sparse.tokens is None:
-        return ("embed_sparse",)
-    elif pooling.late is None or not pooling.late.alone:
-        found.append(first)
-    if fits:
-        found.append("token_embed")
-    if pooling.sparse is not None:
-        found.append("embed_sparse")
-    return tuple(found)

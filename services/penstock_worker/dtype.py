@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from penstock.errors import StartupError
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock.model.quantised_checkpoint import WeightScheme
 from penstock.protocol.to_worker import Setup
 from penstock_worker.quantisation.fp8 import FP8_GROUP

@@ -14,8 +14,8 @@ from penstock.config.settings import (
     ParallelSettings,
     SchedulerSettings,
 )
-from penstock.model.config import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.model.media_facts import MediaFacts
+from penstock.model.prepared_model import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock_engine.facts import EngineFacts
 from testing.model_configs import llama_config

@@ -16,7 +16,7 @@ from penstock.client.adapters import AdapterDirectory
 from penstock.client.beam_request import Follow, NextStep, Outcome
 from penstock.client.client_view import EngineState
 from penstock.client.delivery import Sink
-from penstock.client.deltas import KnownTokens
+from penstock.client.emitted import KnownTokens
 from penstock.client.live import LiveFeed
 from penstock.client.observer import UNOBSERVED, Observer, RequestEvents, RequestTiming, observe
 from penstock.client.placement import Computing, Placement
@@ -25,7 +25,7 @@ from penstock.client.routing import RoutingRequest
 from penstock.client.session_turns import TextSink
 from penstock.errors import PenstockError
 from penstock.media.items import PromptMedia
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.protocol.call_values import encode_value
 from penstock.protocol.common import FinishReason, GrammarKind, NamedAdapter, TokenLogprobs, WakeTag
 from penstock.protocol.to_frontend import Limits, Status, Welcome

@@ -10,7 +10,7 @@ import httpx
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.text.tokenizer import Tokenizer
 from tests.gateway.byte_tokenizer import END
 from tests.gateway.fake_engine import CONTEXT, FakeEngineClient, welcome

@@ -17,7 +17,7 @@ import torch
 
 from penstock.client import BeamSearchParams, EngineClient, Hypothesis, beam_search, best_of
 from penstock.errors import InvalidRequest
-from penstock.model.config import GenerationDefaults, PreparedModel
+from penstock.model.prepared_model import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.request.sampling_params import SamplingParams
 from testing.model_configs import varied

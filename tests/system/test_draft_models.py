@@ -17,8 +17,8 @@ import pytest
 
 from deploy.local import free_port
 from penstock.config.settings import PreemptionMode
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec
 from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
 from testing.model_configs import varied
 from testing.serving import Server, wait_until

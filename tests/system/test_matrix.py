@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from penstock.config.settings import PreemptionMode
-from penstock.model.config import GenerationDefaults, PreparedModel
+from penstock.model.prepared_model import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.protocol.common import LogitsAdjustments, ThinkingBudget, TokenSampling
 from testing.model_configs import varied

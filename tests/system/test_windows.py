@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from penstock.config.settings import PreemptionMode
-from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel
-from penstock.model.layer_spec import AttentionSpec
+from penstock.model.attention_spec import AttentionSpec
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from testing.model_configs import varied
 from tests.system.in_process import Numerics, System, Way

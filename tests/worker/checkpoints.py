@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
-from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock.prepare.hub_config import read_config
 from penstock.protocol.to_worker import Setup

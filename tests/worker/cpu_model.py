@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import kv_layout
+from penstock.model.prepared_model import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.backends import choose

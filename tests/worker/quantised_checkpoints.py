@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from penstock.model.config import ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import PreparedModel, WeightFiles
 from penstock.prepare import load_manifest, prepare
 from testing.model_configs import llama_config
 from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder

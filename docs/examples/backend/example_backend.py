@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.process import logs
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward import reference

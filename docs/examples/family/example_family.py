@@ -6,8 +6,9 @@ from penstock.families import hub_reading as hub
 from penstock.families.family import Family
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, NormSpec
 
 
 def _read(fields: Fields) -> ModelConfig:

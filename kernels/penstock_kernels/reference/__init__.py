@@ -37,6 +37,8 @@ from penstock_kernels.reference.kv_cache import (
     write_rows,
 )
 from penstock_kernels.reference.linear import linear, rank_sum
+from penstock_kernels.reference.logits_adjustments import RowAdjustments, adjust_row
+from penstock_kernels.reference.philox import philox_4x32_10, uniform
 from penstock_kernels.reference.recurrent import (
     causal_conv,
     gated_delta,
@@ -56,16 +58,7 @@ from penstock_kernels.reference.rope import (
     rope_table,
     yarn_scaled,
 )
-from penstock_kernels.reference.sampling import (
-    RowAdjustments,
-    SamplingCuts,
-    adjust_row,
-    log_softmax_row,
-    philox_4x32_10,
-    sample_row,
-    top_ids,
-    uniform,
-)
+from penstock_kernels.reference.sampling import SamplingCuts, log_softmax_row, sample_row, top_ids
 
 __all__ = [
     "AttentionPlan",

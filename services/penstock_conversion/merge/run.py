@@ -17,7 +17,8 @@ from penstock.adapters.adapter import MAX_RANK
 from penstock.errors import InvalidRequest, StartupError, UnsupportedModel
 from penstock.formats.safetensors_writing import INDEX, Entry, SafetensorsWriter
 from penstock.formats.small_file import read_json
-from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.adapters import find_adapter
 from penstock_conversion.merge.tensors import Merged, untied

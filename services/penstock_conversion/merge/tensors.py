@@ -12,7 +12,8 @@ from torch import Tensor
 from penstock.errors import UnsupportedModel
 from penstock.formats.safetensors_file import SafetensorsFile, SafetensorsTensor
 from penstock.formats.safetensors_writing import Entry
-from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
 from penstock_worker.adapters.fitting import Fitted, FittedMatrix, FittedModule
 from penstock_worker.weights.names import base_names, unwrapped

@@ -24,7 +24,7 @@ from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFTensor
 from penstock.formats.gguf_writing import ValueType
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import RopeScaling, RopeSpec
+from penstock.model.rope_spec import RopeScaling, RopeSpec
 
 Keys = dict[str, tuple[Any, ValueType]]
 """Values with their types, by keys without the architecture's name in front."""

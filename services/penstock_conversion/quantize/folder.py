@@ -15,8 +15,9 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.gguf_writing import encoded_value
 from penstock.formats.small_file import read_json
-from penstock.model.config import ModelConfig, PreparedModel
-from penstock.model.layer_spec import RopeSpec
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import PreparedModel
+from penstock.model.rope_spec import RopeSpec
 from penstock.prepare.folder import CHAT_TEMPLATE, TOKENIZER
 from penstock.prepare.gguf_vocabulary import KEY
 from penstock.prepare.hub_tokenizer import token_named

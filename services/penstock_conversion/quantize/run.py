@@ -13,7 +13,8 @@ import numpy as np
 from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.formats.gguf_writing import TensorEntry
 from penstock.formats.small_file import read_small
-from penstock.model.config import EncoderConfig, HeadConfig, ModelConfig, PreparedModel
+from penstock.model.config import EncoderConfig, HeadConfig, ModelConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.prepare import load_manifest, prepare
 from penstock_conversion.quantize.folder import folder_source
 from penstock_conversion.quantize.importance import importances

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.prepare import load_manifest
 from penstock.prepare.folder import TOKENIZER
 from penstock.protocol.to_worker import Setup

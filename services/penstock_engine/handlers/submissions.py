@@ -6,7 +6,6 @@ from penstock.errors import InvalidRequest
 from penstock.protocol.from_frontend import Advance, Submit
 from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
 from penstock_engine.core_state import CoreState
-from penstock_engine.facts import tasks_of
 from penstock_engine.handlers.adapters import AdapterHandler
 from penstock_engine.handlers.admission import Admission
 from penstock_engine.handlers.adoption import Adoption
@@ -16,6 +15,7 @@ from penstock_engine.handlers.pooling import check_pooling
 from penstock_engine.handlers.validation import check_advance, check_submit
 from penstock_engine.kv.keys import prefix_root, root_key
 from penstock_engine.media.request_media import RequestMedia
+from penstock_engine.request.pooling_tasks import tasks_of
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.stopping import check_stop

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.common import CallCode
 from penstock.protocol.from_frontend import ReplaceWeights
 from penstock.protocol.to_frontend import Called

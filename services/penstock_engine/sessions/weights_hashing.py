@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from penstock.errors import StartupError
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.prepare.folder import check_weights
 from penstock.protocol.call_values import encode_value
 from penstock.protocol.from_frontend import FromFrontend, HashWeights

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import Any
 
-import msgspec
-
 from penstock.config.settings import ParallelSettings
-from penstock.protocol.from_worker import Progress, Ready, Result
+from penstock.protocol.from_worker import Progress, Ready
 from penstock.protocol.to_worker import ToWorker
 from penstock_engine.parts import HasDeadline, ReportsStatus
-from penstock_engine.request.step_in_flight import UnfitResult
 from penstock_engine.sessions.effects import ChunkBytes, Effects
+from penstock_engine.sessions.rank_faults import RankFaults
+from penstock_engine.sessions.rank_results import RankResults
 from penstock_engine.sessions.ranks import RankSessions, WorkerSession
 
 
@@ -136,102 +134,3 @@ class Workers(HasDeadline, ReportsStatus):
         if len(missing) == self.ranks.size:
             return "no worker is connected"
         return f"ranks {', '.join(map(str, missing))} (of {self.ranks.size}) are not connected"
-
-
-class RankResults:
-    """A step is settled when every rank's result for it is there. Each rank's come in order; one
-    may be ahead of another by as many steps as are in flight.
-
-    latest: the last step's result, put together.
-    """
-
-    def __init__(self, parallel: ParallelSettings) -> None:
-        self.latest: Result | None = None
-        self._last_stage = parallel.ranks - parallel.tensor_parallel_size
-        """First rank of the last stage, which leads the group."""
-        self._step = 0
-        self._ahead: list[deque[Result]] = [deque() for _ in range(parallel.ranks)]
-
-    def clear(self) -> None:
-        """A group begins anew."""
-        self._step = 0
-        for results in self._ahead:
-            results.clear()
-
-    def take(self, rank: int, result: Result, in_flight: int) -> Result | None:
-        """The step that this result makes complete; None: others have to come first.
-
-        in_flight: steps that were sent and are not settled.  Raises UnfitResult.
-        """
-        if len(self._ahead) == 1:
-            self.latest = result
-            return result
-        mine = self._ahead[rank]
-        expected = self._step + len(mine) + 1
-        if result.step != expected or len(mine) >= in_flight:
-            sent = "was to come" if len(mine) < in_flight else "was not expected"
-            raise UnfitResult(
-                f"rank {rank} returned a result for step {result.step}; {expected} {sent}"
-            )
-        if result.slots and rank != self._last_stage:
-            raise UnfitResult(
-                f"rank {rank} returned results for slots; only rank {self._last_stage} may"
-            )
-        mine.append(result)
-        if not all(self._ahead):
-            return None
-        self._step += 1
-        self.latest = self._merged([results.popleft() for results in self._ahead])
-        return self.latest
-
-    def _merged(self, results: list[Result]) -> Result:
-        """The lead's, and the time of the rank that took longest. By rank."""
-        last_stage = results[self._last_stage :]
-        if any(result.sampled != last_stage[0].sampled for result in last_stage):
-            raise UnfitResult(
-                f"ranks disagree on what step {self._step} sampled: "
-                f"{[result.sampled for result in last_stage]}"
-            )
-        slowest = max(result.compute_seconds for result in results)
-        return msgspec.structs.replace(last_stage[0], compute_seconds=slowest)
-
-
-FAULT_PATIENCE = 1.0
-"""Seconds from the first fault on.  A rank that failed has told so before it hung up, so all that
-stands between two faults is their way here; one that was killed says nothing at all."""
-
-
-class RankFaults:
-    """Ranks fail together: when one is gone the others notice, and what they report may arrive
-    before its own reason does.  The reason matters: running out of memory is nobody's fault.  So
-    the first fault doesn't end the group: it ends when every rank has spoken, or after
-    FAULT_PATIENCE.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.until: float | None = None  # when the group ends at the latest; None: none has failed
-        self.own = False  # one has failed by itself, and not for want of another
-        self._size = size
-        self._ranks: list[int] = []
-
-    def add(self, rank: int, now: float, *, own: bool) -> bool:
-        """One has failed. Whether all have now."""
-        self.own = self.own or own
-        if self.until is None:
-            self.until = now + FAULT_PATIENCE
-        if rank not in self._ranks:
-            self._ranks.append(rank)
-        return len(self._ranks) == self._size
-
-    def has(self, rank: int) -> bool:
-        return rank in self._ranks
-
-    def due(self, now: float) -> bool:
-        """Whether nobody is waited for any more."""
-        return self.until is not None and now >= self.until
-
-    def clear(self) -> None:
-        """A group begins anew."""
-        self.until = None
-        self.own = False
-        self._ranks.clear()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.client.generation_request import unavailable
+from penstock.client.rejections import unavailable
 from penstock.client.turn_budget import TurnBudget
 from penstock.errors import EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.protocol.common import TokenLogprobs
@@ -19,7 +19,7 @@ from penstock_gateway.http.errors import timed_out
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
     from penstock.client.delivery import Sink
-    from penstock.client.deltas import KnownTokens
+    from penstock.client.emitted import KnownTokens
     from penstock.client.observer import RequestTiming
     from penstock.client.placement import Computing
     from penstock.client.ready_params import ReadyParams

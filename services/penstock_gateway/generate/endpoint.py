@@ -18,8 +18,8 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.client.computing import fingerprint_of_parts
-from penstock.client.generation_request import check_generates
 from penstock.client.placement import Computing
+from penstock.client.request_bounds import check_generates
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.media.items import PromptMedia

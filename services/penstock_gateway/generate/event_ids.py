@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.client.deltas import KnownTokens
+from penstock.client.emitted import KnownTokens
 from penstock.errors import InvalidRequest
 from penstock_gateway.generate.computing import LAST_EVENT_ID
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from penstock.client.deltas import KnownTokens
+from penstock.client.emitted import KnownTokens
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import Claim
 from penstock_gateway.generate.chunked_reply import Pace, parts_of

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from penstock.client.generation_request import check_prompt
 from penstock.client.ready_params import ready_params, without_ready
+from penstock.client.request_bounds import check_prompt
 from penstock.errors import InvalidRequest
 from penstock.process import logs
 from penstock.process.isolated_child import confine

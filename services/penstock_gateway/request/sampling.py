@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.generation_request import max_output
+from penstock.client.request_bounds import max_output
 from penstock.config.settings import OversizedMaxTokens
 from penstock.errors import Field, InvalidRequest
 from penstock.protocol.to_frontend import Limits, Welcome

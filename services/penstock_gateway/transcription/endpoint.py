@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from penstock.client.generation_request import check_generates
+from penstock.client.request_bounds import check_generates
 from penstock.media.desk import MediaLease
 from penstock.media.sources import MediaSource
 from penstock.request.terms import Terms

@@ -9,7 +9,8 @@ import msgspec
 from penstock.config.settings import EngineConfig
 from penstock.config.tree import replace_settings
 from penstock.errors import InvalidRequest
-from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.prepare.describe import Description
 from penstock_planning.plan.as_text import as_text
 from penstock_planning.plan.estimate import (

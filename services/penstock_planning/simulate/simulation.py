@@ -15,9 +15,11 @@ import msgspec
 
 from penstock.config.settings import EngineConfig, ParallelSettings
 from penstock.errors import InvalidRequest
-from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import ONE_GROUP, KVGroup
-from penstock.model.layer_spec import NormSpec, RopeSpec
+from penstock.model.layer_spec import NormSpec
+from penstock.model.prepared_model import GenerationDefaults, PreparedModel, WeightFiles
+from penstock.model.rope_spec import RopeSpec
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.from_frontend import Submit
 from penstock_engine.facts import EngineFacts

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.interface import HoldsAdapters
 from penstock_worker.adapters.models import adaptable_decoder

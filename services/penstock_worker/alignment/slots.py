@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.model.config import PreparedModel
 from penstock.model.media_facts import alignment_of
+from penstock.model.prepared_model import PreparedModel
 from penstock.model.transcription_facts import Alignment
 from penstock.protocol.common import Vectors
 from penstock.protocol.to_worker import Plan, SlotWork

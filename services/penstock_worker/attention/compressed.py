@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.model.attention_spec import CompressedSpec, IndexSpec
 from penstock.model.compressed_kv import BlockParts, block_parts, entries_of_block
-from penstock.model.layer_spec import CompressedSpec, IndexSpec
 from penstock_kernels import reference as ops
 from penstock_worker.attention.interface import (
     BatchLayout,

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.model.attention_spec import AttentionSpec, KVHeadsSpec
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import KVGroup
-from penstock.model.layer_spec import AttentionSpec, KVHeadsSpec
 from penstock.process import logs
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, plan_attention

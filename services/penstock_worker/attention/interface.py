@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import StartupError
+from penstock.model.attention_spec import CompressedSpec, IndexSpec, KVHeadsSpec
 from penstock.model.block_index_spec import BlockIndexSpec
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import (
@@ -22,7 +23,6 @@ from penstock.model.kv_layout import (
     layers_that_read,
     one_group,
 )
-from penstock.model.layer_spec import CompressedSpec, IndexSpec, KVHeadsSpec
 from penstock.model.mechanisms import COMPRESSED, OWN_HEADS
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.model.attention_spec import IndexSpec, KVHeadsSpec
 from penstock.model.block_index_spec import BlockIndexSpec
 from penstock.model.kv_layout import FULL, KVGroup
-from penstock.model.layer_spec import IndexSpec, KVHeadsSpec
 from penstock_kernels import reference as ops
 from penstock_worker.attention.compressed import CompressedCache, CompressedStep
 from penstock_worker.attention.encoded import DividedStep, Division

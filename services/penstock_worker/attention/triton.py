@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.model.layer_spec import KVHeadsSpec
+from penstock.model.attention_spec import KVHeadsSpec
 from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.attention.plan import (
     DeviceAttentionPlan,

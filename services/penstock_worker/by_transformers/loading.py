@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from penstock.errors import UnsupportedModel
 from penstock.formats.mapping import release
 from penstock.formats.safetensors_file import SafetensorsFile, SafetensorsTensor
-from penstock.model.config import TransformersConfig, WeightFiles
+from penstock.model.config import TransformersConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock_kernels.reference.linear import ALIGNMENT
 from penstock_worker.by_transformers.model_class import (
     MOST_TOLD,

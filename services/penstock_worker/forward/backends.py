@@ -13,7 +13,8 @@ import torch
 
 from penstock.config.plugins import ATTENTION_BACKENDS, named_plugin
 from penstock.errors import StartupError
-from penstock.model.config import PreparedModel, TransformersConfig
+from penstock.model.config import TransformersConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.process import logs
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.device import compute_device

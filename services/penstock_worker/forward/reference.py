@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.model.config import PreparedModel
 from penstock.model.kv_layout import kv_layout
 from penstock.model.mechanisms import PICTURE_LAYERS
 from penstock.model.media_facts import alignment_heads
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import pad_rows, padded_rows
 from penstock_worker.adapters.rows import RowAdapters, TorchAdapters
@@ -29,13 +29,7 @@ from penstock_worker.attention.reference import EncoderDecoderCache, ReferenceAt
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.aux_hidden import aux_hidden_for
 from penstock_worker.forward.common_mechanisms import ON_CPUS
-from penstock_worker.forward.interface import (
-    Batch,
-    Forward,
-    Recipe,
-    Unable,
-    require,
-)
+from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable, require
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.forward.purpose import LOGITS, Purpose
 from penstock_worker.layers.recurrent.interface import NO_STATES

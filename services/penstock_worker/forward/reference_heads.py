@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from penstock.model.config import HeadConfig, ModelConfig, WeightFiles
+from penstock.model.config import HeadConfig, ModelConfig
 from penstock.model.kv_layout import kv_layout
+from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.attention.interface import BatchLayout, CacheShape

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from penstock.model import mechanisms as mechanism
-from penstock.model.config import ModelConfig, PreparedModel, TransformersConfig
+from penstock.model.config import ModelConfig, TransformersConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.process import logs
 from penstock.protocol.to_worker import Setup
 from penstock_worker.attention.interface import BatchLayout, CacheShape
@@ -21,13 +22,7 @@ from penstock_worker.by_transformers.model_class import library, model_class
 from penstock_worker.by_transformers.paged import LayerFacts, PagedStep
 from penstock_worker.by_transformers.rehearsal import rehearse
 from penstock_worker.dtype import cache_dtype, compute_dtype
-from penstock_worker.forward.interface import (
-    Batch,
-    Forward,
-    Recipe,
-    Unable,
-    require_no_adapters,
-)
+from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable, require_no_adapters
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.forward.purpose import LOGITS, Purpose
 from penstock_worker.parallel.ranks import ALONE, Ranks

@@ -14,8 +14,8 @@ import triton
 from torch import Tensor
 
 from penstock.errors import StartupError
-from penstock.model.config import PreparedModel
 from penstock.model.kv_layout import kv_layout
+from penstock.model.prepared_model import PreparedModel
 from penstock.process import logs
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.attention.kv_scales import KVScales
@@ -39,13 +39,7 @@ from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.decoded_part import encoder_obstacle
 from penstock_worker.forward.device import capability, compute_device, device_name
-from penstock_worker.forward.interface import (
-    Batch,
-    DeviceBuild,
-    DeviceRecipe,
-    Unable,
-    require,
-)
+from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, Unable, require
 from penstock_worker.forward.purpose import LOGITS, Purpose
 from penstock_worker.forward.rehearsal import MediaSteps
 from penstock_worker.forward.triton_build import TritonBuild

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from penstock.errors import StartupError
 from penstock.families.eagle3 import NUM_AUX_LAYERS
-from penstock.model.config import HeadConfig, WeightFiles
+from penstock.model.config import HeadConfig
 from penstock.model.kv_layout import kv_layout
+from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.compilations import KernelTooLarge
 from penstock_kernels.triton.shared_memory import shared_memory

@@ -7,7 +7,7 @@ from copy import copy
 import torch
 from torch import Tensor
 
-from penstock.model.layer_spec import AttentionSpec
+from penstock.model.attention_spec import AttentionSpec
 from penstock_kernels.reference import softplus
 from penstock_worker.attention.encoded import EncodedAttention
 from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, ScoreRule

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from penstock.model.attention_spec import IndexSpec
 from penstock.model.block_index_spec import BlockIndexSpec
-from penstock.model.layer_spec import IndexSpec
 from penstock_worker.attention.interface import (
     BlockChoosingAttention,
     ChoosingAttention,

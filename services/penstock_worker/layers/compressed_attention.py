@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from penstock.model.layer_spec import AttentionSpec, CompressedSpec, IndexSpec
+from penstock.model.attention_spec import AttentionSpec, CompressedSpec, IndexSpec
 from penstock_kernels import reference
 from penstock_worker.attention.interface import (
     CompressedAttention,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from penstock.model.layer_spec import LatentSpec
+from penstock.model.attention_spec import LatentSpec
 from penstock_worker.attention.interface import ScoreRule
 from penstock_worker.layers.attention import head_gates
 from penstock_worker.layers.choosing import ChoosingIndex

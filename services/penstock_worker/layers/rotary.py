@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock.model.layer_spec import RopeSpec
+from penstock.model.rope_spec import RopeSpec
 from penstock_kernels import reference as ops
 from penstock_worker.attention.interface import Rotation, SectionedRotation
 from penstock_worker.weights.names import ROPE_FACTORS

@@ -10,8 +10,8 @@ import torch
 
 from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
-from penstock.model.config import PreparedModel
 from penstock.model.media_facts import alignment_of
+from penstock.model.prepared_model import PreparedModel
 from penstock.prepare import load_manifest
 from penstock.prepare.folder import check_weights
 from penstock.process import logs

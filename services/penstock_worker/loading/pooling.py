@@ -8,8 +8,9 @@ import msgspec
 import torch
 
 from penstock.errors import StartupError
-from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig
 from penstock.model.media_facts import MediaFacts
+from penstock.model.prepared_model import PreparedModel
 from penstock.process import logs
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup

@@ -7,13 +7,8 @@ from __future__ import annotations
 import torch
 
 from penstock.errors import PenstockError
-from penstock.model.config import (
-    EncoderConfig,
-    HeadConfig,
-    ModelConfig,
-    PreparedModel,
-    TransformersConfig,
-)
+from penstock.model.config import EncoderConfig, HeadConfig, ModelConfig, TransformersConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.matrix import SOURCES, MatrixKind

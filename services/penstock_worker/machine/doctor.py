@@ -11,9 +11,10 @@ from typing import Literal
 
 from penstock.config.settings import CacheSettings, ModelImpl, SchedulerSettings
 from penstock.errors import PenstockError
-from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
+from penstock.model.config import EncoderConfig, ModelConfig, TransformersConfig
 from penstock.model.kv_layout import NO_GROUP, kv_layout, state_memory
 from penstock.model.mechanisms import CONVOLUTION, mechanisms
+from penstock.model.prepared_model import PreparedModel
 from penstock.model.sharing import one_rank_only
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.describe import Description, computed_by, describe

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.interface import MEL, Sees

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from penstock.errors import StartupError
-from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
+from penstock.model.config import EncoderConfig, ModelConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.process import logs
 from penstock.protocol.to_worker import Setup
 from penstock_worker.media.encoder import MediaEncodings

@@ -7,7 +7,8 @@ from functools import partial
 import torch
 
 from penstock.families import ENCODERS
-from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
+from penstock.model.config import EncoderConfig, ModelConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.adaptable import EMBEDDING, adaptable_ends, adaptable_modules
 from penstock_worker.adapters.models import AdaptableModel, Renamed, adaptable_headless

@@ -9,8 +9,9 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from penstock.model.config import EncoderConfig, PreparedModel
+from penstock.model.config import EncoderConfig
 from penstock.model.mechanisms import ONE_HALF, mechanisms
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.library import bits, instruction_set
 from penstock_worker.forward.cpu import backend as generating

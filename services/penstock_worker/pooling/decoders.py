@@ -9,8 +9,9 @@ import msgspec
 import torch
 from torch import Tensor
 
-from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import RECURRENT, mechanisms
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.batch.block_copies import BlockCopies

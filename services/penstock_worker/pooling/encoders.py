@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from penstock.families import ENCODERS
-from penstock.model.config import EncoderConfig, PreparedModel
+from penstock.model.config import EncoderConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.interface import BatchAdapters, ProductAdapters
 from penstock_worker.forward.layer_by_layer import LayerByLayer

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.model.config import PreparedModel
 from penstock.model.kv_layout import ONE_GROUP, KVGroup
 from penstock.model.pooling_config import PoolingConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.process import logs
 from penstock.protocol.common import PoolingTask
 from penstock.protocol.from_worker import SlotResult

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from penstock.model.config import EncoderConfig, PreparedModel
+from penstock.model.config import EncoderConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.rows import RowAdapters, TorchAdapters
 from penstock_worker.dtype import compute_dtype

@@ -19,8 +19,9 @@ from torch import Tensor
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODERS
 from penstock.families.family import EncoderFamily
-from penstock.model.config import EncoderConfig, PreparedModel
+from penstock.model.config import EncoderConfig
 from penstock.model.pooling_config import PoolingConfig, SparseWeights
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.common import Pooling, PoolingTask, Vectors
 from penstock_worker.pooling.encoder.names import bare_name
 from penstock_worker.pooling.heads import ROWS, Head, load_dense

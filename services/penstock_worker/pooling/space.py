@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.model.config import EncoderConfig, PreparedModel, SharedSpace
+from penstock.model.config import EncoderConfig, SharedSpace
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.media.encoder import MediaEncodings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward import transformers as generating
 from penstock_worker.forward.interface import require_no_adapters

@@ -13,8 +13,9 @@ import triton
 from torch import Tensor
 
 from penstock.errors import StartupError
-from penstock.model.config import EncoderConfig, PreparedModel
+from penstock.model.config import EncoderConfig
 from penstock.model.pooling_config import PoolingMode
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.rowwise.activation import activate
 from penstock_kernels.triton.rowwise.pool_rows import max_rows, mean_rows

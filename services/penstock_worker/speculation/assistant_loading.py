@@ -10,8 +10,9 @@ import msgspec
 
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.families.gemma4_assistant import beside
-from penstock.model.config import HeadConfig, PreparedModel
+from penstock.model.config import HeadConfig
 from penstock.model.kv_layout import KVGroup
+from penstock.model.prepared_model import PreparedModel
 from penstock.prepare import load_manifest
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.slots import Slots

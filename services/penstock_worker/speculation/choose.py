@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
 from penstock.errors import StartupError
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.model.speculation import DraftMethod, SpeculativeConfig
 from penstock.process import logs
 from penstock.protocol.to_worker import FetchKV, Plan, Setup, SlotWork

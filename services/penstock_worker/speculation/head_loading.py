@@ -14,17 +14,13 @@ from msgspec.structs import replace as struct_replace
 from penstock.errors import StartupError
 from penstock.families.finding import served_family
 from penstock.families.gemma4 import GEMMA4
-from penstock.model.config import HeadConfig, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import HeadConfig, ModelConfig
 from penstock.model.layer_spec import LayerSpec
+from penstock.model.prepared_model import PreparedModel, WeightFiles
 from penstock.prepare import load_manifest
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.slots import Slots
-from penstock_worker.forward.heads import (
-    DeviceHeadRecipe,
-    HeadForward,
-    HeadRecipe,
-    OpenHead,
-)
+from penstock_worker.forward.heads import DeviceHeadRecipe, HeadForward, HeadRecipe, OpenHead
 from penstock_worker.forward.interface import (
     Batch,
     DeviceForward,

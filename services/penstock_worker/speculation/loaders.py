@@ -10,8 +10,9 @@ from typing import Protocol
 import msgspec
 
 from penstock.errors import ModelNotFound, StartupError
-from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import KVGroup
+from penstock.model.prepared_model import PreparedModel
 from penstock.prepare import load_manifest
 from penstock.prepare.folder import TOKENIZER
 from penstock.protocol.to_worker import RankGroup, Setup

@@ -12,8 +12,9 @@ from penstock.errors import UnsupportedModel
 from penstock.forms.arrays import FRAMES
 from penstock.forms.form import ImageForm
 from penstock.forms.video import VideoForm
-from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.media_facts import Preparation
+from penstock.model.prepared_model import PreparedModel, WeightFiles
 from penstock.model.tower_spec import LearnedPositions, VisionSpec
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.vision.hub_names import names_of

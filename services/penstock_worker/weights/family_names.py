@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.families.tensor_names import TensorNames
+from penstock.model.attention_spec import LatentSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import LatentSpec, LayerSpec
-from penstock.model.recurrent_spec import GatedDeltaSpec
-from penstock_worker.quantisation.interface import F32
+from penstock.model.layer_spec import LayerSpec
 from penstock_worker.weights.alternating import cut_rows, separated
 from penstock_worker.weights.factors import with_unit_rows
 from penstock_worker.weights.names import INDEX_KEY, INDEX_KEY_NORM, INDEX_QUERY
+from penstock_worker.weights.rows_by_head import of_kv_heads, things_apart
+from penstock_worker.weights.stand_ins import add_unit_norms, add_units, add_zero_biases
 from penstock_worker.weights.stored import StoredTensor
 
 _NAME = re.compile(
@@ -30,7 +30,6 @@ _NAME = re.compile(
 )
 CORRECTION = ".router.correction"
 LOGARITHMS = ".recurrent.A_log"
-INPUT_NORM, SECOND_NORM = "input_layernorm", "post_attention_layernorm"
 _EXPERT = re.compile(r"(?<=experts\.)\d+(?=\.)")
 
 
@@ -311,119 +310,3 @@ def _last_halves_apart(rows: Tensor, heads: int, dims: int) -> Tensor:
     fixed, turning = by_head[:, :-dims], by_head[:, -dims:]
     apart = turning.unflatten(1, (dims // 2, 2)).transpose(1, 2).flatten(1, 2)
     return torch.cat((fixed, apart), 1).reshape(rows.shape)
-
-
-# Tensors whose rows a file has head by head, where ours have thing by thing.
-#
-# Qwen3-Next's attention has one projection of queries and gates: for each head its query, then its
-# gate. Its gated delta net has, for each key head, query, key, its value heads' values and their
-# gates; and in another projection, its value heads' strengths and their steps in time.
-
-
-def things_apart(
-    stored: StoredTensor, module: str, config: ModelConfig, layer: LayerSpec
-) -> StoredTensor:
-    """Returns the tensor, [rows, ...], with its rows in our order. `module`: our name of it.
-    Raises UnsupportedModel for another number of rows."""
-    heads, sizes = _rows_of_a_head(module, config, layer)
-    if not stored.shape or stored.shape[0] != heads * sum(sizes):
-        raise UnsupportedModel(
-            f"tensor {stored.name} has shape {stored.shape}; {heads} heads of "
-            f"{' + '.join(map(str, sizes))} rows are expected"
-        )
-    return replace(stored, rearrange=partial(_by_thing, heads=heads, sizes=sizes))
-
-
-def _rows_of_a_head(
-    module: str, config: ModelConfig, layer: LayerSpec
-) -> tuple[int, tuple[int, ...]]:
-    """How many heads the rows belong to, and how many rows of each thing a head has."""
-    part = module.rpartition(".")[2]
-    if part == "q_and_gate_proj":
-        return config.num_heads, (config.head_dim, config.head_dim)
-    spec = layer.recurrent
-    if not isinstance(spec, GatedDeltaSpec):
-        raise UnsupportedModel(f"a layer without gated delta net has the tensor {module}")
-    several = spec.value_heads // spec.key_heads
-    if part == "in_proj_qkvz":
-        values = several * spec.value_dim
-        return spec.key_heads, (spec.key_dim, spec.key_dim, values, values)
-    return spec.key_heads, (several, several)
-
-
-def _by_thing(rows: Tensor, heads: int, sizes: Sequence[int]) -> Tensor:
-    by_head = rows.unflatten(0, (heads, sum(sizes)))
-    return torch.cat([thing.flatten(0, 1) for thing in by_head.split(list(sizes), 1)])
-
-
-def of_kv_heads(
-    stored: StoredTensor, modules: tuple[str, str, str], config: ModelConfig
-) -> Iterator[tuple[str, StoredTensor]]:
-    """Yields queries, keys and values of a tensor, [rows, ...], that has those of a KV head
-    together; `modules` are our names of them. Raises UnsupportedModel for another number of
-    rows."""
-    heads, dim = config.num_kv_heads, config.head_dim
-    several = config.num_heads // heads
-    rows = heads * (several + 2) * dim
-    if not stored.shape or stored.shape[0] != rows or stored.made is not None:
-        raise UnsupportedModel(
-            f"tensor {stored.name} has shape {stored.shape} in the format {stored.format}; {rows} "
-            "rows are expected, in one that has a row's numbers together"
-        )
-    firsts, counts = (0, several, several + 1), (several, 1, 1)
-    for ours, first, count in zip(modules, firsts, counts, strict=True):
-        of_each = partial(_of_each_head, parts=several + 2, heads=heads, part=(first, count))
-        shape = (heads * count * dim, *stored.shape[1:])
-        yield ours, replace(stored, shape=shape, made=of_each)
-
-
-def _of_each_head(data: np.ndarray, heads: int, parts: int, part: tuple[int, int]) -> np.ndarray:
-    """A tensor's bytes for some of the equal parts that each head has. part: the first, and how
-    many."""
-    first, count = part
-    by_head = data.reshape(heads, parts, -1)[:, first : first + count]
-    return np.ascontiguousarray(by_head).reshape(-1)
-
-
-def add_unit_norms(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:
-    """Adds weights of ones, by our names, to the layers that normalise each head and have none,
-    and to the norm of embeddings. Modifies `tensors`."""
-    for number in range(config.num_layers):
-        if config.layer(number).attention.norm == "head":
-            for which in "qk":
-                name = f"layers.{number}.self_attn.{which}_norm.weight"
-                _add_ones(tensors, name, config.kv_heads(number).size)
-    if config.embedding_norm:
-        _add_ones(tensors, "embedding_norm.weight", config.hidden_size)
-
-
-def add_units(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:
-    """Adds weights of ones, by our names, to the norms of residuals, of a family whose norms have
-    none. Modifies `tensors`."""
-    names = ["norm"]
-    for number in range(config.num_layers):
-        names += [f"layers.{number}.{each}" for each in (INPUT_NORM, SECOND_NORM)]
-    for name in names:
-        _add_ones(tensors, f"{name}.weight", config.hidden_size)
-
-
-def _add_ones(tensors: dict[str, StoredTensor], name: str, size: int) -> None:
-    ones = np.ones(size, np.float32).view(np.uint8)
-    tensors.setdefault(name, StoredTensor(name, (size,), F32.name, ones))
-
-
-# Biases of zeros, where some of the modules that share a product have none.
-
-_WEIGHT = re.compile(r"layers\.\d+\.(?P<module>.+)\.weight")
-
-
-def add_zero_biases(tensors: dict[str, StoredTensor], modules: Sequence[str]) -> None:
-    """Adds zeros for the biases that these modules of every layer lack, by our names. Modifies
-    `tensors`."""
-    for name, stored in list(tensors.items()) if modules else ():
-        match = _WEIGHT.fullmatch(name)
-        if match is None or match["module"] not in modules or not stored.shape:
-            continue
-        bias, rows = f"{name.removesuffix('weight')}bias", stored.shape[0]
-        zeros = np.zeros(rows, np.float32).view(np.uint8)
-        tensors.setdefault(bias, StoredTensor(bias, (rows,), F32.name, zeros))

@@ -23,7 +23,8 @@ from penstock.errors import StartupError, UnsupportedModel
 from penstock.families.family import JOIN, LAYER_BEHIND_THE_LAST, OF_EMBEDDING, OF_HIDDEN
 from penstock.families.finding import served_family
 from penstock.families.tensor_names import TensorNames
-from penstock.model.config import HeadConfig, ModelConfig, WeightFiles
+from penstock.model.config import HeadConfig, ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.factors import multiply_rows
 from penstock_worker.weights.family_names import by_our_names, in_file

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.families.finding import served_family
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.weights.factors import multiply_rows
-from penstock_worker.weights.family_names import add_zero_biases, by_our_names
+from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.files import gguf_name, gguf_tensors, safetensors_tensors
 from penstock_worker.weights.filled import fill_values
 from penstock_worker.weights.further_tokens import add_further_tokens
@@ -24,6 +25,7 @@ from penstock_worker.weights.names import ROPE_FACTORS
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.repacking import LAYOUTS
+from penstock_worker.weights.stand_ins import add_zero_biases
 from penstock_worker.weights.stored import CheckpointTensor, Place, StoredTensor
 from penstock_worker.weights.weights import Readable, Weights
 

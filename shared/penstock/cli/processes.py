@@ -28,7 +28,7 @@ from penstock.process.start_phases import START, SUFFIX
 from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE, OUT_OF_MEMORY
 
 if TYPE_CHECKING:
-    from penstock.model.config import PreparedModel
+    from penstock.model.prepared_model import PreparedModel
     from penstock.recommend.fits import Machine
 
 log = logs.get(__name__)

@@ -14,17 +14,11 @@ from penstock.cli.packaged import offer_package
 from penstock.cli.parser import Parser, examples
 from penstock.config import flags
 from penstock.config.flags import resolve
-from penstock.config.model_list import (
-    ModelEntry,
-    check_for_several,
-    checked,
-    config_of,
-    read_list,
-)
+from penstock.config.model_list import ModelEntry, check_for_several, checked, config_of, read_list
 from penstock.config.settings import ModelSettings, ServeConfig
 from penstock.config.tree import replace_settings
 from penstock.errors import InvalidRequest
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.net.exposure import configured_keys
 from penstock.prepare import load_manifest
 from penstock.prepare.resolve import check_could_be

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from penstock.client.beam_params import BeamSearchParams, Hypothesis
 from penstock.client.beam_request import NextStep, Outcome
-from penstock.client.deltas import SequenceText
+from penstock.client.emitted import SequenceText
 from penstock.client.engine_client import NO_TERMS, EngineClient
-from penstock.client.generation_request import max_output
+from penstock.client.request_bounds import max_output
 from penstock.client.served_model import ModelText
 from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.protocol.common import FinishReason, TokenLogprobs

@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.deltas import KnownTokens, SequenceDelta
+from penstock.client.deltas import SequenceDelta
+from penstock.client.emitted import KnownTokens
 from penstock.client.observer import UNOBSERVED, RequestEvents, RequestTiming
 from penstock.client.session_turns import ConsumerTurns, TextSink
 
 if TYPE_CHECKING:
-    from penstock.client.deltas import EmittedSequence
+    from penstock.client.emitted import EmittedSequence
     from penstock.text.tokenizer import Tokenizer
 
 Put = Callable[[], None]

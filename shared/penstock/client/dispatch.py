@@ -13,10 +13,10 @@ import zmq
 from penstock.client.adapters import AdapterDirectory
 from penstock.client.fleet import Endpoints, Fleet, Resolver, is_named
 from penstock.client.generation import Generation
-from penstock.client.generation_request import rejection
 from penstock.client.live import LiveFeed
 from penstock.client.placement import OpenRequest, Placement
 from penstock.client.prefilling import PrefillAhead
+from penstock.client.rejections import rejection
 from penstock.client.routing import Routing, Why
 from penstock.client.served_model import ModelText, ServedModel
 from penstock.client.session import EngineSession

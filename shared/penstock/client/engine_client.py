@@ -19,41 +19,25 @@ from penstock.client.control import (
     wake_up,
 )
 from penstock.client.delivery import Delivery
-from penstock.client.deltas import KnownTokens
 from penstock.client.dispatch import Dispatch
+from penstock.client.emitted import KnownTokens
 from penstock.client.fleet import Resolver, parse_endpoints, resolve
 from penstock.client.generation import Generation
-from penstock.client.generation_request import (
-    GenerationRequest,
-    check_generates,
-    check_prompt,
-    stopping,
-    token_sampling,
-)
+from penstock.client.generation_request import GenerationRequest, stopping, token_sampling
 from penstock.client.media import PreparedMedia
 from penstock.client.observer import Observer, RequestTiming, observe
 from penstock.client.placement import placement_of
-from penstock.client.pool_request import (
-    PoolRequest,
-    PoolResult,
-    check_input,
-    check_task,
-)
+from penstock.client.pool_request import PoolRequest, PoolResult, check_input, check_task
 from penstock.client.ready_params import ReadyParams, ready_of_each, ready_params
 from penstock.client.replacing import ChangeMode, replace_weights
+from penstock.client.request_bounds import check_generates, check_prompt
 from penstock.client.routing_policies import make_routing
 from penstock.client.served_model import ModelText
 from penstock.client.thinking import asked_budget
 from penstock.config.settings import TransportSettings
 from penstock.errors import EngineUnavailable
 from penstock.media.items import PromptMedia
-from penstock.protocol.common import (
-    NamedAdapter,
-    Pooling,
-    SpeechRules,
-    TokenSampling,
-    WakeTag,
-)
+from penstock.protocol.common import NamedAdapter, Pooling, SpeechRules, TokenSampling, WakeTag
 from penstock.protocol.from_frontend import OpenSequence
 from penstock.protocol.to_frontend import Welcome
 from penstock.request.sampling_params import SamplingParams

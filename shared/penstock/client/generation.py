@@ -11,10 +11,12 @@ import time
 from collections.abc import AsyncIterator
 
 from penstock.client.delivery import Delivery, PlainText, Put, Sink
-from penstock.client.deltas import EmittedSequence, Pending, SequenceDelta, emitted_sequences
-from penstock.client.generation_request import GenerationRequest, failed_early
+from penstock.client.deltas import Pending, SequenceDelta
+from penstock.client.emitted import EmittedSequence, emitted_sequences
+from penstock.client.generation_request import GenerationRequest
 from penstock.client.observer import RequestTiming
 from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
+from penstock.client.rejections import failed_early
 from penstock.client.routing import Blame
 from penstock.client.session_turns import TextSink
 from penstock.errors import DeadlineExceeded, PenstockError

@@ -17,7 +17,7 @@ from penstock.errors import (
     RequestFailed,
     UnsupportedModel,
 )
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.common import MAX_CALL_SECONDS
 from penstock.protocol.from_frontend import ReplaceWeights
 

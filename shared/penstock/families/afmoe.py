@@ -13,13 +13,9 @@ from penstock.families.gguf_reading import rounded
 from penstock.families.qwen3 import GGUF_NAMES
 from penstock.families.source import GGUFSource, HubSource, Source, decoder, of_gguf, of_hub
 from penstock.families.tensor_names import TensorNames
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
 
 
 def _read(source: Source) -> ModelConfig:

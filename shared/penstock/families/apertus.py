@@ -24,8 +24,9 @@ from penstock.families.source import (
     of_hub,
 )
 from penstock.families.tensor_names import TensorNames
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import XIELU, AttentionSpec, FeedForwardSpec, LayerSpec
+from penstock.model.layer_spec import XIELU, FeedForwardSpec, LayerSpec
 
 
 def _read(source: Source) -> ModelConfig:

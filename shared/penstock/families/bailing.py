@@ -28,11 +28,9 @@ from penstock.families.source import (
 )
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec
 
 OF_TRAINING = ("embedding_dropout", "output_dropout", "router_dtype", "num_nextn_predict_layers")
 

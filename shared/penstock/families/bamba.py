@@ -11,8 +11,9 @@ from penstock.families.family import Family
 from penstock.families.granite import MAMBA, OF_MAMBA, mamba_of
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, NormSpec
 
 ATTENDING = "attn_layer_indices"
 

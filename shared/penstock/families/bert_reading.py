@@ -13,15 +13,10 @@ from penstock.errors import UnsupportedModel
 from penstock.families.family import EncoderFamily
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import EncoderConfig, ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
-    RopeSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.rope_spec import RopeSpec
 
 ACTIVATIONS: dict[str, Literal["gelu", "gelu_tanh", "relu"]] = {
     "gelu": "gelu",

@@ -14,8 +14,9 @@ from __future__ import annotations
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family
 from penstock.families.source import OUTPUT, QUERY, GGUFSource, Source, decoder, of_gguf, of_hub
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec
 
 ACTIVATIONS: tuple[hub.Activation, ...] = ("relu2", "silu")
 

@@ -18,8 +18,9 @@ from penstock.families.vision.image_processor import ImageSettings, fixed_size, 
 from penstock.families.vision.reading import activation, bounded, clip_tower, siglip_tower
 from penstock.formats.fields import Fields
 from penstock.forms.fixed import FixedImages
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import EncoderConfig, ModelConfig, SharedSpace
-from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, NormSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import ClassProjector, ProbeProjector
 from penstock.model.tower_spec import VisionSpec

@@ -20,15 +20,10 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.qwen3 import GGUF_NAMES
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
-    RopeSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.rope_spec import RopeSpec
 
 OWN_NAMES = {
     "d_model": ("hidden_size", 2048),

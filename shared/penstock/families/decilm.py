@@ -21,14 +21,9 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.source import GGUFSource, decoder
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec, KVHeadsSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    FeedForwardSpec,
-    KVHeadsSpec,
-    LayerSpec,
-    NormSpec,
-)
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, NormSpec
 
 MULTIPLE = 256
 """Inner dimensions are rounded up to a multiple of it."""

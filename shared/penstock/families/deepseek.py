@@ -20,14 +20,10 @@ from penstock.families.gguf_reading import GGUFMetadata, rounded
 from penstock.families.source import HubSource, decoder, dense_first
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec, LatentSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    LatentSpec,
-    NormSpec,
-    RopeSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, NormSpec
+from penstock.model.rope_spec import RopeSpec
 
 MAX_SIZE = 1 << 16
 """Most numbers of a latent, or of a part of a head."""

@@ -25,8 +25,8 @@ from penstock.families.deepseek import (
 from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import IndexSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import IndexSpec
 
 MAX_TOKENS = 1 << 20
 """Most tokens that an index may choose."""

@@ -19,17 +19,16 @@ from penstock.families.family import OF_EMBEDDING, OF_HIDDEN, Family, OwnHead
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec, CompressedSpec
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
-    AttentionSpec,
-    CompressedSpec,
     ExpertsSpec,
     FeedForwardSpec,
     HyperConnectionsSpec,
     LayerSpec,
     NormSpec,
-    RopeSpec,
 )
+from penstock.model.rope_spec import RopeSpec
 
 MAX_ROUNDS = 1 << 10
 MAX_RATE = 1 << 16

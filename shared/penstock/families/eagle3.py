@@ -9,8 +9,9 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import HeadConfig
-from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, NormSpec
 
 HEAD_CLASSES = frozenset(
     {

@@ -21,14 +21,9 @@ from penstock.families.olmo2 import NAMES
 from penstock.families.source import GGUFSource, HubSource, Source, decoder, of_gguf, of_hub
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
 
 
 def _exaone3(source: Source) -> ModelConfig:

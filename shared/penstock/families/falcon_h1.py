@@ -19,13 +19,9 @@ from penstock.families.granite import MAMBA
 from penstock.families.source import GGUFSource, HubSource, decoder
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    RowFactors,
-)
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, RowFactors
 from penstock.model.recurrent_spec import Mamba2Spec
 
 OF_COMPUTATION = ("mamba_chunk_size", "num_logits_to_keep", "mamba_use_mlp", "attn_layer_indices")

@@ -16,8 +16,9 @@ from penstock.families.family import Family
 from penstock.families.source import HubSource, Source, decoder, of_gguf, of_hub
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, NormSpec
 
 
 def _gemma(source: Source) -> ModelConfig:

@@ -14,8 +14,10 @@ from penstock.families.gemma2 import NAMES, UNSERVED, gemma_norm
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.source import GGUFSource, HubSource, Source, decoder, of_gguf, of_hub
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import EncoderConfig, ModelConfig
-from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, RopeSpec
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec
+from penstock.model.rope_spec import RopeSpec
 
 LOCAL_THETA = 10_000.0
 """Base of the rotation in the layers with a window, where config.json doesn't say."""

@@ -18,14 +18,9 @@ from penstock.families.gemma_layers import kv_sources, read_layer_inputs
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
-    StreamsSpec,
-)
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, NormSpec, StreamsSpec
 
 THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
 SOFT_CAP = 30.0

@@ -16,17 +16,10 @@ from penstock.families.gemma_layers import kv_sources, read_layer_inputs
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec, KVHeadsSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    KVHeadsSpec,
-    LayerSpec,
-    NormSpec,
-    RopeScaling,
-    RopeSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.rope_spec import RopeScaling, RopeSpec
 
 GLOBAL_HEAD_DIM = 512
 """Size of a head in the layers that see everything, where config.json doesn't say."""

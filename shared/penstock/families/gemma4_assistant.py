@@ -14,8 +14,8 @@ from penstock.families.gemma4 import GEMMA4, read_gguf
 from penstock.families.gemma4_unified import GEMMA4_UNIFIED
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import KVHeadsSpec
 from penstock.model.config import HeadConfig, ModelConfig
-from penstock.model.layer_spec import KVHeadsSpec
 
 OF_12B = "Gemma4UnifiedAssistantForCausalLM"
 CLASSES = ("Gemma4AssistantForCausalLM", OF_12B)

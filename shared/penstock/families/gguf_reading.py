@@ -17,7 +17,8 @@ from penstock.families import bounds
 from penstock.families.gemma_layers import layer_inputs
 from penstock.families.hub_reading import FULL, SLIDING
 from penstock.formats.fields import Fields
-from penstock.model.layer_spec import PerLayerInputsSpec, RopeScaling, RopeSpec
+from penstock.model.layer_spec import PerLayerInputsSpec
+from penstock.model.rope_spec import RopeScaling, RopeSpec
 
 if TYPE_CHECKING:  # It needs numpy, which processes without weights do without.
     from penstock.formats.gguf import GGUFTensor

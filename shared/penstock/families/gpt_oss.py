@@ -12,14 +12,10 @@ from penstock.families import hub_reading as hub
 from penstock.families.family import Family
 from penstock.families.source import QUERY, GGUFSource, HubSource, Source, decoder, of_gguf, of_hub
 from penstock.families.tensor_names import TensorNames
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    RopeSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
+from penstock.model.rope_spec import RopeSpec
 
 THETA = 150_000.0
 CLAMP = 7.0

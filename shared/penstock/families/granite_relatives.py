@@ -24,7 +24,8 @@ from penstock.families.source import HubSource
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, RopeSpec
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec
+from penstock.model.rope_spec import RopeSpec
 
 
 def _hub_swa(fields: Fields) -> ModelConfig:

@@ -15,7 +15,7 @@ from penstock.families.hub_reading import refuse_unknown
 from penstock.families.tensor_names import bert_names
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
-from penstock.model.layer_spec import RopeScaling, RopeSpec
+from penstock.model.rope_spec import RopeScaling, RopeSpec
 
 IGNORED = (
     "logn_attention_clip1",  # of logn_attention_scale

@@ -14,7 +14,8 @@ from penstock.errors import UnsupportedModel
 from penstock.families import bounds
 from penstock.families.bounds import layer_count
 from penstock.formats.fields import Fields
-from penstock.model.layer_spec import LayerSpec, RopeScaling, RopeSpec
+from penstock.model.layer_spec import LayerSpec
+from penstock.model.rope_spec import RopeScaling, RopeSpec
 from penstock.process import logs
 
 log = logs.get(__name__)

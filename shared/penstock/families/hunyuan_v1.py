@@ -18,14 +18,10 @@ from penstock.families.qwen3 import GGUF_NAMES
 from penstock.families.source import OUTPUT, QUERY, GGUFSource, HubSource, Source, decoder
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    RopeSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
+from penstock.model.rope_spec import RopeSpec
 
 OF_ALPHA = ("alpha", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 """Keys about a stretched rotation, of which the first one alone counts."""

@@ -15,7 +15,7 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.tensor_names import bert_names
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
-from penstock.model.layer_spec import RopeSpec
+from penstock.model.rope_spec import RopeSpec
 
 THETA = 20_000.0
 

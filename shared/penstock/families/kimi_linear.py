@@ -28,8 +28,8 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import RopeScaling, RopeSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec, RecurrentSpec
+from penstock.model.rope_spec import RopeScaling, RopeSpec
 
 KEYS = {
     "model_max_length": "max_position_embeddings",

@@ -21,14 +21,10 @@ from penstock.families.step3p5 import GATES as GATES_NAME
 from penstock.families.step3p5 import gguf_experts
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    RopeSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
+from penstock.model.rope_spec import RopeSpec
 
 GATES = ("per-head", "per_head", True)
 """What `gating` and `gating_types` call a gate of each head."""

@@ -30,8 +30,9 @@ from penstock.families.source import (
 )
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, NormSpec
 
 EPS = 1e-5
 """What is added to a norm's variance in OLMo 1: config.json doesn't say it."""

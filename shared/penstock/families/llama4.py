@@ -16,15 +16,10 @@ from penstock.families.qwen3 import GGUF_NAMES
 from penstock.families.source import GGUFSource, HubSource, decoder
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    RopeScaling,
-    RopeSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
+from penstock.model.rope_spec import RopeScaling, RopeSpec
 
 CHUNKED = "chunked_attention"
 INTERVAL = 4

@@ -21,16 +21,10 @@ from penstock.families.recurrent_reading import GGUF_KV_HEADS, GGUF_SIGMOID, ggu
 from penstock.families.source import GGUFSource, decoder
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec, KVHeadsSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    FeedForwardSpec,
-    KVHeadsSpec,
-    LayerSpec,
-    NormSpec,
-    RopeSpec,
-    RowFactors,
-)
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, NormSpec, RowFactors
+from penstock.model.rope_spec import RopeSpec
 
 SHARE = 0.334
 """Share of a head that rotates, where config.json doesn't say."""

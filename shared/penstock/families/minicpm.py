@@ -20,8 +20,9 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.source import OUTPUT, QUERY, HubSource, Source, decoder, of_gguf, of_hub
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import LayerSpec, NormSpec
 
 ORIGINAL = "rope.scaling.original_context_length"
 

@@ -14,13 +14,9 @@ from penstock.families.mistral import MIXTRAL_MODULES
 from penstock.families.qwen3 import GGUF_NAMES
 from penstock.families.source import GGUFSource, Source, decoder, of_gguf, of_hub
 from penstock.families.tensor_names import TensorNames
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
 
 SIGMOID = 2
 """GGUF's number for routers that make scores of their products by a sigmoid."""

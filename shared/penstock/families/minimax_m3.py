@@ -20,15 +20,10 @@ from penstock.families.mistral import MIXTRAL_MODULES
 from penstock.families.qwen3 import GGUF_NAMES
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.block_index_spec import BlockIndexSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
 
 ALPHA = 1.702
 """Factor of the gate in the activation's sigmoid, in all releases."""

@@ -17,13 +17,9 @@ from penstock.families.qwen3 import GGUF_NAMES
 from penstock.families.source import HubSource, decoder
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
 
 
 def _hub(fields: Fields) -> ModelConfig:

@@ -12,8 +12,10 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.llama_relatives import GGUF_FUSED
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import EncoderConfig, ModelConfig
-from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec, RopeSpec
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.rope_spec import RopeSpec
 
 GLOBAL_THETA, LOCAL_THETA = 160_000.0, 10_000.0
 DEFAULTS = {

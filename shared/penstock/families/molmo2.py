@@ -12,8 +12,10 @@ from typing import Literal
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec
+from penstock.model.layer_spec import LayerSpec, NormSpec
+from penstock.model.rope_spec import RopeSpec
 
 DEFAULTS: dict[str, object] = {
     "vocab_size": 152_064,

@@ -17,8 +17,10 @@ from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata, rounded
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec
+from penstock.model.layer_spec import LayerSpec, NormSpec
+from penstock.model.rope_spec import RopeSpec
 
 ROPES = "layer_rope_theta"
 OUTPUT_EPS = 1e-8

@@ -17,7 +17,8 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.tensor_names import bert_names
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig
-from penstock.model.layer_spec import ExpertsSpec, RopeSpec
+from penstock.model.layer_spec import ExpertsSpec
+from penstock.model.rope_spec import RopeSpec
 
 THETA = 1000.0
 WITH_EXPERTS = "nomic-bert-moe"

@@ -13,9 +13,11 @@ from penstock.families.family import Family
 from penstock.families.olmo2 import NAMES
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec
+from penstock.model.layer_spec import LayerSpec, NormSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec, RecurrentSpec
+from penstock.model.rope_spec import RopeSpec
 
 OF_TRAINING = (
     "linear_a_log_min",

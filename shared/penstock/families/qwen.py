@@ -15,8 +15,9 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.source import GGUFSource, HubSource, decoder
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec, NormSpec
 
 TRAINED = 8192
 """Tokens of the releases whose frequencies have THETA. Their GGUF files don't say it, but only how

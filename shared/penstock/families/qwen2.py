@@ -10,24 +10,12 @@ from __future__ import annotations
 
 from penstock.families.family import LAYERS_OF_THEIR_OWN, Family
 from penstock.families.qwen3 import GGUF_NAMES
-from penstock.families.source import (
-    QUERY,
-    GGUFSource,
-    HubSource,
-    Source,
-    decoder,
-    of_gguf,
-    of_hub,
-)
+from penstock.families.source import QUERY, GGUFSource, HubSource, Source, decoder, of_gguf, of_hub
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
 
 
 def _read(source: Source) -> ModelConfig:

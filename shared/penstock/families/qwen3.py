@@ -22,14 +22,10 @@ from penstock.families.source import (
     of_hub,
 )
 from penstock.families.tensor_names import TensorNames
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    RopeSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
+from penstock.model.rope_spec import RopeSpec
 
 
 def rope_behind_a_tower(source: Source, head_dim: int) -> RopeSpec | None:

@@ -20,14 +20,9 @@ from penstock.families.qwen3 import GGUF_NAMES as GGUF_EXPERTS
 from penstock.families.source import GGUFSource, decoder
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec, RecurrentSpec
 
 SHARE = 0.25

@@ -15,15 +15,10 @@ from penstock.families import hub_reading as hub
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.hub_reading import Activation
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
-    RopeSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.rope_spec import RopeSpec
 
 T = TypeVar("T", int, float)
 QUERY, OUTPUT, UP = "attn_q", "attn_output", "ffn_up"

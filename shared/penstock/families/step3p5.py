@@ -21,17 +21,10 @@ from penstock.families.gguf_reading import ROPE_FACTORS, GGUFMetadata, rounded
 from penstock.families.recurrent_reading import GGUF_KV_HEADS, GGUF_SIGMOID, gguf_per_layer
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec, KVHeadsSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    KVHeadsSpec,
-    LayerSpec,
-    NormSpec,
-    RopeScaling,
-    RopeSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.rope_spec import RopeScaling, RopeSpec
 
 DENSE = 3
 """Layers without experts, the first ones, where config.json doesn't say."""

@@ -11,15 +11,10 @@ from penstock.families.bounds import MAX_INNER, layer_count
 from penstock.families.family import Family
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.audio_spec import AudioSpec, AudioTowerSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    CrossAttentionSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
-)
+from penstock.model.layer_spec import CrossAttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 
 MAX_BINS = 1024
 """Most bands of a spectrogram."""

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.client.served_model import ModelText
 from penstock.errors import InvalidRequest
 from penstock.llm.prompts import Message, render_chat, tokenise_chat
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 
 
 class ModelTokenizer:

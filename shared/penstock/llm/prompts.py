@@ -14,7 +14,7 @@ from penstock.llm.media_given import PARTS, kind_of_part, source_of_part
 from penstock.media.desk import not_taken
 from penstock.media.sources import MediaSource
 from penstock.media.words import WORDS
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.parsing.written_calls import writer_of
 from penstock.protocol.common import SessionTerms
 from penstock.request.sampling_params import SamplingParams

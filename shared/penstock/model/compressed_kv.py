@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.model.layer_spec import AttentionSpec, CompressedSpec
+from penstock.model.attention_spec import AttentionSpec, CompressedSpec
 
 USUAL_BLOCK = 16
 """Tokens of a block for which layers are divided into groups; with others it works, too."""

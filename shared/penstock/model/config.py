@@ -1,4 +1,4 @@
-"""The normalised description of a model: what a prepared folder holds and every process reads.
+"""The normalised description of a model: its sizes and layers.
 
 `penstock.prepare` fills these structs once, from a hub folder's config.json or from a GGUF
 file's metadata; nobody parses either format again.  Nothing here imports a heavy library.
@@ -10,26 +10,19 @@ from typing import Literal
 
 import msgspec
 
-from penstock.errors import StartupError, UnsupportedModel
+from penstock.model.attention_spec import AttentionSpec, IndexSpec, KVHeadsSpec, LatentSpec
 from penstock.model.audio_spec import AudioSpec
 from penstock.model.block_index_spec import BlockIndexSpec
 from penstock.model.disentangled_spec import DisentangledSpec
 from penstock.model.layer_spec import (
-    AttentionSpec,
     CrossAttentionSpec,
     HyperConnectionsSpec,
-    IndexSpec,
-    KVHeadsSpec,
-    LatentSpec,
     LayerSpec,
     NormSpec,
     PerLayerInputsSpec,
-    RopeSpec,
     StreamsSpec,
 )
-from penstock.model.media_facts import MediaFacts
-from penstock.model.pooling_config import PoolingConfig
-from penstock.model.quantised_checkpoint import QuantisedCheckpoint
+from penstock.model.rope_spec import RopeSpec
 from penstock.model.tower_spec import VisionSpec
 
 
@@ -311,103 +304,3 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     @property
     def encoder_rows(self) -> int:
         return 0
-
-
-class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds where a request is silent: the checkpoint's own generation_config, or what the
-    settings put in its place (see penstock.request.generation_config). None: not stated."""
-
-    eos_token_ids: tuple[int, ...] = ()
-    bos_token_id: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    max_new_tokens: int | None = None
-    """Output tokens."""
-    suppress_tokens: tuple[int, ...] = ()
-    """Ids that no output holds, whatever a request says; like EOS ids the model's own always."""
-
-
-class WeightFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the tensors lie. Absolute paths; several files when sharded."""
-
-    format: Literal["gguf", "safetensors"]
-    files: tuple[str, ...]
-    dtype: str
-    """The checkpoint's own: `float32`, `bfloat16`, `float16`, or the name of a quantisation."""
-    mmproj: str = ""
-    """A GGUF file of its own with what the model sees with; empty: there is none."""
-    quantised: QuantisedCheckpoint | None = None
-    """How a safetensors checkpoint's matrices are quantised; None if they aren't."""
-    tower: str = ""
-    """The family (penstock.families.vision) by whose names the tensors of what the model sees with
-    are called; empty: any, as those of an mmproj file."""
-    size: int = 0
-    """Bytes of all tensors; 0: prepared by an older release."""
-    numbers: int = 0
-    """Values in all tensors; 0: packed in a way that hides how many, or as above."""
-    mixture: str = ""
-    """The mixture of types that a GGUF file says it has, such as Q4_K_M; empty: it doesn't say."""
-
-
-class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """manifest.json of a prepared folder. tokenizer.json and chat_template.jinja lie beside it."""
-
-    format_version: int
-    name: str
-    """The name that requests use unless --served-model-name says otherwise."""
-    source: str
-    """What the user asked for, resolved: a hub id or an absolute path."""
-    config: ModelConfig | TransformersConfig | HeadConfig | EncoderConfig
-    generation: GenerationDefaults
-    weights: WeightFiles
-    digest: str
-    """sha256 (hex) over config, tokenizer, template and the identity of the weight files."""
-    has_chat_template: bool
-    add_bos: bool = False
-    """Whether a plain prompt gets the BOS token in front."""
-    pooling: PoolingConfig | None = None
-    """How the model gives vectors or classes; None: it generates text."""
-    media: MediaFacts | None = None
-    """How pictures, sounds and videos are prepared; None: the model takes no media."""
-    contents: dict[str, str] = {}
-    """sha256 (hex) of the files beside it, by their names."""
-    samples: dict[str, str] = {}
-    """sha256 (hex) of samples of each file that weights are read from, by its path."""
-
-    @property
-    def family(self) -> str:
-        """What the layers are: `llama`, `bert`, …"""
-        config = self.config
-        return config.family if isinstance(config, EncoderConfig) else config.architecture
-
-    @property
-    def encoder_rows(self) -> int:
-        """Tokens at the beginning of every sequence that stand for the encoder's output."""
-        return self.config.encoder_rows
-
-    def check_encoder_cache(self, rows: int | None) -> None:
-        """Raises StartupError where so many rows of encodings hold none of the items that prompts
-        begin with. rows: the setting encoder_cache_rows; None: it isn't set."""
-        if rows is not None and rows < self.encoder_rows:
-            raise StartupError(
-                f"encoder_cache_rows is {rows}; each prompt of {self.name} begins with"
-                f" {self.encoder_rows} encoder rows, so at least {self.encoder_rows} are needed"
-            )
-
-    @property
-    def decoder(self) -> ModelConfig:
-        """The config of a model that generates. Raises UnsupportedModel for an encoder."""
-        if isinstance(self.config, EncoderConfig):
-            raise UnsupportedModel(
-                f"{self.name} is an encoder ({self.family}), which gives no text"
-            )
-        if isinstance(self.config, HeadConfig):
-            method = "mtp" if self.config.borrows else "eagle3"
-            raise UnsupportedModel(
-                f"{self.name} is a head, which drafts for a model: serve that one with "
-                f'--speculative-config \'{{"method": "{method}", "model": …}}\''
-            )
-        return self.config

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from penstock.errors import StartupError, UnsupportedModel
+from penstock.model.attention_spec import AttentionSpec, CompressedSpec
 from penstock.model.compressed_kv import block_parts, groups_of, needed_tokens
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, CompressedSpec
 from penstock.model.recurrent_spec import result_numbers, state_numbers
 
 MAX_GROUPS = 32

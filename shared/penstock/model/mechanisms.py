@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig, TransformersConfig
-from penstock.model.layer_spec import SUM_FLOOR, AttentionSpec, FeedForwardSpec, LayerSpec
+from penstock.model.layer_spec import SUM_FLOOR, FeedForwardSpec, LayerSpec
 from penstock.model.recurrent_spec import (
     GatedDeltaSpec,
     Mamba1Spec,

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import StartupError
-from penstock.model.config import (
-    EncoderConfig,
-    HeadConfig,
-    ModelConfig,
-    PreparedModel,
-    TransformersConfig,
-)
+from penstock.model.config import EncoderConfig, HeadConfig, ModelConfig, TransformersConfig
 from penstock.model.mechanisms import (
     CHOSEN_BLOCKS,
     COMPRESSED,
@@ -31,6 +25,7 @@ from penstock.model.mechanisms import (
     VALUES_OF_KEYS,
     mechanisms,
 )
+from penstock.model.prepared_model import PreparedModel
 
 WHOLE = frozenset(
     {

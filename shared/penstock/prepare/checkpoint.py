@@ -11,16 +11,13 @@ import msgspec
 from penstock.errors import PenstockError, UnsupportedModel
 from penstock.families.bounds import MAX_LAYERS
 from penstock.formats.fields import Fields
-from penstock.model.config import (
-    EncoderConfig,
-    GenerationDefaults,
-    HeadConfig,
-    ModelConfig,
-    WeightFiles,
-)
-from penstock.model.layer_spec import KVHeadsSpec, LayerSpec, RopeSpec
+from penstock.model.attention_spec import KVHeadsSpec
+from penstock.model.config import EncoderConfig, HeadConfig, ModelConfig
+from penstock.model.layer_spec import LayerSpec
 from penstock.model.media_facts import MediaFacts
 from penstock.model.pooling_config import PoolingConfig
+from penstock.model.prepared_model import GenerationDefaults, WeightFiles
+from penstock.model.rope_spec import RopeSpec
 
 MAX_SIZE = 1 << 24
 MAX_HEADS = 65_536

@@ -14,7 +14,7 @@ from penstock.families.gguf_reading import LONG_FACTORS, ROPE_FACTORS, SHORT_FAC
 from penstock.formats.gguf import GGUFFile
 from penstock.formats.safetensors_file import SafetensorsFile
 from penstock.model.compressed_kv import entry_numbers, token_numbers
-from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
+from penstock.model.config import EncoderConfig, ModelConfig, TransformersConfig
 from penstock.model.kv_layout import (
     block_numbers,
     blocks_needed,
@@ -25,6 +25,7 @@ from penstock.model.kv_layout import (
     layers_that_read,
     state_bytes,
 )
+from penstock.model.prepared_model import PreparedModel
 from penstock.parsing.registry import chosen
 from penstock.prepare.checkpoint_size import PACKED
 

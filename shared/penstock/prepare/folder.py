@@ -23,7 +23,8 @@ import msgspec
 from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
 from penstock.families import ENCODERS
 from penstock.families.finding import family_named
-from penstock.model.config import EncoderConfig, HeadConfig, PreparedModel, TransformersConfig
+from penstock.model.config import EncoderConfig, HeadConfig, TransformersConfig
+from penstock.model.prepared_model import PreparedModel
 
 FORMAT_VERSION = 20
 """Raise it whenever the same input gives another prepared folder."""

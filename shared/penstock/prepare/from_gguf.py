@@ -20,14 +20,9 @@ from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.gguf import READ_TYPES, GGUFFile
 from penstock.formats.gguf_names import part_paths
 from penstock.formats.gguf_split import open_gguf
-from penstock.model.config import (
-    EncoderConfig,
-    GenerationDefaults,
-    HeadConfig,
-    ModelConfig,
-    WeightFiles,
-)
+from penstock.model.config import EncoderConfig, HeadConfig, ModelConfig
 from penstock.model.pooling_config import PoolingConfig
+from penstock.model.prepared_model import GenerationDefaults, WeightFiles
 from penstock.prepare.chat_templates import template_of_gguf
 from penstock.prepare.checkpoint import (
     Checkpoint,

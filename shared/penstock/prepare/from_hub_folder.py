@@ -18,16 +18,10 @@ from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.small_file import read_json
 from penstock.formats.weight_files import find_safetensors
-from penstock.model.config import (
-    EncoderConfig,
-    GenerationDefaults,
-    HeadConfig,
-    ModelConfig,
-    TransformersConfig,
-    WeightFiles,
-)
+from penstock.model.config import EncoderConfig, HeadConfig, ModelConfig, TransformersConfig
 from penstock.model.media_facts import MediaFacts
 from penstock.model.pooling_config import PairTemplate, PoolingConfig, TextPadding
+from penstock.model.prepared_model import GenerationDefaults, WeightFiles
 from penstock.prepare.by_transformers import is_for_transformers, read_for_transformers
 from penstock.prepare.chat_templates import template_of_folder, with_bos
 from penstock.prepare.checkpoint import (

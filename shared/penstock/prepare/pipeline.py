@@ -14,7 +14,8 @@ from penstock.errors import ModelNotFound, PenstockError, UnsupportedModel
 from penstock.families.finding import package_of
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.prepare.by_transformers import is_for_transformers
 from penstock.prepare.carry import carried
 from penstock.prepare.checkpoint import Checkpoint

@@ -17,7 +17,7 @@ from penstock.formats.gguf_names import stem_of
 from penstock.formats.small_file import named_path
 from penstock.formats.weight_files import refuse_pickle
 from penstock.hub.name import HubName, parse
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 
 
 class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.common import (
     MAX_CALL_SECONDS,
     AdapterFile,

@@ -7,9 +7,9 @@ from typing import Literal
 import msgspec
 
 from penstock.config.settings import LimitSettings
-from penstock.model.config import GenerationDefaults
 from penstock.model.media_facts import MediaFacts
 from penstock.model.pooling_config import PoolingConfig
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.protocol.common import (
     MAX_CALL_BYTES,
     CallCode,

@@ -12,7 +12,7 @@ import msgspec
 from penstock.config.settings import ModelSettings
 from penstock.errors import InvalidRequest, StartupError, UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 
 FILE = "generation_config.json"
 MAX_BYTES = 1 << 20

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Field, InvalidRequest
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.text.arrangement import THOUGHTS, Arrangement, Traits, traits_of
 from penstock.text.as_written import PackedMessages, with_texts
 from penstock.text.disarm import Disarmed

@@ -11,8 +11,8 @@ import pytest
 from penstock.config.settings import EngineConfig, ModelSettings, SchedulerSettings
 from penstock.errors import StartupError
 from penstock.families.bert_reading import bert_encoder
-from penstock.model.config import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.model.pooling_config import LateInteraction, PoolingConfig, SparseWeights
+from penstock.model.prepared_model import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.common import Pooling, Stopping, TokenSampling, Vectors
 from penstock.protocol.from_frontend import Abort, FromFrontend, Hello, OpenSequence, Submit

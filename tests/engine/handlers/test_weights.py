@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.common import Claim
 from penstock.protocol.from_frontend import PutToSleep, ReplaceWeights, WakeUp
 from penstock.protocol.from_worker import Fault

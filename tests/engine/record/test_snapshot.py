@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.inspect import StructType, Type, type_info
 
 from penstock.config.settings import EngineConfig
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.common import Stopping
 from penstock_engine.kv.pool import BlockPool
 from penstock_engine.record import known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.from_worker import Fault
-from penstock_engine.sessions.workers import FAULT_PATIENCE
+from penstock_engine.sessions.rank_faults import FAULT_PATIENCE
 from tests.engine.rank_workers import RankHarness
 from tests.engine.sessions.rank_sessions import ask, finishes, started
 

@@ -9,17 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.request.sampling_params import RepetitionDetectionParams
 from tests.gateway import sse
-from tests.gateway.fake_engine import (
-    CONTEXT,
-    HELLO,
-    MODEL,
-    FakeEngineClient,
-    say,
-    welcome,
-)
+from tests.gateway.fake_engine import CONTEXT, HELLO, MODEL, FakeEngineClient, say, welcome
 
 NO_DETAILS = {
     "reasoning_tokens": 0,

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from penstock.client import ModelText
 from penstock.config.settings import GatewayConfig
 from penstock.llm.prompts import render_chat
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.request.sampling_params import SamplingParams
 from penstock.text.detokenizer import make_detokenizer
 from penstock.text.template import ChatTemplate, RenderedChat

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, trainers
 
-from penstock.model.config import GenerationDefaults
 from penstock.model.pooling_config import PoolingConfig, SparseWeights
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.prepare import prepare
 from penstock.prepare.folder import TOKENIZER
 from penstock.protocol.common import PoolingTask

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock.errors import InvalidRequest
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.request.structured_outputs import StructuredOutputs
 from penstock_gateway.llamacpp.completion import _bias
 from tests.gateway import sse

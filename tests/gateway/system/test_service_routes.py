@@ -14,8 +14,8 @@ import pytest
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable, Overloaded
-from penstock.model.config import GenerationDefaults
 from penstock.model.pooling_config import PoolingConfig
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.request.sampling_params import SamplingParams
 from penstock.version import __version__
 from penstock_gateway.app import create_app

@@ -9,8 +9,10 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec
+from penstock.model.layer_spec import LayerSpec, NormSpec
+from penstock.model.rope_spec import RopeSpec
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_kernels.cpu.operands import NormWeights, RotationTable

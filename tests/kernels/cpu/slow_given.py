@@ -8,8 +8,9 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, NormSpec
+from penstock.model.layer_spec import NormSpec
 from penstock.model.projector_spec import MLPProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 from penstock_kernels.cpu.decoder_step import GivenRows

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.model.layer_spec import AttentionSpec, LayerSpec
+from penstock.model.attention_spec import AttentionSpec
+from penstock.model.layer_spec import LayerSpec
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.decoder_step import GivenRows
 from penstock_kernels.cpu.matrix import MatrixKind

@@ -8,14 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from penstock.model.layer_spec import (
-    XIELU,
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
-)
+from penstock.model.attention_spec import AttentionSpec
+from penstock.model.layer_spec import XIELU, ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
 from penstock_kernels.cpu.matrix import MatrixKind
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.steps import Run, chunks, random_steps, random_tokens

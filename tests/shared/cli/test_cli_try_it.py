@@ -18,9 +18,9 @@ from penstock.cli.serve import (
     example_for,
 )
 from penstock.config.settings import ModelSettings
-from penstock.model.config import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.model.media_facts import MediaFacts
 from penstock.model.pooling_config import PoolingConfig
+from penstock.model.prepared_model import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.model.transcription_facts import TranscriptionFacts
 from testing.model_configs import llama_config
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import SamplingParams
 from penstock.client import BeamSearchParams, EngineClient, beam_search, best_of
-from penstock.client.generation_request import max_output
+from penstock.client.request_bounds import max_output
 from penstock.client.served_model import common_limits
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_frontend import Limits

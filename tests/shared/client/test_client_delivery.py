@@ -13,7 +13,7 @@ import pytest
 from penstock import SamplingParams
 from penstock.client import SequenceDelta
 from penstock.client.delivery import Put
-from penstock.client.deltas import KnownTokens
+from penstock.client.emitted import KnownTokens
 from penstock.client.generation import Generation
 from penstock.client.observer import ObservedRequest, RequestObserver
 from penstock.protocol.to_frontend import Outputs, SequenceOutput

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, processors
 
-from penstock.client.generation_request import check_generates
 from penstock.client.pool_request import check_task, pooling_model
 from penstock.client.pooling_inputs import cosine, ids_input, limit_of, pair_up, text_input
+from penstock.client.request_bounds import check_generates
 from penstock.errors import InvalidRequest
-from penstock.model.config import GenerationDefaults
 from penstock.model.pooling_config import PoolingConfig
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.protocol.common import Vectors
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.request.pooling_params import PoolingParams, check_dimensions

@@ -9,9 +9,11 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec, RopeScaling, RopeSpec
+from penstock.model.layer_spec import LayerSpec
 from penstock.model.projector_spec import PooledProjector
+from penstock.model.rope_spec import RopeScaling, RopeSpec
 from penstock.model.tower_spec import LearnedPositions
 from penstock.prepare.chat_templates import with_bos
 from penstock.prepare.hub_config import read_config, towers_of

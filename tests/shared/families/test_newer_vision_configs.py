@@ -10,8 +10,8 @@ import pytest
 from penstock.errors import UnsupportedModel
 from penstock.families.vision.deepseek_ocr2 import NECK_NORM
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import LatentSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import LatentSpec
 from penstock.model.mobilenet_spec import QueryBlock
 from penstock.model.projector_spec import (
     NormedTwiceProjector,

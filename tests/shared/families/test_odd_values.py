@@ -14,8 +14,9 @@ from penstock.families import GGUF_ARCHITECTURES
 from penstock.families.bounds import layers_without_drafts
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.kv_layout import kv_layout
-from penstock.model.layer_spec import AttentionSpec, LayerSpec
+from penstock.model.layer_spec import LayerSpec
 from penstock.prepare.by_transformers import read_for_transformers
 from penstock.prepare.from_hub_folder import reranker_template
 from penstock.prepare.hub_config import read_config

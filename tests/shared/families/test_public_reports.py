@@ -13,7 +13,8 @@ from tokenizers import Tokenizer, models
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.hub_tokenizer import tokenizer_of_folder

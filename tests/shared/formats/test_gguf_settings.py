@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from penstock.errors import UnsupportedModel
-from penstock.model.config import PreparedModel
-from penstock.model.layer_spec import RopeScaling
+from penstock.model.prepared_model import PreparedModel
+from penstock.model.rope_spec import RopeScaling
 from penstock.prepare import prepare
 from tests.shared.prepare.prepared_file import prepared_file
 from tests.shared.tiny_models import add_byte_level_vocabulary, byte_level_tokenizer, write_gguf

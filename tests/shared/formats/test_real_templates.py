@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.parsing import CallArguments, CallBegin, reasoning_parser, tool_parser
 from penstock.parsing.format import ThoughtFormat
 from penstock.parsing.formats import FORMATS

@@ -8,14 +8,10 @@ import msgspec
 import pytest
 
 from penstock.errors import UnsupportedModel
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    RopeSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
+from penstock.model.rope_spec import RopeSpec
 from penstock.prepare.checkpoint import check_config
 from tests.worker.checkpoints import TINY
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.model.attention_spec import AttentionSpec, CompressedSpec, IndexSpec
 from penstock.model.compressed_kv import block_parts, groups_of, needed_tokens
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import FULL, MAX_GROUPS, block_numbers, kv_layout
-from penstock.model.layer_spec import AttentionSpec, CompressedSpec, IndexSpec, LayerSpec
+from penstock.model.layer_spec import LayerSpec
 from testing.model_configs import llama_config
 from tests.met import met
 

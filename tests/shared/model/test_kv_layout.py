@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import FULL, MAX_GROUPS, KVGroup, blocks_needed, kv_layout
-from penstock.model.layer_spec import AttentionSpec, LayerSpec
+from penstock.model.layer_spec import LayerSpec
 from testing.model_configs import llama_config
 from tests.met import met
 

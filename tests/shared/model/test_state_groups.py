@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.config.settings import EngineConfig
 from penstock.errors import StartupError, UnsupportedModel
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import (
     FULL,
@@ -21,7 +22,7 @@ from penstock.model.kv_layout import (
     state_bytes,
     with_states,
 )
-from penstock.model.layer_spec import AttentionSpec, LayerSpec
+from penstock.model.layer_spec import LayerSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec, RecurrentSpec, ShortConvSpec
 from penstock.prepare.describe import kv_bytes, kv_bytes_per_token
 from penstock_planning.simulate.simulation import facts

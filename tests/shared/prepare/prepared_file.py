@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.prepare import load_manifest, prepare
 
 

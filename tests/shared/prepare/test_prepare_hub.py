@@ -13,9 +13,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from penstock.errors import ModelNotFound, UnsupportedModel
-from penstock.model.config import EncoderConfig, PreparedModel
-from penstock.model.layer_spec import RopeScaling
+from penstock.model.config import EncoderConfig
 from penstock.model.pooling_config import PoolingConfig
+from penstock.model.prepared_model import PreparedModel
+from penstock.model.rope_spec import RopeScaling
 from penstock.prepare import load_manifest, prepare
 from testing.model_configs import llama_config
 from tests.shared.hub.test_hub_cache import SCRIPT

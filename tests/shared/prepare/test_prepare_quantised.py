@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.model.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.quantised import read_quantisation

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.config.settings import ModelSettings
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.prepare import load_manifest, prepare
 from penstock.request.generation_config import filled, generation_defaults, sampling_defaults
 from penstock.request.sampling_params import SamplingParams

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import SamplingParams
-from penstock.client.deltas import GrowingDelta, KnownTokens, SequenceDelta, emitted_sequences
+from penstock.client.deltas import GrowingDelta, SequenceDelta
+from penstock.client.emitted import KnownTokens, emitted_sequences
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.text.tokenizer import Tokenizer

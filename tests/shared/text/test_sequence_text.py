@@ -9,7 +9,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 
 from penstock import SamplingParams
-from penstock.client.deltas import SequenceDelta, SequenceText, emitted_sequences
+from penstock.client.deltas import SequenceDelta
+from penstock.client.emitted import SequenceText, emitted_sequences
 from penstock.protocol.common import FinishReason, TokenLogprobs
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.text.detokenizer import WindowDetokenizer, make_detokenizer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.parsing.calls import FormatCalls
 from penstock.parsing.format import CallFormat
 from penstock.parsing.formats import FORMATS

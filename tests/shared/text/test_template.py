@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from penstock.errors import InvalidRequest
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.prepare import load_manifest, prepare
 from penstock.text import template as template_module
 from penstock.text.template import ChatTemplate

@@ -16,7 +16,7 @@ import pytest
 from jinja2.exceptions import SecurityError
 
 from penstock.errors import InvalidRequest
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.releases.evidence import TEMPLATES

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from penstock.client import ModelText, SequenceDelta
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.request.sampling_params import SamplingParams
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer

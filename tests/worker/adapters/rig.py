@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from penstock.adapters import read_adapter
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.adapters.adaptable import adaptable_modules
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter

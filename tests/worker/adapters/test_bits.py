@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from tests.adapter_folders import write_peft
 from tests.worker.adapters.rig import (
     COMPUTED,

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from penstock.adapters import UnfitAdapter, read_adapter
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.models import adaptable_decoder
 from penstock_worker.parallel.ranks import Ranks

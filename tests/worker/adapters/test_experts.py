@@ -15,7 +15,8 @@ import torch
 from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.hub_config import read_config
 from penstock_worker.adapters.adaptable import adaptable_modules, expert_modules
 from penstock_worker.adapters.fitting import fitted

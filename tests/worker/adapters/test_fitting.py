@@ -14,7 +14,7 @@ import torch
 from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.hub_config import read_config
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.models import adaptable_decoder

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from penstock.adapters import read_adapter
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import AdapterFailed, AdapterReady
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork

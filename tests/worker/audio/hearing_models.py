@@ -23,7 +23,8 @@ from penstock.media.log_mel import LOG_MEL
 from penstock.media.prepared import write
 from penstock.media.sound_layout import sound_rows
 from penstock.media.spectrogram import spectrogram
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock.model.sound_facts import (
     BlockMel,
     EmphasisedMel,

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from penstock.formats.gguf import GGUFFile
-from penstock.model.config import WeightFiles
 from penstock.model.media_facts import KindFacts
+from penstock.model.prepared_model import WeightFiles
 from penstock.model.sound_facts import BlockMel, PairedMel
 from penstock.model.transcription_facts import SpokenChat
 from penstock.prepare.from_gguf import read_config

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from penstock.adapters import read_adapter
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter
 from penstock_worker.adapters.models import AdaptableModel, adaptable_decoder

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention

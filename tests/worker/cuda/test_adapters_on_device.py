@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from penstock.adapters import UnfitAdapter, read_adapter
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.from_worker import AdapterReady
 from penstock.protocol.worker_resources import LoadAdapter
 from penstock_worker.adapters.fitting import fitted

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from penstock.errors import StartupError
-from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_worker.forward import triton
 from penstock_worker.forward.backends import choose

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import StartupError
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.stored import StoredTensor

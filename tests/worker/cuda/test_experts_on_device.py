@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.forward import reference, triton
 from penstock_worker.forward.interface import Batch, Forward, Unable
 from penstock_worker.layers.feed_forward import MixtureOfExperts

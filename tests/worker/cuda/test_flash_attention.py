@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock.model.layer_spec import KVHeadsSpec
+from penstock.model.attention_spec import KVHeadsSpec
 from penstock_kernels.triton.tiles import attention_choice
 from penstock_worker.attention.flash_attention import FlashAttention
 from penstock_worker.attention.flash_choice import Tried, trial

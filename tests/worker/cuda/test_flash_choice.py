@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.model.attention_spec import AttentionSpec, KVHeadsSpec
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import KVGroup
-from penstock.model.layer_spec import AttentionSpec, CrossAttentionSpec, KVHeadsSpec
+from penstock.model.layer_spec import CrossAttentionSpec
 from penstock_worker.attention import flash_choice
 from penstock_worker.attention.flash_choice import choose_flash, layer_obstacle
 from penstock_worker.attention.interface import CacheShape

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from penstock.formats.gguf import GGUFFile
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.from_gguf import _dtype
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_worker.forward.backends import choose

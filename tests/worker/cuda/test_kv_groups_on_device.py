@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.kv_layout import KVLayout, kv_layout
-from penstock.model.layer_spec import AttentionSpec
 from penstock.protocol.to_worker import NO_BLOCK
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention

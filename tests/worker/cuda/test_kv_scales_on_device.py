@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_worker.dtype import check_calculated
 from penstock_worker.forward.backends import choose

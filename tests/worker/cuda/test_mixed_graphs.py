@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec
 from penstock_worker.attention.interface import BatchLayout
 from penstock_worker.attention.layouts import ChunkTiles, MixedShape, write_mixed
 from penstock_worker.forward.buckets import (

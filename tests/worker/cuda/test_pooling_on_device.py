@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from penstock.errors import StartupError
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.prepare import load_manifest
 from penstock.protocol.common import Pooling
 from penstock.protocol.to_worker import Setup

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.forward import triton
 from penstock_worker.forward.queued import TritonForward

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from penstock.errors import StartupError
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock_kernels.triton.compilations import KernelTooLarge
 from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.forward import buckets

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import torch
 
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import FetchKV, LookUpKV, NewSequence, Plan, Save, SlotWork
 from penstock_worker.stores.tier import StoreTier

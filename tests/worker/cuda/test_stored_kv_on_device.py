@@ -15,7 +15,8 @@ import msgspec
 import pytest
 import torch
 
-from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, Save, SlotWork

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.common import Media
 from penstock.protocol.from_worker import MediaReady
 from penstock.protocol.to_worker import Plan, Setup

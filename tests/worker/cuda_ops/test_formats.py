@@ -9,7 +9,7 @@ import torch
 
 from penstock.config.scheduler_settings import SchedulerSettings
 from penstock.errors import StartupError
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.dtype import CUDA, cache_dtype, compute_dtype
 from penstock_worker.quantisation.gguf import product
 

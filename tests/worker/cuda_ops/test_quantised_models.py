@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock.model.config import ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import PreparedModel, WeightFiles
 from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_worker.dtype import stays_quantised

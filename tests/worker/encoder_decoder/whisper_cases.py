@@ -13,7 +13,8 @@ import torch
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.hub_config import read_config
 from penstock_worker.media.hearing import AudioModel
 from penstock_worker.media.sound_names import open_audio_tower

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from tests.worker.checkpoints import tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import GREEDY, Driver, Job, make_runner

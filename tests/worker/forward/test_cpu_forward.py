@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import RopeScaling
+from penstock.model.rope_spec import RopeScaling
 from penstock_worker.forward.cpu.backend import MECHANISMS
 from penstock_worker.forward.interface import Unable, require
 from testing.model_configs import llama_config, varied

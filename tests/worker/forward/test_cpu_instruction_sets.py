@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.text.tokenizer import Tokenizer
 from tests.thinning import part
 from tests.worker.cpu_model import CPUModel

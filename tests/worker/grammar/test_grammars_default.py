@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.common import Grammar, TokenSampling
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady
 from penstock.text.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.common import Grammar
 from penstock.text.tokenizer import Tokenizer
 from penstock_worker.grammar.compiler import Compiler

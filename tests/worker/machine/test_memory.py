@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from penstock.errors import StartupError
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.dtype import compute_dtype
 from penstock_worker.machine import cpu, memory
 

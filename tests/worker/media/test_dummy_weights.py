@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from penstock.formats.fields import Fields
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
 from penstock.model.media_facts import MediaKind, Preparation
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.hub_config import read_config
 from penstock.protocol.from_worker import MediaReady
 from penstock.protocol.to_worker import Plan

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from penstock.formats.gguf import GGUFFile
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
 from penstock_worker.media.encoder import MediaEncodings

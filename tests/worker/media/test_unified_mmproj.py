@@ -17,8 +17,9 @@ from penstock.formats.gguf import GGUFFile
 from penstock.forms.pooled import PooledFrames
 from penstock.forms.video import FrameSampling, GroupTexts
 from penstock.model.audio_spec import AudioSpec
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
 from penstock.model.media_facts import MediaFacts
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
 from penstock_worker.media.hearing import MEL, AudioModel

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from penstock.model.config import PreparedModel, WeightFiles
+from penstock.model.prepared_model import PreparedModel, WeightFiles
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
 from tests.worker.cpu_model import CPUModel

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.model.attention_spec import CompressedSpec
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import (
     FULL,
@@ -21,7 +22,6 @@ from penstock.model.kv_layout import (
     kv_layout,
     one_group,
 )
-from penstock.model.layer_spec import CompressedSpec
 from penstock.model.sharing import check_shared
 from penstock.model.speculation import SpeculativeConfig
 from penstock.prepare.hub_config import read_config

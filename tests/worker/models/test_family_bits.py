@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.forward.cpu import backend as cpu

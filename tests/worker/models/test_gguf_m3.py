@@ -23,7 +23,8 @@ from torch import Tensor
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.hub_config import read_config as read_hub
 from tests.worker.checkpoints import load_model

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from penstock.errors import StartupError
 from penstock.model import mechanisms as mechanism
-from penstock.model.config import WeightFiles
-from penstock.model.layer_spec import KVHeadsSpec
+from penstock.model.attention_spec import KVHeadsSpec
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.forward.cpu import backend as cpu

@@ -11,8 +11,8 @@ import torch
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.config import WeightFiles
 from penstock.model.mechanisms import mechanisms
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.hub_config import read_config
 from penstock_worker.forward import reference
 from penstock_worker.forward.backends import backend_module

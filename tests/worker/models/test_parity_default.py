@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.text.tokenizer import Tokenizer
 from penstock_worker.models.decoder import DecoderModel
 from tests.thinning import every

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from penstock.formats.fields import Fields
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.quantised import read_quantisation
 from tests import thinning

@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import StartupError
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.hub_config import read_config
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models.case_sizes import SIZES

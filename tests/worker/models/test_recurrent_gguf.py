@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from penstock.formats.gguf import GGUFFile
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.from_gguf import read_config
 from tests.worker.checkpoints import load_model
 from tests.worker.cpu_model import CPUModel

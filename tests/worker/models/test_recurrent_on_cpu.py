@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.forward.cpu import backend as cpu
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models.recurrent_cases import RECURRENT_CASES

@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare import load_manifest, prepare
 from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.recurrent.mixers import load_mixer

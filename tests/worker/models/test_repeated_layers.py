@@ -14,7 +14,8 @@ import torch
 
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock.model.sharing import check_shared
 from penstock.prepare.hub_config import read_config
 from penstock_worker.forward.cpu.reading import CPUWeights

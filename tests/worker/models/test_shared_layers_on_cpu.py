@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from penstock.model.config import WeightFiles
 from penstock.model.kv_layout import kv_layout
+from penstock.model.prepared_model import WeightFiles
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.program import Buffer, PhaseKind, Program
 from penstock_worker.forward.cpu import backend as cpu

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.from_gguf import read_config as read_gguf
 from penstock.prepare.hub_config import read_config
 from penstock_worker.forward.cpu import backend as cpu

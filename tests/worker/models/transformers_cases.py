@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.by_transformers import read_for_transformers
 from tests.worker.cpu_model import CPUModel
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from penstock.errors import StartupError
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import ExpertsSpec
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.forward import reference
 from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.forward.interface import Batch

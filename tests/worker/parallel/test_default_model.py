@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock_worker.models.decoder import DecoderModel
 from tests.worker.driver import Driver, Job, LogitsOf, make_runner
 from tests.worker.parallel.together import Formed, Together

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.grammar import Compile
 from penstock_worker.parallel.ranks import Ranks
 from tests.worker.checkpoints import TINY, load_model, tiny_files

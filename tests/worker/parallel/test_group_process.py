@@ -10,19 +10,14 @@ import msgspec
 import pytest
 import torch
 
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Fault, Progress
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
 from testing.processes import freeze
 from tests.worker.checkpoints import TINY, load_model, tiny_files, tiny_setup
 from tests.worker.driver import make_runner
-from tests.worker.parallel.group_engine import (
-    SHORT,
-    GroupEngine,
-    run_held_rank,
-    run_rank_over_tcp,
-)
+from tests.worker.parallel.group_engine import SHORT, GroupEngine, run_held_rank, run_rank_over_tcp
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 import torch
 
-from penstock.model.config import ModelConfig, WeightFiles
-from penstock.model.layer_spec import AttentionSpec
+from penstock.model.attention_spec import AttentionSpec
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.common import TokenSampling
 from testing.model_configs import varied
 from tests.worker.checkpoints import TINY, load_model, tiny_files

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.from_worker import Fault
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork
 from penstock_worker.parallel.errors import GroupLost

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from penstock.errors import UnsupportedModel
-from penstock.model.config import ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import PreparedModel, WeightFiles
 from penstock_worker.models.decoder import EMBEDDING, HEAD
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import Ranks

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import torch
 
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import kv_layout
+from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan, RankGroup, SlotWork
 from penstock_worker.attention.interface import CacheShape

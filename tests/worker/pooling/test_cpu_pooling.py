@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.model.config import WeightFiles
 from penstock.model.pooling_config import PoolingConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling
 from penstock_worker.forward.interface import Unable

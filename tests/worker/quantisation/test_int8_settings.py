@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from penstock.errors import StartupError
-from penstock.model.config import PreparedModel, WeightFiles
+from penstock.model.prepared_model import PreparedModel, WeightFiles
 from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_worker.forward.cpu.packing import ON_LOAD
 from penstock_worker.forward.cpu.reading import CPUWeights

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import GenerationDefaults, PreparedModel
 from penstock.model.speculation import SpeculativeConfig
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
 from penstock.protocol.to_worker import Setup

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
-from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
 from penstock.prepare.from_hub_folder import read_head
 from penstock.prepare.hub_config import read_config

@@ -9,8 +9,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from penstock.errors import ModelNotFound, StartupError
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec
+from penstock.model.layer_spec import LayerSpec
 from penstock.model.recurrent_spec import ShortConvSpec
 from penstock.prepare import load_manifest
 from penstock_worker.forward.backends import choose

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec
+from penstock.model.layer_spec import LayerSpec
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_worker.batch.block_copies import BlockCopies

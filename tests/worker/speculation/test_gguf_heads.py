@@ -16,7 +16,7 @@ from torch import Tensor
 
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.formats.gguf import GGUFFile
-from penstock.model.config import GenerationDefaults, PreparedModel, WeightFiles
+from penstock.model.prepared_model import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
 from penstock.prepare.from_gguf import read_config
 from penstock_worker.loading.load import load

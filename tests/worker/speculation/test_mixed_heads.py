@@ -16,7 +16,7 @@ from torch import Tensor
 
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare import load_manifest
 from penstock.prepare.folder import MANIFEST
 from penstock.prepare.quantised import read_quantisation

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.kv_layout import state_of
-from penstock.model.layer_spec import AttentionSpec
 from penstock.model.speculation import SpeculativeConfig
 from penstock.prepare import load_manifest
 from penstock.prepare.folder import MANIFEST, TOKENIZER

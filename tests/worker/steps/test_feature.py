@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import torch
 
-from penstock.model.config import GenerationDefaults
+from penstock.model.prepared_model import GenerationDefaults
 from penstock.model.speculation import SpeculativeConfig
 from penstock.model.transcription_facts import Alignment
 from penstock.protocol.common import Grammar, LogitsAdjustments, Pooling

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from penstock.model.config import PreparedModel
+from penstock.model.prepared_model import PreparedModel
 from penstock.model.speculation import SpeculativeConfig
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock_worker.forward.cpu.forward import CPUForward

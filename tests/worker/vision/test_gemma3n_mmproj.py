@@ -16,8 +16,9 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import GGUFFile
 from penstock.forms.fixed import FixedImages
 from penstock.forms.pixels import Pixels
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
 from penstock.model.media_facts import MediaFacts
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.mmproj import read_mmproj
 from penstock_worker.media.hearing import AudioModel
 from penstock_worker.media.interface import MEL as MEL_NAME

@@ -28,7 +28,8 @@ from penstock.forms.scanned import ScannedImages
 from penstock.forms.sliced import SlicedFrames, SlicedImages
 from penstock.forms.tiled import TiledImages
 from penstock.forms.video import FrameSampling, GroupTexts
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock.model.projector_spec import PoolProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare import load_manifest, prepare

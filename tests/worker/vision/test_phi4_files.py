@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from penstock.errors import UnsupportedModel
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.weights.opening import open_weights
 from tests.worker.vision.pictures import picture
 from tests.worker.vision.vision_cases import CASES, Ours, both, opened

@@ -17,7 +17,7 @@ from penstock.forms.patches import PatchImages, VideoFrames
 from penstock.forms.registry import ImagePreparation
 from penstock.forms.video import FrameSampling, GroupTexts
 from penstock.forms.windowed import WindowedImages
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj

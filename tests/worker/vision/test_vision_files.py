@@ -15,7 +15,8 @@ from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.quantised import read_quantisation
 from penstock_worker.vision.hub_names import HUB_MODULES, from_hub
 from penstock_worker.vision.sight import VisionModel, open_tower

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.model.config import PreparedModel
 from penstock.model.mechanisms import VISION
+from penstock.model.prepared_model import PreparedModel
 from penstock.prepare.folder import MANIFEST
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
 from penstock.protocol.to_worker import Plan, Setup

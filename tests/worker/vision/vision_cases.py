@@ -19,8 +19,9 @@ from penstock.forms.canvas import CanvasImages
 from penstock.forms.fitted import FittedImages
 from penstock.forms.rows import RowImages
 from penstock.forms.tiled import TiledImages
-from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import ModelConfig
 from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind, Preparation
+from penstock.model.prepared_model import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.prepare.from_hub_folder import tower_of
 from penstock.prepare.hub_config import read_config

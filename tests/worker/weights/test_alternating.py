@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.quantised import read_quantisation
 from penstock_worker.weights.opening import open_weights

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock_kernels.cpu.matrix import NotFiniteError, pack
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.reading import CPUWeights

@@ -10,8 +10,8 @@ import torch
 from penstock.errors import UnsupportedModel
 from penstock.model.layer_spec import LayerSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec
-from penstock_worker.weights.family_names import of_kv_heads, things_apart
 from penstock_worker.weights.names import from_hub, with_head_from_hub
+from penstock_worker.weights.rows_by_head import of_kv_heads, things_apart
 from penstock_worker.weights.stored import StoredTensor
 from tests.worker.checkpoints import TINY
 

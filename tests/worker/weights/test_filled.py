@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from penstock.errors import UnsupportedModel
+from penstock.model.attention_spec import AttentionSpec, KVHeadsSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, KVHeadsSpec, LayerSpec, RowFactors
+from penstock.model.layer_spec import LayerSpec, RowFactors
 from penstock_worker.adapters.adaptable import adaptable_modules
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix
 from penstock_worker.weights.factors import multiply_rows

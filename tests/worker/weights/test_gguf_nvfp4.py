@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
+from penstock.model.prepared_model import WeightFiles
 from penstock_kernels.cpu.matrix import MatrixKind, product
 from penstock_worker.dtype import stays_quantised
 from penstock_worker.forward.cpu.packing import CPUPacking

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock.model.config import WeightFiles
+from penstock.model.prepared_model import WeightFiles
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, product
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.quantisation.registry import FORMATS

@@ -16,8 +16,9 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from penstock.errors import UnsupportedModel
-from penstock.model.config import ModelConfig, WeightFiles
-from penstock.model.layer_spec import RopeScaling, RopeSpec
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
+from penstock.model.rope_spec import RopeScaling, RopeSpec
 from penstock.prepare import load_manifest, prepare
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.pooling.encoder.names import encoder_name

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from penstock.errors import ModelNotFound, UnsupportedModel
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.names import from_gguf, from_hub
 from penstock_worker.weights.opening import open_weights

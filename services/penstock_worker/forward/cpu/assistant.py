@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.model.config import HeadConfig, ModelConfig, WeightFiles
+from penstock.model.config import HeadConfig, ModelConfig
 from penstock.model.kv_layout import kv_layout
+from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack

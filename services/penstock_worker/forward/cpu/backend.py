@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import kv_layout
 from penstock.model.mechanisms import CONVOLUTION, OF_ENCODERS, RELU
 from penstock.model.media_facts import alignment_heads
+from penstock.model.prepared_model import PreparedModel
 from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba1Spec, Mamba2Spec
 from penstock.model.sharing import split_obstacle
 from penstock.protocol.to_worker import Setup

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.model.attention_spec import CompressedSpec
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import KVLayout, compressed_specs
-from penstock.model.layer_spec import CompressedSpec
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
 from penstock_kernels.cpu.operands import CPUEntries, EntriesShape, NormWeights
 from penstock_worker.forward.cpu.packing import CPUPacking

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from penstock.families.eagle3 import NUM_AUX_LAYERS
 from penstock.families.family import OF_EMBEDDING, OF_HIDDEN
-from penstock.model.config import HeadConfig, WeightFiles
+from penstock.model.config import HeadConfig
 from penstock.model.kv_layout import kv_layout
+from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import Decoder, halves_of
 from penstock_kernels.cpu.decoder_step import DecoderStep, GivenRows
@@ -32,12 +33,7 @@ from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.program import ProgramEnds, compile_program, rows_phase
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.cpu.weights import ModelWeights
-from penstock_worker.forward.heads import (
-    HeadForward,
-    HeadRecipe,
-    OpenHead,
-    in_served_vocabulary,
-)
+from penstock_worker.forward.heads import HeadForward, HeadRecipe, OpenHead, in_served_vocabulary
 from penstock_worker.forward.interface import Batch, StepCancelled
 from penstock_worker.models.aux_hidden import AuxHidden
 from penstock_worker.weights.heads import SharedEnds, drafted_ids

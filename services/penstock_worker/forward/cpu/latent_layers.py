@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from penstock.model.layer_spec import AttentionSpec
+from penstock.model.attention_spec import AttentionSpec
 from penstock_kernels.cpu.operands import ByHead, IndexShape
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
 from penstock_worker.forward.cpu.gates import forms_of, product_into

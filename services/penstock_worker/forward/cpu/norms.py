@@ -7,8 +7,9 @@ from typing import TypedDict
 
 import numpy as np
 
+from penstock.model.attention_spec import AttentionSpec, KVHeadsSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, KVHeadsSpec, LayerSpec
+from penstock.model.layer_spec import LayerSpec
 from penstock_kernels.cpu.operands import NormWeights
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.layers.attention import SUB_NORM as MIXED_NORM

@@ -10,8 +10,8 @@ from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import layers_that_read, one_group
 from penstock.model.layer_spec import LayerSpec
 from penstock_kernels.cpu.operands import Attention, Experts, NormWeights, RotationTable
-from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program, only_wanted
-from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
+from penstock_kernels.cpu.program import Phase, PhaseKind, Program, only_wanted
+from penstock_worker.adapters.adaptable import HEAD
 from penstock_worker.forward.cpu.adapters import AdaptedPhases
 from penstock_worker.forward.cpu.aux_hidden import CPUAuxHidden
 from penstock_worker.forward.cpu.compressed_layers import (
@@ -21,7 +21,7 @@ from penstock_worker.forward.cpu.compressed_layers import (
     spread,
 )
 from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases
-from penstock_worker.forward.cpu.gates import product_into, residual_for
+from penstock_worker.forward.cpu.embedding import embedded
 from penstock_worker.forward.cpu.latent_layers import (
     BlockLayerPhases,
     LatentLayerPhases,
@@ -144,48 +144,7 @@ PhaseMaker = Callable[[_Model], Iterable[Phase]]
 def _embedding(model: _Model) -> Iterable[Phase]:
     if model.weights.embedding is None:
         return () if model.ends is None else model.ends.begin()
-    embed = Phase(
-        kind=PhaseKind.EMBED,
-        matrices=(model.weights.embedding,),
-        target=_embedded_into(model),
-        scale=model.config.embedding_multiplier,
-    )
-    if model.adapted is not None:
-        embed = model.adapted.of_end(embed, EMBEDDING)
-    return model.split.embedded(embed)
-
-
-def _embedded_into(model: _Model) -> Buffer:
-    """Embeddings of another size than the layers' rows have a buffer of their own width."""
-    return Buffer.RESIDUAL if model.weights.projection is None else Buffer.RESULT
-
-
-TYPES = -1
-"""Phase.first of a look-up by the tokens' types."""
-
-
-def _looked_up(model: _Model) -> Iterator[Phase]:
-    look_up = Phase(kind=PhaseKind.LOOK_UP, target=_embedded_into(model))
-    if model.weights.positions is not None:
-        first = model.config.first_position
-        yield replace(look_up, matrices=(model.weights.positions,), first=first)
-    if model.weights.types is not None:
-        yield replace(look_up, matrices=(model.weights.types,), first=TYPES)
-
-
-def _embedding_norm(model: _Model) -> Iterator[Phase]:
-    norm, at = model.weights.embedding_norm, _embedded_into(model)
-    if norm is not None:
-        width = model.config.row_of_embedding
-        yield Phase(kind=PhaseKind.NORM, source=at, target=at, width=width, norm=norm)
-
-
-def _projected(model: _Model) -> Iterator[Phase]:
-    matrix = model.weights.projection
-    if matrix is not None:
-        made = residual_for(matrix, width=model.config.embedding_size)
-        yield replace(made, source=_embedded_into(model))
-        yield product_into(matrix, Buffer.RESIDUAL)
+    return embedded(model.config, model.weights, model.split, model.adapted)
 
 
 def _media_rows(model: _Model) -> Iterable[Phase]:
@@ -254,9 +213,6 @@ def _rows(model: _Model) -> Iterable[Phase]:
 
 TO_LAST_LAYER: tuple[PhaseMaker, ...] = (
     _embedding,
-    _looked_up,
-    _embedding_norm,
-    _projected,
     _media_rows,
     _layer_inputs,
     _streams_begun,

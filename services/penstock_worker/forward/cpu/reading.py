@@ -9,17 +9,16 @@ from typing import TypedDict
 import numpy as np
 import torch
 
-from penstock.model.block_index_spec import BlockIndexSpec
-from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import (
+from penstock.model.attention_spec import (
     AttentionSpec,
     CompressedSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
     IndexSpec,
     KVHeadsSpec,
     LatentSpec,
 )
+from penstock.model.block_index_spec import BlockIndexSpec
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec
 from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena

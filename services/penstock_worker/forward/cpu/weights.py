@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.model.layer_spec import RopeSpec
+from penstock.model.rope_spec import RopeSpec
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.operands import CPUEntries, NormWeights, RotationTable
 from penstock_kernels.cpu.recurrent import Recurrent

@@ -35,15 +35,10 @@ from penstock.families.vision.reading import (
 )
 from penstock.formats.fields import Fields
 from penstock.forms.documents import DocumentImages
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
 from penstock.model.document_spec import QUARTER, DocumentProjector, QueryLayersSpec
-from penstock.model.layer_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
-)
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec, WindowSpec
 

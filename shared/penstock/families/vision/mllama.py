@@ -28,8 +28,9 @@ from penstock.families.vision.reading import (
 )
 from penstock.formats.fields import Fields
 from penstock.forms.aspects import AspectImages, aspect_forms
+from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import LayerSpec, NormSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import PlainProjector
 from penstock.model.tower_spec import AspectSpec, TowerSpec, VisionSpec

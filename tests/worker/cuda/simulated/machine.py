@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 import torch
 
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.common import Grammar
 from penstock.protocol.to_worker import Plan, Setup
 from penstock_worker.batch.slots import SlotBounds, Slots

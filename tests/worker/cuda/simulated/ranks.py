@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
+from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
 from penstock_worker.forward.backends import choose
