@@ -18,6 +18,7 @@ from torch.nn import functional
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.prepare import prepare
 from penstock.protocol.common import Pooling
+from tests.adapter_folders import random_factors, write_peft
 from tests.worker.pooling.pooling_models import (
     VOCAB,
     Loaded,
@@ -178,6 +179,35 @@ def test_equals_an_obvious_model(case: str, backend: str, tmp_path: Path) -> Non
     for tokens, vectors in zip(inputs, found, strict=True):
         (alone,) = run(loaded, [tokens], Pooling("token_embed", normalize=False))
         assert np.array_equal(alone, vectors)
+    loaded.runner.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", CASES)
+def test_an_adapter_of_paired_matrices(case: str, backend: str, tmp_path: Path) -> None:
+    config = CONFIG | CASES[case]
+    weights = tensors(config)
+    write(tmp_path / "m", config, weights)
+    sentence_files(tmp_path / "m", "cls_token", normalize=False)
+    shapes = {
+        name.removesuffix(".weight"): (value.shape[0], value.shape[1])
+        for name, value in weights.items()
+        if value.dim() == 2 and name.startswith("encoder.")
+    }
+    factors = random_factors(shapes, 4, 1, 0.15)
+    adapter = write_peft(tmp_path / "adapter", factors, alpha=4)
+    merged = dict(weights)
+    for name, (down, up) in factors.items():
+        merged[f"{name}.weight"] = weights[f"{name}.weight"] + torch.from_numpy(up @ down)
+    lora = {"enable_lora": True, "max_lora_rank": 4}
+    loaded = loaded_by(backend, tmp_path / "m", tmp_path, lora=lora)
+    inputs = random_inputs(LENGTHS)
+    paths = [None, adapter] * (len(inputs) // 2) + [adapter]
+    asked = Pooling("embed", normalize=False)
+    found = run(loaded, inputs, asked, adapters=paths)
+    for tokens, path, vector in zip(inputs, paths, found, strict=True):
+        wanted = model(config, weights if path is None else merged, tokens)[0].numpy()
+        assert np.abs(vector - wanted).max() < 5e-4
     loaded.runner.close()
 
 
