@@ -103,14 +103,17 @@ class Body(NamedTuple):
     size: int
 
 
-def bodies(folder: Path, most: int) -> list[Body]:
+def bodies(folder: Path, most: int, only: list[str]) -> list[Body]:
     """An arranged conversation, and the dearest of the list, by what they took when they were
-    found. All are written before anything is timed: this process times the streams."""
+    found. All are written before anything is timed: this process times the streams. only: parts of
+    the names of those that are sent; none: any name."""
     # What the first conversation waits for in a thread is known to the ones after it.
     first = Recipe(name="first", path="/v1/chat/completions", body=ARRANGED)
     known = sorted(found(), key=lambda each: -each.was)
     made = [_written(folder, first, LAYER)]
     for recipe in known:
+        if only and not any(part in recipe.name for part in only):
+            continue
         content = len(recipe.content()) if recipe.model in GENERATING else 0
         model = ENCODERS.get(recipe.model, "")
         if recipe.model in GENERATING:

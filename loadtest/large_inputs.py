@@ -7,8 +7,8 @@ again.  The same beside a tiny random model with a context of 131,072.  Told are
 within a stream, the chunks per second, the sessions that were lost, and how long the gateway's
 event loop and the worker computed and waited for a processor: what streams lose to the latter, no
 gateway can mend; nor what they lose to other programs, of which the clients here are a part.  A
-stream's first piece is told of by itself: by the default policy, who comes first is served first,
-so it waits for a prompt that came before it.
+stream's first piece is told of by itself: it waits for the steps that were sent before it came,
+which are longer where nobody else has a stream.
 
 Products of fields (crossed_inputs.py) are sent once each, to a server with several models.
 """
@@ -127,8 +127,10 @@ def measure(options: Flags) -> Document:
         if "crossed" in options.parts:
             with tempfile.TemporaryDirectory() as folder:
                 models = crossed_inputs.models_file(Path(folder))
-                sent = crossed_inputs.bodies(Path(folder), options.products)
-                with Server("--api-keys", file.name, "--models", str(models)) as server:
+                sent = crossed_inputs.bodies(Path(folder), options.products, options.only)
+                with Server(
+                    "--api-keys", file.name, "--models", str(models), *options.serve
+                ) as server:
                     document["crossed"] = asyncio.run(_crossed(server, keys, options, sent))
     return document
 
@@ -318,6 +320,7 @@ COMMAND = Measurement(
             "help": "what is sent: kinds again and again, products of fields once",
         },
         "--products": (51, "of fields, the dearest"),
+        "--only": {"nargs": "+", "default": [], "help": "parts of the names of the products"},
         "--patience": (30.0, "seconds until a product is given up that isn't answered"),
         "serve": {"nargs": "*", "help": "arguments for penstock serve, after --"},
     },

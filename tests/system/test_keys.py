@@ -55,6 +55,29 @@ def is_logged(server: Server, expected: dict[str, Any]) -> bool:
     return any(expected.items() <= json.loads(line).items() for line in lines)
 
 
+def test_who_fills_all_slots_does_not_keep_another_tenant_waiting(
+    start_server: Callable[..., Server], tiny_model: str, tmp_path: Path
+) -> None:
+    keys = keyring.write(tmp_path / "keys.json", keyring.key(CAPPED), keyring.key(FREE))
+    server = start_server(tiny_model, "--api-keys", keys, "--max-num-seqs", "4")
+    short = {"prompt": PROMPTS[0], "max_tokens": 4, "ignore_eos": True}
+    flood = short | {"prompt": PROMPTS * 40, "n": 8, "max_tokens": 100, "stream": True}
+    headers = {"content-type": "application/json", **keyring.bearer(CAPPED)}
+    request = urllib.request.Request(
+        server.url + "/v1/completions", json.dumps(flood).encode(), headers
+    )
+
+    def is_flooded() -> bool:
+        """Whether sequences wait for a slot."""
+        waiting: int = ask(server, "/status", FREE)[1]["engine"]["waiting"]
+        return waiting > 0
+
+    with urllib.request.urlopen(request, timeout=PATIENCE):
+        wait_until(is_flooded)
+        assert ask(server, "/v1/completions", FREE, short)[0] == 200
+        assert is_flooded(), "it had its turn after all others"
+
+
 def test_keys_in_a_whole_system(
     start_server: Callable[..., Server], tiny_model: str, tmp_path: Path
 ) -> None:

@@ -29,7 +29,6 @@ class Admission:
         self._frontends = state.frontends
         self._workers = state.workers
         self._rate = state.service_rate
-        self._policy_name = facts.config.scheduler.scheduling_policy
         self._shares_prefixes = facts.config.cache.enable_prefix_caching
         self._tenants = facts.tenants()
         self._aside = (state.media, state.adapters)
@@ -38,9 +37,10 @@ class Admission:
     def check_priority(self, submit: Submit) -> None:
         """Raises InvalidRequest for a priority under a policy that has none, or for a higher one
         than the tenant may ask for."""
-        if submit.priority and not self._scheduling.policy.ages:
+        policy = self._scheduling.policy
+        if submit.priority and not policy.ages:
             raise InvalidRequest(
-                f"priority is {submit.priority}; the scheduling policy is {self._policy_name}, "
+                f"priority is {submit.priority}; the scheduling policy is {policy.name}, "
                 "which has no priorities; allowed: 0",
                 param="priority",
             )

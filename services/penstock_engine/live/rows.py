@@ -109,14 +109,13 @@ def tenant_view(core: EngineCore, tokens: Counter[str]) -> TenantView:
     running = Counter(
         sequence.request.tenant for sequence in core.state.scheduling.running.values()
     )
-    standings = core.state.scheduling.policy.standings(tenant for tenant, _ in busiest)
+    policy = core.state.scheduling.policy
+    standings = policy.standings(tenant for tenant, _ in busiest)
     rows = [
         _tenant(tenant, requests, running[tenant], tokens[tenant], standings.get(tenant))
         for tenant, requests in busiest
     ]
-    return TenantView(
-        rows=rows, total=len(opened), policy=core.state.facts.config.scheduler.scheduling_policy
-    )
+    return TenantView(rows=rows, total=len(opened), policy=policy.name)
 
 
 def _tenant(

@@ -28,7 +28,7 @@ def known_policies() -> dict[str, type[Policy]]:
 def make_policy(settings: SchedulerSettings, tenants: Tenants) -> Policy:
     """A fresh policy, with a queue of its own. Raises StartupError for a plug-in's that can't be
     used."""
-    name = settings.scheduling_policy
+    name = settings.policy
     known = known_policies()
     kind = known[name] if name in known else _plugged(name, known)
     return kind.make(settings, tenants)

@@ -242,7 +242,7 @@ def _settings(layout: CoreLayout) -> dict[str, int | float | str]:
     """The settings of the engine cores that a plan depends on most."""
     scheduler, cache = layout.config.scheduler, layout.config.cache
     return {
-        "scheduling_policy": scheduler.scheduling_policy,
+        "scheduling_policy": scheduler.policy,
         "max_num_seqs": scheduler.max_num_seqs,
         "max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "num_kv_blocks": cache.num_kv_blocks or 0,

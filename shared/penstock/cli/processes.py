@@ -281,7 +281,7 @@ def _engine(arguments: argparse.Namespace) -> int:
     START.passed("imports")
     config = resolve(arguments)
     main(
-        config.engine,
+        config.core,
         arguments.model_dir,
         arguments.frontend_endpoint,
         arguments.worker_endpoint,

@@ -11,6 +11,7 @@ from penstock.config.plugins import SCHEDULING_POLICIES, check_named
 
 PreemptionMode = Literal["auto", "recompute", "swap"]
 SchedulingPolicy = Literal["fcfs", "priority", "fair"]
+POLICIES = ("auto", *get_args(SchedulingPolicy))
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,10 +61,11 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         str,
         Meta(
             description="Order of requests: fcfs by arrival; priority by the request's priority,"
-            " which ages; fair by weighted shares of the tenants (API keys).",
-            extra={"built_in": get_args(SchedulingPolicy), "plugins": SCHEDULING_POLICIES},
+            " which ages; fair by weighted shares of the tenants (API keys); auto: fair with a"
+            " file of API keys, else fcfs.",
+            extra={"built_in": POLICIES, "plugins": SCHEDULING_POLICIES},
         ),
-    ] = "fcfs"
+    ] = "auto"
     tenants: Annotated[
         str,
         Meta(
@@ -140,9 +142,14 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         ),
     ] = 0.0
 
+    @property
+    def policy(self) -> str:
+        """The policy's name. `auto` is fcfs here: who knows of API keys has made it fair."""
+        return "fcfs" if self.scheduling_policy == "auto" else self.scheduling_policy
+
     def __post_init__(self) -> None:
-        known = get_args(SchedulingPolicy)
-        check_named("scheduling_policy", self.scheduling_policy, known, SCHEDULING_POLICIES)
+        name = self.scheduling_policy
+        check_named("scheduling_policy", name, POLICIES, SCHEDULING_POLICIES)
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

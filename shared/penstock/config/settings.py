@@ -360,6 +360,16 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = "local"
 
     @property
+    def core(self) -> EngineConfig:
+        """What an engine core is told: `engine`, with the scheduling policy that `auto` stands
+        for. A file of API keys is there because there are several tenants."""
+        scheduler = self.engine.scheduler
+        if scheduler.scheduling_policy != "auto" or self.gateway.api_keys is None:
+            return self.engine
+        scheduler = msgspec.structs.replace(scheduler, scheduling_policy="fair")
+        return msgspec.structs.replace(self.engine, scheduler=scheduler)
+
+    @property
     def doors(self) -> int:
         """Processes that count what an API key uses in a minute: gateways, and gRPC's."""
         return self.gateways + (self.gateway.grpc_port is not None)

@@ -82,7 +82,9 @@ def test_settings_know_the_names_of_plugins(
 ) -> None:
     with pytest.raises(msgspec.ValidationError, match="'by-tenant'; allowed: prefix, least-loaded"):
         msgspec.convert({"routing": "by-tenant"}, GatewayConfig)
-    with pytest.raises(msgspec.ValidationError, match="'other'; allowed: fcfs, priority, fair"):
+    with pytest.raises(
+        msgspec.ValidationError, match="'other'; allowed: auto, fcfs, priority, fair"
+    ):
         msgspec.convert({"scheduling_policy": "other"}, SchedulerSettings)
     monkeypatch.syspath_prepend(str(install("routing", tmp_path)))
     assert plugin_names(ROUTING) == ["by-tenant"]
