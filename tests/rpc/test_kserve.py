@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import struct
+import threading
 from typing import Any
 
 import grpc
@@ -247,3 +248,41 @@ async def test_tensors_that_are_wrong(
         await infer(serving, request_)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert part in refused.value.details()
+
+
+@pytest.mark.parametrize("where", ["parameters", "sampling_parameters"])
+async def test_more_fields_than_any_request_has_are_refused(serving: Serving, where: str) -> None:
+    request = raw_request(HELLO)
+    many = kserve.MAX_PARAMETERS + 1
+    if where == "parameters":
+        for number in range(many):
+            request.parameters[f"k{number}"].bool_param = True
+    else:
+        request.inputs.append(Input(name=where, datatype="BYTES", shape=[1]))
+        fields = ",".join(f'"k{number}":1' for number in range(many))
+        request.raw_input_contents.append(packed("{" + fields + "}"))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await infer(serving, request)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert f"{where} has {many} entries; at most {kserve.MAX_PARAMETERS}" in str(
+        refused.value.details()
+    )
+
+
+async def test_a_large_message_is_unpacked_beside_the_event_loop(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    unpack = kserve.body_of
+
+    def watched(message: ModelInferRequest, **how: Any) -> kserve.InferBody:
+        threads.append(threading.get_ident())
+        return unpack(message, **how)
+
+    monkeypatch.setattr(kserve, "body_of", watched)
+    small, large = raw_request(HELLO), raw_request(HELLO + " " * 50_000)
+    await infer(serving, small)
+    with pytest.raises(grpc.aio.AioRpcError, match="token"):
+        await infer(serving, large)
+    here = threading.get_ident()
+    assert [thread == here for thread in threads] == [True, False]

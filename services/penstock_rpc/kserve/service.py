@@ -14,6 +14,7 @@ from grpc import StatusCode
 from penstock.errors import InvalidRequest
 from penstock_gateway.completions.endpoint import CompletionRequest
 from penstock_gateway.request.body import TextsAmount
+from penstock_gateway.request.tokenising import off_the_loop
 from penstock_rpc.arriving import arriving
 from penstock_rpc.calls import Calls, Context, Handlers, asking, methods_in, parsed
 from penstock_rpc.frames import JsonStream
@@ -59,7 +60,7 @@ class _Infer:
 
     async def whole(self, request: bytes, context: Context) -> bytes:
         message: ModelInferRequest = await parsed(ModelInferRequest, request)
-        body = self._body(message, may_stream=False)
+        body = await self._body(message, len(request), may_stream=False)
         reply = await self._whole(message, body, context, INFER, context)
         return reply.SerializeToString()
 
@@ -93,7 +94,8 @@ class _Infer:
         message = ModelInferRequest()
         try:
             message = await parsed(ModelInferRequest, request)
-            async for reply in self._replies(message, context):
+            body = await self._body(message, len(request), may_stream=True)
+            async for reply in self._replies(message, body, context):
                 async with writing:
                     answer = ModelStreamInferResponse(infer_response=reply)
                     await self._calls.write(context, answer.SerializeToString())
@@ -107,9 +109,8 @@ class _Infer:
                 await self._calls.write(context, failed.SerializeToString())
 
     async def _replies(
-        self, message: ModelInferRequest, context: Context
+        self, message: ModelInferRequest, body: InferBody, context: Context
     ) -> AsyncIterator[ModelInferResponse]:
-        body = self._body(message, may_stream=True)
         form = InferFormat(message)
         if not body.streamed:
             yield await self._whole(message, body, context, STREAM_INFER, None)
@@ -127,11 +128,14 @@ class _Infer:
                     raise failed
         yield form.final()
 
-    def _body(self, message: ModelInferRequest, *, may_stream: bool) -> InferBody:
+    async def _body(self, message: ModelInferRequest, size: int, *, may_stream: bool) -> InferBody:
+        """size: bytes of the message. A large one's tensors are unpacked in a thread."""
         check_version(message.model_version)
         # Whether the caller may use it is checked with its key, where the body is read.
         pooled = pools(self._calls.service, message.model_name)
-        return body_of(message, pools=pooled, may_stream=may_stream)
+        return await off_the_loop(
+            lambda: body_of(message, pools=pooled, may_stream=may_stream), size
+        )
 
     async def _whole(
         self,
@@ -163,6 +167,8 @@ MAX_CONTROLS = 1 << 18
 """Control characters of an input, each of which is six bytes of JSON."""
 MAX_ROWS = 16_384
 """Prompts of token ids."""
+MAX_PARAMETERS = 1024
+"""Entries of parameters, and of sampling_parameters."""
 _CONTROLS = bytes(each for each in range(32) if each not in b"\t\n\r")
 
 _OWN = ("model", "prompt", "input", "stream", "stream_options", "encoding_format")
@@ -311,6 +317,7 @@ def _sampling(found: dict[str, Tensor]) -> dict[str, Any]:
         fields = None
     if not isinstance(fields, dict):
         raise InvalidRequest(f"{SAMPLING} must be one JSON object", param=SAMPLING)
+    _check_count(SAMPLING, len(fields))
     return {name: _number(name, value) for name, value in fields.items()}
 
 
@@ -324,7 +331,15 @@ def _number(name: str, value: Any) -> Any:
     return number if isinstance(number, (bool, int, float)) else value
 
 
+def _check_count(name: str, count: int) -> None:
+    if count > MAX_PARAMETERS:
+        raise InvalidRequest(
+            f"{name} has {count} entries; at most {MAX_PARAMETERS} are allowed", param=name
+        )
+
+
 def _parameters(message: ModelInferRequest) -> dict[str, Any]:
+    _check_count("parameters", len(message.parameters))
     found: dict[str, Any] = {}
     for name, value in message.parameters.items():
         kind = value.WhichOneof("parameter_choice")
