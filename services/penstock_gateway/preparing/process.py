@@ -112,10 +112,8 @@ class PreparerProcess:
         self, open_asks: set[asyncio.Task[None]], cpu: float
     ) -> OpenedBody | PreparedBody | HandledWhole | WeighedBody | FailedBody | HomeQuestion:
         while True:
-            async with contextlib.AsyncExitStack() as stack:
-                if not open_asks:
-                    # By the clock three times as long, so that a busy machine isn't given up early.
-                    await stack.enter_async_context(unfrozen(self.pid, BEGINS + 3 * cpu))
+            # By the clock three times as long, so that a busy machine isn't given up early.
+            async with unfrozen(self.pid, BEGINS + 3 * cpu, rests=lambda: bool(open_asks)):
                 (size,) = HEADER.unpack(await self._receive(HEADER.size))
                 if size > MAX_FRAME:
                     raise Died(f"it announces {size} bytes")

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -71,6 +71,10 @@ class Standstill:
         self._used = used
         self._still = 0 if works else self._still + 1
         return self._still >= _LOOKS
+
+    def rest(self) -> None:
+        """Begins to count anew: the process had nothing to do."""
+        self._still = 0
 
 
 class Until:
@@ -215,15 +219,23 @@ async def receive_exactly(connection: socket.socket, size: int) -> bytearray:
 
 
 @contextlib.asynccontextmanager
-async def unfrozen(pid: int, seconds: float) -> AsyncIterator[None]:
+async def unfrozen(
+    pid: int, seconds: float, rests: Callable[[], bool] = lambda: False
+) -> AsyncIterator[None]:
     """Around an exchange with a process. Raises Frozen when the process is, and after so many
-    seconds: a task that had used its processor time would have ended its process before."""
+    seconds: a task that had used its processor time would have ended its process before.
+
+    rests: whether the process may be waiting for this one; that time doesn't count.
+    """
     loop, standstill = asyncio.get_running_loop(), Standstill(pid)
 
     bound = asyncio.timeout(seconds)
 
     async def watch() -> None:
-        while not standstill.look():
+        while rests() or not standstill.look():
+            if rests() and not bound.expired():
+                standstill.rest()
+                bound.reschedule(loop.time() + seconds)
             await asyncio.sleep(standstill.every)
         if not bound.expired():
             bound.reschedule(loop.time())
