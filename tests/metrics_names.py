@@ -101,6 +101,7 @@ GATEWAY = {
     "vllm:prompt_tokens": "counter",
     "vllm:generation_tokens": "counter",
     "penstock:http_responses": "counter",
+    "penstock:preparations": "counter",
 }
 LABELS = {
     ("penstock:step_part_seconds_total", "part"): {"plan", "apply", "compute", "dispatch"},

@@ -39,6 +39,10 @@ MOST_WAIT = 30.0
 """Seconds after which a body is refused for which no process was free."""
 
 
+class OutOfMemory(Exception):
+    """A preparer wanted more memory than it may have."""
+
+
 class BodyExchange:
     """Belongs to one body. `leave` it, whatever happens.
 
@@ -51,6 +55,7 @@ class BodyExchange:
         self._place = service.preparers.place(tenant)
         self.most = service.config.max_body_seconds
         """Seconds of processor time that the body may take."""
+        self._most_mib = service.config.max_body_memory_mib
         self._body = body
         self._process: PreparerProcess | None = None
 
@@ -94,6 +99,13 @@ class BodyExchange:
             except Stalled:
                 self._drop("too_dear")
                 raise await self._too_dear() from None
+            except OutOfMemory:
+                self._drop("out_of_memory")
+                log.warning("a body took too much memory to prepare", most_mib=self._most_mib)
+                raise await self._refused(
+                    f"takes more than {self._most_mib} MiB of memory to prepare"
+                    " (--max-body-memory-mib)"
+                ) from None
             except Crashed:
                 self._drop("crashed")
                 raise await self._refused("brought the process down that prepared it") from None
@@ -144,6 +156,8 @@ class BodyExchange:
             self._process = self._preparers.take()
         told = await self._process.ask(message, cpu, answer)
         self._turn.leave()
+        if isinstance(told, FailedBody) and told.error.kind == MemoryError.__name__:
+            raise OutOfMemory
         if not isinstance(told, OpenedBody | WeighedBody):
             self._preparers.outcomes["done"] += 1
         if isinstance(told, FailedBody):

@@ -15,6 +15,11 @@ class TenantPlaces:
         self._had: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for a place."""
+        return sum(not place.done() for places in self._waiting.values() for place in places)
+
     def take(self, name: str) -> bool:
         """Whether the tenant gets a place now. Nobody passes those that wait."""
         if name in self._waiting or not self._may(name):

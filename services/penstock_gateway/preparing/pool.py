@@ -26,9 +26,9 @@ IDLE = 2
 """Processes that are kept for the next bodies."""
 
 
-Outcome = Literal["done", "too_dear", "crashed", "died", "frozen"]
+Outcome = Literal["done", "too_dear", "out_of_memory", "crashed", "died", "frozen"]
 """What became of a body that a process was given: it has answered, if only with an error; it took
-more processor time than it may; it crashed; it was killed; it stood still."""
+more processor time than it may, or more memory; it crashed; it was killed; it stood still."""
 
 
 def at_a_time() -> int:
@@ -100,6 +100,16 @@ class Preparers:
     def count(self) -> int:
         """Preparers that there are."""
         return self._count
+
+    @property
+    def busy(self) -> int:
+        """Preparers that have a body, even if they wait for something else."""
+        return self._count - len(self._idle)
+
+    @property
+    def waiting(self) -> int:
+        """Bodies that wait for their tenants' turns, or for a process."""
+        return self._turns.waiting + self._places.waiting
 
     @property
     def pids(self) -> list[int]:

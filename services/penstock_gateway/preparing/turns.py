@@ -20,6 +20,11 @@ class TenantTurns:
         self._busy: set[str] = set()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for their tenants' turns."""
+        return sum(not place.done() for places in self._waiting.values() for place in places)
+
     @asynccontextmanager
     async def turn(self, name: str) -> AsyncIterator[None]:
         """Waits for the tenant's turn."""

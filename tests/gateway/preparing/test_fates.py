@@ -143,7 +143,11 @@ def test_what_takes_too_much_is_refused_with_its_largest_field(
 def test_too_much_memory_is_refused(fated: Callable[..., FatedGateway]) -> None:
     gateway = fated()
     reply = gateway.post(["<swell>", *MANY])
-    assert reply.status_code in (400, 503)
+    error = reply.json()["error"]
+    assert reply.status_code == 400
+    assert "more than 512 MiB of memory" in error["message"]
+    assert 'its largest field is "prompt"' in error["message"]
+    assert gateway.fates() == 1, "it isn't tried again"
     assert gateway.post(MANY).status_code == 200
 
 
@@ -215,7 +219,7 @@ def test_what_a_preparer_notes_stands_in_the_replys_header(
 
 def test_what_became_of_bodies_is_counted(fated: Callable[..., FatedGateway]) -> None:
     gateway = fated()
-    for fate in ("<kill>", "<spin>", "fine"):
+    for fate in ("<kill>", "<spin>", "<swell>", "fine"):
         gateway.post([fate, *MANY])
     gateway.post("small")
     page = httpx.get(f"{gateway.live.url}/metrics", timeout=60).text
@@ -223,8 +227,37 @@ def test_what_became_of_bodies_is_counted(fated: Callable[..., FatedGateway]) ->
     assert found == {
         "done": "1.0",
         "too_dear": "1.0",
+        "out_of_memory": "1.0",
         "crashed": "0.0",
         "died": "3.0",
         "frozen": "0.0",
     }
-    assert re.search(r"penstock:preparers\{.*\} 1\.0", page)
+    assert preparers(page) == {"busy": 0, "idle": 1, "waiting": 0}
+
+
+def preparers(page: str) -> dict[str, int]:
+    """How many processes are in each state, and how many bodies wait for one."""
+    found = re.findall(r'penstock:preparers\{.*state="(\w+)"\} (\d+)', page)
+    found += re.findall(r"penstock:(waiting)_bodies\{.*\} (\d+)", page)
+    return {state: int(count) for state, count in found}
+
+
+def test_processes_at_work_and_bodies_that_wait_are_shown(
+    fated: Callable[..., FatedGateway],
+) -> None:
+    gateway = fated(1)
+    asking = [
+        threading.Thread(target=gateway.post, args=(prompt,), kwargs={"tenant": "one"})
+        for prompt in (["<wait>", *MANY], MANY)
+    ]
+    asking[0].start()
+    gateway.wait_for(lambda: gateway.fates() == 1)
+    asking[1].start()
+
+    def page() -> str:
+        return httpx.get(f"{gateway.live.url}/metrics", timeout=60).text
+
+    gateway.wait_for(lambda: preparers(page()) == {"busy": 1, "idle": 0, "waiting": 1})
+    for thread in asking:
+        thread.join(120)
+    gateway.wait_for(lambda: preparers(page()) == {"busy": 0, "idle": 1, "waiting": 0})
