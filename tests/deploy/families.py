@@ -29,7 +29,8 @@ _GATEWAY = """
     vllm:inter_token_latency_seconds_bucket vllm:e2e_request_latency_seconds_bucket
     vllm:request_prompt_tokens_bucket vllm:request_generation_tokens_bucket
     vllm:prompt_tokens_total vllm:generation_tokens_total vllm:request_success_total
-    penstock:http_responses_total penstock:preparations_total penstock:engines penstock:gateway_open_requests
+    penstock:http_responses_total penstock:preparations_total penstock:engines
+    penstock:gateway_open_requests
     penstock:routed_requests_total penstock:moved_requests_total penstock:key_prompt_tokens_total
     penstock:key_cached_prompt_tokens_total penstock:key_generation_tokens_total
 """

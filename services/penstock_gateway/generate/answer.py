@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
+from penstock.client.turn_budget import forget
 from penstock_gateway.generate.batch import Arrivals, GenerationBatch
 from penstock_gateway.generate.chunked_reply import PIECE, Pace, parts_of
 from penstock_gateway.generate.reply import (
@@ -43,7 +44,10 @@ async def whole_answer(
     timeline = await recorder.asked_for(batch.timings, batch.n)
     usage = UsageInfo.of(prompt_tokens, completion_tokens, batch.cached_tokens)
     usage = usage.with_predicted(batch.predicted)
-    return await reply.whole(choices, usage, timeline or UNSET)
+    pieces = await reply.whole(choices, usage, timeline or UNSET)
+    if len(choices) > 1:
+        await forget(choices)
+    return pieces
 
 
 async def searched_answer(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.client.rejections import unavailable
-from penstock.client.turn_budget import TurnBudget
+from penstock.client.turn_budget import TurnBudget, forget
 from penstock.errors import EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.protocol.common import TokenLogprobs
 from penstock.request.structured_outputs import PARAM
@@ -203,6 +203,8 @@ class GenerationBatch:
         withdrawn = self._withdrawal is not None and self._withdrawal.asked
         for generation in self._generations:
             generation.abort(withdrawn=withdrawn)
+        if len(self._generations) > 1:
+            await forget(self._generations)
 
     def feed(self, sink: Sink) -> None:
         """Offers deltas to `sink` first, see Generation.feed; several generations have none, as

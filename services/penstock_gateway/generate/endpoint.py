@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.client.computing import fingerprint_of_parts
 from penstock.client.placement import Computing
 from penstock.client.request_bounds import check_generates
+from penstock.client.turn_budget import forget
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaLease
 from penstock.media.items import PromptMedia
@@ -255,7 +256,10 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 recorder.watching(batch.timings, batch.n),
             ):
                 recorder.shared_by(batch.shared)
-                return await whole_answer(batch, job.reply, job.prompt_tokens, recorder)
+                pieces = await whole_answer(batch, job.reply, job.prompt_tokens, recorder)
+            if len(job.prompt_token_ids) > 1:
+                await forget(job.prompt_token_ids)
+            return pieces
 
     async def _stream(
         self, request: Fields, terms: Terms, recorder: TimelineRecorder, events: EventStream

@@ -1,9 +1,11 @@
-"""How much of a turn of the event loop one body's work may take, where many tasks share it."""
+"""How much of a turn of the event loop one body's work may take, where many tasks share it, and how
+large things are freed."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 TURN = 0.004
 """Seconds of the thread's time, and one piece of work more."""
@@ -31,3 +33,11 @@ class TurnBudget:
 
     def _begin(self) -> None:
         self._since = None
+
+
+async def forget(held: list[Any]) -> None:
+    """Empties a list of large things in turns: freeing them takes long, too."""
+    budget = TurnBudget()
+    while held:
+        await budget.take()
+        held.pop()
