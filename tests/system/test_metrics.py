@@ -261,11 +261,13 @@ def test_a_worker_that_is_killed_counts_and_so_does_the_recovery(
     assert read_page(address).value("penstock:worker_step_seconds_count") >= 1
 
 
+@pytest.mark.parametrize("policy", ["auto", "fcfs"])
 def test_tenants_are_called_by_their_keys_digests(
-    start_server: Callable[..., Server], tiny_model: str, tmp_path: Path
+    start_server: Callable[..., Server], tiny_model: str, tmp_path: Path, policy: str
 ) -> None:
     keys = keyring.write(tmp_path / "keys.json", keyring.key(LEAST), keyring.key(TENANT))
-    server = start_server(tiny_model, *PORTS, "--api-keys", keys)
+    flags = ("--api-keys", keys, "--scheduling-policy", policy)
+    server = start_server(tiny_model, *PORTS, *flags)
     body = {"prompt": "one two", "max_tokens": 7, "ignore_eos": True}
     for secret, times in ((LEAST, 1), (TENANT, 3)):
         for _ in range(times):
@@ -281,4 +283,5 @@ def test_tenants_are_called_by_their_keys_digests(
         hashlib.sha256(s.encode()).hexdigest()[:32]: n for s, n in ((LEAST, 7), (TENANT, 21))
     }
     assert found.labelled("penstock:tenant_generation_tokens_total", "tenant") == expected
-    assert "penstock:tenant_debt" not in found.kinds, "fcfs keeps no accounts"
+    keeps_accounts = "penstock:tenant_debt" in found.kinds
+    assert keeps_accounts == (policy == "auto"), "with a file of keys, shares are fair"
