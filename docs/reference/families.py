@@ -9,8 +9,7 @@ import transformers
 
 from docs.reference.pages import WRITTEN
 from docs.reference.registered import unserved_section
-from penstock.families import FAMILIES, Family
-from penstock.families.audio import AUDIO_FAMILIES
+from penstock.families import AUDIO_FAMILIES, FAMILIES, Family
 from penstock.families.family import TowerFamily
 from penstock.families.vision import VISION_FAMILIES
 from penstock.formats.fields import Fields

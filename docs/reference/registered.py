@@ -13,13 +13,13 @@ import gguf
 from transformers.models.auto import modeling_auto
 
 from penstock.families import (
+    AUDIO_CLASSES,
     ENCODER_TYPES,
     GGUF_ARCHITECTURES,
     GGUF_ENCODERS,
     HUB_CLASSES,
     EncoderFamily,
 )
-from penstock.families.audio import AUDIO_CLASSES
 from penstock.families.eagle3 import HEAD_CLASSES
 from penstock.families.gemma4_assistant import CLASSES as ASSISTANTS
 from penstock.families.gemma4_assistant import GGUF_ASSISTANT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,25 +13,16 @@ from torch.nn import functional
 from penstock.errors import UnsupportedModel
 from penstock.model.audio_spec import (
     AudioSpec,
-    BiasedConformerSpec,
-    BlockConformerSpec,
-    BlockTowerSpec,
-    ConformerSpec,
-    SoundTowerSpec,
-    WaveformSpec,
 )
 from penstock.model.config import ModelConfig
 from penstock.model.sound_projector_spec import TwofoldProjector
-from penstock_worker.media.biased_conformer import BiasedConformer
-from penstock_worker.media.block_conformer import BlockConformer
-from penstock_worker.media.block_tower import BlockTower
-from penstock_worker.media.conformer import ConformerTower
 from penstock_worker.media.interface import MEL
 from penstock_worker.media.pieces import MILLION, Pieces, whole
-from penstock_worker.media.sound_projector import NormedRows, load_sound_projector
-from penstock_worker.media.sound_tower import AudioTower
+from penstock_worker.media.sound_projector import load_sound_projector
+from penstock_worker.media.sound_tower import load_sound_tower
 from penstock_worker.media.unfit import UnfitItem
 from penstock_worker.vision.rows import RowThreads
+from penstock_worker.weights.opening import open_tower_weights
 from penstock_worker.weights.weights import Weights
 
 BESIDE = "beside_pictures"
@@ -96,8 +88,7 @@ class AudioModel:
                 "announced"
             )
         work = chunks * self._tower.work(frames)
-        if isinstance(self._projector, NormedRows):
-            work += found * self._projector.size
+        work += found * self._projector.size
         return -(-work // MILLION) if self._divisible else 0
 
     def encode(
@@ -113,51 +104,11 @@ class AudioModel:
         """`encode` with pauses."""
         mel = torch.from_numpy(self.read(tensors).copy())
         vectors = yield from self._tower.pieces(mel, layer_done)
-        rows = yield from self._projected(vectors, beside=BESIDE in tensors)
+        projector = self._beside if BESIDE in tensors else self._projector
+        rows = yield from projector.pieces(vectors, self._threads)
         if self.spec.row_multiplier != 1.0:
             rows = rows * self.spec.row_multiplier
         return functional.pad(rows, (0, self._width - rows.shape[1])).contiguous()
-
-    def _projected(self, vectors: Tensor, *, beside: bool) -> Pieces[Tensor]:
-        projector = self._beside if beside else self._projector
-        if isinstance(projector, NormedRows):
-            return (yield from self._threads.mapped(projector, vectors, each=projector.size))
-        return projector(vectors)
-
-
-def load_sound_tower(
-    spec: SoundTowerSpec, weights: Weights, threads: RowThreads
-) -> AudioTower | BlockTower | ConformerTower | BlockConformer | BiasedConformer | SampleFrames:
-    """Raises UnsupportedModel for weights that don't fit."""
-    if isinstance(spec, BiasedConformerSpec):
-        return BiasedConformer(spec, weights, threads)
-    if isinstance(spec, BlockConformerSpec):
-        return BlockConformer(spec, weights, threads)
-    if isinstance(spec, BlockTowerSpec):
-        return BlockTower(spec, weights, threads)
-    if isinstance(spec, ConformerSpec):
-        return ConformerTower(spec, weights, threads)
-    if isinstance(spec, WaveformSpec):
-        return SampleFrames(weights)
-    return AudioTower(spec, weights, threads)
-
-
-class SampleFrames:
-    """A sound's frames of samples as they are (WaveformSpec), where other models have a tower."""
-
-    def __init__(self, weights: Weights) -> None:
-        """weights: of what the model hears with, whose dtype and device frames get."""
-        self._dtype, self._device = weights.dtype, weights.device
-
-    def work(self, frames: int) -> int:
-        """Multiplications for so many windows: none."""
-        return 0
-
-    def pieces(self, mel: Tensor, layer_done: Callable[[], None] = lambda: None) -> Pieces[Tensor]:
-        """Maps float32 [1, frame, frames] to [frames, frame]. There is no layer, after which
-        `layer_done` would be called."""
-        yield from ()
-        return mel[0].t().contiguous().to(self._device, self._dtype)
 
 
 class Hearing:
@@ -176,3 +127,7 @@ class Hearing:
 
     def pieces(self, tensors: Mapping[str, np.ndarray]) -> Pieces[Tensor]:
         return self._model.pieces(tensors, self._layer_done)
+
+
+open_audio_tower = partial(open_tower_weights, part="audio")
+"""Opens what a model hears with (see open_tower_weights)."""

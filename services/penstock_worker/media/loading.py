@@ -103,8 +103,7 @@ def _load_hearing(
     device: torch.device,
     threads: int,
 ) -> Senses:
-    from penstock_worker.media.hearing import AudioModel, Hearing
-    from penstock_worker.media.sound_names import open_audio_tower
+    from penstock_worker.media.hearing import AudioModel, Hearing, open_audio_tower
 
     weights = open_audio_tower(prepared.weights, dtype, device=device, load_format=load_format)
     model = AudioModel(prepared.decoder, weights, threads)

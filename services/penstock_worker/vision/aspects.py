@@ -1,5 +1,5 @@
 """Llama 3.2 Vision's tower: all tiles of a canvas see one another, in layers before and behind a
-norm; and the names of its tensors.
+norm.
 
 Source: Grattafiori et al., "The Llama 3 herd of models", 2024, section 7; what it computes, as
 transformers' MllamaVisionModel, but for the layers whose states are taken: their inputs, as the
@@ -9,7 +9,6 @@ rows that fill a tile up to a multiple of ROUNDED, are seen by all others, but n
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import torch
@@ -168,51 +167,3 @@ class GatedAspectLayer(AspectLayer):
 def _tile_rows(aspects: AspectSpec) -> int:
     """Rows of a tile, the class token's among them."""
     return 1 + aspects.patches
-
-
-_TOWER = re.compile(r"^(?:model\.)?vision_model\.")
-_PROJECTOR = re.compile(r"^(?:model\.)?multi_modal_projector\.(?=weight$|bias$)")
-_LAYER = re.compile(r"^(global_)?transformer\.layers\.(\d+)\.(.+?)(\.weight|\.bias)?$")
-_IN_LAYER = {
-    "input_layernorm": "norm1",
-    "post_attention_layernorm": "norm2",
-    "self_attn.q_proj": "q_proj",
-    "self_attn.k_proj": "k_proj",
-    "self_attn.v_proj": "v_proj",
-    "self_attn.o_proj": "out_proj",
-    "mlp.fc1": "up_proj",
-    "mlp.fc2": "down_proj",
-    "gate_attn": "gate1",
-    "gate_ffn": "gate2",
-}
-_OUTSIDE = {
-    "layernorm_pre": "first_norm",
-    "layernorm_post": "last_norm",
-    "gated_positional_embedding.embedding": "places",
-    "gated_positional_embedding.gate": "places.gate",
-    "gated_positional_embedding.tile_embedding": "places.tiles",
-    "pre_tile_positional_embedding.embedding": "tiles_before",
-    "pre_tile_positional_embedding.gate": "tiles_before.gate",
-    "post_tile_positional_embedding.embedding": "tiles_behind",
-    "post_tile_positional_embedding.gate": "tiles_behind.gate",
-}
-ASPECT_MODULES = frozenset().union(_IN_LAYER, _OUTSIDE)
-"""Modules in the names that of_aspects knows."""
-
-
-def of_aspects(name: str) -> str | None:
-    """Returns our name for a tensor of the tower or the projector; None for the decoder's. An
-    unknown name stays as it is, without its prefix."""
-    if _PROJECTOR.match(name):
-        return _PROJECTOR.sub("projector.", name)
-    if not _TOWER.match(name):
-        return None
-    inner = _TOWER.sub("", name)
-    if (layer := _LAYER.fullmatch(inner)) is not None:
-        part, number, module, kind = layer.groups()
-        within = GLOBAL if part else ""
-        return f"{within}layers.{number}.{_IN_LAYER.get(module, module)}{kind or ''}"
-    module, dot, kind = inner.rpartition(".")
-    if inner in _OUTSIDE:
-        return _OUTSIDE[inner]
-    return f"{_OUTSIDE.get(module, module)}{dot}{kind}"

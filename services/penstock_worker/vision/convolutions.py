@@ -1,7 +1,6 @@
 """Convolutions that make one vector of each square of a tower's patches.
 
-Sources: DeepSeek-AI, "DeepSeek-OCR: contexts optical compression", 2025; StepFun, "Step 3.7 Flash",
-2026.
+Sources: DeepSeek-AI, "DeepSeek-OCR: contexts optical compression", 2025.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.model.document_spec import QUARTER
 from penstock.model.layer_spec import NormSpec
-from penstock.model.projector_spec import HalvingProjector
+from penstock.model.projector_form import QUARTER
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture
@@ -72,34 +70,6 @@ class Convolutions:
         for convolution in self._smaller:
             tiles = yield from convolution.pieces(tiles, threads)
         return tiles
-
-
-class Halving:
-    """Computes a HalvingProjector. Loads its weights when it is constructed."""
-
-    def __init__(self, spec: HalvingProjector, weights: Weights, inputs: int, outputs: int) -> None:
-        self._smaller = [
-            PlaneConvolution(
-                weights, f"projector.halving.{which}", size, 2 * size, 3, step=2, bias=True
-            )
-            for which, size in enumerate((inputs, 2 * inputs))
-        ]
-        self._product = TowerProduct.load(
-            weights, [("projector", outputs)], 4 * inputs, bias=spec.bias
-        )
-
-    @property
-    def row_work(self) -> int:
-        """Multiplications for each row."""
-        first, second = self._smaller
-        return QUARTER * first.size + second.size + self._product.size
-
-    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
-        tiles = vectors.unflatten(0, (picture.tiles, picture.rows, picture.columns))
-        for convolution in self._smaller:
-            tiles = yield from convolution.pieces(tiles, threads)
-        rows = tiles.flatten(0, 2)
-        return (yield from threads.mapped(self._product, rows, each=self._product.size))
 
 
 class PlaneConvolution:

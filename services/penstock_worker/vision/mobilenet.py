@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 
 import torch
@@ -99,55 +98,3 @@ class MobileNet:
     def _fused(self, seen: Tensor, _: Tensor) -> Tensor:
         inner = self._up_norm(self._up(seen.flatten(0, 1)), gelu=True)
         return self._down_norm(self._down(inner))
-
-
-# Names of the tensors in the hub's files, and ours.
-
-_NAME = re.compile(r"^(?:model\.)?vision_tower\.timm_model\.(.+)$")
-_EMBEDDER = re.compile(r"^(?:model\.)?embed_vision\.(\w+)\.weight$")
-IN_EMBEDDER = {
-    "embedding": "projector.embedding",
-    "hard_embedding_norm": "projector.own_norm",
-    "soft_embedding_norm": "projector.norm",
-}
-
-
-def of_mobilenet(name: str) -> str | None:
-    """Returns our name for a tensor of Gemma 3n's tower, or of what stands behind it; None for
-    another."""
-    if (found := _NAME.match(name)) is not None:
-        return found[1]
-    own = _EMBEDDER.match(name)
-    module = None if own is None else IN_EMBEDDER.get(own[1])
-    return None if module is None else f"{module}.weight"
-
-
-# Names of the tensors in llama.cpp's mmproj files, and ours.
-
-MMPROJ = "gemma3nv"
-"""The kind of these files."""
-_IN_FILE = {
-    "mm.embedding": "projector.embedding",
-    "mm.hard_emb_norm": "projector.own_norm",
-    "mm.soft_emb_norm": "projector.norm",
-    "mm.input_projection": "projector",
-    "v.conv_stem": "conv_stem",
-    "v.msfa": "msfa",
-    "v.blk": "blocks",
-}
-
-
-def of_mobilenet_file(name: str) -> str:
-    """Returns our name for a tensor. An unknown name stays."""
-    return _begun_otherwise(name, _IN_FILE)
-
-
-def in_mobilenet_file(name: str) -> str:
-    """Returns the file's name for a tensor of ours."""
-    # "projector" begins the others' names, too.
-    return _begun_otherwise(name, {ours: theirs for theirs, ours in _IN_FILE.items()})
-
-
-def _begun_otherwise(name: str, begins: dict[str, str]) -> str:
-    found = next((each for each in begins if name.startswith(f"{each}.")), None)
-    return name if found is None else begins[found] + name.removeprefix(found)

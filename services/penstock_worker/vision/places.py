@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.model.projector_spec import SquaresProjector
 from penstock.model.tower_spec import LearnedPositions, RotaryPositions, TowerSpec, VisionSpec
 from penstock_kernels import reference
 from penstock_worker.vision.picture import Picture, UnfitPicture
@@ -51,13 +50,12 @@ class PatchLayout:
 
 
 def lay_out(picture: Picture, spec: VisionSpec) -> PatchLayout:
-    tower, projector = spec.tower, spec.projector
+    tower, side = spec.tower, spec.projector.order
     order, angles, table = None, None, None
     windows: list[int] = []
-    if tower.windows is not None and isinstance(projector, SquaresProjector):
-        order, windows = _windows(picture, projector.side, tower.windows.side // projector.side)
+    if tower.windows is not None and not tower.windows.grid:
+        order, windows = _windows(picture, side, tower.windows.side // side)
     if tower.rotary is not None:
-        side = projector.side if isinstance(projector, SquaresProjector) else 1
         turned = _timed_angles if tower.rotary.timed else _angles
         angles = turned(picture, tower, tower.rotary, side)
         if tower.class_token:

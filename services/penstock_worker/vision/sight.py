@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,18 +15,15 @@ from penstock.forms.form import ImageForm
 from penstock.forms.video import VideoForm
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.media_facts import Preparation
-from penstock.model.prepared_model import PreparedModel, WeightFiles
+from penstock.model.prepared_model import PreparedModel
 from penstock.model.tower_spec import LearnedPositions, VisionSpec
 from penstock_worker.media.pieces import MILLION, Pieces, whole
-from penstock_worker.vision.hub_names import names_of
-from penstock_worker.vision.mmproj_names import mmproj_name, mmproj_tensors
-from penstock_worker.vision.picture import Picture, UnfitPicture, grid_of, rows_of
-from penstock_worker.vision.picture_reading import read_picture
+from penstock_worker.vision.picture import Picture, UnfitPicture
 from penstock_worker.vision.places import lay_out, table_rows
-from penstock_worker.vision.projector import load_deepstack, load_projector
+from penstock_worker.vision.projector import ProjectorParts, load_projector
+from penstock_worker.vision.projectors.mergers import load_deepstack
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.vision.tower import make_tower
-from penstock_worker.vision.two_towers import read_both
 from penstock_worker.weights.opening import open_tower_weights
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.weights import Weights
@@ -103,14 +101,9 @@ class VisionModel:
         self.dtype = weights.dtype
         self._threads = RowThreads(threads)
         self._tower = make_tower(self.spec.tower, weights, self._threads)
-        self._projector = load_projector(self.spec, weights, config.row_size, self._threads)
-        self._mergers = dict(
-            zip(
-                self.spec.deepstack_layers,
-                load_deepstack(self.spec, weights, config.row_size),
-                strict=True,
-            )
-        )
+        around = ProjectorParts(self.spec, weights, config.row_size, self._threads)
+        self._projector = load_projector(around)
+        self._mergers = dict(zip(self.spec.deepstack_layers, load_deepstack(around), strict=True))
         self._divisible = weights.device.type == "cpu"
         weights.finish()
 
@@ -120,13 +113,18 @@ class VisionModel:
         Raises UnfitPicture if the tower can't take what an item's tensors hold, or if that isn't
         what was said of it."""
         picture = self.read(tensors)
-        found, shape = rows_of(picture, self.spec), grid_of(picture, self.spec)
+        found, shape = self._rows(picture), self._projector.grid(picture)
         if found != rows or shape not in (None, grid[:3]):
             raise UnfitPicture(
                 f"the picture becomes {found} rows with the grid {shape or ()}; {rows} with {grid} "
                 "were announced"
             )
         return self._work(picture, rows) if self._divisible else 0
+
+    def _rows(self, picture: Picture) -> int:
+        """How many embeddings the picture becomes."""
+        parts = (part.merged(self.spec.tower.merged) for part in picture.parts())
+        return sum(map(self._projector.rows, parts)) + self._projector.ENDS
 
     def _work(self, picture: Picture, rows: int) -> int:
         """Millions of multiplications, more or less."""
@@ -137,9 +135,7 @@ class VisionModel:
 
     def read(self, tensors: Mapping[str, np.ndarray]) -> Picture:
         """Returns the picture that an item's tensors hold. Raises UnfitPicture."""
-        if self.spec.second is not None:
-            return read_both(tensors, self.spec, self.spec.second)
-        picture = read_picture(tensors, self.spec)
+        picture = self._projector.read(tensors)
         positions = self.spec.tower.positions
         if isinstance(positions, LearnedPositions) and not positions.stretched:
             table_rows(picture, positions)
@@ -179,22 +175,5 @@ class VisionModel:
         return layout.as_they_came(torch.cat((rows, *levels), 1)).contiguous()
 
 
-def open_tower(
-    files: WeightFiles,
-    dtype: torch.dtype,
-    *,
-    device: torch.device = CPU,
-    load_format: str = "auto",
-) -> Weights:
-    """Opens what a model sees with (see open_tower_weights)."""
-    from_hub, modules = names_of(files.tower)
-    return open_tower_weights(
-        files,
-        dtype,
-        from_hub=from_hub,
-        read_mmproj=mmproj_tensors,
-        mmproj_name=mmproj_name,
-        hub_modules=modules,
-        device=device,
-        load_format=load_format,
-    )
+open_tower = partial(open_tower_weights, part="vision")
+"""Opens what a model sees with (see open_tower_weights)."""

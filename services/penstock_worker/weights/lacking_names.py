@@ -4,10 +4,11 @@ it calls the same one of another layer, or with what it has in front of the othe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from itertools import product, takewhile
+from collections.abc import Iterator, Mapping
+from itertools import takewhile
 
 from penstock.families.tensor_names import TensorNames
+from penstock.families.tower_names import TowerNames, file_names
 from penstock_worker.weights.family_names import in_file
 from penstock_worker.weights.stored import StoredTensor
 
@@ -18,31 +19,6 @@ _NUMBER = re.compile(r"(?:(?<=layers\.)|(?<=experts\.)|(?<=layerwise\.)|(?<=spat
 _LAYER = re.compile(r"(?:^|(?<=\.))(layers|h|blocks|resblocks)\.\d+\.")
 _KINDS = (".weight", ".bias")
 _HEAD = "lm_head."
-_ALONE = (
-    "class_embedding",
-    "connector.modality_projection.proj",
-    "embed_vision.embedding_projection",
-    "high_res_vision_alpha",
-    "high_res_vision_neck.conv1",
-    "high_res_vision_neck.conv2",
-    "high_res_vision_proj.conv1",
-    "high_res_vision_proj.conv2",
-    "image_newline",
-    *(f"image_pooling_2d.w{part}" for part in "qkvo"),
-    *(f"image_projector.w{number}" for number in (1, 2, 3)),
-    "image_vit.patch_embedding",
-    "image_vit.positional_embedding",
-    "multi_modal_projector.linear_1",
-    "patch_embed.pos_emb",
-    "glb_GN",
-    "global_img_feature_extensor",
-    *(f"img_projection.{number}" for number in (0, 2)),
-    "sub_GN",
-    "sub_img_feature_extensor",
-    "transformer.wte.new_embedding",
-)
-"""Tensors and modules of towers and projectors of which a file has no other with the same in
-front."""
 _MOST = 10
 """Names that an error gives."""
 
@@ -65,25 +41,20 @@ def decoder_name(name: str, tensors: Tensors, names: TensorNames) -> str:
     return begin + re.sub(r"^layers(?=\.\d)", layers, inner)
 
 
-def tower_name(
-    name: str, tensors: Tensors, from_hub: Callable[[str], str | None], modules: Collection[str]
-) -> str:
+def tower_name(name: str, tensors: Tensors, names: TowerNames) -> str:
     """Returns the files' name for a tensor of ours that a tower or a projector lacks; several where
-    files differ. from_hub: our name for one of theirs.  modules: in the names that it knows."""
+    files differ."""
     if (found := _of_another(name, tensors)) is not None:
         return found
-    named = [each.name for each in tensors.values()]
-    kinds = [kind for kind in _KINDS if name.endswith(kind)] + ["", ".weight"]
-    begins = _begins(name, named)
-    every = product(begins, {*modules, *_ALONE}, dict.fromkeys(kinds))
-    fitting = {each for each in map("".join, every) if from_hub(each) == name}
-    if not fitting:  # the files have our names, with something in front
-        fitting = {
-            each for each in (f"{begin}{name}" for begin in begins) if from_hub(each) == name
-        }
-    likeness = {each: max(_shared(each, other) for other in named) for each in fitting}
-    ordered = sorted(fitting, key=lambda each: (-likeness[each], each))
-    return " or ".join(ordered[:_MOST]) or name
+    begun = [(each, f"model.{each}") for each in file_names(name, names)]
+    likeness = {
+        each: max((_shared(each, other.name) for other in tensors.values()), default=0)
+        for both in begun
+        for each in both
+    }
+    likely = [max(both, key=lambda each: likeness[each]) for both in begun]
+    likely.sort(key=lambda each: (-likeness[each], each))
+    return " or ".join(likely[:_MOST]) or name
 
 
 def _of_another(name: str, tensors: Tensors) -> str | None:
@@ -126,18 +97,6 @@ def _around_layers(tensors: Tensors) -> tuple[str, str]:
     outside = [(ours, stored.name) for ours, stored in tensors.items() if _HEAD not in ours]
     begins = (name.removesuffix(ours) for ours, name in outside if name.endswith(ours))
     return next(begins, ""), "layers"
-
-
-def _begins(name: str, named: Collection[str]) -> set[str]:
-    """What may stand in front of a module's name: up to the number of the tensor's layer, or what
-    stands in front of some module outside of all layers."""
-    number = _NUMBER.search(name)
-    matches = [(each, _LAYER.search(each)) for each in named]
-    if number is not None:
-        layers = [(each, match) for each, match in matches if match is not None]
-        return {f"{each[: match.end(1)]}.{number[0]}." for each, match in layers}
-    heads = {each if match is None else each[: match.start()] for each, match in matches}
-    return {""} | {head[: dot.end()] for head in heads for dot in re.finditer(r"\.", head)}
 
 
 def _shared(name: str, other: str) -> int:

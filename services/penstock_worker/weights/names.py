@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import cache
 
 from penstock.errors import UnsupportedModel
+from penstock.families import AUDIO_FAMILIES
+from penstock.families.family import TowerFamily
+from penstock.families.tower_names import beginning
+from penstock.families.vision import VISION_FAMILIES
 
 _IGNORED = re.compile(
     r"(^|\.)(?:rotary_(?:pos_)?emb\.(?:inv_freq|original_inv_freq|cos_cached|sin_cached)"
@@ -197,21 +202,23 @@ _TEXT_HALF = re.compile(
     r"^(?:model\.)?(?:language_model|text_model|llm)\.(?:model\.)?(?:encoder\.(?=layers\.\d))?"
 )
 """transformers 5.17 writes the layers of Qianfan-OCR's decoder as an encoder's."""
-_OTHER_HALVES = re.compile(
-    r"^(?:model\.)?(?:vision_tower|vision_model|vision_encoder|vision_backbone|visual|patch_merge_mlp|vision_embedder"
-    r"|multi_modal_projector|vision_projection|vision_adapter|vit_large_projector|mlp_AR|mlp1|mm_projector|projector|connector|merger|layerwise_projectors|spatial_projectors|audio_tower|embed_vision|embed_audio"
-    r"|embed_tokens_extend|vision_embed_tokens|vpm|resampler|apm|audio_(?:projection_layer|avg_pooler)|tts|talker|code2wav|token2wav"
-    r"|aligner|gen_(?:vision_model|aligner|head|embed)|high_res_vision_(?:model|neck|proj)|vqmodel|generation_(?:aligner|embeddings|head)"
-    r"|sam_model|qwen2_model|mtp(?:_\w+)?)\.|^(?:model\.)?(?:image_newline|view_sep[ae]rator|high_res_vision_alpha)$"
-    r"|^encoder\.(?:input_linear|out|out_mid|layers\.\d+\.(?:ff1|ff2|attn|conv|post_norm))\."
-)
-"""What a model has beside its decoder: what sees or hears, or makes drafts (mtp)."""
+_BESIDE = re.compile(r"^(?:model\.)?mtp(?:_\w+)?\.|^model\.encoder\.")
+"""What makes drafts, and an encoder-decoder model's encoder, which is a tower here."""
+_DECODERS = ("transformer.", "wte.")
+"""With these, names of decoders' tensors begin, too."""
+
+
+@cache
+def _towers() -> re.Pattern[str]:
+    """What the names of tensors begin with that a model has beside its decoder, by all families."""
+    towers: list[TowerFamily] = [*VISION_FAMILIES.values(), *AUDIO_FAMILIES.values()]
+    keys = {key for each in towers for key in each.hub_names}
+    return beginning({key for key in keys if not key.startswith(_DECODERS)})
+
 
 _OWN_HEAD = re.compile(r"^(?:model\.)?(?=mtp(?:_\w+)?\.)")
 """Prefix of the names of what makes drafts."""
 
-_ENCODER = re.compile(r"^model\.encoder\.")
-"""Prefix of the names of an encoder-decoder model's encoder, which is a tower here."""
 _DECODER = re.compile(
     r"^(?:model\.decoder|model\.transformer|model|backbone|transformer\.encoder|transformer)\."
 )
@@ -245,7 +252,7 @@ def base_names(names: Collection[str]) -> dict[str, str]:
 def from_hub(name: str) -> str | None:
     """Returns our name for a tensor of a Hugging Face checkpoint; None for one that isn't
     needed."""
-    if _IGNORED.search(name) or _OTHER_HALVES.match(name) or _ENCODER.match(name):
+    if _IGNORED.search(name) or _BESIDE.match(name) or _towers().match(name):
         return None
     return _H.sub("layers.", _DECODER.sub("", _TEXT_HALF.sub("", name)))
 

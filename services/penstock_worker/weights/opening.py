@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf, isnan
@@ -27,11 +27,15 @@ from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.repacking import LAYOUTS
 from penstock_worker.weights.stand_ins import add_zero_biases
 from penstock_worker.weights.stored import CheckpointTensor, Place, StoredTensor
+from penstock_worker.weights.tower_files import Part, tower_tensors
 from penstock_worker.weights.weights import Readable, Weights
 
 # Random weights in a model's shapes, for measuring speed without a checkpoint.
 
 
+ZERO_BIASES = ("k_proj",)
+"""Modules of every layer of what hears without biases, where others that share the product have
+some."""
 _ONES = (".weight", ".running_var")
 """Vectors with such names multiply, or divide."""
 
@@ -167,35 +171,17 @@ def _take_head_for_embedding(tensors: dict[str, StoredTensor], config: ModelConf
 def open_tower_weights(
     files: WeightFiles,
     dtype: torch.dtype,
-    from_hub: Callable[[str], str | None],
-    read_mmproj: Callable[[str], dict[str, StoredTensor]],
+    part: Part,
     *,
-    mmproj_name: Callable[[str, str], str] = lambda path, name: name,
-    hub_modules: Collection[str] = (),
-    zero_biases: Sequence[str] = (),
     device: torch.device = CPU,
     load_format: str = "auto",
 ) -> Weights:
-    """Maps a checkpoint's tensors of tower and projector. No tensor data is read yet.
-
-    from_hub: our name for a tensor; None for another half's.  read_mmproj: returns the tensors of a
-    GGUF projector's file by our names.  mmproj_name: how such a file, by its path, calls one of
-    our tensors.  hub_modules: modules in the names that from_hub
-    knows.  zero_biases: modules of every layer that get biases of
-    zeros.  Raises UnsupportedModel for files that are neither safetensors nor have such a file.
-    """
+    """Maps a checkpoint's tensors of tower and projector. No tensor data is read yet. Raises
+    UnsupportedModel for files that are neither safetensors nor have such a file beside them."""
     if load_format == "dummy":
         return DummyWeights(dtype, device)
-    if files.mmproj:
-        found = read_mmproj(files.mmproj)
-    elif files.format == "safetensors":
-        found = safetensors_tensors(files.files, from_hub, files.quantised)
-    else:
-        raise UnsupportedModel("vision and audio parts are read only from safetensors files")
-    add_zero_biases(found, zero_biases)
+    found, names = tower_tensors(files, part)
+    if part == "audio":
+        add_zero_biases(found, ZERO_BIASES)
     weights = TowerWeights(found, dtype, device)
-    if files.mmproj:
-        return weights.calling(partial(mmproj_name, files.mmproj))
-    return weights.calling(
-        partial(tower_name, tensors=found, from_hub=from_hub, modules=hub_modules)
-    )
+    return weights.calling(partial(tower_name, tensors=found, names=names))

@@ -1,4 +1,4 @@
-"""The families of models whose tower hears. A new one needs its line in AUDIO_FAMILIES.
+"""Families of models that hear.
 
 Qwen2-Audio has Whisper's encoder, the mean of each two of its vectors, a product, and Qwen 2 (Chu
 et al., "Qwen2-Audio technical report", 2024). Voxtral has Whisper's encoder, two products of each
@@ -6,12 +6,7 @@ four of its vectors, and Llama (Mistral AI, "Voxtral", 2025). Qwen2.5-Omni hears
 does, but in blocks.
 
 Gemma 4 E2B and E4B have a conformer, a product of each of its vectors, and Gemma 4; they see, too
-(transformers' Gemma4AudioConfig). Gemma 4 12B is in `gemma4_unified_audio.py`, Gemma 3n in
-`gemma3n_audio.py`, Granite Speech in `granite_speech.py`, Qwen3-ASR and Qwen3-Omni
-in `qwen3_asr.py`, Phi-4-multimodal in `phi4_multimodal_audio.py`.
-
-The decoder after a tower is one of penstock.families.FAMILIES. (Whisper's, which attends to what
-its encoder makes of a sound, is one itself.)
+(transformers' Gemma4AudioConfig).
 """
 
 from __future__ import annotations
@@ -25,15 +20,11 @@ from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.family import TextHalf
-from penstock.families.gemma3n_audio import GEMMA3N_AUDIO
 from penstock.families.gemma4 import GEMMA4
-from penstock.families.gemma4_unified_audio import GEMMA4_UNIFIED_AUDIO
-from penstock.families.granite_speech import GRANITE_SPEECH
 from penstock.families.hearing import MAX_BINS, OF_TRAINING, AudioFamily
 from penstock.families.llama import LLAMA
-from penstock.families.phi4_multimodal_audio import PHI4_MULTIMODAL_AUDIO
 from penstock.families.qwen2 import QWEN2
-from penstock.families.qwen3_asr import QWEN3_ASR, QWEN3_OMNI_AUDIO
+from penstock.families.tower_names import AUDIO_TOWER, PROJECTOR, TowerNames, under
 from penstock.families.vision import qwen2_5_omni as omni
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
@@ -121,8 +112,9 @@ QWEN2_AUDIO = AudioFamily(
     {"qwen2": TextHalf(QWEN2, QWEN2_TEXT_DEFAULTS)},
     _read_qwen2_audio,
     usual="qwen2",
-    harmless=frozenset({"audio_token_id", "audio_token_index", "ignore_index", "vocab_size"}),
+    harmless=frozenset({"ignore_index", "vocab_size"}),
     ignored=("use_mrope",),
+    hub_names=AUDIO_TOWER | under("multi_modal_projector", {"linear": ""}, "projector"),
 )
 
 
@@ -150,6 +142,8 @@ QWEN2_5_OMNI_AUDIO = AudioFamily(
     _read_omni,
     usual=omni.USUAL,
     harmless=omni.BESIDE,
+    hub_names=AUDIO_TOWER
+    | {"audio_tower.proj": "projector", "audio_tower.audio_bos_eos_token": None},
 )
 
 
@@ -214,7 +208,8 @@ VOXTRAL = AudioFamily(
     {"llama": TextHalf(LLAMA, VOXTRAL_TEXT_DEFAULTS)},
     _read_voxtral,
     usual="llama",
-    harmless=frozenset({"audio_token_id", "hidden_size", "vocab_size"}),
+    harmless=frozenset({"hidden_size", "vocab_size"}),
+    hub_names=AUDIO_TOWER | PROJECTOR,
 )
 
 
@@ -273,6 +268,21 @@ def _read_gemma4(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpe
     return AudioSpec(tower=tower, projector=NormedProjector(eps=eps))
 
 
+_PRODUCTS = (
+    *(f"feed_forward{number}.ffw_layer_{nth}" for number in (1, 2) for nth in (1, 2)),
+    "lconv1d.linear_start",
+    "lconv1d.linear_end",
+    "self_attn.post",
+)
+_IN_CONFORMER: TowerNames = {
+    **{f"{product}.linear": product for product in _PRODUCTS},
+    **{f"self_attn.{part}_proj": f"{part}_proj" for part in "qkv"},
+    **{f"self_attn.{part}_proj.linear": f"{part}_proj" for part in "qkv"},
+}
+GEMMA4_NAMES = under("audio_tower", under("layers.*", _IN_CONFORMER, "layers.*")) | under(
+    "embed_audio", {"embedding_projection": ""}, "projector"
+)
+
 GEMMA4_AUDIO = AudioFamily(
     "gemma4",
     ("Gemma4ForConditionalGeneration",),
@@ -280,29 +290,5 @@ GEMMA4_AUDIO = AudioFamily(
     {"gemma4_text": TextHalf(GEMMA4, nulls=True)},
     _read_gemma4,
     usual="gemma4_text",
-    harmless=frozenset({"audio_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index"}),
+    hub_names=GEMMA4_NAMES,
 )
-
-
-AUDIO_FAMILIES: dict[str, AudioFamily] = {
-    each.name: each
-    for each in (
-        QWEN2_AUDIO,
-        QWEN2_5_OMNI_AUDIO,
-        VOXTRAL,
-        QWEN3_ASR,
-        QWEN3_OMNI_AUDIO,
-        GEMMA3N_AUDIO,
-        GEMMA4_AUDIO,
-        GEMMA4_UNIFIED_AUDIO,
-        GRANITE_SPEECH,
-        PHI4_MULTIMODAL_AUDIO,
-    )
-}
-
-AUDIO_CLASSES: dict[str, AudioFamily] = {
-    name: family for family in AUDIO_FAMILIES.values() for name in family.hub_classes
-}
-"""Families by the class that a hub folder's config.json names."""
-
-__all__ = ["AUDIO_CLASSES", "AUDIO_FAMILIES", "AudioFamily"]

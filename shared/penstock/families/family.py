@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from penstock.errors import UnsupportedModel
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.tensor_names import FUSED_QKV, OUR_NAMES, TensorNames, bert_names
+from penstock.families.tower_names import TowerNames
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.layer_spec import LayerSpec
@@ -274,6 +275,8 @@ class TowerFamily:
     """Keys of config.json beside the two sections that change nothing here."""
     ignored: tuple[str, ...] = ()
     """Keys of the decoder's section that change nothing here."""
+    hub_names: TowerNames = field(default_factory=dict)
+    """Names of the tensors of tower and projector in the hub's files."""
     begins_with_bos: bool = False
     """Whether the makers' processor puts BOS in front of every prompt, a chat's too, although
     neither tokenizer.json nor the chat template does."""

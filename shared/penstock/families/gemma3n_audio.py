@@ -14,6 +14,7 @@ from penstock.families.bounds import layer_count
 from penstock.families.family import TextHalf
 from penstock.families.gemma3n import GEMMA3N
 from penstock.families.hearing import MAX_BINS, AudioFamily
+from penstock.families.tower_names import EMBEDDER, TowerNames, under
 from penstock.families.vision.gemma3n import TEXT_ROWS, tower_vocabulary
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
@@ -101,6 +102,25 @@ def _embedder(fields: Fields, section: Fields, text: ModelConfig, eps: float) ->
     return EmbedderProjector(eps=eps, vocab=vocab, filler=filler, end=end, vectors=vectors)
 
 
+_IN_LAYER: TowerNames = {
+    "attention.pre_attn_norm": "norm_pre_attn",
+    **{f"attention.attn.{part}_proj": f"{part}_proj" for part in "qkv"},
+    "attention.attn.per_dim_scale": "self_attn.per_dim_scale",
+    "attention.attn.relative_position_embedding.pos_proj": "self_attn.relative_k_proj",
+    "attention.post": "self_attn.post",
+    "attention.post_norm": "norm_post_attn",
+    "ffw_layer_start": "feed_forward1",
+    "ffw_layer_end": "feed_forward2",
+    "norm": "norm_out",
+}
+NAMES = under(
+    "audio_tower",
+    {
+        "subsample_conv_projection.conv_*": "subsample_conv_projection.layer*",
+        **under("conformer.*", _IN_LAYER, "layers.*"),
+    },
+) | under("embed_audio", EMBEDDER, "projector")
+
 GEMMA3N_AUDIO = AudioFamily(
     "gemma3n",
     ("Gemma3nForConditionalGeneration",),
@@ -108,16 +128,6 @@ GEMMA3N_AUDIO = AudioFamily(
     {"gemma3n_text": TextHalf(GEMMA3N, nulls=True)},
     _read,
     usual="gemma3n_text",
-    harmless=frozenset(
-        {
-            "audio_token_id",
-            "boa_token_id",
-            "boi_token_id",
-            "eoa_token_id",
-            "eoi_token_id",
-            "image_token_id",
-            "vision_config",
-            "vision_soft_tokens_per_image",
-        }
-    ),
+    harmless=frozenset({"vision_config", "vision_soft_tokens_per_image"}),
+    hub_names=NAMES,
 )

@@ -10,6 +10,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.family import TextHalf
 from penstock.families.gemma4_unified import GEMMA4_UNIFIED
 from penstock.families.hearing import AudioFamily
+from penstock.families.tower_names import under
 from penstock.families.vision.reading import MAX_WIDTH, bounded
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import AudioSpec, WaveformSpec
@@ -39,5 +40,5 @@ GEMMA4_UNIFIED_AUDIO = AudioFamily(
     {"gemma4_unified_text": TextHalf(GEMMA4_UNIFIED, nulls=True)},
     _read,
     usual="gemma4_unified_text",
-    harmless=frozenset({"audio_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index"}),
+    hub_names=under("embed_audio", {"embedding_projection": ""}, "projector"),
 )

@@ -15,6 +15,7 @@ from penstock.families.bounds import layer_count
 from penstock.families.family import TextHalf
 from penstock.families.granite import GRANITE
 from penstock.families.hearing import MAX_BINS, AudioFamily
+from penstock.families.tower_names import TowerNames
 from penstock.families.vision.granite4_vision import OF_QUERIES, QUERY_LAYER
 from penstock.families.vision.llava_next import GRANITE_DEFAULTS
 from penstock.families.vision.reading import MAX_HEADS, MAX_WIDTH, bounded, heads
@@ -108,6 +109,14 @@ def _projector(fields: Fields, hidden: int) -> QueryProjector:
     )
 
 
+_IN_LAYER = ("ff1", "ff2", "attn", "conv", "post_norm")
+NAMES: TowerNames = {
+    "projector": "projector",
+    **{f"encoder.{module}": module for module in ("input_linear", "out", "out_mid")},
+    **{f"encoder.layers.*.{module}": f"layers.*.{module}" for module in _IN_LAYER},
+    "encoder.layers.*.conv.batch_norm.num_batches_tracked": None,
+}
+
 GRANITE_SPEECH = GraniteSpeech(
     "granite_speech",
     ("GraniteSpeechForConditionalGeneration",),
@@ -115,12 +124,6 @@ GRANITE_SPEECH = GraniteSpeech(
     {"granite": TextHalf(GRANITE, {**GRANITE_DEFAULTS, "tie_word_embeddings": True})},
     _read,
     usual="granite",
-    harmless=frozenset(
-        {
-            "audio_token_id",
-            "audio_token_index",
-            "has_lora_adapter",  # it has files of its own
-            "projector_config",
-        }
-    ),
+    harmless=frozenset({"has_lora_adapter", "projector_config"}),
+    hub_names=NAMES,
 )

@@ -12,6 +12,7 @@ from typing import Any
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.hearing import MAX_BINS, AudioFamily
+from penstock.families.tower_names import TowerNames, under
 from penstock.families.vision.phi4_multimodal import CLASSES, HALVES, HARMLESS, flat_decoder
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
@@ -117,6 +118,32 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec:
     return AudioSpec(tower=tower, projector=TwofoldProjector())
 
 
+_IN_LAYER: TowerNames = {
+    # The makers' names.
+    **{
+        f"feed_forward_{at}.{theirs}": f"feed_forward_{at}.{ours}"
+        for at in ("in", "out")
+        for theirs, ours in {"net.0.linear": "gate_up_proj", "net.2": "down_proj"}.items()
+    },
+    **{f"self_attn.linear_{part}": f"self_attn.{part}_proj" for part in "qkv"},
+    "self_attn.linear_out": "self_attn.o_proj",
+}
+NAMES = under(
+    "embed_tokens_extend.audio_embed",
+    {
+        "encoder": "",
+        **under("encoder.encoders.*", _IN_LAYER, "layers.*"),
+        "up_proj_for_speech": "projector.1",
+        "down_proj_for_speech": "projector.2",
+        "up_proj_for_vision_speech": "projector.beside.1",
+        "down_proj_for_vision_speech": "projector.beside.2",
+        "audio_projection.speech.0": "projector.1",
+        "audio_projection.speech.2": "projector.2",
+        "audio_projection.vision.0": "projector.beside.1",
+        "audio_projection.vision.2": "projector.beside.2",
+    },
+)
+
 PHI4_MULTIMODAL_AUDIO = AudioFamily(
     "phi4_multimodal",
     CLASSES,
@@ -127,4 +154,5 @@ PHI4_MULTIMODAL_AUDIO = AudioFamily(
     flat=flat_decoder,
     harmless=HARMLESS,
     ignored=tuple(HARMLESS),
+    hub_names=NAMES,
 )

@@ -9,6 +9,7 @@ from penstock.families.bounds import layer_count
 from penstock.families.family import TEXT, TextHalf
 from penstock.families.hearing import MAX_BINS, OF_TRAINING, AudioFamily
 from penstock.families.qwen3 import QWEN3
+from penstock.families.tower_names import AUDIO_TOWER, PROJECTOR
 from penstock.families.vision.qwen2_5_omni import OMNI_2_5
 from penstock.families.vision.qwen3_omni import BESIDE, HALVES, KNOWN_AS, OMNI, USUAL
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
@@ -101,6 +102,8 @@ def block_tower(section: Fields, text: ModelConfig, *, short_alone: bool = False
     return AudioSpec(tower=tower, projector=NarrowProjector(activation=act))
 
 
+NAMES = AUDIO_TOWER | {"audio_tower.proj1": "projector.1", "audio_tower.proj2": "projector.2"}
+
 QWEN3_ASR = AudioFamily(
     "qwen3_asr",
     ("Qwen3ASRForConditionalGeneration",),
@@ -111,17 +114,8 @@ QWEN3_ASR = AudioFamily(
     },
     _read,
     usual="qwen3",
-    harmless=frozenset(
-        {
-            "audio_end_token_id",
-            "audio_start_token_id",
-            "audio_token_id",
-            "support_languages",  # read with the transcription
-            "timestamp_token_id",  # of the model that aligns texts, as the next
-            "token_classification_bias",
-            "user_token_id",
-        }
-    ),
+    harmless=frozenset({"support_languages", "token_classification_bias"}),
+    hub_names=NAMES | PROJECTOR,
 )
 OMNI_DEFAULTS = TOWER_DEFAULTS | {
     "d_model": 1280,
@@ -144,6 +138,7 @@ QWEN3_OMNI_AUDIO = AudioFamily(
     _read_omni,
     usual=USUAL,
     harmless=BESIDE,
+    hub_names=NAMES,
 )
 THINKER = "thinker_config"
 OF_TIME = ("mrope_section", "mrope_interleaved", "interleaved")

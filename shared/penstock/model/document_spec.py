@@ -13,9 +13,7 @@ from typing import Literal
 import msgspec
 
 from penstock.model.layer_spec import NormSpec
-
-QUARTER = 4
-"""Patches in a row of a square that the convolutions make one vector of."""
+from penstock.model.projector_form import QUARTER, QuarterProjector
 
 
 class QueryLayersSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +36,7 @@ class QueryLayersSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.hidden_size // self.num_heads
 
 
-class DocumentProjector(msgspec.Struct, frozen=True, kw_only=True, tag="document"):
+class DocumentProjector(QuarterProjector, frozen=True, kw_only=True, tag="document"):
     """One row for each query of a tile: its output after `layers` and a norm, and a product with a
     bias. Behind the last tile's rows stands a learned vector."""
 
@@ -80,7 +78,7 @@ class PageLayersSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.hidden_size // self.num_heads
 
 
-class PageProjector(msgspec.Struct, frozen=True, kw_only=True, tag="page"):
+class PageProjector(QuarterProjector, frozen=True, kw_only=True, tag="page"):
     """One row for each vector of the convolutions: a product with a bias of the output of `layers`
     and of the vector itself. The rows of tiles are lines of one picture, each of which a learned
     vector ends; another one stands behind the page's, the last tile (DeepSeek-AI, "DeepSeek-OCR:

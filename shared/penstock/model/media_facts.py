@@ -8,7 +8,7 @@ preparation; `tower_spec` and `audio_spec` say what becomes of the pixels and fr
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -48,6 +48,20 @@ class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
     shown_id: int | None = None
     """The token that the model gets for each embedding, if it isn't token_id: InternVL's and GLM's
     videos have the same as pictures."""
+
+    @classmethod
+    def marked(
+        cls,
+        preparation: Preparation,
+        token: tuple[str, int],
+        placeholder: str | None = None,
+        **rest: Any,
+    ) -> KindFacts:
+        """Returns the facts of items for which a token stands, by text and id. placeholder: None:
+        the token stands in a filled template, too."""
+        text, token_id = token
+        mark = text if placeholder is None else placeholder
+        return cls(preparation=preparation, placeholder=mark, token=text, token_id=token_id, **rest)
 
 
 class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):

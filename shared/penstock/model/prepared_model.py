@@ -42,8 +42,8 @@ class WeightFiles(msgspec.Struct, frozen=True, kw_only=True):
     quantised: QuantisedCheckpoint | None = None
     """How a safetensors checkpoint's matrices are quantised; None if they aren't."""
     tower: str = ""
-    """The family (penstock.families.vision) by whose names the tensors of what the model sees with
-    are called; empty: any, as those of an mmproj file."""
+    """The family of models that see or hear by whose names the tensors of their towers are called;
+    empty: those of a model that is nothing but a tower, or of an mmproj file."""
     size: int = 0
     """Bytes of all tensors; 0: prepared by an older release."""
     numbers: int = 0

@@ -8,9 +8,15 @@ import msgspec
 
 from penstock.model.document_spec import DocumentProjector, PageProjector
 from penstock.model.layer_spec import NormSpec
+from penstock.model.projector_form import (
+    FactorProjector,
+    PictureSides,
+    ProjectorForm,
+    QuarterProjector,
+)
 
 
-class MLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="mlp"):
+class MLPProjector(ProjectorForm, frozen=True, kw_only=True, tag="mlp"):
     """Two products with an activation between them; one row for each patch (Liu et al., "Improved
     baselines with visual instruction tuning", 2023)."""
 
@@ -18,23 +24,20 @@ class MLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="mlp"):
     bias: bool = True
 
 
-class PlainProjector(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
+class PlainProjector(ProjectorForm, frozen=True, kw_only=True, tag="plain"):
     """A product with a bias; one row for each of the tower's vectors, and one of zeros behind them,
     where a picture's token stands, which is seen as text is (Llama 3.2 Vision)."""
 
 
-class ShuffleProjector(msgspec.Struct, frozen=True, kw_only=True, tag="shuffle"):
+class ShuffleProjector(FactorProjector, frozen=True, kw_only=True, tag="shuffle"):
     """A product of the vectors of each square of factor x factor patches, one after the other
     (Laurençon et al., "Building and better understanding vision-language models", 2024)."""
 
-    factor: int
 
-
-class SquareMLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="square_mlp"):
+class SquareMLPProjector(FactorProjector, frozen=True, kw_only=True, tag="square_mlp"):
     """One row for each square of factor x factor patches: a norm, and two products with an
     activation between them (InternVL 3: Zhu et al., 2025; Mistral Small 3.1, 2025)."""
 
-    factor: int
     norm: NormSpec | None
     """None: there is none, and nothing is merged."""
     inner: int = 0
@@ -50,16 +53,15 @@ class SquareMLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="square_
     else the norm is of the square's vectors, one after the other."""
 
 
-class AdapterProjector(msgspec.Struct, frozen=True, kw_only=True, tag="adapter"):
+class AdapterProjector(FactorProjector, frozen=True, kw_only=True, tag="adapter"):
     """Two products, each followed by gelu, and a third, of the vectors of each square of factor x
     factor patches, one after the other (Meta AI, "The Llama 4 herd", 2025). None has a bias."""
 
-    factor: int
     inner: int
     """Outputs of the first product, and of the second."""
 
 
-class AnyresProjector(msgspec.Struct, frozen=True, kw_only=True, tag="anyres"):
+class AnyresProjector(ProjectorForm, frozen=True, kw_only=True, tag="anyres"):
     """Two products with an activation between them for each patch. The rows are those of the first
     tile, then those of the others as one picture: bars are cut off, it is made smaller where it has
     too many, and a learned vector ends each line (Li et al., "LLaVA-OneVision", 2024)."""
@@ -74,6 +76,13 @@ class AnyresProjector(msgspec.Struct, frozen=True, kw_only=True, tag="anyres"):
     def side(self, patches: int) -> int:
         """Embeddings in a row of a tile of so many patches in a row."""
         return patches
+
+    def patches_in_row(self, sides: PictureSides) -> int:
+        """A picture that fills its tiles loses patches where it is made smaller; one that doesn't
+        has bars. Four of a video's become one."""
+        tile = (sides.pixels or 1) ** 2
+        tiles = max(height * width for height, width in self.forms) // tile
+        return max(4, 2 * -(-(1 + tiles) // (1 + self.most)))
 
 
 class WindowPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,11 +118,18 @@ class WindowProjector(AnyresProjector, frozen=True, kw_only=True, tag="windows")
         return patches // self.window * self.queries
 
 
-class SquaresProjector(msgspec.Struct, frozen=True, kw_only=True):
+class SquaresProjector(ProjectorForm, frozen=True, kw_only=True):
     """One row for each square of side x side patches. A picture's patches are ordered by such
     squares."""
 
     side: int
+
+    @property
+    def order(self) -> int:
+        return self.side
+
+    def patches_in_row(self, sides: PictureSides) -> int:
+        return self.side**2
 
 
 class MergerProjector(SquaresProjector, frozen=True, kw_only=True, tag="merger"):
@@ -147,7 +163,7 @@ class TwiceProjector(SquaresProjector, frozen=True, kw_only=True, tag="twice"):
     """Whether the others have one."""
 
 
-class PoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pool"):
+class PoolProjector(ProjectorForm, frozen=True, kw_only=True, tag="pool"):
     """The mean of each square of patches, normalised by the root mean square with a factor 1 +
     weight, and a product (Gemma team, "Gemma 3 technical report", 2025)."""
 
@@ -157,12 +173,14 @@ class PoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pool"):
     plus_one: bool = True
     """Whether the file has the factor less 1."""
 
+    def patches_in_row(self, sides: PictureSides) -> int:
+        return (sides.side // self.side) ** 2
 
-class SquarePoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="square_pool"):
+
+class SquarePoolProjector(FactorProjector, frozen=True, kw_only=True, tag="square_pool"):
     """One row for each square of factor x factor patches: their mean times the root of the tower's
     size, divided by its root mean square, and a product without a bias (Gemma 4)."""
 
-    factor: int
     eps: float
     rooted: bool = True
     """Whether the mean is multiplied by that root; Gemma 4 12B's isn't."""
@@ -171,7 +189,7 @@ class SquarePoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="square
     it is divided."""
 
 
-class SheetProjector(msgspec.Struct, frozen=True, kw_only=True, tag="sheet"):
+class SheetProjector(FactorProjector, frozen=True, kw_only=True, tag="sheet"):
     """Two products with biases, with gelu between them, of the means of squares of factor x factor
     patches. Those of a sheet's tiles are lines of one picture, as far as it isn't all white, each
     ended by a learned vector; behind another one stand the lines of the whole sheet, which is the
@@ -188,7 +206,7 @@ class SheetProjector(msgspec.Struct, frozen=True, kw_only=True, tag="sheet"):
         return inputs * self.factor**2 if self.whole else inputs
 
 
-class HalvingProjector(msgspec.Struct, frozen=True, kw_only=True, tag="halving"):
+class HalvingProjector(QuarterProjector, frozen=True, kw_only=True, tag="halving"):
     """One row for each square of QUARTER x QUARTER patches: two convolutions of 3 x 3 vectors with
     biases that go two places at a time, each of which doubles the vectors' size, and a product
     (StepFun, "Step 3.7 Flash", 2026)."""
@@ -197,7 +215,7 @@ class HalvingProjector(msgspec.Struct, frozen=True, kw_only=True, tag="halving")
     """Whether the product has a bias."""
 
 
-class ResamplerProjector(msgspec.Struct, frozen=True, kw_only=True, tag="resampler"):
+class ResamplerProjector(ProjectorForm, frozen=True, kw_only=True, tag="resampler"):
     """Each tile has as many rows as there are learned queries, which see all of its patches: a
     product without a bias and a norm make keys and values of these, and sines and cosines of a
     patch's column and row are added to what becomes a key. A norm and a product without a bias
@@ -211,8 +229,11 @@ class ResamplerProjector(msgspec.Struct, frozen=True, kw_only=True, tag="resampl
     eps: float = 1e-6
     """What norms add to a variance."""
 
+    def patches_in_row(self, sides: PictureSides) -> int:
+        return -(-(self.side**2) // self.queries)
 
-class TwoTowersProjector(msgspec.Struct, frozen=True, kw_only=True, tag="two towers"):
+
+class TwoTowersProjector(ProjectorForm, frozen=True, kw_only=True, tag="two towers"):
     """One row for each patch of the tower: products with biases of its vector, and of that which
     convolutions make of the second tower's output there, one behind the other, then gelu and a
     product (DeepSeek-AI, "DeepSeek-VL", 2024). The second tower's output is that of a layer in
@@ -226,18 +247,28 @@ class TwoTowersProjector(msgspec.Struct, frozen=True, kw_only=True, tag="two tow
     norm: NormSpec
     """Form of the norms that follow convolutions."""
 
+    def patches_in_row(self, sides: PictureSides) -> int:
+        """With their share of the larger picture."""
+        return 1 + -(-(sides.larger**2) // sides.side**2)
 
-class ClassProjector(msgspec.Struct, frozen=True, kw_only=True, tag="class"):
+
+class ClassProjector(ProjectorForm, frozen=True, kw_only=True, tag="class"):
     """One row for each tile: a norm of the class token's vector, and a product without a bias
     (Radford et al., "CLIP", 2021)."""
 
     norm: NormSpec
 
+    def patches_in_row(self, sides: PictureSides) -> int:
+        return sides.side**2
 
-class ProbeProjector(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
+
+class ProbeProjector(ProjectorForm, frozen=True, kw_only=True, tag="probe"):
     """One row for each tile: a learned query attends to all of its patches with as many heads as
     the tower has, and a feed-forward as in the tower's layers follows, after a norm (Zhai et al.,
     "SigLIP", 2023)."""
+
+    def patches_in_row(self, sides: PictureSides) -> int:
+        return sides.side**2
 
 
 MOST_POOLED = 9
@@ -245,7 +276,7 @@ MOST_POOLED = 9
 common."""
 
 
-class PooledProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pooled"):
+class PooledProjector(ProjectorForm, frozen=True, kw_only=True, tag="pooled"):
     """One row for each square of patches of a picture, or of squares of it that overlap: the mean
     of what the tower gives for them is a query that sees them, and a gated feed-forward without
     biases follows, down(silu(gate) * up). The token's own embedding is added. Rows of tokens
@@ -262,8 +293,11 @@ class PooledProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pooled"):
     patch_token: int
     """The number among them of the one that a row is added to."""
 
+    def patches_in_row(self, sides: PictureSides) -> int:
+        return MOST_POOLED
 
-class NormedTwiceProjector(msgspec.Struct, frozen=True, kw_only=True, tag="normed_twice"):
+
+class NormedTwiceProjector(ProjectorForm, frozen=True, kw_only=True, tag="normed_twice"):
     """One row for each patch: its vector times the root of its size, divided by its root mean
     square, a product, and again such a division. Behind a picture's rows stands that of a token of
     the tower's own vocabulary, whose norm has other factors (Gemma team, "Gemma 3n", 2025)."""

@@ -10,29 +10,11 @@ from typing import Literal
 
 import msgspec
 
-from penstock.model.document_spec import QUARTER, DocumentProjector, PageProjector
 from penstock.model.layer_spec import NormSpec
 from penstock.model.mobilenet_spec import MobileNetSpec
+from penstock.model.projector_form import PictureSides
 from penstock.model.projector_spec import (
-    MOST_POOLED,
-    AdapterProjector,
-    AnyresProjector,
-    ClassProjector,
-    HalvingProjector,
-    MLPProjector,
-    NormedTwiceProjector,
-    PlainProjector,
-    PooledProjector,
-    PoolProjector,
-    ProbeProjector,
     Projector,
-    ResamplerProjector,
-    SheetProjector,
-    ShuffleProjector,
-    SquareMLPProjector,
-    SquarePoolProjector,
-    SquaresProjector,
-    TwoTowersProjector,
 )
 
 
@@ -289,46 +271,12 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def patches_in_row(self) -> int:
-        """Patches that one row is made of, at least (MLP with a class token: not counting it)."""
-        projector = self.projector
-        match projector:
-            case MLPProjector() | PlainProjector() | NormedTwiceProjector():
-                return 1
-            case TwoTowersProjector():  # and their share of the larger picture
-                return 1 + -(-((self.second_size // self.tower.patch) ** 2) // self._side**2)
-            case AnyresProjector():
-                return self._patches_of_anyres(projector)
-            case (
-                ShuffleProjector()
-                | SquareMLPProjector()
-                | AdapterProjector()
-                | SquarePoolProjector()
-                | SheetProjector()
-            ):
-                return (projector.factor * self.tower.merged) ** 2
-            case SquaresProjector():
-                return projector.side**2
-            case PoolProjector():
-                return (self._side // projector.side) ** 2
-            case ClassProjector() | ProbeProjector():
-                return self._side**2
-            case HalvingProjector():
-                return QUARTER**2
-            case PooledProjector():
-                return MOST_POOLED
-            case ResamplerProjector():
-                return -(-(projector.side**2) // projector.queries)
-            case DocumentProjector() | PageProjector():  # not counting the vector behind the last
-                return QUARTER**2
+        """Patches that one row is made of, at least."""
+        larger = self.second_size // self.tower.patch
+        sides = PictureSides(self.tower.merged, self.side, larger, self.image_size or 0)
+        return self.projector.patches_in_row(sides)
 
     @property
-    def _side(self) -> int:
+    def side(self) -> int:
         """Patches in a row of a picture that has a fixed size."""
         return (self.image_size or 0) // self.tower.patch
-
-    def _patches_of_anyres(self, projector: AnyresProjector) -> int:
-        """A picture that fills its tiles loses patches where it is made smaller; one that doesn't
-        has bars. Four of a video's become one."""
-        tile = (self.image_size or 1) ** 2
-        tiles = max(height * width for height, width in projector.forms) // tile
-        return max(4, 2 * -(-(1 + tiles) // (1 + projector.most)))

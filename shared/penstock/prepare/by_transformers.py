@@ -12,8 +12,7 @@ from typing import Any
 
 from penstock.config.settings import ModelImpl
 from penstock.errors import UnsupportedModel
-from penstock.families import MODEL_NAMES
-from penstock.families.audio import AUDIO_CLASSES
+from penstock.families import AUDIO_CLASSES, MODEL_NAMES
 from penstock.families.bounds import MAX_EXPERTS, MAX_LAYERS, layer_count
 from penstock.families.eagle3 import is_eagle3
 from penstock.families.finding import family_of_class

@@ -13,7 +13,6 @@ from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.families.eagle3 import is_eagle3, read_eagle3
 from penstock.families.gemma4_assistant import is_assistant, read_assistant
 from penstock.families.qwen3_asr import lifted
-from penstock.families.vision.reading import VisionFamily
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.small_file import read_json
@@ -235,8 +234,7 @@ def _token_ids(fields: Fields, key: str) -> list[int]:
 
 def tower_of(stated: Fields) -> str:
     """WeightFiles.tower of a model's config.json."""
-    seeing = (each.name for each in towers_of(stated) if isinstance(each, VisionFamily))
-    return next(seeing, "")
+    return next((each.name for each in towers_of(stated)), "")
 
 
 def _weight_files(stated: Fields, files: tuple[Path, ...], held: HeldTensors) -> WeightFiles:

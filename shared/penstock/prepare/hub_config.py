@@ -8,8 +8,7 @@ from functools import partial
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families import ENCODER_TYPES, HUB_CLASSES, MODEL_NAMES, Family
-from penstock.families.audio import AUDIO_CLASSES
+from penstock.families import AUDIO_CLASSES, ENCODER_TYPES, HUB_CLASSES, MODEL_NAMES, Family
 from penstock.families.bert_reading import read_bert
 from penstock.families.bounds import check_drafts
 from penstock.families.family import TowerFamily
@@ -146,6 +145,11 @@ def _decoder(fields: Fields, family: Family) -> ModelConfig:
     return check_config(config, fields.where)
 
 
+OF_TOKENS = ("_token_id", "_token_index")
+"""Ends of keys beside the sections about tower and decoder that name a token: where it stands for
+media, whoever reads how these are prepared asks for it."""
+
+
 def towers_of(fields: Fields) -> list[TowerFamily]:
     """The families of a model that sees, hears or does both; empty for others."""
     known: tuple[Mapping[str, TowerFamily], ...] = (VISION_CLASSES, AUDIO_CLASSES)
@@ -169,6 +173,7 @@ def _with_towers(
             parts[towered.PART] = towered.read(fields, tower, text)
         pass_over(tower, HARMLESS | HARMLESS_IN_TOWERS)
         fields.ignore(towered.SECTION, TEXT_HALF, "tie_word_embeddings", *towered.harmless)
+        fields.ignore(*(key for key in fields.values if key.endswith(OF_TOKENS)))
     if not any(parts.values()):
         log.info("the model is served for text only", config=fields.where)
     if TEXT_HALF in fields:  # else all other keys are the decoder's

@@ -70,7 +70,6 @@ def phi4_sounds(
         emphasis=emphasis,
         reduced=reduced,
     )
-    token, token_id = tokens.within("audio_config", "audio_token_id", AUDIO_TOKEN)
-    return KindFacts(
-        preparation=mel, placeholder=token, token=token, token_id=token_id, counted=SOUNDS
+    return KindFacts.marked(
+        mel, tokens.within("audio_config", "audio_token_id", AUDIO_TOKEN), counted=SOUNDS
     )

@@ -43,17 +43,10 @@ def gemma4_sounds(
 
 def _between(preparation: FrameMel | Waveform, tokens: MediaTokens) -> KindFacts:
     """Sounds of Gemma 4, which stand between two tokens of their own."""
-    token, token_id = tokens.named("audio_token_id")
+    token = tokens.named("audio_token_id")
     before, _ = tokens.named("boa_token_id")
     behind, _ = tokens.named("eoa_token_index", "eoa_token_id")
-    return KindFacts(
-        preparation=preparation,
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-        before=before,
-        behind=behind,
-    )
+    return KindFacts.marked(preparation, token, before=before, behind=behind)
 
 
 GEMMA4_UNIFIED = "Gemma4UnifiedAudioFeatureExtractor"
@@ -146,15 +139,7 @@ def gemma3n_mel(values: dict[str, Any], where: str, audio: AudioSpec) -> Emphasi
 def between_lines(mel: EmphasisedMel, sound: tuple[str, int], before: str) -> KindFacts:
     """Sounds of Gemma 3n; the token that ends one is the last of its rows (see EmbedderProjector).
     sound: token and id of its rows.  before: the token in front of them."""
-    token, token_id = sound
-    return KindFacts(
-        preparation=mel,
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-        before=f"\n\n{before}",
-        behind="\n\n",
-    )
+    return KindFacts.marked(mel, sound, before=f"\n\n{before}", behind="\n\n")
 
 
 def _stated(values: dict[str, Any]) -> dict[str, Any]:
@@ -218,5 +203,4 @@ def granite_sounds(
         queries=projector.queries,
         seconds=WINDOW_SECONDS,
     )
-    token, token_id = tokens.named("audio_token_index", "audio_token_id")
-    return KindFacts(preparation=mel, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(mel, tokens.named("audio_token_index", "audio_token_id"))

@@ -145,13 +145,11 @@ def _class_of(config: Fields) -> str:
 
 def _of_whisper(mel: LogMel | BlockMel, tokens: MediaTokens) -> KindFacts:
     """A sound stands before every prompt, in places that no token of a template marks."""
-    token, token_id = tokens.named("decoder_start_token_id")
-    return KindFacts(preparation=mel, placeholder="", token=token, token_id=token_id)
+    return KindFacts.marked(mel, tokens.named("decoder_start_token_id"), placeholder="")
 
 
 def _by_token(mel: LogMel | BlockMel, tokens: MediaTokens) -> KindFacts:
-    token, token_id = tokens.named("audio_token_index", "audio_token_id")
-    return KindFacts(preparation=mel, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(mel, tokens.named("audio_token_index", "audio_token_id"))
 
 
 @dataclass(frozen=True)

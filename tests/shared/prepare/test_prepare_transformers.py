@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import UnsupportedModel
-from penstock.families import HUB_CLASSES
-from penstock.families.audio import AUDIO_CLASSES
+from penstock.families import AUDIO_CLASSES, HUB_CLASSES
 from penstock.families.vision import VISION_CLASSES
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig, TransformersConfig

@@ -33,6 +33,7 @@ from penstock.model.sound_facts import (
     PairedMel,
     Waveform,
 )
+from penstock.prepare.from_hub_folder import tower_of
 from penstock.prepare.hub_config import read_config
 from penstock.protocol.common import Media, MediaItem
 from penstock_worker.attention.interface import CacheShape
@@ -41,9 +42,8 @@ from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.media.encoder import MediaEncodings
-from penstock_worker.media.hearing import AudioModel, Hearing
+from penstock_worker.media.hearing import AudioModel, Hearing, open_audio_tower
 from penstock_worker.media.planning import stand_in_of
-from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import choose
 from penstock_worker.steps.runner import StepRunner
@@ -105,9 +105,13 @@ def make_theirs(case: str) -> Any:
 
 def opened(folder: Path) -> HearingModel:
     path = folder / "config.json"
-    config = read_config(Fields(json.loads(path.read_text()), str(path)))
+    stated = Fields(json.loads(path.read_text()), str(path))
+    config = read_config(stated)
     files = WeightFiles(
-        format="safetensors", files=tuple(map(str, find_safetensors(folder))), dtype="float32"
+        format="safetensors",
+        files=tuple(map(str, find_safetensors(folder))),
+        dtype="float32",
+        tower=tower_of(stated),
     )
     return HearingModel(
         config,

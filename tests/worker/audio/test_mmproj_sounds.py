@@ -17,9 +17,8 @@ from penstock.model.sound_facts import BlockMel, PairedMel
 from penstock.model.transcription_facts import SpokenChat
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
-from penstock_worker.media.hearing import AudioModel
+from penstock_worker.media.hearing import AudioModel, open_audio_tower
 from penstock_worker.media.interface import MEL
-from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
 from tests.shared.media.media_tokenizer import tokenizer

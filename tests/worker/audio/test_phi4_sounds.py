@@ -17,10 +17,9 @@ from transformers import Phi4MultimodalConfig
 
 from penstock.media.prepared import write
 from penstock_worker.media.encoder import MediaEncodings
-from penstock_worker.media.hearing import BESIDE, AudioModel, Hearing, UnfitSound
+from penstock_worker.media.hearing import BESIDE, AudioModel, Hearing, UnfitSound, open_audio_tower
 from penstock_worker.media.interface import MEL
 from penstock_worker.media.loading import BothSenses
-from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.vision.sight import Sight
 from tests.worker.audio.hearing_models import Heard, both, heard
 from tests.worker.audio.phi4_hearing import SETTINGS, features_of, make, rows_of

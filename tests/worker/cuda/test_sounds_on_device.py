@@ -15,9 +15,8 @@ from penstock.protocol.from_worker import MediaReady
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.triton_limits import ranks_with_towers
-from penstock_worker.media.hearing import AudioModel
+from penstock_worker.media.hearing import AudioModel, open_audio_tower
 from penstock_worker.media.interface import MEL, BatchMedia
-from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.audio import hearing_cases, hearing_models

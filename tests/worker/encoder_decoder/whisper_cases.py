@@ -16,8 +16,7 @@ from penstock.formats.weight_files import find_safetensors
 from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.hub_config import read_config
-from penstock_worker.media.hearing import AudioModel
-from penstock_worker.media.sound_names import open_audio_tower
+from penstock_worker.media.hearing import AudioModel, open_audio_tower
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
 from tests.worker.cpu_model import CPUModel

@@ -18,9 +18,8 @@ from penstock.protocol.from_worker import MediaReady
 from penstock.protocol.to_worker import Plan
 from penstock_worker.loading.load import load
 from penstock_worker.media.encoder import MediaEncodings
-from penstock_worker.media.hearing import AudioModel
+from penstock_worker.media.hearing import AudioModel, open_audio_tower
 from penstock_worker.media.interface import MEL
-from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.vision.sight import VisionModel, open_tower
 from tests.worker.audio import hearing_cases
 from tests.worker.audio.hearing_models import Heard, heard

@@ -18,11 +18,10 @@ from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
 from penstock_worker.media.encoder import MediaEncodings
-from penstock_worker.media.hearing import AudioModel, Hearing
+from penstock_worker.media.hearing import AudioModel, Hearing, open_audio_tower
 from penstock_worker.media.interface import MEL
 from penstock_worker.media.loading import BothSenses
 from penstock_worker.media.planning import stand_in_of
-from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.vision.sight import Sight
 from tests.shared.media.media_tokenizer import HEARD, OMNI_2_5, tokenizer
 from tests.worker.audio.gemma3n_hearing import one_by_one

@@ -22,8 +22,7 @@ from penstock.model.media_facts import MediaFacts
 from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
-from penstock_worker.media.hearing import MEL, AudioModel
-from penstock_worker.media.sound_names import open_audio_tower
+from penstock_worker.media.hearing import MEL, AudioModel, open_audio_tower
 from tests.shared.media.media_tokenizer import OF_VIDEOS, tokenizer
 from tests.worker.audio.hearing_cases import SAMPLES
 from tests.worker.audio.hearing_models import heard

@@ -20,9 +20,8 @@ from penstock.model.config import ModelConfig
 from penstock.model.media_facts import MediaFacts
 from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.mmproj import read_mmproj
-from penstock_worker.media.hearing import AudioModel
+from penstock_worker.media.hearing import AudioModel, open_audio_tower
 from penstock_worker.media.interface import MEL as MEL_NAME
-from penstock_worker.media.sound_names import open_audio_tower
 from penstock_worker.vision.sight import VisionModel, open_tower
 from tests.shared.media.media_tokenizer import HEARD, tokenizer
 from tests.worker.audio.gemma3n_hearing import MEL
@@ -219,7 +218,7 @@ def test_a_sound_has_the_bits_of_the_hubs_folder(theirs: Any, tmp_path: Path) ->
         ("clip.audio.num_mel_bins", 0, "num_mel_bins is 0"),
         ("a.conv1d.0.weight", None, "lacks the tensor a.conv1d.0.weight"),
         ("mm.a.embedding.weight", torch.zeros(70_000, 32), "is of size 70000; 1 to 65536"),
-        ("a.conv1d.1.norm.weight", None, "subsample_conv_projection.layer1.norm.weight"),
+        ("a.conv1d.1.norm.weight", None, "lacks the tensor a.conv1d.1.norm.weight"),
         ("clip.vision.image_size", 384, "whose 16th part 16 squares divide"),
         ("clip.vision.projection_dim", 32, "rows of 32 numbers"),
         ("mm.embedding.weight", None, "lacks the tensor mm.embedding.weight"),

@@ -271,7 +271,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"clip.projector_type": "resampler", "clip.minicpmv_version": 2},
         r"clip.minicpmv_version is 2; one of 3 \(2.6\)",
     ),
-    "another projector": ({"clip.projector_type": "ldp"}, "'ldp' is not served; mlp, gemma3"),
+    "another projector": ({"clip.projector_type": "ldp"}, "'ldp' is not served; deepseekocr, "),
     "another decoder": ({"clip.projector_type": "gemma3"}, "belongs to Gemma 3"),
     "another size": ({"clip.vision.projection_dim": 32}, "rows of 32 numbers"),
     "a factor that doesn't divide": ({"clip.vision.projector.scale_factor": 4}, "a divisor of 6"),

@@ -18,10 +18,9 @@ from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.quantised import read_quantisation
-from penstock_worker.vision.hub_names import HUB_MODULES, from_hub
 from penstock_worker.vision.sight import VisionModel, open_tower
-from penstock_worker.weights.files import safetensors_tensors
 from penstock_worker.weights.lacking_names import tower_name
+from penstock_worker.weights.tower_files import tower_tensors
 from tests.worker.quantised_checkpoints import compressed
 from tests.worker.quantised_writers import packed
 from tests.worker.vision.pictures import picture
@@ -237,11 +236,11 @@ def test_a_table_of_other_positions_is_refused_before_memory_is_taken(tmp_path: 
 def test_a_tensor_that_is_lacking_is_called_as_in_the_files(case: str, tmp_path: Path) -> None:
     """The error has the name by which the tensor was saved."""
     _, files = saved(make_theirs(case), tmp_path)
-    tensors = safetensors_tensors(files.files, from_hub)
+    tensors, names = tower_tensors(files, "vision")
     needed = {name: each for name, each in tensors.items() if not name.startswith("head.")}
     for name, each in needed.items():
         rest = {ours: other for ours, other in tensors.items() if ours != name}
-        called = tower_name(name, rest, from_hub, HUB_MODULES)
+        called = tower_name(name, rest, names)
         assert each.name in called.split(" or "), (name, called)
 
 

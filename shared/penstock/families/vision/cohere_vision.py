@@ -10,6 +10,7 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families.cohere import COHERE, COHERE2
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import CLIP_TOWER, PROJECTOR, TWO, under
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.pictures import MAX_TILES
 from penstock.families.vision.reading import (
@@ -124,15 +125,8 @@ def _facts(
 ) -> KindFacts:
     for text in (BEGIN, END):
         tokens.check(text)
-    token, token_id = tokens.named("image_token_id", "image_token_index")
-    return KindFacts(
-        preparation=image,
-        placeholder=token if placeholder is None else placeholder,
-        token=token,
-        token_id=token_id,
-        before=BEGIN,
-        behind=END,
-    )
+    token = tokens.named("image_token_id", "image_token_index")
+    return KindFacts.marked(image, token, placeholder, before=BEGIN, behind=END)
 
 
 def _canvas(
@@ -175,8 +169,8 @@ COHERE2_VISION = VisionFamily(
     HALVES,
     _read_command,
     usual="cohere2",
-    harmless=frozenset({"image_token_id"}),
     pictures=pictures_of_command,
+    hub_names=CLIP_TOWER | PROJECTOR,
 )
 AYA_VISION = VisionFamily(
     "aya_vision",
@@ -185,6 +179,6 @@ AYA_VISION = VisionFamily(
     HALVES,
     _read_aya,
     usual="cohere2",
-    harmless=frozenset({"image_token_id", "image_token_index"}),
     pictures=pictures_of_aya,
+    hub_names=CLIP_TOWER | under("multi_modal_projector", TWO | {"layernorm": "norm"}, "projector"),
 )

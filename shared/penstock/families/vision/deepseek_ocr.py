@@ -9,8 +9,11 @@ from __future__ import annotations
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import CLIP, IMAGE_NEWLINE, IN_CLIP, under
 from penstock.families.vision.deepseek_ocr2 import (
+    BEHIND,
     NECK_NORM,
+    SAM,
     TEXT_DEFAULTS,
     WIDTHS,
     WITHOUT_LATENTS,
@@ -67,6 +70,18 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     return document(settings, config, tokens, 640, lines=True, most=9)
 
 
+NAMES = (
+    under("sam_model", SAM)
+    | under("vision_model", CLIP)
+    | under(
+        "vision_model.transformer.layers.*",
+        IN_CLIP | {"self_attn.qkv_proj": "qkv"},
+        "projector.layers.*",
+    )
+    | BEHIND
+    | IMAGE_NEWLINE
+)
+
 DEEPSEEK_OCR = VisionFamily(
     "deepseek_ocr",
     ("DeepseekOCRForCausalLM",),
@@ -78,4 +93,5 @@ DEEPSEEK_OCR = VisionFamily(
     harmless=frozenset({"language_config", "projector_config"}),
     pictures=pictures,
     makers=of_makers,
+    hub_names=NAMES,
 )

@@ -16,6 +16,7 @@ from penstock.families.bounds import layer_count
 from penstock.families.dots1 import DOTS1
 from penstock.families.family import Family
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import IN_LLAMA, TowerNames, under
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.internvl import square
 from penstock.families.vision.pictures import side_of
@@ -37,9 +38,10 @@ from penstock.formats.fields import Fields
 from penstock.forms.documents import DocumentImages
 from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
-from penstock.model.document_spec import QUARTER, DocumentProjector, QueryLayersSpec
+from penstock.model.document_spec import DocumentProjector, QueryLayersSpec
 from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
 from penstock.model.media_facts import KindFacts
+from penstock.model.projector_form import QUARTER
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec, WindowSpec
 
 OF_LATENTS = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -281,8 +283,9 @@ def document(
         **own,
     )
     named = "image_token_id" in config
-    token, token_id = tokens.named("image_token_id") if named else tokens.called("<image>")
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(
+        image, tokens.named("image_token_id") if named else tokens.called("<image>")
+    )
 
 
 def of_makers(values: dict[str, Any], whole: dict[str, Any], where: str) -> dict[str, Any]:
@@ -295,6 +298,61 @@ def of_makers(values: dict[str, Any], whole: dict[str, Any], where: str) -> dict
     return {"image_processor_type": "DeepseekOcr2ImageProcessor", **normalised, **said}
 
 
+_IN_SAM: TowerNames = {
+    "layer_norm1": "norm1",
+    "layer_norm2": "norm2",
+    "attn": "",
+    "attn.proj": "out_proj",
+    "attn.rel_pos_h": "distances.rows",
+    "attn.rel_pos_w": "distances.columns",
+    "mlp.lin1": "up_proj",
+    "mlp.lin2": "down_proj",
+}
+NECK: TowerNames = {
+    "0": "0",
+    "1": "norm0",
+    "2": "1",
+    "3": "norm1",
+    "conv1": "0",
+    "layer_norm1": "norm0",
+    "conv2": "1",
+    "layer_norm2": "norm1",
+}
+SAM: TowerNames = {
+    "patch_embed.proj": "sam_embedding",
+    "patch_embed.projection": "sam_embedding",
+    "pos_embed": "position_grid",
+    "net_2": "projector.smaller.0",
+    "net_3": "projector.smaller.1",
+    **under("neck", NECK, "projector.neck"),
+    **under("proj", {"conv1": "0", "conv2": "1"}, "projector.smaller"),
+    **under("blocks.*", _IN_SAM, "layers.*"),
+    **under("layers.*", _IN_SAM, "layers.*"),
+}
+"""SAM's tower and what follows it, in the makers' files and in transformers'."""
+BEHIND: TowerNames = {
+    "projector.layers": "projector.out",
+    "multi_modal_projector": "projector.out",
+    "view_seperator": "projector.end",
+    "view_separator": "projector.end",
+}
+_QUERIES: TowerNames = {
+    "query_768": "queries.0",
+    "query_1024": "queries.1",
+    "query_768_resolution": "queries.0",
+    "query_1024_resolution": "queries.1",
+    **under("layers.*", IN_LLAMA, "layers.*"),
+}
+NAMES = BEHIND | {
+    theirs: ours
+    for begin in ("qwen2_model", "qwen2_model.model.model", "vision_tower")
+    for theirs, ours in (
+        under(begin, _QUERIES, "projector")
+        | under(f"{begin}.vision_encoder", _QUERIES, "projector")
+    ).items()
+}
+NAMES = NAMES | under("sam_model", SAM) | under("vision_tower.sam_encoder", SAM)
+
 DEEPSEEK_OCR2 = VisionFamily(
     "deepseek_ocr2",
     ("DeepseekOcr2ForConditionalGeneration", "DeepseekOCR2ForCausalLM"),
@@ -303,7 +361,8 @@ DEEPSEEK_OCR2 = VisionFamily(
     _read,
     usual="deepseek_ocr2_text",
     flat=lambda fields: fields.section("language_config"),
-    harmless=frozenset({"image_token_id", "language_config"}),
+    harmless=frozenset({"language_config"}),
     pictures=pictures,
     makers=of_makers,
+    hub_names=NAMES,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families.llama import LLAMA
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import CLIP_MODEL, under
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.llava import LLAMA_DEFAULTS
 from penstock.families.vision.reading import TextHalf, VisionFamily, siglip_tower
@@ -52,8 +53,7 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
         rows=rows,
         fitted=least_of(settings, side),
     )
-    token, token_id = tokens.named("image_token_id")
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(image, tokens.named("image_token_id"))
 
 
 def square_of(settings: ImageSettings, config: Fields) -> tuple[int, int]:
@@ -83,6 +83,6 @@ DEEPSEEK_VL = VisionFamily(
     {"llama": TextHalf(LLAMA, TEXT_DEFAULTS)},
     _read,
     usual="llama",
-    harmless=frozenset({"image_token_id"}),
     pictures=pictures,
+    hub_names=CLIP_MODEL | under("aligner", {"linear1": "1", "linear2": "2"}, "projector"),
 )

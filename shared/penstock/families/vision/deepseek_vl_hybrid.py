@@ -11,7 +11,8 @@ import msgspec
 
 from penstock.families.llama import LLAMA
 from penstock.families.media_tokens import MediaTokens
-from penstock.families.vision.deepseek_ocr2 import NECK_NORM, SAM_DEFAULTS, sam_tower
+from penstock.families.tower_names import CLIP_MODEL, TowerNames, under
+from penstock.families.vision.deepseek_ocr2 import NECK, NECK_NORM, SAM, SAM_DEFAULTS, sam_tower
 from penstock.families.vision.deepseek_vl import TEXT_DEFAULTS, check_siglip, least_of, square_of
 from penstock.families.vision.image_processor import CLIP_MEAN, CLIP_STD, ImageSettings, pixels_of
 from penstock.families.vision.internvl import square
@@ -94,9 +95,23 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
         rows=rows,
         background=background,
     )
-    token, token_id = tokens.named("image_token_id")
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(image, tokens.named("image_token_id"))
 
+
+_ALIGNER: TowerNames = {"vision_proj": "own", "high_res_vision_proj": "beside", "proj": "out"}
+_SECOND: TowerNames = {
+    theirs: ours if ours is None or ours.startswith("projector.") else f"second.{ours}"
+    for theirs, ours in SAM.items()
+}
+NAMES = (
+    CLIP_MODEL
+    | under("aligner", _ALIGNER, "projector")
+    | under("high_res_vision_model", _SECOND)
+    | under("high_res_vision_model.vision_encoder", _SECOND)
+    | under("high_res_vision_neck", NECK, "projector.between")
+    | under("high_res_vision_proj", {"conv1": "0", "conv2": "1"}, "projector.smaller")
+    | {"high_res_vision_alpha": "projector.alpha"}
+)
 
 DEEPSEEK_VL_HYBRID = VisionFamily(
     "deepseek_vl_hybrid",
@@ -105,6 +120,7 @@ DEEPSEEK_VL_HYBRID = VisionFamily(
     {"llama": TextHalf(LLAMA, TEXT_DEFAULTS)},
     _read,
     usual="llama",
-    harmless=frozenset({"image_token_id", SECOND}),
+    harmless=frozenset({SECOND}),
     pictures=pictures,
+    hub_names=NAMES,
 )

@@ -10,8 +10,9 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families.exaone4 import EXAONE4
+from penstock.families.tower_names import QWEN
 from penstock.families.vision.pictures import merged_patches
-from penstock.families.vision.qwen_vl import ABOUT_PICTURES, read_tower, videos
+from penstock.families.vision.qwen_vl import read_tower, videos
 from penstock.families.vision.reading import TextHalf, Videos, VisionFamily
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
@@ -51,7 +52,7 @@ EXAONE4_5 = VisionFamily(
     {"exaone4": HALF, "exaone4_5_text": HALF},
     _read,
     usual="exaone4",
-    harmless=frozenset(ABOUT_PICTURES),
     pictures=merged_patches,
     videos=Videos(videos, "Qwen2VLVideoProcessor"),
+    hub_names=QWEN,
 )

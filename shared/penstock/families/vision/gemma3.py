@@ -10,6 +10,7 @@ import math
 from penstock.errors import UnsupportedModel
 from penstock.families.gemma3 import GEMMA3
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import CLIP_TOWER, TowerNames, under
 from penstock.families.vision.image_processor import ImageSettings, fixed_size, pixels_of
 from penstock.families.vision.pictures import bounded_rows, check_side
 from penstock.families.vision.reading import MAX_SIDE, TextHalf, VisionFamily, bounded, siglip_tower
@@ -47,7 +48,7 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     check_side(config.section("vision_config"), height, width)
     begin, _ = tokens.named("boi_token_index", "boi_token_id")
     end, _ = tokens.named("eoi_token_index", "eoi_token_id")
-    token, token_id = tokens.named("image_token_index", "image_token_id")
+    token = tokens.named("image_token_index", "image_token_id")
     image = ScannedImages(
         pixels=pixels_of(settings),
         height=height,
@@ -56,8 +57,10 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
         begin=f"\n\n{begin}",
         end=f"{end}\n\n",
     )
-    return KindFacts(preparation=image, placeholder=begin, token=token, token_id=token_id)
+    return KindFacts.marked(image, token, placeholder=begin)
 
+
+_PROJECTOR: TowerNames = {"mm_input_projection_weight": "weight", "mm_soft_emb_norm": "norm"}
 
 GEMMA3_VISION = VisionFamily(
     "gemma3",
@@ -66,16 +69,6 @@ GEMMA3_VISION = VisionFamily(
     {"gemma3_text": TextHalf(GEMMA3)},
     _read,
     usual="gemma3_text",
-    harmless=frozenset(
-        {
-            "boi_token_id",
-            "boi_token_index",
-            "eoi_token_id",
-            "eoi_token_index",
-            "image_token_id",
-            "image_token_index",
-            "non_image_token_id",
-        }
-    ),
     pictures=pictures,
+    hub_names=CLIP_TOWER | under("multi_modal_projector", _PROJECTOR, "projector"),
 )

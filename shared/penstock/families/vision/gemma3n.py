@@ -14,6 +14,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import MAX_ROWS
 from penstock.families.gemma3n import GEMMA3N
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import EMBEDDER, under
 from penstock.families.vision.image_processor import ImageSettings, fixed_size, pixels_of
 from penstock.families.vision.pictures import bounded_rows
 from penstock.families.vision.reading import (
@@ -219,18 +220,11 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
         raise settings.wrong("size", f"height and width of {side}")
     rows = config.integer("vision_soft_tokens_per_image", 256)
     begin, _ = tokens.named("boi_token_id")
-    token, token_id = tokens.named("image_token_id")
+    token = tokens.named("image_token_id")
     image = FixedImages(
         pixels=pixels_of(settings), height=side, width=side, rows=bounded_rows(rows, settings) + 1
     )
-    return KindFacts(
-        preparation=image,
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-        before=f"\n\n{begin}",
-        behind="\n\n",
-    )
+    return KindFacts.marked(image, token, before=f"\n\n{begin}", behind="\n\n")
 
 
 GEMMA3N_VISION = VisionFamily(
@@ -240,10 +234,9 @@ GEMMA3N_VISION = VisionFamily(
     {"gemma3n_text": TextHalf(GEMMA3N, nulls=True)},
     _read,
     usual="gemma3n_text",
-    harmless=frozenset(
-        {"audio_soft_tokens_per_image", "boi_token_id", "eoi_token_id", "image_token_id"}
-    ),
+    harmless=frozenset({"audio_soft_tokens_per_image"}),
     pictures=pictures,
     makers=of_makers,
     may_be_blind=True,
+    hub_names=under("vision_tower.timm_model", {}) | under("embed_vision", EMBEDDER, "projector"),
 )

@@ -14,6 +14,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.gemma4 import GEMMA4
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import IN_LLAMA, TowerNames, tower, under
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.reading import (
     MAX_HEADS,
@@ -145,17 +146,10 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
         raise settings.wrong("pooling_kernel_size", "what the vision tower has")
     if image.most not in SOFT_TOKENS:
         raise settings.wrong("max_soft_tokens", f"one of {', '.join(map(str, SOFT_TOKENS))}")
-    token, token_id = tokens.named("image_token_id")
+    token = tokens.named("image_token_id")
     before, _ = tokens.named("boi_token_id")
     behind, _ = tokens.named("eoi_token_id")
-    return KindFacts(
-        preparation=image,
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-        before=before,
-        behind=behind,
-    )
+    return KindFacts.marked(image, token, before=before, behind=behind)
 
 
 def videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
@@ -180,8 +174,31 @@ def of_pooled(
         texts=GroupTexts(begin=picture.before, end=picture.behind, between=" ", stamp="clock"),
         sampling=sampling,
     )
-    return KindFacts(preparation=video, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(video, (token, token_id))
 
+
+_IN_LAYER: TowerNames = {
+    **IN_LLAMA,
+    "pre_feedforward_layernorm": "norm3",
+    "post_feedforward_layernorm": "norm4",
+    # Products have their bounds beside them.
+    **{f"self_attn.{part}_proj.linear": f"{part}_proj" for part in "qkv"},
+    "self_attn.o_proj.linear": "out_proj",
+    **{f"mlp.{part}_proj.linear": f"{part}_proj" for part in ("gate", "up", "down")},
+}
+BEHIND: TowerNames = {
+    "embedding_projection": "",
+    "multimodal_embedder.embedding_projection": "",  # as transformers calls it itself
+}
+NAMES = tower(
+    {
+        "patch_embedder.input_proj": "patch_embedding",
+        "patch_embedder.position_embedding_table": "axial_positions.weight",
+        "std_bias": "projector.std_bias",
+        "std_scale": "projector.std_scale",
+        **under("encoder.layers.*", _IN_LAYER, "layers.*"),
+    }
+) | under("embed_vision", BEHIND, "projector")
 
 GEMMA4_VISION = VisionFamily(
     "gemma4",
@@ -190,16 +207,9 @@ GEMMA4_VISION = VisionFamily(
     {"gemma4_text": TextHalf(GEMMA4, nulls=True)},
     _read,
     usual="gemma4_text",
-    harmless=frozenset(
-        {
-            "boi_token_id",
-            "eoi_token_id",
-            "image_token_id",
-            "video_token_id",
-            "vision_soft_tokens_per_image",
-        }
-    ),
+    harmless=frozenset({"vision_soft_tokens_per_image"}),
     pictures=pictures,
     videos=Videos(videos, "Gemma4VideoProcessor"),
     may_be_blind=True,
+    hub_names=NAMES,
 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.gemma4_unified import GEMMA4_UNIFIED
-from penstock.families.vision.gemma4 import MAX_POOL, MAX_TABLE, pictures, videos
+from penstock.families.tower_names import under
+from penstock.families.vision.gemma4 import BEHIND, MAX_POOL, MAX_TABLE, pictures, videos
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_WIDTH,
@@ -92,6 +93,21 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec | No
     return vision
 
 
+NAMES = (
+    under(
+        "vision_embedder",
+        {
+            "patch_ln1": "pixel_norm",
+            "patch_dense": "patch_embedding",
+            "patch_ln2": "patch_norm",
+            "pos_embedding": "axial_positions.by_place",
+            "pos_norm": "first_norm",
+        },
+    )
+    | under("vision_embedder.multimodal_embedder", BEHIND, "projector")
+    | under("embed_vision", BEHIND, "projector")
+)
+
 GEMMA4_UNIFIED_VISION = VisionFamily(
     "gemma4_unified",
     ("Gemma4UnifiedForConditionalGeneration",),
@@ -99,8 +115,8 @@ GEMMA4_UNIFIED_VISION = VisionFamily(
     {"gemma4_unified_text": TextHalf(GEMMA4_UNIFIED, nulls=True)},
     _read,
     usual="gemma4_unified_text",
-    harmless=frozenset({"boi_token_id", "eoi_token_id", "image_token_id", "video_token_id"}),
     pictures=pictures,
     videos=Videos(videos, "Gemma4UnifiedVideoProcessor"),
     may_be_blind=True,
+    hub_names=NAMES,
 )

@@ -14,6 +14,7 @@ import msgspec
 from penstock.families.family import Family
 from penstock.families.glm4 import GLM4, GLM4_MOE
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import IN_BLOCK, under
 from penstock.families.vision.pictures import merged_patches
 from penstock.families.vision.qwen_vl import MAX_MERGE, same_size, vision_tower, with_sections
 from penstock.families.vision.reading import (
@@ -78,16 +79,6 @@ OF_OCR: dict[str, object] = DENSE | {
     "max_position_embeddings": 131_072,
 }
 """Defaults of transformers' GlmOcrTextConfig."""
-ABOUT_PICTURES = frozenset(
-    {
-        "image_end_token_id",
-        "image_start_token_id",
-        "image_token_id",
-        "video_end_token_id",
-        "video_start_token_id",
-        "video_token_id",
-    }
-)
 
 
 def _half(family: Family, defaults: dict[str, object], **always: object) -> TextHalf:
@@ -195,6 +186,21 @@ def videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> Kind
     return msgspec.structs.replace(found, shown_id=tokens.named("image_token_id")[1])
 
 
+NAMES = under(
+    "visual",
+    {
+        "embeddings": "",
+        "embeddings.position_ids": None,
+        "rotary_pos_emb": None,
+        "patch_embed.proj": "patch_embedding",
+        "post_conv_layernorm": "patch_norm",
+        "post_layernorm": "last_norm",
+        "downsample": "projector.merging",
+        **under("blocks.*", IN_BLOCK, "layers.*"),
+        **under("merger", {"proj": "1", "post_projection_norm": "norm"}, "projector"),
+    },
+)
+
 GLM4V = VisionFamily(
     "glm4v",
     (
@@ -209,13 +215,13 @@ GLM4V = VisionFamily(
     },
     _read,
     usual="glm4v_text",
-    harmless=ABOUT_PICTURES,
     pictures=merged_patches,
     videos=Videos(
         videos,
         "Glm4vVideoProcessor",
         {"Glm46VForConditionalGeneration": "Glm46VVideoProcessor"},
     ),
+    hub_names=NAMES,
 )
 GLM_OCR = VisionFamily(
     "glm_ocr",
@@ -224,6 +230,6 @@ GLM_OCR = VisionFamily(
     {"glm_ocr_text": _half(GLM4, OF_OCR, attention_bias=False)},
     _read_ocr,
     usual="glm_ocr_text",
-    harmless=ABOUT_PICTURES,
     pictures=merged_patches,
+    hub_names=NAMES,
 )

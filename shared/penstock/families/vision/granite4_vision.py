@@ -15,6 +15,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.granite import GRANITE
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import CLIP_TOWER, IMAGE_NEWLINE, TowerNames
 from penstock.families.vision import llava_next
 from penstock.families.vision.image_processor import ImageSettings
 from penstock.families.vision.llava import llava_tower, pinpoints
@@ -169,6 +170,11 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     return msgspec.structs.replace(facts, preparation=msgspec.structs.replace(image, side=side))
 
 
+_PROJECTORS: TowerNames = {
+    "layerwise_projectors": "projector.layerwise",
+    "spatial_projectors": "projector.spatial",
+}
+
 GRANITE4_VISION = VisionFamily(
     "granite4_vision",
     ("Granite4VisionForConditionalGeneration",),
@@ -183,8 +189,6 @@ GRANITE4_VISION = VisionFamily(
         {
             "ignore_index",
             "image_seq_length",
-            "image_token_id",
-            "image_token_index",
             "multimodal_projector_bias",
             "projector_dropout",
             "projector_hidden_act",
@@ -195,4 +199,5 @@ GRANITE4_VISION = VisionFamily(
         }
     ),
     pictures=pictures,
+    hub_names=CLIP_TOWER | IMAGE_NEWLINE | _PROJECTORS,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families.llama import LLAMA
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import CLIP_MODEL, under
 from penstock.families.vision.image_processor import ImageSettings, longest_edge, pixels_of
 from penstock.families.vision.llava import LLAMA_DEFAULTS
 from penstock.families.vision.pictures import bounded_rows, check_side, patch_of
@@ -52,7 +53,7 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     tile = longest_edge(settings, "max_image_size", 364)
     check_side(vision, tile, tile)
     side = tile // patch_of(vision) // max(config.integer("scale_factor", 2), 1)
-    token, token_id = tokens.named("image_token_id")
+    token = tokens.named("image_token_id")
     image = TiledImages(
         pixels=pixels_of(settings),
         longest_edge=longest_edge(settings, "size", 4 * 364),
@@ -61,7 +62,7 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
         split=settings.flag("do_image_splitting", True),
     )
     tokens.check(image.around)
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(image, token)
 
 
 IDEFICS3 = VisionFamily(
@@ -72,14 +73,9 @@ IDEFICS3 = VisionFamily(
     _read,
     usual="llama",
     harmless=frozenset(
-        {
-            "image_seq_len",
-            "image_token_id",
-            "max_frames",
-            "use_reentrant_checkpointing",
-            "vocab_size",
-        }
+        {"image_seq_len", "max_frames", "use_reentrant_checkpointing", "vocab_size"}
     ),
     ignored=OF_TRAINING,
     pictures=pictures,
+    hub_names=CLIP_MODEL | under("connector", {"modality_projection.proj": ""}, "projector"),
 )

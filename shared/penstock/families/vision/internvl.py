@@ -16,6 +16,7 @@ from penstock.families.llama import LLAMA
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen3 import QWEN3, QWEN3_MOE
+from penstock.families.tower_names import FEED_FORWARD, TWO, TowerNames, tower, under
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.llava import LLAMA_DEFAULTS
 from penstock.families.vision.pictures import MAX_ROWS, MAX_TILES, tile_of
@@ -138,18 +139,11 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     least, most = settings.integer("min_patches", 1), settings.integer("max_patches", 12)
     if not 1 <= least <= most <= MAX_TILES:
         raise settings.wrong("max_patches", f"min_patches to {MAX_TILES} tiles")
-    token, token_id = tokens.named("image_token_id")
+    token = tokens.named("image_token_id")
     for text in (BEGIN, END):
         tokens.check(text)
     image = CanvasImages(pixels=pixels_of(settings), tile=side, rows=rows, least=least, most=most)
-    return KindFacts(
-        preparation=image,
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-        before=BEGIN,
-        behind=END,
-    )
+    return KindFacts.marked(image, token, before=BEGIN, behind=END)
 
 
 def videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
@@ -174,14 +168,27 @@ def of_tiles(picture: KindFacts, token: str, token_id: int, sampling: FrameSampl
         sampling=sampling,
         texts=GroupTexts(begin=picture.before, end=picture.behind, between="\n", stamp="frame"),
     )
-    return KindFacts(
-        preparation=video,
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-        shown_id=picture.token_id,
-    )
+    return KindFacts.marked(video, (token, token_id), shown_id=picture.token_id)
 
+
+_IN_LAYER: TowerNames = {
+    "attention": "",
+    "attention.projection_layer": "out_proj",
+    "layernorm_before": "norm1",
+    "layernorm_after": "norm2",
+    "lambda_1": "scale1",
+    "lambda_2": "scale2",
+    **FEED_FORWARD,
+}
+NAMES = tower(
+    {
+        "embeddings": "",
+        "embeddings.mask_token": None,  # stands for hidden patches in training
+        "embeddings.patch_embeddings.projection": "patch_embedding",
+        "layernorm": "last_norm",
+        **under("encoder.layer.*", _IN_LAYER, "layers.*"),
+    }
+) | under("multi_modal_projector", TWO | {"layer_norm": "norm"}, "projector")
 
 INTERNVL = VisionFamily(
     "internvl",
@@ -195,7 +202,8 @@ INTERNVL = VisionFamily(
     },
     read_vision,
     usual="qwen2",
-    harmless=frozenset({"image_token_id", "image_seq_length"}),
+    harmless=frozenset({"image_seq_length"}),
     pictures=pictures,
     videos=Videos(videos, "InternVLVideoProcessor", token=VIDEO),
+    hub_names=NAMES,
 )

@@ -13,6 +13,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.llama import LLAMA
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import CLIP_MODEL, under
 from penstock.families.vision import deepseek_vl
 from penstock.families.vision.deepseek_vl import TEXT_DEFAULTS
 from penstock.families.vision.image_processor import ImageSettings
@@ -87,6 +88,13 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     return msgspec.structs.replace(found, before=BEGIN, behind=END)
 
 
+NAMES = (
+    CLIP_MODEL
+    | {"vision_model.encoder.layers.*.self_attn.projection_layer": "layers.*.out_proj"}
+    | under("aligner", {"fc1": "1", "hidden_layers.0": "2"}, "projector")
+    | dict.fromkeys(("vqmodel", "generation_embeddings", "generation_aligner", "generation_head"))
+)
+
 JANUS = VisionFamily(
     "janus",
     ("JanusForConditionalGeneration",),
@@ -94,6 +102,7 @@ JANUS = VisionFamily(
     {"llama": TextHalf(LLAMA, TEXT_DEFAULTS)},
     _read,
     usual="llama",
-    harmless=frozenset({"image_token_id", "vq_config"}),
+    harmless=frozenset({"vq_config"}),
     pictures=pictures,
+    hub_names=NAMES,
 )

@@ -15,6 +15,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.deepseek import DEEPSEEK_V3
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import TWO, TowerNames, under
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.qwen_vl import MAX_MERGE
 from penstock.families.vision.reading import (
@@ -237,9 +238,34 @@ def _never_larger(
         frames=1,
         most_side=longest,
     )
-    token, token_id = tokens.named("media_placeholder_token_id", "image_token_id")
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(image, tokens.named("media_placeholder_token_id", "image_token_id"))
 
+
+_BLOCK: TowerNames = {
+    "norm0": "norm1",
+    "norm1": "norm2",
+    "mlp.fc0": "up_proj",
+    "mlp.fc1": "down_proj",
+    "wqkv": "qkv",
+    "wo": "out_proj",
+}
+"""Modules of a layer, which count from 0."""
+_PROJECTOR: TowerNames = {**TWO, "proj.0": "1", "proj.2": "2", "pre_norm": "norm"}
+NAMES = (
+    under(
+        "vision_tower",
+        {
+            "patch_embed.proj": "patch_embedding",
+            "encoder.patch_embed.proj": "patch_embedding",
+            "patch_embed.pos_emb.weight": "position_grid",
+            "patch_embed.pos_emb.time_weight": None,  # a buffer
+            "encoder.final_layernorm": "last_norm",
+            **under("encoder.blocks.*", _BLOCK, "layers.*"),
+        },
+    )
+    | under("mm_projector", _PROJECTOR, "projector")
+    | under("multi_modal_projector", _PROJECTOR, "projector")
+)
 
 KIMI_K25 = VisionFamily(
     "kimi_k25",
@@ -248,20 +274,10 @@ KIMI_K25 = VisionFamily(
     {name: TextHalf(DEEPSEEK_V3, DEFAULTS) for name in ("deepseek_v3", "kimi_k2")},
     _read_k25,
     usual="deepseek_v3",
-    harmless=frozenset(
-        {
-            "ignore_index",
-            "image_token_id",
-            "media_placeholder_token_id",
-            "use_unified_vision_chunk",
-            "video_placeholder",
-            "video_token_id",
-            "vision_end_token_id",
-            "vision_start_token_id",
-        }
-    ),
+    harmless=frozenset({"ignore_index", "use_unified_vision_chunk", "video_placeholder"}),
     pictures=pictures,
     makers=of_makers,
+    hub_names=NAMES,
 )
 KIMI_VL = VisionFamily(
     "kimi_vl",
@@ -270,7 +286,8 @@ KIMI_VL = VisionFamily(
     {"deepseek_v3": TextHalf(DEEPSEEK_V3, nulls=True)},
     _read_vl,
     usual="deepseek_v3",
-    harmless=frozenset({"ignore_index", "media_placeholder_token_id"}),
+    harmless=frozenset({"ignore_index"}),
     pictures=pictures_of_vl,
     makers=of_makers,
+    hub_names=NAMES,
 )

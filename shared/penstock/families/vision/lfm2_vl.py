@@ -13,6 +13,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.lfm2 import LFM2, LFM2_MOE
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import CLIP_TOWER, TWO, under
 from penstock.families.vision.image_processor import MAX_EDGE, ImageSettings, pixels_of
 from penstock.families.vision.pictures import MAX_ROWS, MAX_TILES
 from penstock.families.vision.reading import (
@@ -170,17 +171,10 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
         raise settings.wrong("min_tiles", f"2 to {image.most}")
     if not 0.1 <= image.large <= 1000:
         raise settings.wrong("max_pixels_tolerance", "0.1 to 1000")
-    token, token_id = tokens.named("image_token_id", "image_token_index")
+    token = tokens.named("image_token_id", "image_token_index")
     for text in (BEGIN, END, "<|img_thumbnail|>", "<|img_row_1_col_1|>"):
         tokens.check(text)
-    return KindFacts(
-        preparation=image,
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-        before=BEGIN,
-        behind=END,
-    )
+    return KindFacts.marked(image, token, before=BEGIN, behind=END)
 
 
 LFM2_VL = VisionFamily(
@@ -190,8 +184,8 @@ LFM2_VL = VisionFamily(
     {"lfm2": TextHalf(LFM2, DENSE), "lfm2_moe": TextHalf(LFM2_MOE, EXPERTS)},
     _read,
     usual="lfm2",
-    harmless=frozenset(
-        {"image_token_id", "image_token_index", "vision_feature_layer", *OF_PREPARATION}
-    ),
+    harmless=frozenset({"vision_feature_layer", *OF_PREPARATION}),
     pictures=pictures,
+    hub_names=CLIP_TOWER
+    | under("multi_modal_projector", TWO | {"layer_norm": "norm"}, "projector"),
 )

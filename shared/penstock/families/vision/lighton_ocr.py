@@ -10,8 +10,9 @@ from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.qwen3 import QWEN3
+from penstock.families.tower_names import under
 from penstock.families.vision.image_processor import ImageSettings
-from penstock.families.vision.pixtral import in_rows, pixtral_tower
+from penstock.families.vision.pixtral import IN_PIXTRAL, IN_PROJECTOR, in_rows, pixtral_tower
 from penstock.families.vision.reading import MAX_SIDE, TextHalf, VisionFamily, bounded
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
@@ -71,6 +72,7 @@ LIGHTON_OCR = VisionFamily(
     {"qwen3": TextHalf(QWEN3, QWEN3_DEFAULTS)},
     _read,
     usual="qwen3",
-    harmless=frozenset({"image_token_id"}),
     pictures=pictures,
+    hub_names=under("vision_encoder", IN_PIXTRAL)
+    | under("vision_projection", IN_PROJECTOR, "projector"),
 )

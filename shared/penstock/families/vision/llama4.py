@@ -15,6 +15,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.llama4 import LLAMA4
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import IN_LLAMA, under
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.pictures import MAX_ROWS, MAX_TILES, tile_of
 from penstock.families.vision.reading import (
@@ -147,20 +148,26 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     image = FittedImages(
         pixels=msgspec.structs.replace(pixels, rounded=True), tile=tile, rows=rows, most=most
     )
-    token, token_id = tokens.named("image_token_index", "image_token_id")
+    token = tokens.named("image_token_index", "image_token_id")
     begin, _ = tokens.named("boi_token_index", "boi_token_id")
     end, _ = tokens.named("eoi_token_index", "eoi_token_id")
     for text in (image.tile_end, image.row_end, image.whole):
         tokens.check(text)
-    return KindFacts(
-        preparation=image,
-        placeholder=image.whole,
-        token=token,
-        token_id=token_id,
-        before=begin,
-        behind=end,
-    )
+    return KindFacts.marked(image, token, placeholder=image.whole, before=begin, behind=end)
 
+
+NAMES = under(
+    "vision_model",
+    {
+        "patch_embedding.linear": "patch_matrix",
+        "positional_embedding_vlm": "positions_before_class",
+        "layernorm_pre": "first_norm",
+        "layernorm_post": "last_norm",
+        "vision_adapter.mlp.fc1": "projector.adapter.1",
+        "vision_adapter.mlp.fc2": "projector.adapter.2",
+        **under("model.layers.*", IN_LLAMA, "layers.*"),
+    },
+)
 
 LLAMA4_VISION = VisionFamily(
     "llama4",
@@ -169,16 +176,7 @@ LLAMA4_VISION = VisionFamily(
     {"llama4_text": TextHalf(LLAMA4, TEXT_DEFAULTS)},
     _read,
     usual="llama4_text",
-    harmless=frozenset(
-        {
-            "boi_token_id",
-            "boi_token_index",
-            "eoi_token_id",
-            "eoi_token_index",
-            "image_token_id",
-            "image_token_index",
-        }
-    ),
     ignored=("_attn_implementation_autoset",),
     pictures=pictures,
+    hub_names=NAMES | under("multi_modal_projector", {"linear_1": "1"}, "projector"),
 )

@@ -15,9 +15,10 @@ from penstock.families.llama import LLAMA
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.mistral import MISTRAL
 from penstock.families.qwen2 import QWEN2
+from penstock.families.tower_names import CLIP_TOWER, IMAGE_NEWLINE, PROJECTOR, under
 from penstock.families.vision.image_processor import ImageSettings, fixed_size, pixels_of
 from penstock.families.vision.pictures import bounded_rows, check_side, patch_of, tile_of
-from penstock.families.vision.pixtral import MISTRAL_DEFAULTS, pictures, pixtral_tower
+from penstock.families.vision.pixtral import IN_PIXTRAL, MISTRAL_DEFAULTS, pictures, pixtral_tower
 from penstock.families.vision.reading import (
     TextHalf,
     Videos,
@@ -107,7 +108,7 @@ def pictures_of_one_size(settings: ImageSettings, config: Fields, tokens: MediaT
     rows = (height // patch) * (width // patch)
     rows += vision.text("model_type", "clip_vision_model") == "clip_vision_model"
     rows -= config.text("vision_feature_select_strategy", "default") == "default"
-    token, token_id = tokens.named("image_token_index", "image_token_id")
+    token = tokens.named("image_token_index", "image_token_id")
     image = FixedImages(
         pixels=pixels_of(settings),
         height=height,
@@ -117,7 +118,7 @@ def pictures_of_one_size(settings: ImageSettings, config: Fields, tokens: MediaT
         resized=resized,
         squared=settings.kind == "LlavaImageProcessor" and settings.flag("do_pad", False),
     )
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(image, token)
 
 
 def pictures_of_any_size(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
@@ -135,8 +136,7 @@ def pictures_of_any_size(settings: ImageSettings, config: Fields, tokens: MediaT
         forms=forms,
         most=most_tiles(config),
     )
-    token, token_id = tokens.named("image_token_index", "image_token_id")
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(image, tokens.named("image_token_index", "image_token_id"))
 
 
 def videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
@@ -167,11 +167,10 @@ LLAVA = VisionFamily(
     },
     _read,
     usual="llama",
-    harmless=frozenset(
-        {"image_token_index", "image_token_id", "image_seq_length", "ignore_index", "vocab_size"}
-    ),
+    harmless=frozenset({"image_seq_length", "ignore_index", "vocab_size"}),
     ignored=("is_composition",),
     pictures=pictures_of_one_size,
+    hub_names=under("vision_tower", IN_PIXTRAL) | CLIP_TOWER | PROJECTOR,
 )
 
 
@@ -256,16 +255,8 @@ LLAVA_ONEVISION = VisionFamily(
     {"qwen2": TextHalf(QWEN2, QWEN2_DEFAULTS)},
     _read_onevision,
     usual="qwen2",
-    harmless=frozenset(
-        {
-            "ignore_index",
-            "image_token_index",
-            "image_token_id",
-            "video_token_index",
-            "video_token_id",
-            "use_image_newline_parameter",
-        }
-    ),
+    harmless=frozenset({"ignore_index", "use_image_newline_parameter"}),
     pictures=pictures_of_any_size,
     videos=Videos(videos, "LlavaOnevisionVideoProcessor"),
+    hub_names=CLIP_TOWER | PROJECTOR | IMAGE_NEWLINE,
 )

@@ -18,6 +18,7 @@ from penstock.families.llama import LLAMA
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.mistral import MISTRAL
 from penstock.families.qwen2 import QWEN2
+from penstock.families.tower_names import CLIP_TOWER, IMAGE_NEWLINE, PROJECTOR
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.llava import CLIP_DEFAULTS, LLAMA_DEFAULTS, llava_tower, pinpoints
 from penstock.families.vision.pictures import side_of
@@ -109,8 +110,7 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
         forms=forms,
         most=most_of(forms, tile),
     )
-    token, token_id = tokens.named("image_token_index", "image_token_id")
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(image, tokens.named("image_token_index", "image_token_id"))
 
 
 LLAVA_NEXT = VisionFamily(
@@ -126,15 +126,9 @@ LLAVA_NEXT = VisionFamily(
     _read,
     usual="llama",
     harmless=frozenset(
-        {
-            "ignore_index",
-            "image_seq_length",
-            "image_token_id",
-            "image_token_index",
-            "use_image_newline_parameter",
-            "vocab_size",
-        }
+        {"ignore_index", "image_seq_length", "use_image_newline_parameter", "vocab_size"}
     ),
     ignored=("is_composition",),
     pictures=pictures,
+    hub_names=CLIP_TOWER | PROJECTOR | IMAGE_NEWLINE,
 )

@@ -19,6 +19,7 @@ from penstock.families.llama import LLAMA
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen3 import QWEN3
+from penstock.families.tower_names import CLIP, TowerNames, under
 from penstock.families.vision.image_processor import MAX_EDGE, ImageSettings, pixels_of
 from penstock.families.vision.pictures import MAX_TILES
 from penstock.families.vision.reading import (
@@ -150,12 +151,10 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     hub.only(settings, image_feature_size=queries, **AROUND)
     settings.ignore("version")
     image = sliced(settings, config, whole=1, queries=queries)
-    token, token_id = tokens.called(TOKEN)
-    return KindFacts(
-        preparation=image,
+    return KindFacts.marked(
+        image,
+        tokens.called(TOKEN),
         placeholder=PLACEHOLDER,
-        token=token,
-        token_id=token_id,
         numbered=numbered(settings, tokens, image),
     )
 
@@ -194,6 +193,20 @@ def numbered(settings: ImageSettings, tokens: MediaTokens, image: SlicedImages) 
     return numbered
 
 
+_RESAMPLER: TowerNames = {
+    "kv_proj": "kv",
+    "attn.in_proj_weight": "attn.qkv.weight",
+    "attn.in_proj_bias": "attn.qkv.bias",
+    "attn.out_proj": "attn.out",
+    "proj": "out.columns",
+}
+_SPEAKS_AND_HEARS = ("apm", "audio_projection_layer", "audio_avg_pooler", "tts")
+NAMES = (
+    under("vpm", CLIP)
+    | under("resampler", _RESAMPLER, "projector")
+    | dict.fromkeys(_SPEAKS_AND_HEARS)
+)
+
 MINICPMV = VisionFamily(
     "minicpmv",
     ("MiniCPMV", "MiniCPMO"),
@@ -206,4 +219,5 @@ MINICPMV = VisionFamily(
     ignored=BESIDE,
     pictures=pictures,
     makers=of_makers,
+    hub_names=NAMES,
 )

@@ -12,6 +12,7 @@ import msgspec
 from penstock.families import hub_reading as hub
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.qwen3_next import QWEN3_5
+from penstock.families.tower_names import CLIP, IN_CLIP, TWO, TowerNames, tower, under
 from penstock.families.vision.image_processor import ImageSettings
 from penstock.families.vision.minicpmv import numbered, sliced
 from penstock.families.vision.reading import (
@@ -85,13 +86,8 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     if settings.text("downsample_mode", "16x") != mode:
         raise settings.wrong("downsample_mode", f"what config.json says ({mode})")
     image = sliced(settings, config, merge=2 if mode == "4x" else 4)
-    token, token_id = tokens.named("image_token_id")
-    return KindFacts(
-        preparation=image,
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-        numbered=numbered(settings, tokens, image),
+    return KindFacts.marked(
+        image, tokens.named("image_token_id"), numbered=numbered(settings, tokens, image)
     )
 
 
@@ -120,14 +116,20 @@ def of_sliced(picture: KindFacts, token: str, token_id: int, sampling: FrameSamp
     frame = picture.preparation
     if not isinstance(frame, SlicedImages):
         raise TypeError(f"MiniCPM-V's pictures are {type(frame).__name__}")
-    return KindFacts(
-        preparation=SlicedFrames(image=frame, sampling=sampling),
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-        numbered=picture.numbered,
-    )
+    video = SlicedFrames(image=frame, sampling=sampling)
+    return KindFacts.marked(video, (token, token_id), numbered=picture.numbered)
 
+
+_MERGING: TowerNames = {
+    **IN_CLIP,
+    "pre_norm": "norm2",
+    "linear_1": "up_proj",
+    "linear_2": "down_proj",
+}
+_PROJECTOR: TowerNames = {f"mlp.0.{theirs}": ours for theirs, ours in TWO.items()}
+NAMES = tower({**CLIP, **under("vit_merger", _MERGING, "merging")}) | under(
+    "merger", _PROJECTOR | {"mlp.0.pre_norm": "norm"}, "projector"
+)
 
 MINICPMV4_6 = VisionFamily(
     "minicpmv4_6",
@@ -136,7 +138,8 @@ MINICPMV4_6 = VisionFamily(
     {"qwen3_5_text": TextHalf(QWEN3_5)},
     _read,
     usual="qwen3_5_text",
-    harmless=frozenset({"image_size", "image_token_id", "patch_size", "video_token_id"}),
+    harmless=frozenset({"image_size", "patch_size"}),
     pictures=pictures,
     videos=Videos(videos, "MiniCPMV4_6VideoProcessor"),
+    hub_names=NAMES,
 )

@@ -17,6 +17,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.minimax_m3 import MINIMAX_M3
+from penstock.families.tower_names import CLIP, PROJECTOR, TWO, TowerNames, tower, under
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.pictures import in_patches
 from penstock.families.vision.qwen_vl import MAX_GROUP, MAX_MERGE
@@ -186,6 +187,17 @@ def videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> Kind
     return video_facts(video, tokens)
 
 
+_NAMES: TowerNames = {
+    **CLIP,
+    # As transformers saves them.
+    "encoder.layers.*.block_sparse_moe.fc1": "layers.*.up_proj",
+    "encoder.layers.*.block_sparse_moe.fc2": "layers.*.down_proj",
+}
+_SQUARES: TowerNames = {
+    f"multi_modal_projector.merge_{name}": f"projector.squares.{ours}" for name, ours in TWO.items()
+}
+NAMES = tower(_NAMES) | PROJECTOR | _SQUARES | under("patch_merge_mlp", TWO, "projector.squares")
+
 MINIMAX_M3_VISION = VisionFamily(
     "minimax_m3",
     ("MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForConditionalGeneration"),
@@ -193,18 +205,9 @@ MINIMAX_M3_VISION = VisionFamily(
     {name: TextHalf(MINIMAX_M3) for name in ("minimax_m3_vl_text", "minimax_m3")},
     _read,
     usual="minimax_m3_vl_text",
-    harmless=frozenset(
-        {
-            "image_grid_pinpoints",  # of older models of the makers, as the next
-            "image_seq_length",
-            "image_token_id",
-            "image_token_index",
-            "num_reward_heads",
-            "video_token_id",
-            "video_token_index",
-        }
-    ),
+    harmless=frozenset({"image_grid_pinpoints", "image_seq_length", "num_reward_heads"}),
     pictures=pictures,
     videos=Videos(videos, "MiniMaxM3VLVideoProcessor", makers=of_makers),
     makers=of_makers,
+    hub_names=NAMES,
 )

@@ -11,6 +11,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.family import Family
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import IN_LLAMA, TowerNames, under
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.pictures import bounded_rows
 from penstock.families.vision.reading import (
@@ -133,18 +134,34 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     most = settings.integer("max_image_tiles")
     if most != vision.integer("max_num_tiles"):
         raise settings.wrong("max_image_tiles", "what the vision tower has")
-    token, token_id = tokens.named("image_token_index", "image_token_id")
+    token = tokens.named("image_token_index", "image_token_id")
     image = AspectImages(
         pixels=pixels_of(settings),
         tile=side,
         rows=bounded_rows((side // max(patch, 1)) ** 2 + 1, settings),
         most=most,
     )
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(image, token)
 
 
 MLLAMA_TEXT = Family("mllama", (), "Llama 3.2 Vision's decoder", _decoder)
 """Reads the decoder's settings. What is computed is the family llama."""
+_IN_LAYER: TowerNames = {**IN_LLAMA, "gate_attn": "gate1", "gate_ffn": "gate2"}
+NAMES = under(
+    "vision_model",
+    {
+        "layernorm_pre": "first_norm",
+        "layernorm_post": "last_norm",
+        "gated_positional_embedding": "places",
+        "gated_positional_embedding.embedding": "places",
+        "gated_positional_embedding.tile_embedding": "places.tiles",
+        **under("pre_tile_positional_embedding", {"embedding": ""}, "tiles_before"),
+        **under("post_tile_positional_embedding", {"embedding": ""}, "tiles_behind"),
+        **under("transformer.layers.*", _IN_LAYER, "layers.*"),
+        **under("global_transformer.layers.*", _IN_LAYER, "global.layers.*"),
+    },
+) | {"multi_modal_projector": "projector"}
+
 MLLAMA = VisionFamily(
     "mllama",
     ("MllamaForConditionalGeneration",),
@@ -152,6 +169,7 @@ MLLAMA = VisionFamily(
     {"mllama_text_model": TextHalf(MLLAMA_TEXT, TEXT_DEFAULTS)},
     _read,
     usual="mllama_text_model",
-    harmless=frozenset({"image_token_id", "image_token_index"}) | HARMLESS,
+    harmless=HARMLESS,
     pictures=pictures,
+    hub_names=NAMES,
 )

@@ -17,6 +17,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.molmo2 import DEFAULTS, MOLMO2, further_tokens
+from penstock.families.tower_names import TowerNames, under
 from penstock.families.vision.image_processor import MAX_EDGE, ImageSettings, pixels_of
 from penstock.families.vision.pictures import MAX_TILES
 from penstock.families.vision.reading import (
@@ -58,16 +59,7 @@ USUAL_POOLING: dict[str, object] = {
     "vit_layers": [-3, -9],
 }
 """The makers' defaults for the connector, which files may leave out."""
-IDS = (
-    "frame_end_token_id",
-    "frame_start_token_id",
-    "image_col_id",
-    "image_end_token_id",
-    "image_high_res_id",
-    "image_low_res_id",
-    "image_start_token_id",
-    "low_res_image_start_token_id",
-)
+IDS = ("image_col_id", "image_high_res_id", "image_low_res_id")
 """Token ids, which are read with how pictures are prepared."""
 MAX_TAKEN = 8
 """Layers whose outputs are taken."""
@@ -235,13 +227,8 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
         whole_lines=settings.flag("use_single_crop_col_tokens", lines),
     )
     tokens.check(PLACEHOLDER)
-    token, token_id = tokens.named("image_patch_id")
-    return KindFacts(
-        preparation=image,
-        placeholder=PLACEHOLDER,
-        token=token,
-        token_id=token_id,
-        joined=True,
+    return KindFacts.marked(
+        image, tokens.named("image_patch_id"), placeholder=PLACEHOLDER, joined=True
     )
 
 
@@ -313,16 +300,35 @@ def videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> Kind
     video = MarkedFrames(
         image=image, texts=GroupTexts(between=" ", stamp="plain"), sampling=sampling
     )
-    token, token_id = tokens.called(VIDEO)
-    return KindFacts(
-        preparation=video,
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-        joined=True,
-        shown_id=tokens.named("image_patch_id")[1],
+    return KindFacts.marked(
+        video, tokens.called(VIDEO), joined=True, shown_id=tokens.named("image_patch_id")[1]
     )
 
+
+_BLOCK: TowerNames = {
+    **{f"attention.w{part}": f"{part}_proj" for part in "qkv"},
+    "attention.wo": "out_proj",
+    "attention_norm": "norm1",
+    "ffn_norm": "norm2",
+    "feed_forward.w1": "up_proj",
+    "feed_forward.w2": "down_proj",
+}
+NAMES = under(
+    "vision_backbone",
+    {
+        "image_vit": "",
+        "image_vit.positional_embedding": "position_embedding.weight",
+        **under("image_vit.transformer.resblocks.*", _BLOCK, "layers.*"),
+        **{f"image_pooling_2d.w{part}": f"projector.{part}_proj" for part in "qkv"},
+        "image_pooling_2d.wo": "projector.out_proj",
+        "image_projector.w1": "projector.gate_proj",
+        "image_projector.w2": "projector.down_proj",
+        "image_projector.w3": "projector.up_proj",
+    },
+) | {
+    "transformer.wte.new_embedding": "projector.tokens",
+    "wte.new_embedding": "projector.tokens",
+}
 
 MOLMO2_VISION = MolmoFamily(
     "molmo2",
@@ -336,4 +342,5 @@ MOLMO2_VISION = MolmoFamily(
     pictures=pictures,
     videos=Videos(videos, VIDEO_CLASS, token=VIDEO, makers=of_makers_videos, named=True),
     makers=of_makers,
+    hub_names=NAMES,
 )

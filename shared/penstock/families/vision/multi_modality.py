@@ -17,6 +17,7 @@ from penstock.errors import UnsupportedModel
 from penstock.families.bounds import layer_count
 from penstock.families.llama import LLAMA
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import IN_BLOCK, under
 from penstock.families.vision.deepseek_vl import OF_MEAN, least_of
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.janus import BEGIN, END, PLACEHOLDER
@@ -135,14 +136,29 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
         fitted=least_of(settings, side),
         fitted_down=True,
     )
-    token, token_id = tokens.called(PLACEHOLDER)
-    found = KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    token = tokens.called(PLACEHOLDER)
+    found = KindFacts.marked(image, token)
     if not any(key in config for key in DRAWS):
         return found
     for text in (BEGIN, END):
         tokens.check(text)
     return msgspec.structs.replace(found, before=BEGIN, behind=END)
 
+
+NAMES = (
+    under(
+        "vision_model.vision_tower",
+        {
+            "patch_embed.proj": "patch_embedding",
+            "pos_embed": "position_embedding",
+            "norm": "last_norm",
+            "attn_pool": "head",
+            **under("blocks.*", IN_BLOCK, "layers.*"),
+        },
+    )
+    | under("aligner", {"layers.0": "1", "layers.2": "2"}, "projector")
+    | dict.fromkeys(("gen_vision_model", "gen_aligner", "gen_embed", "gen_head"))
+)
 
 MULTI_MODALITY = VisionFamily(
     "multi_modality",
@@ -154,4 +170,5 @@ MULTI_MODALITY = VisionFamily(
     flat=_decoder,
     harmless=frozenset({"aligner_config", "language_config", *DRAWS}),
     pictures=pictures,
+    hub_names=NAMES,
 )

@@ -14,6 +14,7 @@ from penstock.families.bounds import layer_count
 from penstock.families.family import Family
 from penstock.families.llama import LLAMA
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import CLIP, TWO, TowerNames, under
 from penstock.families.vision.image_processor import ImageSettings
 from penstock.families.vision.pictures import in_patches
 from penstock.families.vision.qwen_vl import ABOUT_PICTURES, MAX_MERGE, with_sections
@@ -129,6 +130,8 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     return in_patches(settings, vision, tokens, size, frames=1, widened=True)
 
 
+_TOWER: TowerNames = {**CLIP, "embeddings.packing_position_embedding": None}
+
 PADDLEOCR_VL = VisionFamily(
     "paddleocr_vl",
     ("PaddleOCRVLForConditionalGeneration",),
@@ -141,7 +144,8 @@ PADDLEOCR_VL = VisionFamily(
     _read,
     usual="paddleocr_vl_text",
     flat=_flat,
-    harmless=frozenset(ABOUT_PICTURES),
     ignored=INERT,
     pictures=pictures,
+    hub_names=under("visual.vision_model", _TOWER)
+    | under("mlp_AR", TWO | {"pre_norm": "norm"}, "projector"),
 )

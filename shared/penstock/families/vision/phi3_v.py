@@ -15,8 +15,9 @@ from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.llama_relatives import PHI3
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import CLIP, under
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
-from penstock.families.vision.phi4_multimodal import PICTURES
+from penstock.families.vision.phi4_multimodal import PICTURES, SHEET
 from penstock.families.vision.pictures import MAX_TILES
 from penstock.families.vision.reading import TextHalf, VisionFamily, clip_tower, stated
 from penstock.formats.fields import Fields
@@ -105,17 +106,14 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
         raise settings.wrong("num_crops", f"1 to {MAX_TILES} tiles")
     image = BarredImages(pixels=pixels_of(settings), tile=tile, patch=patch, most=most)
     hub.only(settings, num_img_tokens=(tile // patch // image.merge) ** 2)
-    token, token_id = tokens.called(TOKEN)
+    token = tokens.called(TOKEN)
     begin, _ = tokens.named("bos_token_id")
-    return KindFacts(
-        preparation=image,
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-        behind=begin,
-        counted=PICTURES,
-    )
+    return KindFacts.marked(image, token, behind=begin, counted=PICTURES)
 
+
+NAMES = under(
+    "vision_embed_tokens", {**SHEET, **under("img_processor.vision_model", CLIP), "wte": None}
+)
 
 PHI3_V = VisionFamily(
     "phi3_v",
@@ -129,4 +127,5 @@ PHI3_V = VisionFamily(
     ignored=BESIDE,
     begins_with_bos=True,
     pictures=pictures,
+    hub_names=NAMES,
 )

@@ -20,6 +20,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.family import TextHalf
 from penstock.families.llama_relatives import PHI3
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import CLIP, TowerNames, under
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.pictures import MAX_TILES
 from penstock.families.vision.reading import VisionFamily, siglip_tower
@@ -154,11 +155,22 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
         raise settings.wrong("dynamic_hd", f"1 to {MAX_TILES} tiles")
     pixels = msgspec.structs.replace(pixels_of(settings), resample=BILINEAR)
     image = SheetImages(pixels=pixels, tile=tile, patch=patch, most=most)
-    token, token_id = tokens.within("vision_config", "image_token_id", IMAGE_TOKEN)
-    return KindFacts(
-        preparation=image, placeholder=token, token=token, token_id=token_id, counted=PICTURES
+    return KindFacts.marked(
+        image, tokens.within("vision_config", "image_token_id", IMAGE_TOKEN), counted=PICTURES
     )
 
+
+SHEET: TowerNames = {
+    "sub_img_feature_extensor": "projector.newline",
+    "sub_GN": "projector.newline",
+    "global_img_feature_extensor": "projector.between",
+    "glb_GN": "projector.between",
+    "img_projection_up": "projector.1",
+    "img_projection_down": "projector.2",
+    "img_projection.0": "projector.1",
+    "img_projection.2": "projector.2",
+}
+"""What stands behind the tower, by transformers' names and the makers'."""
 
 PHI4_MULTIMODAL = VisionFamily(
     "phi4_multimodal",
@@ -171,4 +183,5 @@ PHI4_MULTIMODAL = VisionFamily(
     harmless=HARMLESS,
     ignored=tuple(HARMLESS),
     pictures=pictures,
+    hub_names=under("embed_tokens_extend.image_embed", SHEET | under("img_processor", CLIP)),
 )

@@ -97,5 +97,4 @@ def in_patches(
             f"{settings.where}: pictures are to have {image.min_pixels} to {image.max_pixels} "
             f"pixels; 1 to {1 << 28}, ascending, are allowed"
         )
-    token, token_id = tokens.named("image_token_id", "image_token_index")
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(image, tokens.named("image_token_id", "image_token_index"))

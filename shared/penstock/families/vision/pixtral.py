@@ -13,6 +13,7 @@ from penstock.families.hub_defaults import MINISTRAL3_DEFAULTS, MISTRAL4_DEFAULT
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.mistral import MISTRAL
 from penstock.families.mistral4 import MISTRAL4
+from penstock.families.tower_names import TWO, TowerNames, under
 from penstock.families.vision.image_processor import MAX_EDGE, ImageSettings, pixels_of
 from penstock.families.vision.reading import (
     MAX_PATCH,
@@ -137,11 +138,31 @@ def in_rows(
     image = RowImages(
         pixels=pixels_of(settings), longest_edge=longest, patch=patch * merge, **around
     )
-    token, token_id = tokens.named("image_token_index", "image_token_id")
+    token = tokens.named("image_token_index", "image_token_id")
     for text in filter(None, (image.row_end, image.end)):
         tokens.check(text)
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(image, token)
 
+
+IN_PIXTRAL: TowerNames = {
+    "ln_pre": "first_norm",
+    "patch_conv": "patch_embedding",
+    **under(
+        "transformer.layers.*",
+        {
+            "attention": "",
+            "attention.o_proj": "out_proj",
+            "attention_norm": "norm1",
+            "feed_forward": "",
+            "ffn_norm": "norm2",
+        },
+        "layers.*",
+    ),
+}
+IN_PROJECTOR: TowerNames = {**TWO, "patch_merger.merging_layer": "merging"}
+NAMES = under("vision_tower", IN_PIXTRAL) | under(
+    "multi_modal_projector", IN_PROJECTOR, "projector"
+)
 
 MISTRAL3 = VisionFamily(
     "mistral3",
@@ -154,6 +175,6 @@ MISTRAL3 = VisionFamily(
     },
     _read,
     usual="mistral",
-    harmless=frozenset({"image_token_index", "image_token_id"}),
     pictures=pictures,
+    hub_names=NAMES,
 )

@@ -10,6 +10,7 @@ import msgspec
 from penstock.families.hub_defaults import QWEN2_DEFAULTS
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.qwen3 import QWEN3
+from penstock.families.tower_names import IN_BLOCK, under
 from penstock.families.vision import internvl
 from penstock.families.vision.image_processor import ImageSettings
 from penstock.families.vision.internvl import read_vision
@@ -31,6 +32,14 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     return msgspec.structs.replace(found, placeholder="<image>")
 
 
+NAMES = under(
+    "vision_model",
+    {
+        "embeddings": "",
+        **under("encoder.layers.*", IN_BLOCK | {"ls1": "scale1", "ls2": "scale2"}, "layers.*"),
+    },
+) | under("mlp1", {"0": "norm", "1": "1", "3": "2"}, "projector")
+
 QIANFAN_OCR = VisionFamily(
     "qianfan_ocr",
     ("QianfanOCRForConditionalGeneration",),
@@ -38,6 +47,7 @@ QIANFAN_OCR = VisionFamily(
     {"qwen3": TextHalf(QWEN3, QWEN2_DEFAULTS)},
     _read,
     usual="qwen3",
-    harmless=frozenset({"image_token_id", "image_seq_length"}),
+    harmless=frozenset({"image_seq_length"}),
     pictures=pictures,
+    hub_names=NAMES,
 )

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from penstock.families.hearing import OF_WHISPER
 from penstock.families.media_tokens import MediaTokens
+from penstock.families.tower_names import QWEN, SPEAKS
 from penstock.families.vision.image_processor import ImageSettings
 from penstock.families.vision.pictures import merged_patches
-from penstock.families.vision.qwen_vl import ABOUT_PICTURES, HALF, QWEN2_5_VL
+from penstock.families.vision.qwen_vl import HALF, QWEN2_5_VL
 from penstock.families.vision.reading import VISION, TextHalf, VisionFamily
 from penstock.formats.fields import Fields
 from penstock.model.media_facts import KindFacts
@@ -39,18 +40,10 @@ USUAL = "qwen2_5_omni_text"
 HALVES = {USUAL: TextHalf(HALF.family, TEXT_DEFAULTS)}
 BESIDE = frozenset(
     {
-        *ABOUT_PICTURES,
         "audio_config",
-        "audio_end_token_id",
-        "audio_start_token_id",
-        "audio_token_id",
-        "audio_token_index",
         "ignore_index",
-        "image_token_index",
         "position_id_per_seconds",  # of videos, as the next
         "seconds_per_chunk",
-        "user_token_id",
-        "video_token_index",
         VISION,
     }
 )
@@ -71,4 +64,5 @@ QWEN2_5_OMNI = VisionFamily(
     usual=USUAL,
     harmless=BESIDE,
     pictures=pictures,
+    hub_names=QWEN | dict.fromkeys(SPEAKS),
 )

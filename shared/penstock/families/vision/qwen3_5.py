@@ -10,6 +10,7 @@ from __future__ import annotations
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family
 from penstock.families.qwen3_next import QWEN3_5, QWEN3_5_MOE
+from penstock.families.tower_names import QWEN
 from penstock.families.vision.pictures import merged_patches
 from penstock.families.vision.qwen_vl import ABOUT_PICTURES, STAMPED, table_tower, with_sections
 from penstock.families.vision.reading import VISION, TextHalf, VisionFamily
@@ -57,7 +58,8 @@ QWEN3_5_VISION = VisionFamily(
     _read,
     usual="qwen3_5_text",
     flat=_flat,
-    harmless=frozenset({*ABOUT_PICTURES, "language_model_only"}),
+    harmless=frozenset({"language_model_only"}),
     pictures=merged_patches,
     videos=STAMPED,
+    hub_names=QWEN,
 )

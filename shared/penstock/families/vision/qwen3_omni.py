@@ -11,9 +11,9 @@ from __future__ import annotations
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family
 from penstock.families.qwen3 import QWEN3_MOE
+from penstock.families.tower_names import QWEN, SPEAKS
 from penstock.families.vision.qwen2_5_omni import pictures
 from penstock.families.vision.qwen_vl import (
-    ABOUT_PICTURES,
     QWEN3_SECTIONS,
     QWEN3_VL,
     with_sections,
@@ -44,14 +44,9 @@ KNOWN_AS = "Qwen3-Omni"
 USUAL = "qwen3_omni_moe_text"
 BESIDE = frozenset(
     {
-        *ABOUT_PICTURES,
         "audio_config",
-        "audio_end_token_id",
-        "audio_start_token_id",
-        "audio_token_id",
         "position_id_per_seconds",  # of videos, as the next
         "seconds_per_chunk",
-        "user_token_id",
         VISION,
     }
 )
@@ -83,4 +78,5 @@ QWEN3_OMNI = VisionFamily(
     usual=USUAL,
     harmless=BESIDE,
     pictures=pictures,
+    hub_names=QWEN | dict.fromkeys(SPEAKS),
 )

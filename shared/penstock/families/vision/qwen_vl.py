@@ -17,6 +17,7 @@ from penstock.families.family import Family
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen3 import QWEN3, QWEN3_MOE
+from penstock.families.tower_names import QWEN
 from penstock.families.vision.pictures import merged_patches
 from penstock.families.vision.reading import (
     MAX_PATCH,
@@ -243,9 +244,9 @@ QWEN2_VL = VisionFamily(
     _read_2,
     usual="qwen2_vl_text",
     flat=_flat,
-    harmless=frozenset(ABOUT_PICTURES),
     pictures=merged_patches,
     videos=Videos(videos, "Qwen2VLVideoProcessor"),
+    hub_names=QWEN,
 )
 QWEN2_5_VL = VisionFamily(
     "qwen2_5_vl",
@@ -255,9 +256,9 @@ QWEN2_5_VL = VisionFamily(
     _read_2_5,
     usual="qwen2_5_vl_text",
     flat=_flat,
-    harmless=frozenset(ABOUT_PICTURES),
     pictures=merged_patches,
     videos=Videos(videos_by_time, "Qwen2VLVideoProcessor"),
+    hub_names=QWEN,
 )
 
 
@@ -375,7 +376,7 @@ QWEN3_VL = VisionFamily(
     },
     _read_qwen3,
     usual="qwen3_vl_text",
-    harmless=frozenset(ABOUT_PICTURES),
     pictures=merged_patches,
     videos=STAMPED,
+    hub_names=QWEN,
 )

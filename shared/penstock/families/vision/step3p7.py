@@ -15,6 +15,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.step3p5 import STEP3P5
+from penstock.families.tower_names import TowerNames, under
 from penstock.families.vision.image_processor import MAX_EDGE, ImageSettings, pixels_of
 from penstock.families.vision.reading import (
     MAX_PATCH,
@@ -31,9 +32,9 @@ from penstock.families.vision.reading import (
 from penstock.formats.fields import Fields
 from penstock.forms.windowed import WindowedImages
 from penstock.model.config import ModelConfig
-from penstock.model.document_spec import QUARTER
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts
+from penstock.model.projector_form import QUARTER
 from penstock.model.projector_spec import HalvingProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
 
@@ -154,9 +155,31 @@ def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
             raise config.wrong(key, f"what the tower gives ({rows})")
     for text in (image.begin, image.end, image.tile_begin, image.tile_end, image.row_end):
         tokens.check(text)
-    token, token_id = tokens.named("image_token_id")
-    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(image, tokens.named("image_token_id"))
 
+
+_BLOCK: TowerNames = {
+    "attn": "",
+    "attn.in_proj_weight": "qkv.weight",
+    "attn.in_proj_bias": "qkv.bias",
+    "ln_1": "norm1",
+    "ln_2": "norm2",
+    "ls_1.gamma": "scale1",
+    "ls_2.gamma": "scale2",
+    "mlp.c_fc": "up_proj",
+    "mlp.c_proj": "down_proj",
+}
+NAMES = under(
+    "vision_model",
+    {
+        "conv1": "patch_embedding",
+        "positional_embedding": "position_embedding.weight",
+        "ln_pre": "first_norm",
+        "vit_downsampler1": "projector.halving.0",
+        "vit_downsampler2": "projector.halving.1",
+        **under("transformer.resblocks.*", _BLOCK, "layers.*"),
+    },
+) | {"vit_large_projector": "projector"}
 
 STEP3P7_VISION = VisionFamily(
     "step3p7",
@@ -165,15 +188,8 @@ STEP3P7_VISION = VisionFamily(
     {"step3p5": TextHalf(STEP3P5)},
     _read,
     usual="step3p5",
-    harmless=frozenset(
-        {
-            "im_start_token",
-            "im_start_token_id",
-            "image_token_id",
-            "image_token_len",  # read with how pictures are prepared, as the next
-            "patch_token_len",
-        }
-    ),
+    harmless=frozenset({"im_start_token", "image_token_len", "patch_token_len"}),
     pictures=pictures,
     makers=of_makers,
+    hub_names=NAMES,
 )

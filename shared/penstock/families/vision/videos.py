@@ -20,8 +20,7 @@ KEYS = ("video_token_id", "video_token_index")
 
 
 def video_facts(video: VideoPreparation, tokens: MediaTokens) -> KindFacts:
-    token, token_id = tokens.named(*KEYS)
-    return KindFacts(preparation=video, placeholder=token, token=token, token_id=token_id)
+    return KindFacts.marked(video, tokens.named(*KEYS))
 
 
 def frames_in_patches(settings: VideoSettings, config: Fields, *, of_all: bool) -> VideoFrames:

@@ -10,14 +10,14 @@ import math
 from typing import Any
 
 from penstock.errors import UnsupportedModel
+from penstock.families.tower_names import TowerNames, under
 from penstock.families.vision.deepseek_ocr import CLIP_NORM
-from penstock.families.vision.deepseek_ocr2 import NECK_NORM
+from penstock.families.vision.deepseek_ocr2 import NECK, NECK_NORM
 from penstock.families.vision.image_processor import HALF
 from penstock.families.vision.pictures import MAX_TILES
 from penstock.families.vision.reading import MAX_HEADS, MAX_SIDE, MAX_WIDTH, bounded, heads
 from penstock.forms.documents import DocumentImages
 from penstock.model.document_spec import (
-    QUARTER,
     DocumentProjector,
     PageLayersSpec,
     PageProjector,
@@ -25,8 +25,10 @@ from penstock.model.document_spec import (
 )
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts
+from penstock.model.projector_form import QUARTER
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec, WindowSpec
 from penstock.prepare.mmproj.file import MAX_LAYERS, Kinds, MmprojFile, MmprojTokens, as_written
+from penstock.prepare.mmproj.kinds import IN_LAYER, TOWER, MmprojKind
 
 WHOLE = (2, 5, 8, 11)
 """Layers that attend to a whole tile."""
@@ -87,8 +89,8 @@ def _pages(found: MmprojFile, tower: TowerSpec, tile: int, page: int, **own: Any
 
 
 def _kinds(preparation: DocumentImages, tokens: MmprojTokens) -> Kinds:
-    token, token_id = tokens.id_of(TOKEN)
-    facts = KindFacts(preparation=preparation, placeholder=token, token=token, token_id=token_id)
+    token = tokens.id_of(TOKEN)
+    facts = KindFacts.marked(preparation, token)
     return {"image": facts}
 
 
@@ -162,3 +164,33 @@ def _query_layers(found: MmprojFile) -> QueryLayersSpec:
         norm=NormSpec(eps=as_written(keys.number("attention.layer_norm_epsilon"))),
         theta=THETA,
     )
+
+
+_IN_SAM: TowerNames = {
+    "pre_ln": "norm1",
+    "post_ln": "norm2",
+    "attn.qkv": "qkv",
+    "attn.out": "out_proj",
+    "attn.pos_h.weight": "distances.rows",
+    "attn.pos_w.weight": "distances.columns",
+    "mlp.lin1": "up_proj",
+    "mlp.lin2": "down_proj",
+}
+_NAMES: TowerNames = {
+    **TOWER,
+    **under("v.blk.*", IN_LAYER, "projector.layers.*"),
+    **under("v.sam.blk.*", _IN_SAM, "layers.*"),
+    "v.sam.patch_embd": "sam_embedding",
+    "v.sam.pos_embd.weight": "position_grid",
+    **under("v.sam.neck", NECK, "projector.neck"),
+    "v.sam.net_2": "projector.smaller.0",
+    "v.sam.net_3": "projector.smaller.1",
+    "v.image_newline": "projector.newline",
+    "v.resample_query_768": "projector.queries.0",
+    "v.resample_query_1024": "projector.queries.1",
+    "v.post_ln": "projector.norm",
+    "v.view_seperator": "projector.end",
+    "mm.model.fc": "projector.out",
+}
+DEEPSEEK_OCR = MmprojKind("deepseekocr", "DeepSeek-OCR", ("dots1",), deepseek_ocr, _NAMES)
+DEEPSEEK_OCR2 = MmprojKind("deepseekocr2", "DeepSeek-OCR 2", ("dots1",), deepseek_ocr2, _NAMES)

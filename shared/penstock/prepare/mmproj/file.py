@@ -131,32 +131,29 @@ class MmprojTokens:
             )
         return found, self._ids[found]
 
+    def need(self, *texts: str) -> None:
+        """Raises UnsupportedModel unless all of the texts are tokens."""
+        for text in texts:
+            self.id_of(text)
+
     def has(self, *texts: str) -> bool:
         return all(text in self._ids for text in texts)
 
 
 def of_pictures(
     preparation: ImagePreparation,
-    mark: str,
-    token: str,
-    token_id: int,
+    token: tuple[str, int],
+    mark: str | None = None,
     before: str = "",
     behind: str = "",
 ) -> Kinds:
-    """mark: stands for a picture in a filled template.  before, behind: text around its rows.
-    Raises UnsupportedModel for pictures with too many embeddings."""
+    """token: text and id.  mark: stands for a picture in a filled template; None: the token does.
+    before, behind: text around its rows.  Raises UnsupportedModel for pictures with too many
+    embeddings."""
     rows = getattr(preparation, "rows", 1)
     if not 1 <= rows <= MAX_ROWS:
         raise UnsupportedModel(f"a picture has {rows} embeddings; 1 to {MAX_ROWS} are allowed")
-    facts = KindFacts(
-        preparation=preparation,
-        placeholder=mark,
-        token=token,
-        token_id=token_id,
-        before=before,
-        behind=behind,
-    )
-    return {"image": facts}
+    return {"image": KindFacts.marked(preparation, token, mark, before=before, behind=behind)}
 
 
 def side_of_table(found: MmprojFile) -> int:

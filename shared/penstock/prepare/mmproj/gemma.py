@@ -3,20 +3,33 @@ SigLIP's."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from penstock.errors import UnsupportedModel
+from penstock.families.tower_names import TowerNames, under
 from penstock.families.vision.gemma3n import IMAGE, SIDE, gemma3n_vision, mobilenet
-from penstock.families.vision.gemma4 import FORM, MAX_POOL, MAX_TABLE, gemma4_vision, positions
+from penstock.families.vision.gemma4 import (
+    FORM,
+    MAX_POOL,
+    MAX_TABLE,
+    gemma4_vision,
+    of_pooled,
+    positions,
+)
 from penstock.families.vision.gemma4_unified import unified_vision
 from penstock.families.vision.image_processor import HALF
 from penstock.families.vision.reading import MAX_PATCH, MAX_PIXELS, MAX_WIDTH, bounded
+from penstock.families.vision.video_processor import CLASSES
 from penstock.forms.fixed import FixedImages
 from penstock.forms.pooled import SOFT_TOKENS, PooledImages
 from penstock.forms.scanned import ScannedImages
+from penstock.forms.video import FrameSampling
 from penstock.model.projector_spec import NormedTwiceProjector, PoolProjector
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
+from penstock.prepare.mmproj.kinds import IN_LAYER, NOT_SEEN, TOWER, MmprojKind
 from penstock.prepare.mmproj.videos import with_videos
 
 SPARE_TOKENS = tuple(f"<unused{number}>" for number in range(99))
@@ -57,8 +70,9 @@ def gemma3(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
         begin=f"\n\n{begin}",
         end=f"{end}\n\n",
     )
-    token, token_id = tokens.id_of("<image_soft_token>", *SPARE_TOKENS)
-    return vision, of_pictures(preparation, begin, token, token_id)
+    return vision, of_pictures(
+        preparation, tokens.id_of("<image_soft_token>", *SPARE_TOKENS), begin
+    )
 
 
 def gemma3n(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
@@ -82,8 +96,12 @@ def gemma3n(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]
     side = vision.image_size or IMAGE
     preparation = FixedImages(pixels=pixels, height=side, width=side, rows=SIDE * SIDE + 1)
     begin, _ = tokens.id_of("<start_of_image>")
-    token, token_id = tokens.id_of("<image_soft_token>", *SPARE_TOKENS)
-    kinds = of_pictures(preparation, token, token, token_id, before=f"\n\n{begin}", behind="\n\n")
+    kinds = of_pictures(
+        preparation,
+        tokens.id_of("<image_soft_token>", *SPARE_TOKENS),
+        before=f"\n\n{begin}",
+        behind="\n\n",
+    )
     return vision, kinds
 
 
@@ -124,11 +142,13 @@ def _gemma4_pictures(found: MmprojFile, tokens: MmprojTokens, patch: int, factor
     if (pixels.mean, pixels.std) == PLAIN:
         pixels = msgspec.structs.replace(pixels, mean=None, std=None)
     preparation = PooledImages(pixels=pixels, patch=patch, merge=factor, most=SOFT_TOKENS[2])
-    token, token_id = tokens.id_of("<|image|>")
+    token = tokens.id_of("<|image|>")
     before, _ = tokens.id_of("<|image>")
     behind, _ = tokens.id_of("<image|>")
-    kinds = of_pictures(preparation, token, token, token_id, before=before, behind=behind)
-    return with_videos(kinds, tokens)
+    kinds = of_pictures(preparation, token, before=before, behind=behind)
+    sampling = FrameSampling(num_frames=CLASSES["Gemma4VideoProcessor"]["num_frames"])
+    videos = partial(of_pooled, sampling=sampling, most=SOFT_TOKENS[0])
+    return with_videos(kinds, tokens, "<|video|>", videos)
 
 
 def gemma4_unified(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
@@ -149,3 +169,61 @@ def gemma4_unified(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec,
 
 PLAIN = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 """Mean and deviation of pixels that stay as they are."""
+
+
+GEMMA3 = MmprojKind(
+    "gemma3",
+    "Gemma 3",
+    ("gemma3",),
+    gemma3,
+    {**TOWER, "mm.input_projection": "projector", "mm.soft_emb_norm": "projector.norm"},
+)
+GEMMA3N = MmprojKind(
+    "gemma3nv",
+    "Gemma 3n",
+    ("gemma3n",),
+    gemma3n,
+    {
+        **NOT_SEEN,
+        "v.conv_stem": "conv_stem",
+        "v.msfa": "msfa",
+        "v.blk": "blocks",
+        "mm.embedding": "projector.embedding",
+        "mm.hard_emb_norm": "projector.own_norm",
+        "mm.soft_emb_norm": "projector.norm",
+        "mm.input_projection": "projector",
+    },
+    ears="gemma3na",
+)
+_FOUR_NORMS: TowerNames = {"attn_post_norm": "norm2", "ln2": "norm3", "ffn_post_norm": "norm4"}
+GEMMA4 = MmprojKind(
+    "gemma4v",
+    "Gemma 4",
+    ("gemma4",),
+    gemma4,
+    {
+        **TOWER,
+        **under("v.blk.*", {**IN_LAYER, **_FOUR_NORMS}, "layers.*"),
+        "v.position_embd": "axial_positions",
+        "v.std_bias": "projector.std_bias",
+        "v.std_scale": "projector.std_scale",
+        "mm.input_projection": "projector",
+    },
+    ears="gemma4a",
+)
+GEMMA4_UNIFIED = MmprojKind(
+    "gemma4uv",
+    "Gemma 4 12B",
+    ("gemma4",),
+    gemma4_unified,
+    {
+        **TOWER,
+        "v.patch_embd.weight": "patch_matrix.weight",
+        "v.position_embd": "axial_positions",
+        "v.patch_norm.1": "pixel_norm",
+        "v.patch_norm.2": "patch_norm",
+        "v.patch_norm.3": "first_norm",
+        "mm.input_projection": "projector",
+    },
+    ears="gemma4ua",
+)

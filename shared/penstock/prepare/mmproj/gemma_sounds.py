@@ -7,6 +7,7 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.families.gemma3n_audio import CUMULATIVE_EPS, DEFAULTS, FORM, VECTORS
 from penstock.families.hearing import MAX_BINS
+from penstock.families.tower_names import TowerNames, under
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.model.audio_spec import AudioSpec, ConformerSpec, WaveformSpec
 from penstock.model.media_facts import KindFacts
@@ -14,6 +15,7 @@ from penstock.model.sound_facts import FrameMel, Waveform
 from penstock.model.sound_projector_spec import EmbedderProjector, NormedProjector
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens
 from penstock.prepare.mmproj.gemma import SPARE_TOKENS
+from penstock.prepare.mmproj.kinds import MmprojEars
 from penstock.prepare.sound_readers import SECONDS, between_lines, gemma3n_mel
 
 RATE = 16_000
@@ -109,15 +111,65 @@ def gemma4_unified_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[Audi
 
 
 def _gemma4_heard(preparation: FrameMel | Waveform, tokens: MmprojTokens) -> Kinds:
-    token, token_id = tokens.id_of("<|audio|>")
+    token = tokens.id_of("<|audio|>")
     before, _ = tokens.id_of("<|audio>")
     behind, _ = tokens.id_of("<audio|>")
-    facts = KindFacts(
-        preparation=preparation,
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-        before=before,
-        behind=behind,
-    )
+    facts = KindFacts.marked(preparation, token, before=before, behind=behind)
     return {"audio": facts}
+
+
+_IN_LAYER: TowerNames = {
+    "ffn_norm": "feed_forward1.pre_layer_norm",
+    "ffn_up": "feed_forward1.ffw_layer_1",
+    "ffn_down": "feed_forward1.ffw_layer_2",
+    "ffn_post_norm": "feed_forward1.post_layer_norm",
+    "ffn_norm_1": "feed_forward2.pre_layer_norm",
+    "ffn_up_1": "feed_forward2.ffw_layer_1",
+    "ffn_down_1": "feed_forward2.ffw_layer_2",
+    "ffn_post_norm_1": "feed_forward2.post_layer_norm",
+    "attn_pre_norm": "norm_pre_attn",
+    **{f"attn_{part}": f"{part}_proj" for part in "qkv"},
+    "attn_k_rel": "self_attn.relative_k_proj",
+    "per_dim_scale": "self_attn.per_dim_scale",
+    "attn_out": "self_attn.post",
+    "attn_post_norm": "norm_post_attn",
+    "conv_norm": "lconv1d.pre_layer_norm",
+    "conv_pw1": "lconv1d.linear_start",
+    "conv_dw": "lconv1d.depthwise_conv1d",
+    "norm_conv": "lconv1d.conv_norm",
+    "conv_pw2": "lconv1d.linear_end",
+    "ln2": "norm_out",
+}
+_NAMES: TowerNames = {
+    "a": "a",
+    "mm.a": "mm.a",
+    **{
+        f"a.conv1d.{number}{theirs}": f"subsample_conv_projection.layer{number}.{ours}"
+        for number in (0, 1)
+        for theirs, ours in (("", "conv"), (".norm", "norm"))
+    },
+    "a.input_projection": "subsample_conv_projection.input_proj_linear",
+    "a.pre_encode.out": "output_proj",
+    "mm.a.input_projection": "projector",
+    **under("a.blk.*", _IN_LAYER, "layers.*"),
+}
+GEMMA4_EARS = MmprojEars("gemma4a", gemma4_sounds, _NAMES)
+GEMMA4_UNIFIED_EARS = MmprojEars("gemma4ua", gemma4_unified_sounds, _NAMES)
+_OWN: TowerNames = {
+    "ln1": "norm_pre_attn",
+    "ln2": "norm_post_attn",
+    "layer_pre_norm": "norm_out",
+    "linear_pos": "self_attn.relative_k_proj",
+}
+GEMMA3N_EARS = MmprojEars(
+    "gemma3na",
+    gemma3n_sounds,
+    {
+        **_NAMES,
+        **under("a.blk.*", {**_IN_LAYER, **_OWN}, "layers.*"),
+        "a.pre_encode.out": "subsample_conv_projection.input_proj_linear",
+        "mm.a.embedding": "projector.embedding",
+        "mm.a.hard_emb_norm": "projector.own_norm",
+        "mm.a.soft_emb_norm": "projector.norm",
+    },
+)

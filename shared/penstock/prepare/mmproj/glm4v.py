@@ -16,6 +16,7 @@ from penstock.forms.patches import PatchImages
 from penstock.model.projector_spec import GatedMergerProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
+from penstock.prepare.mmproj.kinds import OF_FRAMES, TOWER, MmprojKind
 from penstock.prepare.mmproj.qwen_vl import FRAMES, merge_of, patch_tower
 from penstock.prepare.mmproj.videos import as_of_release
 
@@ -69,8 +70,7 @@ def glm4v(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
         frames=FRAMES,
         of_all=True,
     )
-    token, token_id = tokens.id_of(PICTURE)
-    kinds = of_pictures(preparation, token, token, token_id)
+    kinds = of_pictures(preparation, tokens.id_of(PICTURE))
     hub_class = _video_class(found)
     if hub_class is not None and tokens.has(VIDEO, GLM_BEGIN, GLM_END):
         named = {"image_token_id": PICTURE, "video_token_id": VIDEO}
@@ -92,3 +92,22 @@ def _outputs(found: MmprojFile, name: str) -> int:
     if not 1 <= rows <= MAX_WIDTH:
         raise UnsupportedModel(f"{found.file.path}: {name} has {rows} outputs")
     return rows
+
+
+GLM4V = MmprojKind(
+    "glm4v",
+    "GLM-4.1V, 4.5V, 4.6V or GLM-OCR",
+    ("glm4", "glm4_moe"),
+    glm4v,
+    {
+        **TOWER,
+        **OF_FRAMES,
+        "v.norm_embd": "patch_norm",
+        "mm.patch_merger": "projector.merging",
+        "mm.model.fc": "projector.1",
+        "mm.post_norm": "projector.norm",
+        "mm.gate": "projector.gate_proj",
+        "mm.up": "projector.up_proj",
+        "mm.down": "projector.down_proj",
+    },
+)

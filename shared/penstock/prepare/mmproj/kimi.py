@@ -17,6 +17,7 @@ from penstock.model.layer_spec import NormSpec
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
+from penstock.prepare.mmproj.kinds import PROJECTOR, TOWER, MmprojKind
 from penstock.prepare.mmproj.qwen_vl import MAX_PICTURE
 
 TOKEN = "<|media_pad|>"
@@ -74,5 +75,14 @@ def _seen(
     )
     norm = NormSpec(kind="layer", eps=eps, bias=True)
     vision = VisionSpec(tower=tower, projector=MergerProjector(side=merge, norm=norm))
-    token, token_id = tokens.id_of(TOKEN)
-    return vision, of_pictures(preparation, token, token, token_id)
+    return vision, of_pictures(preparation, tokens.id_of(TOKEN))
+
+
+KIMI_VL = MmprojKind("kimivl", "Kimi-VL", ("deepseek_v3",), kimi_vl, {**TOWER, **PROJECTOR})
+KIMI_K25 = MmprojKind(
+    "kimik25",
+    "Kimi K2.5 or K2.6",
+    ("deepseek_v3",),
+    kimi_k25,
+    {**TOWER, **PROJECTOR, "v.position_embd.weight": "position_grid"},
+)

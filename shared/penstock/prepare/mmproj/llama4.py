@@ -11,6 +11,7 @@ from penstock.forms.fitted import FittedImages
 from penstock.model.projector_spec import AdapterProjector
 from penstock.model.tower_spec import VisionSpec
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
+from penstock.prepare.mmproj.kinds import TOWER, MmprojKind
 
 TOKEN, BEGIN, END = "<|patch|>", "<|image_start|>", "<|image_end|>"
 
@@ -32,9 +33,26 @@ def llama4(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
         tile=image,
         rows=(side // factor) ** 2,
     )
-    token, token_id = tokens.id_of(TOKEN)
-    for text in (BEGIN, END, preparation.tile_end, preparation.row_end, preparation.whole):
-        tokens.id_of(text)
-    kinds = of_pictures(preparation, preparation.whole, token, token_id, before=BEGIN, behind=END)
+    token = tokens.id_of(TOKEN)
+    tokens.need(BEGIN, END, preparation.tile_end, preparation.row_end, preparation.whole)
+    kinds = of_pictures(preparation, token, preparation.whole, before=BEGIN, behind=END)
     projector = AdapterProjector(factor=factor, inner=inner)
     return VisionSpec(tower=tower, projector=projector, image_size=image), kinds
+
+
+LLAMA4 = MmprojKind(
+    "llama4",
+    "Llama 4",
+    ("llama4",),
+    llama4,
+    {
+        **TOWER,
+        "v.patch_embd": "patch_matrix",
+        "v.position_embd.weight": "positions_before_class",
+        # The name of the converter's releases since Gemma 4's, which has it for another norm.
+        "v.blk.*.attn_post_norm": "layers.*.norm2",
+        "mm.model.mlp.1": "projector.adapter.1",
+        "mm.model.mlp.2": "projector.adapter.2",
+        "mm.model.fc": "projector.1",
+    },
+)

@@ -18,6 +18,7 @@ from penstock.forms.fixed import FixedImages
 from penstock.model.projector_spec import AnyresProjector, MLPProjector
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
+from penstock.prepare.mmproj.kinds import TOWER, MmprojKind
 
 MARK = "<image>"
 UNKNOWN = "<unk>"
@@ -53,8 +54,7 @@ def llava(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
         rows=side * side,
         shortest_edge=image,
     )
-    token, token_id = tokens.id_of(MARK, UNKNOWN)
-    return vision, of_pictures(preparation, MARK, token, token_id)
+    return vision, of_pictures(preparation, tokens.id_of(MARK, UNKNOWN), MARK)
 
 
 def _in_tiles(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
@@ -79,8 +79,7 @@ def _in_tiles(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kind
     preparation = AnyresImages(
         pixels=found.pixels(3, CLIP_MEAN, CLIP_STD), tile=image, side=side, forms=forms, most=most
     )
-    token, token_id = tokens.id_of(MARK, UNKNOWN)
-    return vision, of_pictures(preparation, MARK, token, token_id)
+    return vision, of_pictures(preparation, tokens.id_of(MARK, UNKNOWN), MARK)
 
 
 def _clip(found: MmprojFile) -> TowerSpec:
@@ -129,3 +128,13 @@ def _check_outputs(found: MmprojFile) -> None:
             f"{found.file.path} makes rows of {outputs} numbers; its model's hidden size is "
             f"{found.text.hidden_size}"
         )
+
+
+MLP = MmprojKind(
+    "mlp",
+    "LLaVA or LLaVA-NeXT",
+    (),
+    llava,
+    {**TOWER, "image_newline": "projector.newline", "mm.0": "projector.1", "mm.2": "projector.2"},
+    sized=False,
+)

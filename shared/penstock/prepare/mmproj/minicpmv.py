@@ -5,19 +5,30 @@ Source: llama.cpp's converters.
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
+from penstock.families.tower_names import TowerNames, under
 from penstock.families.vision.image_processor import HALF
 from penstock.families.vision.minicpmv import PLACEHOLDER, QUERIES, SLICE_NUMBER
 from penstock.families.vision.minicpmv import TOKEN as OLDER_TOKEN
 from penstock.families.vision.minicpmv import positions as older_positions
 from penstock.families.vision.minicpmv import projector as resampler
-from penstock.families.vision.minicpmv4_6 import merging, positions, projector
+from penstock.families.vision.minicpmv4_6 import (
+    MOST_FRAMES,
+    each_second,
+    merging,
+    of_sliced,
+    positions,
+    projector,
+)
 from penstock.formats.fields import Fields
 from penstock.forms.sliced import SlicedImages
 from penstock.model.media_facts import KindFacts
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, side_of_table
+from penstock.prepare.mmproj.kinds import IN_LAYER, TOWER, MmprojKind
 from penstock.prepare.mmproj.videos import with_videos
 
 TOKEN = "<|image_pad|>"
@@ -43,7 +54,8 @@ def minicpmv4_6(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Ki
     )
     facts = _numbered(preparation, tokens, TOKEN)
     vision = VisionSpec(tower=tower, projector=projector(tower))
-    return vision, with_videos({"image": facts}, tokens)
+    videos = partial(of_sliced, sampling=each_second(MOST_FRAMES))
+    return vision, with_videos({"image": facts}, tokens, "<|video_pad|>", videos)
 
 
 VERSIONS = {3: "2.6", 4: "o 2.6", 5: "4.0", 6: "4.5"}
@@ -76,17 +88,40 @@ def _tower(found: MmprojFile, positions: LearnedPositions) -> TowerSpec:
 
 
 def _numbered(
-    preparation: SlicedImages, tokens: MmprojTokens, named: str, placeholder: str = ""
+    preparation: SlicedImages, tokens: MmprojTokens, named: str, placeholder: str | None = None
 ) -> KindFacts:
-    """named: the token of an embedding.  placeholder: of a picture in a prompt; empty: the same."""
-    token, token_id = tokens.id_of(named)
+    """named: the token of an embedding.  placeholder: of a picture in a prompt; None: the same."""
+    token = tokens.id_of(named)
     around = (preparation.begin, preparation.end, preparation.slice_begin, preparation.slice_end)
-    for text in (*around, *SLICE_NUMBER):
-        tokens.id_of(text)
-    return KindFacts(
-        preparation=preparation,
-        placeholder=placeholder or token,
-        token=token,
-        token_id=token_id,
-        numbered=SLICE_NUMBER,
-    )
+    tokens.need(*around, *SLICE_NUMBER)
+    return KindFacts.marked(preparation, token, placeholder, numbered=SLICE_NUMBER)
+
+
+MINICPMV = MmprojKind(
+    "resampler",
+    "MiniCPM-V up to 4.5",
+    ("qwen2", "qwen3", "llama", "minicpm"),
+    minicpmv,
+    {**TOWER, **under("resampler", {"proj": "out"}, "projector")},
+    sized=False,
+)
+_MERGING: TowerNames = {
+    **IN_LAYER,
+    "ds_ln": "norm2",
+    "ds_ffn_up": "up_proj",
+    "ds_ffn_down": "down_proj",
+}
+MINICPMV4_6 = MmprojKind(
+    "minicpmv4_6",
+    "MiniCPM-V 4.6",
+    ("qwen3_5",),
+    minicpmv4_6,
+    {
+        **TOWER,
+        **under("v.vit_merger", _MERGING, "merging"),
+        "mm.input_norm": "projector.norm",
+        "mm.up": "projector.1",
+        "mm.down": "projector.2",
+    },
+    counted=True,
+)

@@ -10,6 +10,7 @@ from penstock.forms.patches import PatchImages
 from penstock.model.projector_spec import TwiceProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
+from penstock.prepare.mmproj.kinds import OF_FRAMES, PROJECTOR, TOWER, MmprojKind
 from penstock.prepare.mmproj.qwen_vl import FRAMES, merge_of, pixel_bounds
 from penstock.prepare.mmproj.videos import as_of_release
 
@@ -52,13 +53,25 @@ def minimax_m3(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kin
         merge=merge,
         frames=FRAMES,
     )
-    token, token_id = tokens.id_of(PICTURE)
-    for text in (MINIMAX_BEGIN, MINIMAX_END):
-        tokens.id_of(text)
-    kinds = of_pictures(
-        preparation, token, token, token_id, before=MINIMAX_BEGIN, behind=MINIMAX_END
-    )
+    token = tokens.id_of(PICTURE)
+    tokens.need(MINIMAX_BEGIN, MINIMAX_END)
+    kinds = of_pictures(preparation, token, before=MINIMAX_BEGIN, behind=MINIMAX_END)
     if tokens.has(VIDEO):
         named = {"video_token_id": VIDEO}
         kinds |= as_of_release(found, tokens, preparation, HUB_CLASS, named, FRAME_PIXELS)
     return VisionSpec(tower=tower, projector=projector), kinds
+
+
+MINIMAX_M3 = MmprojKind(
+    "minimax_m3",
+    "MiniMax M3",
+    ("minimax_m3",),
+    minimax_m3,
+    {
+        **TOWER,
+        **OF_FRAMES,
+        **PROJECTOR,
+        "mm.merger.fc1": "projector.squares.1",
+        "mm.merger.fc2": "projector.squares.2",
+    },
+)

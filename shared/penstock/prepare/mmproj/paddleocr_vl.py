@@ -9,6 +9,7 @@ from penstock.forms.patches import PatchImages
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
+from penstock.prepare.mmproj.kinds import PROJECTOR, TOWER, MmprojKind
 from penstock.prepare.mmproj.qwen_vl import merge_of, patch_tower, pixel_bounds
 
 TOKEN = "<|IMAGE_PLACEHOLDER|>"
@@ -38,5 +39,9 @@ def paddleocr_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, K
         widened=True,
     )
     vision = VisionSpec(tower=tower, projector=MergerProjector(side=merge, norm=PROJECTOR_NORM))
-    token, token_id = tokens.id_of(TOKEN)
-    return vision, of_pictures(preparation, token, token, token_id)
+    return vision, of_pictures(preparation, tokens.id_of(TOKEN))
+
+
+PADDLEOCR_VL = MmprojKind(
+    "paddleocr", "PaddleOCR-VL", ("qwen2",), paddleocr_vl, {**TOWER, **PROJECTOR}
+)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.errors import UnsupportedModel
+from penstock.families.tower_names import TowerNames, under
 from penstock.families.vision.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.families.vision.qwen_vl import EPS, MAX_MERGE, MAX_WINDOW
 from penstock.families.vision.reading import MAX_WIDTH, bounded
@@ -16,6 +17,7 @@ from penstock.forms.pixels import Colour
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec, WindowSpec
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
+from penstock.prepare.mmproj.kinds import OF_FRAMES, TOWER, MmprojKind
 from penstock.prepare.mmproj.videos import as_of_release
 
 FRAMES = 2
@@ -165,8 +167,7 @@ def _seen(
         merge=merge,
         frames=FRAMES,
     )
-    token, token_id = tokens.id_of(release.picture)
-    kinds = of_pictures(preparation, token, token, token_id)
+    kinds = of_pictures(preparation, tokens.id_of(release.picture))
     if release not in (OMNI, OMNI_2_5) and tokens.has(VIDEO, BEGIN, END):
         kinds |= _videos(found, tokens, preparation, release)
     return vision, kinds
@@ -180,3 +181,26 @@ def _videos(
     return as_of_release(
         found, tokens, picture, release.hub_class, named, release.frame_pixels, sizes
     )
+
+
+NAMES: TowerNames = {
+    **TOWER,
+    **OF_FRAMES,
+    "v.post_ln": "projector.norm",  # that of the merger
+    **under("v.deepstack.*", {"fc1": "1", "fc2": "2"}, "projector.deepstack.*"),
+    "mm.0": "projector.1",
+    "mm.2": "projector.2",
+}
+QWEN2_VL = MmprojKind("qwen2vl_merger", "Qwen2-VL", ("qwen2",), qwen2_vl, NAMES)
+QWEN2_5_VL = MmprojKind("qwen2.5vl_merger", "Qwen2.5-VL", ("qwen2",), qwen2_5_vl, NAMES)
+QWEN2_5_OMNI = MmprojKind(
+    "qwen2.5o", "Qwen2.5-Omni", ("qwen2",), qwen2_5_omni, NAMES, ears="qwen2.5o"
+)
+QWEN3_VL = MmprojKind(
+    "qwen3vl_merger",
+    "Qwen3-VL, Qwen3.5 or Qwen3-Omni",
+    ("qwen3", "qwen3_moe", "qwen3_5", "qwen3_5_moe"),
+    qwen3_vl,
+    NAMES,
+    ears="qwen3a",
+)

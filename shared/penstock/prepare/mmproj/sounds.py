@@ -9,6 +9,7 @@ from penstock.errors import UnsupportedModel
 from penstock.families.audio import MAX_POSITIONS
 from penstock.families.granite_speech import MAX_SEEN, QUERY_NORM
 from penstock.families.hearing import MAX_BINS
+from penstock.families.tower_names import TowerNames, under
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, BlockConformerSpec, BlockTowerSpec
 from penstock.model.layer_spec import NormSpec
@@ -21,7 +22,9 @@ from penstock.model.sound_projector_spec import (
     StackProjector,
 )
 from penstock.prepare.mmproj.file import MAX_LAYERS, Kinds, MmprojFile, MmprojTokens, as_written
+from penstock.prepare.mmproj.kinds import HEARS, MmprojEars, MmprojKind
 from penstock.prepare.sound_readers import WINDOW_SECONDS
+from penstock.prepare.transcription import asked_chat, spoken_chat
 
 RATE, N_FFT, HOP = 16_000, 400, 160
 """Settings of Whisper's feature extractor, which aren't in the file: Hz, and samples."""
@@ -61,8 +64,8 @@ def qwen2_5_omni_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioS
         cut=True,
         exact=True,
     )
-    token, token_id = tokens.id_of("<|AUDIO|>")
-    facts = KindFacts(preparation=mel, placeholder=token, token=token, token_id=token_id)
+    token = tokens.id_of("<|AUDIO|>")
+    facts = KindFacts.marked(mel, token)
     return spec, {"audio": facts}
 
 
@@ -120,7 +123,7 @@ def _kinds(
         many=not spec.cut,
         cut=spec.cut,
     )
-    return {"audio": KindFacts(preparation=mel, placeholder=token, token=token, token_id=token_id)}
+    return {"audio": KindFacts.marked(mel, (token, token_id))}
 
 
 def qwen3_asr(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
@@ -166,18 +169,11 @@ def _in_blocks(
         least=least,
         seconds=WINDOW_SECONDS,
     )
-    token, token_id = tokens.id_of(SOUND)
+    token = tokens.id_of(SOUND)
     around = ("", "")
     if SOUND_BEGIN not in tokens.template:
         around = tokens.id_of(SOUND_BEGIN)[0], tokens.id_of(SOUND_END)[0]
-    facts = KindFacts(
-        preparation=mel,
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-        before=around[0],
-        behind=around[1],
-    )
+    facts = KindFacts.marked(mel, token, before=around[0], behind=around[1])
     return AudioSpec(tower=tower, projector=NarrowProjector()), {"audio": facts}
 
 
@@ -225,8 +221,8 @@ def granite_speech(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, 
         queries=projector.queries,
         seconds=WINDOW_SECONDS,
     )
-    token, token_id = tokens.id_of("<|audio|>")
-    facts = KindFacts(preparation=mel, placeholder=token, token=token, token_id=token_id)
+    token = tokens.id_of("<|audio|>")
+    facts = KindFacts.marked(mel, token)
     spec = AudioSpec(
         tower=tower, projector=projector, row_multiplier=found.text.embedding_multiplier
     )
@@ -254,3 +250,70 @@ def _queries(found: MmprojFile) -> QueryProjector:
         seeing=1,
         norm=QUERY_NORM,
     )
+
+
+QWEN2_AUDIO = MmprojKind("qwen2a", "Qwen2-Audio", ("qwen2",), qwen2_audio, HEARS, hears=True)
+VOXTRAL = MmprojKind("voxtral", "Voxtral", ("llama",), voxtral, HEARS, hears=True)
+QWEN3_ASR = MmprojKind(
+    "qwen3a",
+    "Qwen3-ASR",
+    ("qwen3",),
+    qwen3_asr,
+    HEARS,
+    hears=True,
+    counted=True,
+    transcribes=lambda sound, tokens: spoken_chat(tokens.tokenizer, sound),
+)
+QWEN3_OMNI = MmprojEars("qwen3a", qwen3_omni_sounds, HEARS)
+QWEN2_5_OMNI = MmprojEars("qwen2.5o", qwen2_5_omni_sounds, HEARS)
+_IN_LAYER: TowerNames = {
+    "ffn_norm": "ff1.pre_norm",
+    "ffn_up": "ff1.up_proj",
+    "ffn_down": "ff1.down_proj",
+    "ffn_norm_1": "ff2.pre_norm",
+    "ffn_up_1": "ff2.up_proj",
+    "ffn_down_1": "ff2.down_proj",
+    "ln1": "attn.pre_norm",
+    **{f"attn_{part}": f"attn.to_{part}" for part in ("q", "k", "v", "out")},
+    "attn_rel_pos_emb": "attn.rel_pos_emb.weight",
+    "attn_rel_pos_emb.weight": "attn.rel_pos_emb.weight",
+    "norm_conv": "conv.norm",
+    "conv_pw1": "conv.up_conv",
+    "conv_dw": "conv.depth_conv.conv",
+    "conv_norm": "conv.batch_norm",
+    "conv_pw2": "conv.down_conv",
+    "ln2": "post_norm",
+}
+_IN_QUERY_LAYER: TowerNames = {
+    **{
+        f"{theirs}_attn_{part}": f"{ours}.attention.{inner}"
+        for theirs, ours in (("self", "attention"), ("cross", "crossattention"))
+        for part, inner in (("q", "query"), ("k", "key"), ("v", "value"))
+    },
+    "self_attn_out": "attention.output.dense",
+    "self_attn_norm": "attention.output.LayerNorm",
+    "cross_attn_out": "crossattention.output.dense",
+    "cross_attn_norm": "crossattention.output.LayerNorm",
+    "ffn_up": "intermediate_query.dense",
+    "ffn_down": "output_query.dense",
+    "ffn_norm": "output_query.LayerNorm",
+}
+GRANITE_SPEECH = MmprojKind(
+    "granite_speech",
+    "Granite Speech",
+    ("granite",),
+    granite_speech,
+    {
+        "a": "a",
+        "a.input_projection": "input_linear",
+        "a.enc_ctc_out": "out",
+        "a.enc_ctc_out_mid": "out_mid",
+        "a.proj_norm": "projector.qformer.layernorm",
+        "a.proj_linear": "projector.linear",
+        "a.proj_query": "projector.query",
+        **under("a.blk.*", _IN_LAYER, "layers.*"),
+        **under("a.proj_blk.*", _IN_QUERY_LAYER, "projector.qformer.encoder.layer.*"),
+    },
+    hears=True,
+    transcribes=lambda sound, _tokens: asked_chat(sound),
+)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from penstock.families.vision.image_processor import CLIP_MEAN, CLIP_STD, MAX_EDGE
 from penstock.forms.windowed import WindowedImages
-from penstock.model.document_spec import QUARTER
+from penstock.model.projector_form import QUARTER
 from penstock.model.projector_spec import HalvingProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
+from penstock.prepare.mmproj.kinds import TOWER, MmprojKind
 
 TOKEN = "<im_patch>"
 TILE_SQUARES = 9
@@ -51,9 +52,22 @@ def step3vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]
         tile_rows=TILE_SQUARES**2,
     )
     around = (preparation.begin, preparation.end, preparation.row_end)
-    for text in (*around, preparation.tile_begin, preparation.tile_end):
-        tokens.id_of(text)
-    token, token_id = tokens.id_of(TOKEN)
+    tokens.need(*around, preparation.tile_begin, preparation.tile_end)
+    token = tokens.id_of(TOKEN)
     projector = HalvingProjector(bias=found.has("mm.model.fc.bias"))
     vision = VisionSpec(tower=tower, projector=projector)
-    return vision, of_pictures(preparation, token, token, token_id)
+    return vision, of_pictures(preparation, token)
+
+
+STEP3VL = MmprojKind(
+    "step3vl",
+    "Step3-VL or Step 3.7",
+    ("step3p5", "qwen3"),
+    step3vl,
+    {
+        **TOWER,
+        "mm.0": "projector.halving.0",
+        "mm.1": "projector.halving.1",
+        "mm.model.fc": "projector",
+    },
+)

@@ -3,45 +3,29 @@ where the vocabulary has the token that stands for one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.vision import VISION_CLASSES
-from penstock.families.vision.gemma4 import of_pooled
-from penstock.families.vision.internvl import VIDEO as INTERNVL_TOKEN
-from penstock.families.vision.internvl import of_tiles
-from penstock.families.vision.minicpmv4_6 import MOST_FRAMES, each_second, of_sliced
-from penstock.families.vision.video_processor import CLASSES, USUAL_FRAMES
 from penstock.formats.fields import Fields
-from penstock.forms.canvas import CanvasImages
 from penstock.forms.patches import PatchImages
-from penstock.forms.pooled import SOFT_TOKENS, PooledImages
-from penstock.forms.sliced import SlicedImages
-from penstock.forms.video import FrameSampling
+from penstock.model.media_facts import KindFacts
 from penstock.prepare.media import read_video
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens
 
-GEMMA, MINICPM = "<|video|>", "<|video_pad|>"
-"""Tokens that stand for a video."""
-GEMMA_FRAMES = CLASSES["Gemma4VideoProcessor"]["num_frames"]
 
-
-def with_videos(kinds: Kinds, tokens: MmprojTokens) -> Kinds:
-    """Adds videos to the pictures of Gemma 4, InternVL and MiniCPM-V."""
-    picture = kinds["image"]
-    match picture.preparation:
-        case PooledImages() if tokens.has(GEMMA):
-            sampling = FrameSampling(num_frames=GEMMA_FRAMES)
-            video = of_pooled(picture, *tokens.id_of(GEMMA), sampling, most=SOFT_TOKENS[0])
-        case CanvasImages() if tokens.has(INTERNVL_TOKEN):
-            sampling = FrameSampling(num_frames=USUAL_FRAMES, spread="middles")
-            video = of_tiles(picture, *tokens.id_of(INTERNVL_TOKEN), sampling)
-        case SlicedImages() if tokens.has(MINICPM):
-            video = of_sliced(picture, *tokens.id_of(MINICPM), each_second(MOST_FRAMES))
-        case _:
-            return kinds
-    return {**kinds, "video": video}
+def with_videos(
+    kinds: Kinds,
+    tokens: MmprojTokens,
+    mark: str,
+    read: Callable[[KindFacts, str, int], KindFacts],
+) -> Kinds:
+    """Adds videos to pictures, where the vocabulary has the token that stands for one. read: makes
+    them of the pictures, with that token's text and id."""
+    if not tokens.has(mark):
+        return kinds
+    return {**kinds, "video": read(kinds["image"], *tokens.id_of(mark))}
 
 
 def as_of_release(

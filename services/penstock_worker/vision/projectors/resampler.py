@@ -1,4 +1,4 @@
-"""Learned queries that see all patches of a tile (ResamplerProjector); and names of its tensors.
+"""Learned queries that see all patches of a tile (ResamplerProjector).
 
 Sources: Yao et al., "MiniCPM-V: a GPT-4V level MLLM on your phone", 2024; Bai et al., "Qwen-VL",
 2023.
@@ -18,48 +18,22 @@ from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture
+from penstock_worker.vision.projector import Projector, ProjectorParts
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
 THETA = 10_000.0
-_NAME = re.compile(r"^resampler\.(.+)$")
-_OURS = {
-    "kv_proj.weight": "kv.weight",
-    "attn.in_proj_weight": "attn.qkv.weight",
-    "attn.in_proj_bias": "attn.qkv.bias",
-    "attn.out_proj.weight": "attn.out.weight",
-    "attn.out_proj.bias": "attn.out.bias",
-    "proj": "out.columns",
-    "proj.weight": "out.weight",  # of mmproj files, where it is transposed
-}
-"""The makers' names and llama.cpp's, where ours differ."""
 _NOT_NEEDED = re.compile(r"^(?:temporal_)?pos_embed(?:_k)?$")
 """Tables that some files have, although they follow from the sizes; that of frames is for videos
 alone."""
-RESAMPLER_MODULES = frozenset({"resampler.query", *(f"resampler.{name}" for name in _OURS)})
-"""Tensors in the names that of_resampler knows."""
 
 
-def of_resampler(name: str) -> str | None:
-    """Returns our name for a tensor of a resampler; None for another. An unknown name stays as it
-    is, behind our prefix."""
-    found = _NAME.match(name)
-    return None if found is None else f"projector.{_OURS.get(found[1], found[1])}"
+class Resampler(Projector[ResamplerProjector], of=ResamplerProjector):
+    PARTED = True
 
-
-def in_resampler_file(name: str) -> str:
-    """The name that llama.cpp's files have for a tensor of ours."""
-    inner = name.removeprefix("projector.")
-    return f"resampler.{'proj.weight' if inner.startswith('out.') else inner}"
-
-
-class Resampler:
-    """Loads its weights when it is constructed."""
-
-    def __init__(
-        self, spec: ResamplerProjector, weights: Weights, inputs: int, outputs: int
-    ) -> None:
-        """Raises UnsupportedModel for weights that don't fit."""
+    def __init__(self, spec: ResamplerProjector, around: ProjectorParts) -> None:
+        super().__init__(spec, around)
+        weights, inputs, outputs = around.weights, around.inputs, around.outputs
         norm = NormSpec(kind="layer", eps=spec.eps, bias=True)
         at, size = "projector.attn", outputs
         self._kv: TowerProduct | None = None
@@ -76,7 +50,7 @@ class Resampler:
         apart = asked.unflatten(1, (spec.num_heads, -1)).transpose(0, 1)
         self._query = apart.contiguous()[None]
         weights.ignore_those(lambda name: bool(_NOT_NEEDED.match(name.removeprefix("projector."))))
-        self._spec, self._size = spec, size
+        self._size = size
         self._patch_work = (0 if self._kv is None else self._kv.size) + 2 * size * size
         self._row_work = self._mixed.size + self._out.size
 
@@ -86,6 +60,9 @@ class Resampler:
         patches = self._spec.side**2
         share = -(-patches // self._spec.queries)
         return self._row_work + share * self._patch_work + 2 * patches * self._size
+
+    def rows(self, picture: Picture) -> int:
+        return picture.tiles * self._spec.queries
 
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         places = sines(picture.rows, picture.columns, self._size).to(vectors.device, vectors.dtype)

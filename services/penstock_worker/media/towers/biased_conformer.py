@@ -1,5 +1,5 @@
 """A conformer over a sound of any length, whose vectors know how far apart they are by a table
-(BiasedConformerSpec), and the names of Phi-4-multimodal's tensors that hear.
+(BiasedConformerSpec).
 
 A sound is encoded by itself, so the shapes of all products depend on the sound alone, and so do its
 bits. What reduces its windows computes some of its vectors at a time, which bounds the memory of a
@@ -8,7 +8,6 @@ long one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 import torch
@@ -18,8 +17,9 @@ from torch.nn import functional
 from penstock.model.audio_spec import BiasedConformerSpec
 from penstock.model.layer_spec import NormSpec
 from penstock_worker.media.pieces import Pieces
+from penstock_worker.media.sound_tower import HearingTower
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
-from penstock_worker.vision.rows import ONE_THREAD, RowThreads
+from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
 NORM = NormSpec(kind="layer", eps=1e-5, bias=True)
@@ -28,47 +28,6 @@ REACH, STEP = 3, 2
 """Windows, and bands, that a convolution reads, and by which it goes on."""
 TOGETHER = 64
 """Vectors that windows are reduced to at a time."""
-
-
-# Names of the hub's files, transformers' and the makers', and ours.
-
-_SOUND = re.compile(r"^(?:model\.)?embed_tokens_extend\.audio_embed\.")
-_LAYER = re.compile(r"^encoder\.encoders\.(\d+)\.")
-_PROJECTORS = (
-    ("up_proj_for_speech.", "projector.1."),
-    ("down_proj_for_speech.", "projector.2."),
-    ("up_proj_for_vision_speech.", "projector.beside.1."),
-    ("down_proj_for_vision_speech.", "projector.beside.2."),
-    ("audio_projection.speech.0.", "projector.1."),
-    ("audio_projection.speech.2.", "projector.2."),
-    ("audio_projection.vision.0.", "projector.beside.1."),
-    ("audio_projection.vision.2.", "projector.beside.2."),
-)
-_OF_MAKERS = (
-    (".net.0.linear.", ".gate_up_proj."),
-    (".net.2.", ".down_proj."),
-    ("self_attn.linear_q.", "self_attn.q_proj."),
-    ("self_attn.linear_k.", "self_attn.k_proj."),
-    ("self_attn.linear_v.", "self_attn.v_proj."),
-    ("self_attn.linear_out.", "self_attn.o_proj."),
-)
-
-
-def of_biased_conformer(name: str) -> str | None:
-    """Returns our name for a tensor with which Phi-4-multimodal hears; None for another. An unknown
-    name stays as it is, without its prefix."""
-    if not _SOUND.match(name):
-        return None
-    inner = _SOUND.sub("", name)
-    for theirs, ours in _PROJECTORS:
-        if inner.startswith(theirs):
-            return ours + inner.removeprefix(theirs)
-    if not _LAYER.match(inner):
-        return inner.removeprefix("encoder.")
-    inner = _LAYER.sub(r"layers.\1.", inner)
-    for theirs, ours in _OF_MAKERS:
-        inner = inner.replace(theirs, ours)
-    return inner
 
 
 class _Convolution:
@@ -297,13 +256,8 @@ def _with_gate_biases(weights: Weights, at: str, size: int) -> TowerProduct:
     return TowerProduct(matrix, weights.take(f"{name}.bias", (2 * size,)) + more)
 
 
-class BiasedConformer:
-    """Loads its weights when it is constructed, and is read-only from then on."""
-
-    def __init__(
-        self, spec: BiasedConformerSpec, weights: Weights, threads: RowThreads = ONE_THREAD
-    ) -> None:
-        """Raises UnsupportedModel for weights that don't fit."""
+class BiasedConformer(HearingTower, of=BiasedConformerSpec):
+    def __init__(self, spec: BiasedConformerSpec, weights: Weights, threads: RowThreads) -> None:
         own, bins = "encoder_embedding", spec.mel_bins
         self._mean, self._factor = (
             weights.take(f"{own}.global_{name}", (bins,), torch.float32)

@@ -11,10 +11,11 @@ from torch.nn import functional
 
 from penstock.model.layer_spec import NormSpec
 from penstock.model.projector_spec import WindowPart, WindowProjector
-from penstock.model.tower_spec import VisionSpec
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
-from penstock_worker.vision.picture import Picture, anyres_of, in_lines, squares_of
+from penstock_worker.vision.picture import Picture, squares_of
+from penstock_worker.vision.projector import ProjectorParts
+from penstock_worker.vision.projectors.anyres import InLines, in_lines
 from penstock_worker.vision.query_layers import QueryLayers
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
@@ -22,22 +23,21 @@ from penstock_worker.weights.weights import Weights
 SEEN_NORM = NormSpec(kind="layer", eps=1e-6, bias=True)
 
 
-class Windows:
+class Windows(InLines[WindowProjector], of=WindowProjector):
     """Makes rows with a part for the token's place and one for each level that is added."""
 
-    def __init__(
-        self, vision: VisionSpec, spec: WindowProjector, weights: Weights, outputs: int
-    ) -> None:
+    def __init__(self, spec: WindowProjector, around: ProjectorParts) -> None:
+        super().__init__(spec, around)
+        weights, outputs, vision = around.weights, around.outputs, around.vision
         size = vision.tower.hidden_size
         self._parts = [_Part(spec, part, weights, size, outputs) for part in spec.parts]
         self._newline = weights.take("projector.newline", (outputs,))
-        self._vision, self._spec = vision, spec
         self._empty_place = len(vision.added_behind) == len(spec.parts)
-        self.row_work = sum(part.query_work for part in self._parts)
+        self._work = sum(part.query_work for part in self._parts)
 
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         side = self._spec.side(picture.rows)
-        shape = anyres_of(picture, self._vision, self._spec)
+        shape = self.shape(picture)
         found: list[Tensor] = []
         for part in self._parts:
             rows = yield from part.pieces(vectors, picture, threads)

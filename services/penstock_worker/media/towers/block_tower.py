@@ -17,8 +17,9 @@ from penstock.model.audio_spec import BlockTowerSpec, halved
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
 from penstock_worker.media.pieces import Pieces
+from penstock_worker.media.sound_tower import HearingTower
 from penstock_worker.vision.layer import TowerLayer, TowerNorm, TowerProduct
-from penstock_worker.vision.rows import ONE_THREAD, RowThreads, attention_work
+from penstock_worker.vision.rows import RowThreads, attention_work
 from penstock_worker.weights.weights import Weights
 
 REACH = 3
@@ -57,13 +58,8 @@ def _half(size: int) -> int:
     return (size + 1) // 2
 
 
-class BlockTower:
-    """Loads its weights when it is constructed, and is read-only from then on."""
-
-    def __init__(
-        self, spec: BlockTowerSpec, weights: Weights, threads: RowThreads = ONE_THREAD
-    ) -> None:
-        """Raises UnsupportedModel for weights that don't fit."""
+class BlockTower(HearingTower, of=BlockTowerSpec):
+    def __init__(self, spec: BlockTowerSpec, weights: Weights, threads: RowThreads) -> None:
         size, channels = spec.hidden_size, spec.channels
         self.dtype = weights.dtype
         self._device = weights.device

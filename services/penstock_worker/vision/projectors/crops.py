@@ -1,14 +1,15 @@
 """What makes rows of overlapping crops: queries that see a square of patches each, a gated
-feed-forward, and rows of tokens around and among these (PooledProjector); and the names of Molmo
-2's tensors.
+feed-forward, and rows of tokens around and among these (PooledProjector).
 
 Source: Clark et al., "Molmo2", 2026.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -18,57 +19,18 @@ from penstock.model.projector_spec import PooledProjector
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerProduct
-from penstock_worker.vision.picture import Picture
+from penstock_worker.vision.picture import Picture, UnfitPicture
+from penstock_worker.vision.picture_reading import PIXELS, of_pixels, only
+from penstock_worker.vision.projector import Projector, ProjectorParts
 from penstock_worker.vision.rows import RowThreads
-from penstock_worker.weights.weights import Weights
 
-_BACKBONE = re.compile(r"^(?:model\.)?vision_backbone\.")
-_FURTHER = re.compile(r"^(?:model\.)?(?:transformer\.)?wte\.new_embedding$")
-_LAYER = re.compile(r"^image_vit\.transformer\.resblocks\.(\d+)\.(.+?)(\.weight|\.bias)$")
-_IN_LAYER = {
-    "attention.wq": "q_proj",
-    "attention.wk": "k_proj",
-    "attention.wv": "v_proj",
-    "attention.wo": "out_proj",
-    "attention_norm": "norm1",
-    "ffn_norm": "norm2",
-    "feed_forward.w1": "up_proj",
-    "feed_forward.w2": "down_proj",
-}
-_OUTSIDE = {
-    "image_vit.patch_embedding": "patch_embedding",
-    "image_pooling_2d.wq": "projector.q_proj",
-    "image_pooling_2d.wk": "projector.k_proj",
-    "image_pooling_2d.wv": "projector.v_proj",
-    "image_pooling_2d.wo": "projector.out_proj",
-    "image_projector.w1": "projector.gate_proj",
-    "image_projector.w2": "projector.down_proj",
-    "image_projector.w3": "projector.up_proj",
-}
-_POSITIONS = "image_vit.positional_embedding"
+POOLED, MARKS = "pooled", "marks"
 
 
-def of_crops(name: str) -> str | None:
-    """Returns our name for a tensor of Molmo 2's tower and what follows it; None for another. An
-    unknown name stays as it is, without its prefix."""
-    if _FURTHER.match(name):
-        return "projector.tokens"
-    if not _BACKBONE.match(name):
-        return None
-    inner = _BACKBONE.sub("", name)
-    if inner == _POSITIONS:
-        return "position_embedding.weight"
-    layer = _LAYER.fullmatch(inner)
-    if layer is not None:
-        return f"layers.{layer[1]}.{_IN_LAYER.get(layer[2], layer[2])}{layer[3]}"
-    module, _, kind = inner.rpartition(".")
-    return f"{_OUTSIDE.get(module, module)}.{kind}"
-
-
-class Crops:
-    """Computes a PooledProjector. Loads its weights when it is constructed."""
-
-    def __init__(self, spec: PooledProjector, weights: Weights, inputs: int, outputs: int) -> None:
+class Crops(Projector[PooledProjector], of=PooledProjector):
+    def __init__(self, spec: PooledProjector, around: ProjectorParts) -> None:
+        super().__init__(spec, around)
+        weights, inputs, outputs = around.weights, around.inputs, around.outputs
         size, inner = spec.size, spec.inner
         self._query = TowerProduct.load(weights, [("projector.q_proj", size)], inputs)
         seen = [(f"projector.{each}_proj", size) for each in "kv"]
@@ -80,18 +42,27 @@ class Crops:
             weights, [("projector.down_proj", outputs)], inner, bias=False
         )
         self._tokens = weights.take("projector.tokens", (spec.tokens, outputs))
-        self._spec = spec
+        others = self._query.size + self._mixed.size + self._up.size + self._down.size
+        self._work = others + 4 * self._seen.size
 
-    @property
-    def row_work(self) -> int:
-        """Multiplications for each row."""
-        return (
-            self._query.size
-            + 4 * self._seen.size
-            + self._mixed.size
-            + self._up.size
-            + self._down.size
-        )
+    def read(self, tensors: Mapping[str, np.ndarray]) -> Picture:
+        pixels, pooled, marks = only(tensors, PIXELS, POOLED, MARKS)
+        plain = of_pixels({PIXELS: pixels}, self._vision)
+        if pooled.ndim != 2 or marks.shape != pooled.shape[:1] or not pooled.size:
+            raise UnfitPicture(f"{POOLED} has shape {pooled.shape}, and {MARKS} {marks.shape}")
+        if {pooled.dtype, marks.dtype} != {np.dtype(np.int32)}:
+            raise UnfitPicture(f"{POOLED} is {pooled.dtype}, and {MARKS} {marks.dtype}; not int32")
+        count = plain.tiles * plain.per_tile
+        made = pooled[marks == NO_MARK]
+        if min(pooled.min(), marks.min()) < -1 or pooled.max() >= count:
+            raise UnfitPicture(f"{POOLED} has patches that aren't among {count}")
+        if marks.max() >= self._spec.tokens or (made.max(1, initial=-1) < 0).any():
+            raise UnfitPicture(f"{MARKS} has tokens that aren't among {self._spec.tokens}, or none")
+        rows, tokens = (torch.from_numpy(each.astype(np.int64)) for each in (pooled, marks))
+        return replace(plain, pooled=rows, marks=tokens)
+
+    def rows(self, picture: Picture) -> int:
+        return 0 if picture.marks is None else len(picture.marks)
 
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         if picture.pooled is None or picture.marks is None:
@@ -105,7 +76,7 @@ class Crops:
             return self._of_squares(vectors[patches.clamp(min=0)] * there[..., None], there)
 
         # Some squares' vectors at a time: those of all would take much memory for a video.
-        found = yield from threads.mapped(of_squares, pooled[made], each=self.row_work)
+        found = yield from threads.mapped(of_squares, pooled[made], each=self._work)
         rows[made] = rows[made] + found
         return rows
 

@@ -16,8 +16,9 @@ from torch.nn import functional
 from penstock.model.audio_spec import REDUCED, ConformerSpec
 from penstock.model.layer_spec import NormSpec
 from penstock_kernels.reference import encoder as kernels
-from penstock_worker.media.block_tower import sines
 from penstock_worker.media.pieces import Pieces
+from penstock_worker.media.sound_tower import HearingTower
+from penstock_worker.media.towers.block_tower import sines
 from penstock_worker.vision.layer import (
     ClippedProducts,
     Shape,
@@ -25,7 +26,7 @@ from penstock_worker.vision.layer import (
     TowerProduct,
     load_products,
 )
-from penstock_worker.vision.rows import ONE_THREAD, RowThreads
+from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
 NORM = NormSpec()
@@ -233,13 +234,8 @@ def _behind(x: Tensor, count: int) -> Tensor:
     return functional.pad(x, (0, 0, count - 1, 0)).unfold(0, count, 1)
 
 
-class ConformerTower:
-    """Loads its weights when it is constructed, and is read-only from then on."""
-
-    def __init__(
-        self, spec: ConformerSpec, weights: Weights, threads: RowThreads = ONE_THREAD
-    ) -> None:
-        """Raises UnsupportedModel for weights that don't fit."""
+class ConformerTower(HearingTower, of=ConformerSpec):
+    def __init__(self, spec: ConformerSpec, weights: Weights, threads: RowThreads) -> None:
         at, (first, second) = "subsample_conv_projection", spec.channels
         self._reductions = (
             Reduction(spec, weights, f"{at}.layer0", 1, first),

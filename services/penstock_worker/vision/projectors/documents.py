@@ -10,48 +10,40 @@ import torch
 from torch import Tensor
 
 from penstock.model.document_spec import DocumentProjector
-from penstock.model.tower_spec import TowerSpec
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.convolutions import Convolutions
 from penstock_worker.vision.layer import LayerForm, TowerLayer, TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture
+from penstock_worker.vision.projector import Projector, ProjectorParts
 from penstock_worker.vision.rows import RowThreads
-from penstock_worker.weights.weights import Weights
 
 WITHIN = "projector."
 """What the names of the layers' tensors begin with."""
 
 
-class Documents:
-    """Computes a DocumentProjector. Loads its weights when it is constructed."""
+class Documents(Projector[DocumentProjector], of=DocumentProjector):
+    ENDS = 1
+    ORDERED = True
 
-    def __init__(
-        self,
-        tower: TowerSpec,
-        spec: DocumentProjector,
-        weights: Weights,
-        outputs: int,
-        threads: RowThreads,
-    ) -> None:
+    def __init__(self, spec: DocumentProjector, around: ProjectorParts) -> None:
+        super().__init__(spec, around)
+        weights, outputs = around.weights, around.outputs
         layers = spec.layers
         size = layers.hidden_size
-        self._convolutions = Convolutions(
-            weights, tower.hidden_size, spec.channels, size, spec.norm
-        )
+        self._convolutions = Convolutions(weights, around.inputs, spec.channels, size, spec.norm)
         self._queries = [
             weights.take(f"{WITHIN}queries.{number}.weight", (count, size))
             for number, count in enumerate(spec.queries)
         ]
         form = LayerForm(gated=True, bias=False, kv_heads=layers.num_kv_heads)
         self._layers = [
-            _QueryLayer(layers, weights, number, form, threads, WITHIN)
+            _QueryLayer(layers, weights, number, form, around.threads, WITHIN)
             for number in range(layers.num_layers)
         ]
         self._last = TowerNorm(weights, f"{WITHIN}norm", size, layers.norm)
         self._product = TowerProduct.load(weights, [(f"{WITHIN}out", outputs)], size)
         self._end = weights.take(f"{WITHIN}end", (outputs,))[None]
-        self._spec = spec
 
     @property
     def row_work(self) -> int:
@@ -59,6 +51,10 @@ class Documents:
         rows = 2 * self._spec.queries[-1]
         each = sum(2 * layer.row_work + 2 * layer.seen_work([1]) * rows for layer in self._layers)
         return self._convolutions.work + each + self._product.size
+
+    def rows(self, picture: Picture) -> int:
+        vectors = self._spec.vectors_of(picture.rows, picture.columns)
+        return picture.tiles * self._spec.queries[self._spec.table_of(vectors)]
 
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         tiles = yield from self._convolutions.pieces(vectors, picture, threads)

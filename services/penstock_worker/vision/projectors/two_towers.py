@@ -14,35 +14,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from penstock.errors import UnsupportedModel
 from penstock.model.projector_spec import MLPProjector, TwoTowersProjector
 from penstock.model.tower_spec import TowerSpec, VisionSpec
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
-from penstock_worker.vision.aligner_names import SECOND
 from penstock_worker.vision.convolutions import Neck, PlaneConvolution
 from penstock_worker.vision.layer import TowerProduct
 from penstock_worker.vision.picture import Picture, UnfitPicture
 from penstock_worker.vision.picture_reading import PIXELS, of_pixels
 from penstock_worker.vision.places import lay_out
+from penstock_worker.vision.projector import Projector, ProjectorParts
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.vision.tower import Tower
-from penstock_worker.weights.weights import Weights
 
 LARGE = "large_pixel_values"
 STRETCHED = 4
 """Places each way that become one row."""
-
-
-def read_both(tensors: Mapping[str, np.ndarray], spec: VisionSpec, second: TowerSpec) -> Picture:
-    """The picture, with the larger one beside it. Raises UnfitPicture."""
-    if LARGE not in tensors:
-        raise UnfitPicture(f"a prepared picture has {LARGE} for this model, beside {PIXELS}")
-    rest = {name: each for name, each in tensors.items() if name != LARGE}
-    picture = of_pixels(rest, spec)
-    beside = of_pixels({PIXELS: tensors[LARGE]}, _as_one(spec, second))
-    if picture.tiles != 1 or beside.tiles != 1:
-        raise UnfitPicture(f"{picture.tiles} and {beside.tiles} tiles of a picture; 1 is needed")
-    return replace(picture, beside=beside)
 
 
 def _as_one(spec: VisionSpec, second: TowerSpec) -> VisionSpec:
@@ -50,19 +38,14 @@ def _as_one(spec: VisionSpec, second: TowerSpec) -> VisionSpec:
     return VisionSpec(tower=second, projector=MLPProjector(), image_size=spec.second_size)
 
 
-class TwoTowers:
-    """Computes a TwoTowersProjector. Loads its weights when it is constructed."""
-
-    def __init__(
-        self,
-        spec: VisionSpec,
-        projector: TwoTowersProjector,
-        second: TowerSpec,
-        weights: Weights,
-        outputs: int,
-        threads: RowThreads,
-    ) -> None:
-        own = weights.part(SECOND)
+class TwoTowers(Projector[TwoTowersProjector], of=TwoTowersProjector):
+    def __init__(self, projector: TwoTowersProjector, around: ProjectorParts) -> None:
+        super().__init__(projector, around)
+        spec, second = around.vision, around.vision.second
+        if second is None:
+            raise UnsupportedModel("two towers are needed, and one is described")
+        weights, outputs, threads = around.weights, around.outputs, around.threads
+        own = weights.part("second.")
         self._tower = Tower(second, own, threads)
         own.finish()
         channels, half = projector.channels, outputs // 2
@@ -92,6 +75,19 @@ class TwoTowers:
         smaller = 2 * (STRETCHED * first.size + second.size)
         products = self._own.size + self._beside.size + self._product.size
         return (towered + necks) // self._rows**2 + smaller + products
+
+    def read(self, tensors: Mapping[str, np.ndarray]) -> Picture:
+        """Returns the picture, with the larger one beside it."""
+        if LARGE not in tensors:
+            raise UnfitPicture(f"a prepared picture has {LARGE} for this model, beside {PIXELS}")
+        rest = {name: each for name, each in tensors.items() if name != LARGE}
+        picture = of_pixels(rest, self._vision)
+        beside = of_pixels({PIXELS: tensors[LARGE]}, self._alone)
+        if picture.tiles != 1 or beside.tiles != 1:
+            raise UnfitPicture(
+                f"{picture.tiles} and {beside.tiles} tiles of a picture; 1 is needed"
+            )
+        return replace(picture, beside=beside)
 
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         beside = picture.beside

@@ -1,5 +1,4 @@
-"""A conformer over blocks of a sound of any length, and learned queries over windows of its vectors
-(BlockConformerSpec, QueryProjector).
+"""A conformer over blocks of a sound of any length (BlockConformerSpec).
 
 A sound is encoded by itself, so the shapes of all products depend on the sound alone, and so do its
 bits.
@@ -7,7 +6,6 @@ bits.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import torch
@@ -16,78 +14,14 @@ from torch.nn import functional
 
 from penstock.model.audio_spec import BlockConformerSpec
 from penstock.model.layer_spec import NormSpec
-from penstock.model.sound_projector_spec import QueryProjector
 from penstock_worker.media.pieces import Pieces
+from penstock_worker.media.sound_tower import HearingTower
 from penstock_worker.vision.layer import TowerNorm, TowerProduct
-from penstock_worker.vision.query_layers import QueryLayers
-from penstock_worker.vision.rows import ONE_THREAD, RowThreads
+from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
 NORM = NormSpec(kind="layer", eps=1e-5, bias=True)
 """PyTorch's own epsilon, of norms over a vector and over a batch, which is no setting."""
-
-
-# Names of llama.cpp's mmproj files, and ours, which are the hub's.
-
-_LAYER = re.compile(r"a\.blk\.(\d+)\.(\w+?)(?:\.(weight|bias))?")
-_IN_LAYER = {
-    "ffn_norm": "ff1.pre_norm",
-    "ffn_up": "ff1.up_proj",
-    "ffn_down": "ff1.down_proj",
-    "ffn_norm_1": "ff2.pre_norm",
-    "ffn_up_1": "ff2.up_proj",
-    "ffn_down_1": "ff2.down_proj",
-    "ln1": "attn.pre_norm",
-    "attn_q": "attn.to_q",
-    "attn_k": "attn.to_k",
-    "attn_v": "attn.to_v",
-    "attn_out": "attn.to_out",
-    "attn_rel_pos_emb": "attn.rel_pos_emb",
-    "norm_conv": "conv.norm",
-    "conv_pw1": "conv.up_conv",
-    "conv_dw": "conv.depth_conv.conv",
-    "conv_norm": "conv.batch_norm",
-    "conv_pw2": "conv.down_conv",
-    "ln2": "post_norm",
-}
-_QUERY_LAYER = re.compile(r"a\.proj_blk\.(\d+)\.(\w+)\.(weight|bias)")
-_IN_QUERY_LAYER = {
-    "self_attn_q": "attention.attention.query",
-    "self_attn_k": "attention.attention.key",
-    "self_attn_v": "attention.attention.value",
-    "self_attn_out": "attention.output.dense",
-    "self_attn_norm": "attention.output.LayerNorm",
-    "cross_attn_q": "crossattention.attention.query",
-    "cross_attn_k": "crossattention.attention.key",
-    "cross_attn_v": "crossattention.attention.value",
-    "cross_attn_out": "crossattention.output.dense",
-    "cross_attn_norm": "crossattention.output.LayerNorm",
-    "ffn_up": "intermediate_query.dense",
-    "ffn_down": "output_query.dense",
-    "ffn_norm": "output_query.LayerNorm",
-}
-_MODULES = {
-    "a.input_projection": "input_linear",
-    "a.enc_ctc_out": "out",
-    "a.enc_ctc_out_mid": "out_mid",
-    "a.proj_norm": "projector.qformer.layernorm",
-    "a.proj_linear": "projector.linear",
-}
-
-
-def of_block_conformer(name: str) -> str | None:
-    """Returns our name for a tensor of Granite Speech's file. An unknown name stays."""
-    if name == "a.proj_query":
-        return "projector.query"
-    layer = _LAYER.fullmatch(name)
-    if layer is not None and layer[2] in _IN_LAYER:
-        return f"layers.{layer[1]}.{_IN_LAYER[layer[2]]}.{layer[3] or 'weight'}"
-    layer = _QUERY_LAYER.fullmatch(name)
-    if layer is not None and layer[2] in _IN_QUERY_LAYER:
-        inner = f"{layer[1]}.{_IN_QUERY_LAYER[layer[2]]}.{layer[3]}"
-        return f"projector.qformer.encoder.layer.{inner}"
-    module, _, kind = name.rpartition(".")
-    return f"{_MODULES[module]}.{kind}" if module in _MODULES else name
 
 
 class _FeedForward:
@@ -258,13 +192,8 @@ class BlockConformerLayer:
         return self._norm(self._second(self._convolution.added(hidden, windows)))
 
 
-class BlockConformer:
-    """Loads its weights when it is constructed, and is read-only from then on."""
-
-    def __init__(
-        self, spec: BlockConformerSpec, weights: Weights, threads: RowThreads = ONE_THREAD
-    ) -> None:
-        """Raises UnsupportedModel for weights that don't fit."""
+class BlockConformer(HearingTower, of=BlockConformerSpec):
+    def __init__(self, spec: BlockConformerSpec, weights: Weights, threads: RowThreads) -> None:
         size, outputs = spec.hidden_size, spec.outputs
         self._first = TowerProduct.load(weights, [("input_linear", size)], 2 * spec.mel_bins)
         self._layers = [
@@ -296,30 +225,3 @@ class BlockConformer:
     def _with_told(self, hidden: Tensor) -> Tensor:
         told = self._told(hidden).float().softmax(-1).to(hidden.dtype)
         return hidden + self._heard(told)
-
-
-class WindowQueries:
-    """Makes rows of windows of a tower's vectors."""
-
-    def __init__(self, spec: QueryProjector, weights: Weights, inputs: int, outputs: int) -> None:
-        at, size = "projector", spec.hidden_size
-        self._query = weights.take(f"{at}.query", (1, spec.queries, size))
-        self._layers = QueryLayers(
-            weights,
-            f"{at}.qformer",
-            size,
-            shown=inputs,
-            heads=spec.num_heads,
-            inner=spec.intermediate_size,
-            norm=spec.norm,
-            layers=spec.num_layers,
-            seeing=spec.seeing,
-        )
-        self._out = TowerProduct.load(weights, [(f"{at}.linear", outputs)], size)
-        self._window = spec.window
-
-    def __call__(self, vectors: Tensor) -> Tensor:
-        around = functional.pad(vectors, (0, 0, 0, -len(vectors) % self._window))
-        shown = around.unflatten(0, (-1, self._window))
-        queries = self._query.expand(len(shown), -1, -1)
-        return self._out(self._layers(queries, shown).flatten(0, 1))

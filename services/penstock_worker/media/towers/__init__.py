@@ -1,0 +1,1 @@
+"""What computes each form of tower that hears; one is found once a module here defines it."""
