@@ -23,9 +23,9 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "KV from disk or another engine core changes no answer": (
         "tests/system/test_disk_kv.py::test_a_later_life_finds_prompts_and_says_the_same",
         "tests/system/test_kv_transfer.py::test_another_engine_core_has_computed_it",
-        "tests/engine/test_walk_disk.py",
+        "tests/engine/histories/test_histories.py",
     ),
-    "audits find what went wrong": ("tests/engine/test_walk_audits.py",),
+    "audits find what went wrong": ("tests/engine/waiting/test_live_audit.py",),
     "training on what was sampled": ("tests/training/test_trainer_forward.py",),
 }
 """What README.md and docs/guides/exactness.md promise, and tests of it: of each the first case
@@ -33,8 +33,6 @@ runs at every landing."""
 
 FIRST: tuple[str, ...] = (
     *(name for names in PROMISES.values() for name in names),
-    "tests/engine/test_walk_claims.py",
-    "tests/engine/test_walk_shared.py",
     "tests/kernels/cpu/test_sampler.py",
     "tests/shared/client/test_client_blame.py",
     "tests/system/test_adapters.py::test_the_model_and_adapters_together_say_what_each_says_alone",
@@ -48,6 +46,9 @@ FIRST: tuple[str, ...] = (
 ALWAYS: tuple[str, ...] = (
     "tests/engine/handlers/test_adoption.py",
     "tests/engine/handlers/test_sharing.py",
+    "tests/engine/histories/test_histories.py::test_long_histories_meet_what_they_are_for[audits]",
+    "tests/engine/histories/test_histories.py::test_long_histories_meet_what_they_are_for[claims]",
+    "tests/engine/histories/test_histories.py::test_long_histories_meet_what_they_are_for[shared]",
     "tests/gateway/keys/test_access.py",
     "tests/gateway/keys/test_other_tenants.py",
     "tests/gateway/keys/test_rate_limits.py::test_requests_a_minute",

@@ -11,15 +11,15 @@ from penstock_engine.core import EngineCore
 from penstock_engine.record.replay import restore
 from penstock_engine.record.snapshot import snapshot
 from penstock_engine.sessions.effects import Effects
+from tests.engine.histories.adapters import AdapterWalker
+from tests.engine.histories.audits import AuditWalker
+from tests.engine.histories.claims import ClaimWalker
+from tests.engine.histories.disk import DiskWalker
+from tests.engine.histories.media import MediaWalker
+from tests.engine.histories.sessions import SessionWalker
+from tests.engine.histories.shared import ShareWalker
 from tests.engine.rank_walker import RankWalker, make_rank_harness
 from tests.engine.record.twins import Twins
-from tests.engine.test_walk_adapters import AdapterWalker
-from tests.engine.test_walk_audits import AuditWalker
-from tests.engine.test_walk_claims import ClaimWalker
-from tests.engine.test_walk_disk import DiskWalker
-from tests.engine.test_walk_media import MediaWalker
-from tests.engine.test_walk_sessions import SessionWalker
-from tests.engine.test_walk_shared import ShareWalker
 from tests.engine.walked_harness import Choices, Seeded, make_harness
 from tests.engine.walker import Walker
 from tests.thinning import part

@@ -14,23 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.engine.walked_harness import Seeded, make_harness
+from tests.engine.walked_harness import Drawn, make_harness
 from tests.engine.walker import Walker
+from tests.engine.walks import seeded_walk
 from tests.met import met as is_met
 from tests.thinning import part
 
 LENGTH = part(1000, 1 / 2)
 """Operations of a long history."""
-
-
-class Drawn:
-    """Choices that Hypothesis makes, and shrinks."""
-
-    def __init__(self, data: st.DataObject) -> None:
-        self._data = data
-
-    def whole(self, low: int, high: int) -> int:
-        return self._data.draw(st.integers(low, high))
 
 
 @settings(max_examples=part(60, 1 / 3), deadline=None, suppress_health_check=list(HealthCheck))
@@ -104,15 +95,6 @@ def walked(seed: int) -> Walk:
             )
     walker.end()
     return Walk(walker.operations, met)
-
-
-def seeded_walk(seed: int, length: int) -> Walker:
-    choose = Seeded(seed)
-    walker = Walker(make_harness(choose), choose)
-    walker.connect()
-    for _ in range(length):
-        walker.walk()
-    return walker
 
 
 def test_decisions_do_not_depend_on_hash_order() -> None:

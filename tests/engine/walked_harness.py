@@ -6,6 +6,8 @@ import random
 import typing
 from typing import Any, Protocol
 
+from hypothesis import strategies as st
+
 from penstock.config.settings import SchedulingPolicy
 from tests.engine.harness import Harness
 
@@ -14,6 +16,16 @@ class Choices(Protocol):
     """Where randomness comes from: Hypothesis, or a seeded generator."""
 
     def whole(self, low: int, high: int) -> int: ...
+
+
+class Drawn:
+    """Choices that Hypothesis makes, and shrinks."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self._data = data
+
+    def whole(self, low: int, high: int) -> int:
+        return self._data.draw(st.integers(low, high))
 
 
 class Seeded:

@@ -28,9 +28,9 @@ class Walker:
         harness.compile_at_once = False
         harness.late = self._late
         self.has_media = False
-        """Whether requests bring pictures: see test_walk_media.py."""
+        """Whether requests bring pictures: see histories/media.py."""
         self.has_sessions = False
-        """Whether requests are turns of sessions: see test_walk_sessions.py."""
+        """Whether requests are turns of sessions: see histories/sessions.py."""
         self.gathers = True
         """Whether nobody reads some requests' tokens as they come."""
         if choose.whole(0, 1):
@@ -65,6 +65,23 @@ class Walker:
         """The worker has compiled every grammar that it was asked for."""
         for number in list(self.h.worker.asked) if self.h.worker is not None else ():
             self.h.compiles(number)
+
+    def outcome(self) -> Counter[str]:
+        """How often something happened, as the walker and the core have counted it."""
+        scheduling, counts = self.h.core.state.scheduling, self.h.core.state.counts
+        return self.met + Counter(
+            {
+                "steps": scheduling.num_steps,
+                "preempted": scheduling.num_preemptions,
+                "reused": self.h.num_reused,
+                "drafted": counts.drafted_tokens,
+                "kept drafts": counts.kept_tokens,
+                "read": counts.disk_blocks_read,
+                "missed": counts.disk_blocks_missed,
+                "prefetched from disk": counts.prefetched["disk"],
+                "prefetched from host": counts.prefetched["host"],
+            }
+        )
 
     def _late(self) -> bool:
         late = self.choose.whole(0, 3) == 0

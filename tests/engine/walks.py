@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
-
-from hypothesis import HealthCheck, settings
+from typing import Protocol, TypeVar
 
 from penstock.config.settings import RecordSettings
 from penstock_engine.core import EngineCore
@@ -19,22 +18,34 @@ from tests.engine.harness import Harness
 from tests.engine.record.twins import Twins
 from tests.engine.walked_harness import Choices, Seeded, make_harness
 from tests.engine.walker import Walker
-from tests.thinning import part
-
-SHORT = settings(
-    max_examples=part(20, 1 / 2), deadline=None, suppress_health_check=list(HealthCheck)
-)
-"""Settings for fewer of the histories that Hypothesis draws."""
-
-AnyWalker = TypeVar("AnyWalker", bound=Walker)
 
 
-def walked(walker: AnyWalker, operations: int) -> AnyWalker:
+class History(Protocol):
+    """A walker, or several that belong together. h: a harness whose core is recorded."""
+
+    @property
+    def h(self) -> Harness: ...
+    def connect(self) -> object: ...
+    def walk(self) -> None: ...
+    def end(self) -> None: ...
+    def outcome(self) -> Counter[str]: ...
+
+
+AnyHistory = TypeVar("AnyHistory", bound=History)
+
+
+def walked(walker: AnyHistory, operations: int) -> AnyHistory:
     """After so many, the first of which connects a front end."""
     walker.connect()
     for _ in range(operations):
         walker.walk()
     return walker
+
+
+def seeded_walk(seed: int, operations: int) -> Walker:
+    """A walker of plain requests after so many."""
+    choose = Seeded(seed)
+    return walked(Walker(make_harness(choose), choose), operations)
 
 
 def walked_beside(seed: int, act: Callable[[Harness, Choices], None], operations: int) -> Walker:
@@ -64,14 +75,14 @@ def replayed(folder: Path) -> int:
     return done.steps
 
 
-def check_replay(walker: Walker, folder: Path, operations: int) -> tuple[EngineCore, int]:
+def check_replay(walker: History, folder: Path, operations: int) -> tuple[EngineCore, int]:
     """The recording of a new walker's history decides as it did; the core, and its steps."""
     with recorded(walker.h, folder):
         walked(walker, operations)
     return walker.h.core, replayed(folder)
 
 
-def check_restored(walker: Walker, operations: int) -> int:
+def check_restored(walker: History, operations: int) -> int:
     """A restored core does what the original does for so many operations and up to the end; the
     steps of both."""
     core = walker.h.core

@@ -29,8 +29,7 @@ from penstock_engine.kv.cache import KVCache
 from penstock_engine.live.view import LiveView, block_view
 from tests.engine.harness import Harness
 from tests.engine.live.shown_core import check_blocks, shown, slow_blocks, walk, watched
-from tests.engine.test_walk import Drawn
-from tests.engine.walked_harness import Seeded, make_harness
+from tests.engine.walked_harness import Drawn, Seeded, make_harness
 from tests.met import met as is_met
 from tests.thinning import part
 

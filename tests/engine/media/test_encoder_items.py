@@ -15,9 +15,9 @@ from penstock.protocol.common import Media, MediaSpan
 from penstock_engine.facts import EngineFacts
 from tests.engine.fake_media import picture, shown
 from tests.engine.harness import Harness
+from tests.engine.histories.media import MediaWalker
 from tests.engine.media.media_requests import error_of, finish_of
 from tests.engine.small_facts import facts
-from tests.engine.test_walk_media import MediaWalker
 from tests.engine.walked_harness import Seeded
 from tests.engine.walks import check_replay
 

@@ -14,8 +14,8 @@ from penstock_engine.record.replay import replay
 from penstock_planning.simulate.commands import Traffic
 from penstock_planning.simulate.metrics import Slo
 from tests.engine.fake_media import picture
+from tests.engine.histories.media import MediaWalker
 from tests.engine.media.media_requests import ask, harness
-from tests.engine.test_walk_media import MediaWalker
 from tests.engine.walked_harness import Seeded
 from tests.engine.walks import check_replay
 

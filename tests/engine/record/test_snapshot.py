@@ -25,9 +25,9 @@ from penstock_engine.record.replay import restore
 from penstock_engine.record.snapshot import SnapshotError, snapshot
 from penstock_engine.request.states import SequenceState
 from tests.engine.record.twins import Twins
-from tests.engine.test_walk import Drawn, seeded_walk
-from tests.engine.walked_harness import make_harness
+from tests.engine.walked_harness import Drawn, make_harness
 from tests.engine.walker import Walker
+from tests.engine.walks import seeded_walk
 from tests.met import met as is_met
 from tests.thinning import part
 

@@ -12,8 +12,7 @@ from penstock_engine.record.replay import restore
 from penstock_engine.record.snapshot import snapshot
 from tests.engine.rank_walker import SIZES, RankWalker, make_rank_harness
 from tests.engine.record.twins import Twins
-from tests.engine.test_walk import Drawn
-from tests.engine.walked_harness import Seeded
+from tests.engine.walked_harness import Drawn, Seeded
 from tests.met import met as is_met
 from tests.thinning import part
 

@@ -3,19 +3,11 @@ room."""
 
 from __future__ import annotations
 
-from collections import Counter
-
-from hypothesis import given
-from hypothesis import strategies as st
-
 from penstock.protocol.common import Media
 from tests.engine.fake_media import drawn_media, picture
 from tests.engine.harness import Harness
-from tests.engine.test_walk import Drawn
-from tests.engine.walked_harness import FEW, POLICIES, Choices, Seeded
+from tests.engine.walked_harness import FEW, POLICIES, Choices
 from tests.engine.walker import Walker
-from tests.engine.walks import SHORT, walked
-from tests.met import met as is_met
 
 
 def make_harness(choose: Choices) -> Harness:
@@ -96,37 +88,3 @@ class MediaWalker(Walker):
     def step(self) -> None:
         super().step()
         self.compile_all()
-
-
-@SHORT
-@given(st.data(), st.integers(1, 60))
-def test_short_histories(data: st.DataObject, length: int) -> None:
-    walker = walked(MediaWalker(Drawn(data)), length)
-    walker.end()
-    is_met("waited for media", walker.met["waited for media"])
-
-
-def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
-    met = Counter[str]()
-    for seed in range(16):
-        walker = walked(MediaWalker(Seeded(seed)), 250)
-        walker.end()
-        met += walker.met
-        met["preempted"] += walker.h.core.state.scheduling.num_preemptions
-        met["reused"] += walker.h.num_reused
-    for what in (
-        "joined",
-        "encodings dropped",
-        "asked for again",
-        "in line",
-        "two held",
-        "room wanted",
-        "too short",
-    ):
-        assert met[what], (what, met)
-    assert met["waited for media"] > 100
-    assert met["killed with media"]
-    assert met["preempted"]
-    assert met["divided"] > 100
-    assert met["killed in parts"]
-    assert met["reused"] > 100

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
-import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from tests.engine import walks
 from tests.engine.scores import RequestScore
-from tests.engine.test_walk import Drawn
-from tests.engine.walked_harness import Choices, Seeded, make_harness
+from tests.engine.walked_harness import Choices, make_harness
 from tests.engine.walker import Walker
-from tests.met import met as is_met
 
 
 class MultiStepWalker(Walker):
@@ -50,22 +42,3 @@ class MultiStepWalker(Walker):
         if plan is not None and plan.extra_steps and result is not None:
             self.met["went on"] += sum(len(each.more) for each in result.slots)
             self.met["followed"] += bool(self.h.plans)
-
-
-def walked(choose: Choices, operations: int) -> Counter[str]:
-    walker = walks.walked(MultiStepWalker(choose), operations)
-    walker.end()
-    return walker.met
-
-
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.data(), st.integers(1, 60))
-def test_short_histories(data: st.DataObject, length: int) -> None:
-    is_met("went on", walked(Drawn(data), length)["went on"])
-
-
-@pytest.mark.parametrize("first", [0, 10])
-def test_long_histories_and_that_they_meet_what_they_are_for(first: int) -> None:
-    met = sum((walked(Seeded(first + seed), 400) for seed in range(10)), Counter[str]())
-    assert met["went on"] > 50
-    assert met["killed on the way"] > 0

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import msgspec
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock.protocol.common import Claim
 from penstock_engine.handlers.adoption import ELSEWHERE
 from tests.engine.harness import Harness
 from tests.engine.scores import RequestScore
-from tests.engine.test_walk import Drawn
-from tests.engine.walked_harness import Choices, Seeded, drawn_options
+from tests.engine.walked_harness import Choices, drawn_options
 from tests.engine.walker import Walker
-from tests.engine.walks import SHORT, check_restored, walked
-from tests.met import met as is_met
 
 
 class ShareWalker(Walker):
@@ -106,7 +100,6 @@ class ShareWalker(Walker):
         self.h.now += 30.0  # Nobody comes for what is left.
         self.h.settle()
         super().end()
-        self.met["preempted"] += self.h.core.state.scheduling.num_preemptions
         self.h.now += 30.0
         self.h.settle()
         state = self.h.core.state
@@ -126,34 +119,3 @@ class ShareWalker(Walker):
         # Deaths that others met count, too.
         if not any(error == ELSEWHERE or "died" in error for error in errors):
             super()._check_ended(request)
-
-
-@SHORT
-@given(st.data(), st.integers(1, 60))
-def test_short_histories(data: st.DataObject, length: int) -> None:
-    walker = walked(ShareWalker(Drawn(data)), length)
-    walker.end()
-    is_met("three steps", walker.h.core.state.scheduling.num_steps >= 3)
-
-
-def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
-    met = Counter[str]()
-    for seed in range(8):
-        walker = walked(ShareWalker(Seeded(seed)), 300)
-        walker.end()
-        met += walker.met
-    for what in (
-        "shared",
-        "shared with some of it",
-        "shared while it waits",
-        "three readers",
-        "preempted",
-    ):
-        assert met[what] >= 5, f"{what}: {met[what]}"
-
-
-def test_a_restored_core_goes_on_alike() -> None:
-    """Readers and their answers are part of recordings."""
-    walker = walked(ShareWalker(Seeded(1)), 120)
-    assert walker.met["shared"] >= 5
-    assert check_restored(walker, 60)

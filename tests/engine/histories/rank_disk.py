@@ -3,28 +3,13 @@ others than the rest do."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from penstock.model.kv_layout import ONE_GROUP, KVGroup, paged, state_of
-from penstock_engine.record.replay import restore
-from penstock_engine.record.snapshot import snapshot
-from penstock_engine.waiting import disk_kv
 from tests.engine.fake_disk import FakeDisk
 from tests.engine.rank_walker import RankWalker
 from tests.engine.rank_workers import RankHarness
-from tests.engine.record.twins import Twins
-from tests.engine.walked_harness import Choices, Seeded, drawn_options
-
-
-@pytest.fixture(autouse=True, scope="module")
-def single_blocks_are_worth_it() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(disk_kv, "LEAST_FETCHED_BLOCKS", 1)
-        yield
+from tests.engine.walked_harness import Choices, drawn_options
 
 
 class RankDiskWalker(RankWalker):
@@ -70,37 +55,3 @@ class RankDiskWalker(RankWalker):
         cache = self.h.core.state.scheduling.cache
         assert cache is not None
         assert not cache.num_fetching
-
-
-def walked(seed: int, operations: int) -> RankDiskWalker:
-    walker = RankDiskWalker(Seeded(seed), 2 + seed % 2)
-    walker.connect()
-    for _ in range(operations):
-        walker.walk()
-    return walker
-
-
-@pytest.mark.slow
-def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
-    met = Counter[str]()
-    for seed in range(20):
-        walker = walked(seed, 500)
-        walker.end()
-        met += walker.met
-        counts = walker.h.core.state.counts
-        met["read"] += counts.disk_blocks_read
-        met["missed"] += counts.disk_blocks_missed
-    for what in ("lost", "answered before others", "missed", "killed"):
-        assert met[what], (what, met)
-    assert met["read"] > 20, met
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_a_restored_core_goes_on_like_the_original(seed: int) -> None:
-    walker = walked(seed, 200)
-    twins = Twins(walker.h.core, restore(snapshot(walker.h.core)))
-    walker.h.core = twins  # type: ignore[assignment]
-    for _ in range(200):
-        walker.walk()
-    walker.end()
-    assert twins.steps > 30

@@ -5,28 +5,15 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from penstock.model.kv_layout import ONE_GROUP, KVGroup
+from penstock.model.kv_layout import KVGroup
 from penstock.protocol.from_frontend import ExpectPrompt, ForgetPrompt
-from penstock_engine.record.replay import restore
-from penstock_engine.record.snapshot import snapshot
-from tests.engine.record.twins import Twins
+from tests.engine.histories.groups import Drawing
+from tests.engine.histories.rank_disk import RankDiskWalker
+from tests.engine.rank_workers import RankHarness
 from tests.engine.scores import Front
-from tests.engine.test_walk import Drawn
-from tests.engine.test_walk_disk import Drawing, single_blocks_are_worth_it  # noqa: F401
-from tests.engine.test_walk_groups import drawn_groups, drawn_with_states
-from tests.engine.test_walk_rank_disk import RankDiskWalker
-from tests.engine.walked_harness import Choices, Seeded, drawn_options
-from tests.engine.walks import SHORT, recorded, replayed
-from tests.met import met as is_met
-
-DRAWN = (drawn_groups, drawn_with_states)
+from tests.engine.walked_harness import Choices, drawn_options
 
 
 class SharingWalker(RankDiskWalker):
@@ -93,7 +80,8 @@ class SharingWalker(RankDiskWalker):
 class Pair:
     """Two engine cores that serve the same model, and say nothing to each other: workers do."""
 
-    def __init__(self, choose: Choices, ranks: int, drawn: Drawing) -> None:
+    def __init__(self, choose: Choices, drawn: Drawing) -> None:
+        ranks = choose.whole(1, 3)
         options = drawn_options(choose)
         groups = drawn(choose, options["block_size"])
         self.choose = choose
@@ -106,72 +94,27 @@ class Pair:
             for rank, disk in mine.items():
                 disk.shared, disk.others = {}, [others[rank]]
 
-    def walked(self, operations: int) -> Pair:
-        """After so many, the first of which connect front ends."""
+    @property
+    def h(self) -> RankHarness:
+        """That of the first."""
+        return self.walkers[0].h
+
+    def connect(self) -> None:
         for walker in self.walkers:
             walker.connect()
-        self.walk(operations)
-        return self
 
-    def walk(self, operations: int) -> None:
-        for _ in range(operations):
-            self.walkers[self.choose.whole(0, 1)].walk()
+    def walk(self) -> None:
+        """One operation of one of them."""
+        self.walkers[self.choose.whole(0, 1)].walk()
 
-    def end(self) -> Counter[str]:
-        """Both are drained. What was met."""
-        met = Counter[str]()
+    def end(self) -> None:
+        """Both are drained."""
         for walker in self.walkers:
             walker.end()
-            met += walker.met
-            counts = walker.h.core.state.counts
-            met["read"] += counts.disk_blocks_read
-            met["missed"] += counts.disk_blocks_missed
-            met["read before it came"] += counts.prefetched["disk"]
-            disks = walker.h.disks.values()
-            met["of the other"] += sum(disk.num_fetched for disk in disks)
+
+    def outcome(self) -> Counter[str]:
+        """What both have met."""
+        met = sum((walker.outcome() for walker in self.walkers), Counter[str]())
+        for walker in self.walkers:
+            met["of the other"] += sum(disk.num_fetched for disk in walker.h.disks.values())
         return met
-
-
-@SHORT
-@given(st.data(), st.integers(1, 60), st.integers(1, 3), st.sampled_from(DRAWN))
-def test_short_histories(data: st.DataObject, length: int, ranks: int, drawn: Drawing) -> None:
-    is_met("read", Pair(Drawn(data), ranks, drawn).walked(length).end()["read"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("drawn", [lambda choose, size: ONE_GROUP, *DRAWN])
-def test_long_histories_and_that_they_meet_what_they_are_for(drawn: Drawing) -> None:
-    met = Counter[str]()
-    for seed in range(12):
-        met += Pair(Seeded(seed), 1 + seed % 3, drawn).walked(800).end()
-    for what in (
-        "lost",
-        "answered before others",
-        "missed",
-        "killed",
-        "gone with its rank",
-        "followed in mid-fetch",
-    ):
-        assert met[what], (what, met)
-    assert met["read"] > 40, met
-    assert met["of the other"] > 20, met
-    assert met["read before it came"] > 20, met
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_replay_decides_alike(tmp_path: Path, seed: int) -> None:
-    pair = Pair(Seeded(seed), 2, DRAWN[seed % 2])
-    with recorded(pair.walkers[0].h, tmp_path):
-        pair.walked(600)
-    assert replayed(tmp_path) > 100
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_a_restored_core_goes_on_like_the_original(seed: int) -> None:
-    pair = Pair(Seeded(seed), 2, DRAWN[seed]).walked(400)
-    h = pair.walkers[0].h
-    twins = Twins(h.core, restore(snapshot(h.core)))
-    h.core = twins  # type: ignore[assignment]
-    pair.walk(400)
-    pair.end()
-    assert twins.steps > 30

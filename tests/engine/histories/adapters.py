@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from penstock_engine.waiting import adapters as adapters_module
 from penstock_engine.waiting.adapter_entry import AdapterStage
 from tests.engine.fake_adapters import adapter
 from tests.engine.fake_media import drawn_media
 from tests.engine.harness import Harness
-from tests.engine.test_walk import Drawn
-from tests.engine.walked_harness import FEW, POLICIES, TENANTS, Choices, Seeded
+from tests.engine.walked_harness import FEW, POLICIES, TENANTS, Choices
 from tests.engine.walker import Walker
-from tests.engine.walks import SHORT, walked
-from tests.met import met as is_met
 
 
 def make_harness(choose: Choices) -> Harness:
@@ -93,34 +83,3 @@ class AdapterWalker(Walker):
         assert not adapters.num_waiting
         assert not adapters.places.line
         assert {entry.running for entry in adapters.places.loaded.values()} <= {0}
-
-
-@SHORT
-@given(st.data(), st.integers(1, 60))
-def test_short_histories(data: st.DataObject, length: int) -> None:
-    walker = walked(AdapterWalker(Drawn(data)), length)
-    walker.end()
-    is_met("waited", walker.met["waited"])
-
-
-def test_long_histories_and_that_they_meet_what_they_are_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(adapters_module, "MAX_STARTS", 3)
-    met = Counter[str]()
-    for seed in range(10):
-        walker = walked(AdapterWalker(Seeded(seed)), 250)
-        walker.end()
-        met += walker.met
-        met["preempted"] += walker.h.core.state.scheduling.num_preemptions
-        met["reused"] += walker.h.num_reused
-    for what in (
-        "waited",
-        "in line",
-        "leaving",
-        "killed while loading",
-        "killed with adapters",
-        "preempted",
-    ):
-        assert met[what], (what, met)
-    assert met["reused"] > 100

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
-
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.engine.harness import Harness
-from tests.engine.test_walk import Drawn
-from tests.engine.walked_harness import Choices, Seeded, drawn_options
+from tests.engine.walked_harness import Choices, drawn_options
 from tests.engine.walker import Walker
-from tests.engine.walks import SHORT, check_replay, check_restored, walked
-from tests.met import met as is_met
 
 
 class SessionWalker(Walker):
@@ -58,34 +49,3 @@ class SessionWalker(Walker):
         sessions = self.h.core.state.kv_sessions
         assert sessions.num_live == 0
         assert not sessions._heap
-
-
-@SHORT
-@given(st.data(), st.integers(1, 60))
-def test_short_histories(data: st.DataObject, length: int) -> None:
-    walker = walked(SessionWalker(Drawn(data)), length)
-    walker.end()
-    is_met("in a session", walker.met["in a session"])
-
-
-def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
-    met = Counter[str]()
-    for seed in range(8):
-        walker = walked(SessionWalker(Seeded(seed)), 300)
-        walker.end()
-        met += walker.met
-        met["prefetched"] += walker.h.core.state.counts.prefetched["host"]
-    assert met["in a session"] > 40, met
-    assert met["kept"] > 200, met
-    assert met["at the limit"] > 5, met
-    assert met["expected"] > 20, met
-    assert met["prefetched"], met
-
-
-def test_a_replay_decides_alike(tmp_path: Path) -> None:
-    _, steps = check_replay(SessionWalker(Seeded(1)), tmp_path, 200)
-    assert steps > 100
-
-
-def test_a_restored_core_goes_on_like_the_original() -> None:
-    assert check_restored(walked(SessionWalker(Seeded(0)), 150), 80) > 20

@@ -4,19 +4,14 @@ wrong, and audits are in nobody's way."""
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
-
-import pytest
 
 from penstock.model.kv_layout import ONE_GROUP, paged, state_of
 from penstock_engine.waiting.live_audit import LiveAudit
 from tests.engine.fake_adapters import adapter
 from tests.engine.harness import Harness
-from tests.engine.test_walk_groups import drawn_groups, drawn_with_states
-from tests.engine.walked_harness import Choices, Seeded, drawn_options
+from tests.engine.histories.groups import drawn_groups, drawn_with_states
+from tests.engine.walked_harness import Choices, drawn_options
 from tests.engine.walker import Walker
-from tests.engine.walks import check_replay, check_restored, walked
-from tests.thinning import part
 
 
 class AuditWalker(Walker):
@@ -83,32 +78,3 @@ class AuditWalker(Walker):
         assert audits.num_held == 0
         self.met["equal"] += audits.equal
         self.met += Counter({f"skipped: {why}": count for why, count in audits.skipped.items()})
-
-
-def met_in(seed: int) -> Counter[str]:
-    walker = walked(AuditWalker(Seeded(seed)), part(600, 1 / 2))
-    walker.end()
-    return walker.met
-
-
-@pytest.fixture(scope="module")
-def met() -> Counter[str]:
-    return sum((met_in(seed) for seed in range(8)), Counter[str]())
-
-
-@pytest.mark.parametrize(
-    "what",
-    ["equal", "replayed", "killed in a replay", "skipped: worker_lost", "skipped: aborted"],
-)
-def test_walks_with_audits_meet_what_they_are_for(met: Counter[str], what: str) -> None:
-    """And none of them finds a difference."""
-    assert met[what] > 0, met
-
-
-def test_recordings_and_snapshots_hold_audits(tmp_path: Path) -> None:
-    _, steps = check_replay(AuditWalker(Seeded(3)), tmp_path, 200)
-    assert steps > 0
-    walker = AuditWalker(Seeded(4))
-    walked(walker, 120)
-    assert walker.audits.num_held > 0
-    check_restored(walker, 60)

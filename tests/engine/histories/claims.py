@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import msgspec
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock.protocol.common import Claim
 from penstock_engine.handlers.adoption import ELSEWHERE
 from tests.engine.harness import Harness
 from tests.engine.scores import RequestScore
-from tests.engine.test_walk import Drawn
-from tests.engine.walked_harness import Choices, Seeded, drawn_options
+from tests.engine.walked_harness import Choices, drawn_options
 from tests.engine.walker import Walker
-from tests.engine.walks import SHORT, walked
-from tests.met import met as is_met
 
 
 class ClaimWalker(Walker):
@@ -86,7 +79,6 @@ class ClaimWalker(Walker):
         self.h.now += 30.0  # Nobody comes for what is left.
         self.h.settle()
         super().end()
-        self.met["preempted"] += self.h.core.state.scheduling.num_preemptions
         self.h.now += 30.0
         self.h.settle()
         book = self.h.core.state.kept_answers
@@ -102,21 +94,3 @@ class ClaimWalker(Walker):
         # Deaths that it met at another reader's count, too.
         if not any(error == ELSEWHERE or "died" in error for error in errors):
             super()._check_ended(request)
-
-
-@SHORT
-@given(st.data(), st.integers(1, 60))
-def test_short_histories(data: st.DataObject, length: int) -> None:
-    walker = walked(ClaimWalker(Drawn(data)), length)
-    walker.end()
-    is_met("adopted", walker.met["adopted"])
-
-
-def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
-    met = Counter[str]()
-    for seed in range(8):
-        walker = walked(ClaimWalker(Seeded(seed)), 300)
-        walker.end()
-        met += walker.met
-    for what in ("adopted", "adopted at its end", "adopted within", "orphans", "preempted"):
-        assert met[what] >= 5, f"{what}: {met[what]}"

@@ -3,19 +3,18 @@ window, and of some with recurrent layers."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from penstock.model.kv_layout import FULL, KVGroup, paged, state_of
-from tests.engine.test_walk import Drawn
-from tests.engine.walked_harness import Choices, Seeded, make_harness
+from penstock.model.kv_layout import FULL, ONE_GROUP, KVGroup, paged, state_of
+from tests.engine.walked_harness import Choices, make_harness
 from tests.engine.walker import Walker
-from tests.met import met as is_met
 
 Drawing = Callable[[Choices, int], tuple[KVGroup, ...]]
+
+
+def one_group(choose: Choices, size: int) -> tuple[KVGroup, ...]:
+    """That of most models."""
+    return ONE_GROUP
 
 
 def drawn_groups(choose: Choices, size: int) -> tuple[KVGroup, ...]:
@@ -71,54 +70,3 @@ class GroupWalker(Walker):
                 due += 0 < start < states.every and start == sequence.progress.computed
                 assert len(table.checkpoints.held) == due
                 self.met["checkpoints"] += due
-
-
-def walked(choose: Choices, operations: int, drawn: Drawing = drawn_groups) -> GroupWalker:
-    walker = GroupWalker(choose, drawn)
-    walker.connect()
-    for _ in range(operations):
-        walker.walk()
-    return walker
-
-
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.data(), st.integers(1, 60))
-def test_short_histories(data: st.DataObject, length: int) -> None:
-    walker = walked(Drawn(data), length)
-    walker.end()
-    is_met("forgotten", walker.met["forgotten"])
-
-
-def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
-    met = Counter[str]()
-    for seed in range(10):
-        walker = walked(Seeded(seed), 300)
-        walker.end()
-        met += walker.met
-        met["preempted"] += walker.h.core.state.scheduling.num_preemptions
-        met["reused"] += walker.h.num_reused
-    assert met["forgotten"] > 5000
-    assert met["preempted"] > 5
-    assert met["reused"] > 500
-
-
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.data(), st.integers(1, 60))
-def test_short_histories_with_states(data: st.DataObject, length: int) -> None:
-    walker = walked(Drawn(data), length, drawn_with_states)
-    walker.end()
-    is_met("checkpoints", walker.met["checkpoints"])
-
-
-def test_long_histories_with_states_and_that_they_meet_what_they_are_for() -> None:
-    met = Counter[str]()
-    for seed in range(6):
-        walker = walked(Seeded(seed), 300, drawn_with_states)
-        walker.end()
-        met += walker.met
-        met["preempted"] += walker.h.core.state.scheduling.num_preemptions
-        met["reused"] += walker.h.num_reused
-    assert met["checkpoints"] > 1000
-    assert met["preempted"] > 5
-    assert met["reused"] > 500
-    assert met["deferred"] > 20
