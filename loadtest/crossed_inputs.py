@@ -1,6 +1,6 @@
 """What a stream feels of another tenant's products of fields: a part of `loadtest.large_inputs`.
 
-Each body of tests/gateway/costs/found.json is sent once to a real server, whose default model
+Each body of testing/costs/found.json is sent once to a real server, whose default model
 serves the stream.  Bodies that a model of the default's size would compute for minutes go to one of
 a single layer with a long context and Llama 3.1's template; what is scored, ranked or embedded goes
 to small random encoders.  All of them are behind the same gateway.
@@ -24,11 +24,11 @@ from tokenizers import Tokenizer
 from loadtest.report import Document, say, sections, table
 from penstock.prepare import prepare
 from penstock.prepare.folder import TOKENIZER
-from tests.gateway.costs.fillers import written
-from tests.gateway.costs.recipes import Recipe, found
-from tests.gateway.costs.scene import ARRANGED
-from tests.shared.tiny_models import write_gguf
-from tests.worker.pooling.pooling_models import save, sentence_files
+from testing.costs.fillers import written
+from testing.costs.recipes import Recipe, found
+from testing.costs.scene import ARRANGED
+from testing.pooling_models import save, sentence_files
+from testing.tiny_models import write_gguf
 
 DEFAULT, LAYER = "smollm2-135m", "layer"
 GENERATING = ("llama", "qwen", "gemma")

@@ -45,7 +45,7 @@ from penstock_kernels.cpu.library import instruction_set
 from testing.serving import Server
 from testing.streams.reading import connected
 from testing.streams.timed import Streams, Tally, beside, prompt_ids
-from tests.shared.tiny_models import write_gguf
+from testing.tiny_models import write_gguf
 
 Body = dict[str, object]
 

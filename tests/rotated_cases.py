@@ -86,7 +86,6 @@ EACH = (
     "tests/loadtest/test_machine.py",
     "tests/loadtest/test_peer_formats.py",
     "tests/loadtest/test_random_gguf.py::test_a_mixture_of_experts",
-    "tests/loadtest/test_two_sockets.py",
     "tests/shared/formats/test_formats.py::test_no_piece_matters",
     "tests/shared/formats/test_real_templates.py",
     "tests/shared/media/test_document.py::test_what_would_hurt_is_refused_and_the_next_one_is_read",

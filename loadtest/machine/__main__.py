@@ -30,7 +30,7 @@ from loadtest.roofline.cost import model_cost
 from loadtest.roofline.probe import Limits, ProbeUnavailable
 from penstock.process.machine import describe_machine
 from penstock_kernels.cpu.library import instruction_set
-from tests.quick_gguf import read_once
+from testing.quick_gguf import read_once
 
 SYSTEMS = ("penstock", "penstock_without_drafts", "llamacpp", "openvino", "ik_llamacpp")
 _LATE = 3.0

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from tests.shared.tiny_models import CHATML, byte_level_tokenizer
+from testing.tiny_models import CHATML, byte_level_tokenizer
 from tests.worker.models.family_cases import CASES
 from tests.worker.models.test_gguf_families import OWN
 from tests.worker.models.test_parity_families import make_theirs

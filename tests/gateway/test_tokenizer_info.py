@@ -12,9 +12,9 @@ from transformers import AutoTokenizer
 
 from penstock.model.prepared_model import GenerationDefaults
 from penstock.text.tokenizer import Tokenizer
+from testing.tiny_models import CHATML, byte_level_tokenizer
 from tests.gateway.byte_tokenizer import END
 from tests.gateway.fake_engine import CONTEXT, FakeEngineClient, welcome
-from tests.shared.tiny_models import CHATML, byte_level_tokenizer
 
 URL = "/tokenizer_info"
 

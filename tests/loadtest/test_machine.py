@@ -30,7 +30,7 @@ from loadtest.report import ROOT
 from loadtest.report.files import RESULTS, Document
 from loadtest.roofline.cost import ModelCost
 from loadtest.roofline.probe import Limits
-from tests.quick_gguf import read_once
+from testing.quick_gguf import read_once
 
 RUNNER = Path(__file__).with_name("scripted_runner.py")
 TEXTS = Texts(lambda text, special: list(text.encode()))

@@ -16,7 +16,7 @@ from loadtest.peers.library.runner import BATCH, _in_batches
 from loadtest.peers.random_gguf import SHAPES, write
 from loadtest.peers.servers import default_model
 from loadtest.peers.to_openvino import hub_config, write_hub
-from tests.quick_gguf import read_once
+from testing.quick_gguf import read_once
 
 
 @pytest.mark.slow

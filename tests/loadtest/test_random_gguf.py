@@ -14,7 +14,7 @@ from loadtest.roofline.cost import model_cost
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import ModelConfig
 from penstock.prepare.from_gguf import read_config
-from tests.quick_gguf import read_once
+from testing.quick_gguf import read_once
 
 LAYERS = 6
 

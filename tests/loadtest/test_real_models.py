@@ -14,7 +14,7 @@ from loadtest.peers.servers import default_model
 from loadtest.real_models import BEGIN, END, GUIDE, release_of, write_guide
 from loadtest.report.files import RESULTS
 from penstock.recommend.releases import RELEASES
-from tests.quick_gguf import read_once
+from testing.quick_gguf import read_once
 
 
 def document(**figures: float) -> real_models.Document:

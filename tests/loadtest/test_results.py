@@ -37,4 +37,4 @@ def test_pages_follow_from_their_figures() -> None:
             if command.page(saved) != path.with_suffix(".md").read_text(encoding="utf-8"):
                 differing.add(command.name)
     assert differing == set()
-    assert looked_at >= {"agent_turns", "comparison", "gateway", "inprocess", "speculation"}
+    assert looked_at >= {"comparison", "gateway", "inprocess", "speculation"}

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.pooling_models import save
 from tests.gateway.pooling.pooling_engine import pooling_gateway
 from tests.worker.pooling.late_models import SIZES, late_tokenizer
-from tests.worker.pooling.pooling_models import save
 
 TEXTS = ["w50 w51 . w70", "w80"]
 LONG = "w50 " * 90

@@ -12,13 +12,13 @@ from penstock.config.settings import GatewayConfig
 from penstock.protocol.common import AdapterFile, NamedAdapter
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
+from testing.pooling_models import save
 from tests.adapter_folders import random_factors, write_peft
 from tests.gateway import sse
 from tests.gateway.fake_engine import FakeEngineClient, status, welcome
 from tests.gateway.keyring import ADMIN, ALICE, bearer, key, write
 from tests.gateway.pooling.pooling_engine import pooling_gateway
 from tests.worker.pooling.late_models import SIZES, late_tokenizer
-from tests.worker.pooling.pooling_models import save
 
 URL = "/invocations"
 MESSAGES = [{"role": "user", "content": "Hi"}]

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock_kernels.cpu import library
+from testing.metrics_page import PORTS, port_of
 from testing.serving import Server
-from tests.metrics_page import PORTS, port_of
 from tests.recording import surface
 from tests.recording.answers import shape
 from tests.recording.asking import Stalled, ask

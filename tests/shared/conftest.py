@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock.client import EngineClient
+from testing.quick_gguf import read_once
 from testing.scripted_engine import FAST, ScriptedEngine
 from tests.made_once import made_once
-from tests.quick_gguf import read_once
 from tests.shared.client.fleet_scene import Scene
 
 

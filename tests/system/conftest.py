@@ -9,8 +9,8 @@ import pytest
 
 from testing import preloaded
 from testing.serving import Server
+from testing.tiny_models import write_gguf
 from testing.trained.seeing import FOLDER
-from tests.shared.tiny_models import write_gguf
 
 
 @pytest.fixture(scope="session", autouse=True)

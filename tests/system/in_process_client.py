@@ -10,7 +10,7 @@ from penstock.client.session import EngineSession
 from penstock.protocol.from_frontend import FromFrontend
 from penstock.protocol.to_frontend import Welcome
 from penstock.transport.events import Opened, Received
-from tests.system.in_process import FRONT, System, recode
+from testing.in_process import FRONT, System, recode
 
 
 class _Link:

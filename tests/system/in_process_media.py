@@ -18,7 +18,7 @@ from penstock.protocol.from_worker import FromWorker, MediaFailed, MediaReady, W
 from penstock.protocol.to_frontend import NeedMedia, Outputs, Pooled, Rejected
 from penstock.protocol.to_worker import Plan, Setup, ToWorker
 from penstock.protocol.worker_resources import DropMedia, LoadMedia
-from tests.system.in_process import FRONT, Heard, Numerics, System, Way, recode
+from testing.in_process import FRONT, Heard, Numerics, System, Way, recode
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ import torch
 from openai import OpenAI
 
 from penstock import LLM, LoRARequest, SamplingParams
+from testing.pooling_models import save
 from testing.processes import freeze
 from testing.serving import PATIENCE, Server, wait_until
 from tests.adapter_folders import random_factors, write_gguf, write_peft
 from tests.system.test_pause import Stream
 from tests.system.test_struck_operations import BLOWS, WHOLE, alone, struck
-from tests.worker.pooling.pooling_models import save
 from tests.worker.pooling.test_adapters import merged
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -35,7 +35,7 @@ SHAPES = {
     "blk.0.ffn_up": (48, 24),
     "blk.0.ffn_down": (24, 48),
 }
-"""Outputs and inputs of the modules of tests.shared.tiny_models."""
+"""Outputs and inputs of the modules of testing.tiny_models."""
 
 KERNEL_SIZES = {"hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 3}
 QUERIES = {

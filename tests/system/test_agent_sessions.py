@@ -14,10 +14,10 @@ from penstock import LLM, SamplingParams
 from penstock.errors import InvalidRequest
 from penstock_planning.simulate.agents import AgentTraffic, agents, seen_before
 from penstock_planning.simulate.trace import TraceRequest
+from testing.metrics_page import PORTS, port_of, read_page
 from testing.serving import Server, wait_until
+from testing.tiny_models import write_gguf
 from tests.gateway.agents.shapes import claude_code
-from tests.metrics_page import PORTS, port_of, read_page
-from tests.shared.tiny_models import write_gguf
 
 pytestmark = pytest.mark.timeout(300)  # beside four other jobs the first one takes 94 seconds
 

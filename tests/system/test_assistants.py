@@ -13,8 +13,8 @@ import pytest
 from penstock.config.settings import PreemptionMode
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_worker import WorkerHello
+from testing.in_process import WORKER, Numerics, System, Way
 from tests.system.eager_drafts import eager
-from tests.system.in_process import WORKER, Numerics, System, Way
 from tests.system.test_matrix import BLOCK, GREEDY, OURS, Results, prompt, results, submit_crowd
 from tests.worker.speculation.assistant_folders import COUNTED, Assisted, assisted
 

@@ -20,9 +20,9 @@ from penstock.errors import InvalidRequest
 from penstock.model.prepared_model import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.request.sampling_params import SamplingParams
+from testing.in_process import Numerics, System, Way
 from testing.model_configs import varied
 from testing.scripted_engine import byte_tokenizer_json
-from tests.system.in_process import Numerics, System, Way
 from tests.system.in_process_client import InProcessClient
 from tests.worker.checkpoints import TINY, tiny_files, tiny_tensors
 

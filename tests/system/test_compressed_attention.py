@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from testing.serving import Server, wait_until
-from tests.shared.tiny_models import byte_level_tokenizer, write_hub_folder
+from testing.tiny_models import byte_level_tokenizer, write_hub_folder
 from tests.system.test_recurrent_models import FLAGS, PROMPT, ask
 from tests.worker.models.family_cases import CASES
 from tests.worker.models.test_parity_families import make_theirs

@@ -22,12 +22,12 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from penstock import LLM
 from penstock.errors import InvalidRequest
+from testing.pooling_models import sentence_files
 from testing.serving import Server
 from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.media.pictures import picture
 from tests.shared.media.processors import without_videos
 from tests.system.hub_folders import write_folder
-from tests.worker.pooling.pooling_models import sentence_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

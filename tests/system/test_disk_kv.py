@@ -17,7 +17,7 @@ from penstock.errors import StartupError
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import ToWorker
 from penstock_worker.stores.tier import StoreTier
-from tests.system.in_process import Numerics, System, Way
+from testing.in_process import Numerics, System, Way
 from tests.system.test_matrix import (  # noqa: F401
     BLOCK,
     GREEDY,

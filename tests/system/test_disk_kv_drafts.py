@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from testing.in_process import Numerics, System, Way
 from tests.system.eager_drafts import eager
-from tests.system.in_process import Numerics, System, Way
 from tests.system.test_disk_kv import blocks_read
 from tests.system.test_disk_kv_groups import begun, close, written
 from tests.system.test_draft_heads import models

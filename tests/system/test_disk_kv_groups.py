@@ -14,8 +14,8 @@ import pytest
 
 from penstock.protocol.common import TokenSampling
 from penstock_worker.stores.peers.others import OtherWorkers
+from testing.in_process import Numerics, System, Way
 from tests.system import test_recurrent, test_windows
-from tests.system.in_process import Numerics, System, Way
 from tests.system.test_disk_kv import blocks_read, prompt, tier_of
 from tests.system.test_kv_transfer import store_of
 from tests.system.test_matrix import (

@@ -18,10 +18,10 @@ import httpx
 import pytest
 
 from penstock_worker.stores.disk import MAGIC
+from testing.metrics_page import PORTS, port_of, read_page
 from testing.serving import PATIENCE, Server, wait_until
 from testing.slow_store import install_slow_store, reads
-from tests.metrics_page import PORTS, port_of, read_page
-from tests.shared.tiny_models import write_gguf
+from testing.tiny_models import write_gguf
 
 pytestmark = [pytest.mark.timeout(300)]
 

@@ -24,17 +24,17 @@ from docs.reference.endpoints import endpoints_page
 from docs.reference.generate import PORT_FLAGS, free_port, get, metrics_after_a_request
 from docs.reference.pages import metrics_page
 from penstock.cli.serve import curl_line
+from testing.pooling_models import save, splade_files
 from testing.recordings import tones, wav
 from testing.serving import Server
+from testing.tiny_models import write_gguf
 from tests.adapter_folders import random_factors, write_peft
 from tests.docs.snippets import BASE, PAGES, commands_of, lines_of, snippets, text_of
 from tests.shared.media.pictures import picture
 from tests.shared.media.sounds import saved_sound, sound
-from tests.shared.tiny_models import write_gguf
 from tests.system.hearing_models import write_qwen2_audio
 from tests.system.seeing_models import write_llava
 from tests.system.transcribing_models import write_whisper
-from tests.worker.pooling.pooling_models import save, splade_files
 from tests.worker.pooling.space_models import write_clip
 
 pytestmark = pytest.mark.timeout(600)

@@ -16,8 +16,8 @@ from penstock.config.settings import PreemptionMode
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_worker import WorkerHello
 from penstock_engine.speculation.upkeep import Upkeep
+from testing.in_process import WORKER, Numerics, System, Way
 from tests.system.eager_drafts import eager
-from tests.system.in_process import WORKER, Numerics, System, Way
 from tests.system.test_matrix import BLOCK, GREEDY, OURS, Results, prompt, results, submit_crowd
 from tests.system.test_recurrent import Poisoned
 from tests.worker.speculation.head_folders import Served, written

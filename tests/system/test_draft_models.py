@@ -20,10 +20,10 @@ from penstock.config.settings import PreemptionMode
 from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
 from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
+from testing.in_process import Numerics, System, Way
 from testing.model_configs import varied
 from testing.serving import Server, wait_until
 from tests.system.eager_drafts import eager
-from tests.system.in_process import Numerics, System, Way
 from tests.system.test_matrix import BLOCK, OURS, Results, results, submit_crowd
 from tests.system.test_recovery import stream_text
 from tests.worker.checkpoints import TINY

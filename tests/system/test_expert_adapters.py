@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from testing.serving import Server, wait_until
-from tests.shared.tiny_models import byte_level_tokenizer, write_hub_folder
+from testing.tiny_models import byte_level_tokenizer, write_hub_folder
 from tests.system.test_adapters import admin, choice, complete, listed, streamed, wait_until_back
 from tests.worker.adapters.test_experts import FUSED, peft_model
 from tests.worker.models.family_cases import CASES

@@ -18,7 +18,7 @@ from penstock.model.config import ModelConfig
 from penstock.protocol.common import TokenSampling
 from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.loading import load
-from tests.system.in_process import Heard, Numerics, Way
+from testing.in_process import Heard, Numerics, Way
 from tests.system.in_process_media import Asked, Deaths, MediaSystem, alone
 from tests.worker.models import family_cases, test_recurrent_models, test_twins
 from tests.worker.models.manifests import write_manifest

@@ -18,7 +18,7 @@ from penstock.errors import InvalidRequest, RequestFailed
 from penstock.llm import given_weights
 from testing.descendants import descendants
 from testing.serving import wait_until
-from tests.shared.tiny_models import LLAMA_CONFIG, write_gguf, write_hub_folder
+from testing.tiny_models import LLAMA_CONFIG, write_gguf, write_hub_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -16,7 +16,7 @@ import pytest
 
 from penstock.prepare import prepare
 from penstock.protocol.common import TokenSampling
-from tests.system.in_process import Numerics, System, Way, prompt
+from testing.in_process import Numerics, System, Way, prompt
 
 pytestmark = [pytest.mark.timeout(600)]
 GREEDY = TokenSampling(seed=1, temperature=0.0, logprobs=5)

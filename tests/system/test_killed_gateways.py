@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from penstock.cli.main import main
+from testing.metrics_page import PORTS
 from testing.serving import PATIENCE, Server, wait_until
-from tests.metrics_page import PORTS
-from tests.shared.tiny_models import write_gguf
+from testing.tiny_models import write_gguf
 from tests.system.test_resumed_streams import (
     ASKED,
     CHAT,

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from testing.metrics_page import PORTS, port_of, read_page
 from testing.serving import Server, wait_until
-from tests.metrics_page import PORTS, port_of, read_page
-from tests.shared.tiny_models import write_gguf
+from testing.tiny_models import write_gguf
 
 pytestmark = [pytest.mark.timeout(300)]
 

@@ -14,8 +14,8 @@ import pytest
 
 from penstock.errors import StartupError
 from testing.examples import install
+from testing.in_process import System
 from testing.redis_server import RedisServer
-from tests.system.in_process import System
 from tests.system.test_disk_kv import (  # noqa: F401
     FLOAT,
     KINDS,

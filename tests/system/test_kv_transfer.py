@@ -15,7 +15,7 @@ from penstock.errors import StartupError
 from penstock.protocol.to_worker import FetchKV, ToWorker
 from penstock_worker.stores.peers.opening import BlockMemory
 from penstock_worker.stores.peers.others import OtherWorkers
-from tests.system.in_process import System
+from testing.in_process import System
 from tests.system.test_disk_kv import (  # noqa: F401
     FLOAT,
     KINDS,

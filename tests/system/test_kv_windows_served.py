@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from penstock_worker.stores.disk import MAGIC
+from testing.metrics_page import PORTS, port_of, read_page
 from testing.serving import PATIENCE, Server, wait_until
-from tests.metrics_page import PORTS, port_of, read_page
-from tests.shared.tiny_models import write_hub_folder
+from testing.tiny_models import write_hub_folder
 from tests.worker.models.family_cases import CASES
 from tests.worker.models.test_parity_families import make_theirs
 

@@ -16,7 +16,7 @@ from penstock_engine.kv.keys import prefix_root, prompt_keys
 from penstock_engine.waiting.live_audit import LiveAudit
 from penstock_worker.stores.contents import Contents
 from penstock_worker.stores.host_cache import HostCache, HostCopy
-from tests.system.in_process import Numerics, System, Way
+from testing.in_process import Numerics, System, Way
 from tests.system.test_disk_kv import FLOAT, LONG, alone, blocks_read, finished, said
 from tests.system.test_kv_transfer import Pair
 from tests.system.test_matrix import (  # noqa: F401

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from testing.serving import PATIENCE, Server
-from tests.shared.tiny_models import CHATML, write_gguf
+from testing.tiny_models import CHATML, write_gguf
 
 pytestmark = [pytest.mark.timeout(900)]
 STREAMS = 200

@@ -20,8 +20,8 @@ from penstock.config.settings import PreemptionMode
 from penstock.model.prepared_model import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.protocol.common import LogitsAdjustments, ThinkingBudget, TokenSampling
+from testing.in_process import Numerics, System, Way
 from testing.model_configs import varied
-from tests.system.in_process import Numerics, System, Way
 from tests.worker.checkpoints import TINY, tiny_files
 
 pytestmark = [pytest.mark.timeout(600)]

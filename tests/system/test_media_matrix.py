@@ -27,8 +27,8 @@ from penstock.model.media_facts import KindFacts, MediaKind
 from penstock.model.sound_facts import SoundPreparation
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling, TokenSampling
+from testing.in_process import Numerics, Way
 from tests.shared.media.pictures import picture
-from tests.system.in_process import Numerics, Way
 from tests.system.in_process_media import Asked, Deaths, MediaSystem, alone, item_of, shown
 from tests.system.seeing_models import SQUARE, write_gemma4, write_llava
 from tests.system.transcribing_models import FRAMES, TARGETS, write_whisper

@@ -15,11 +15,11 @@ import httpx
 import psutil
 import pytest
 
+from testing.metrics_page import PORTS, Page, port_of, read_page
 from testing.processes import freeze
 from testing.serving import PATIENCE, Server, wait_until
 from tests.gateway import keyring
 from tests.metrics_names import ENGINE, GATEWAY, LABELS, PROCESS, WORKER
-from tests.metrics_page import PORTS, Page, port_of, read_page
 
 pytestmark = [pytest.mark.timeout(600)]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from penstock.prepare import prepare
+from testing.metrics_page import PORTS, Page, health, port_of, read_page
 from testing.serving import PATIENCE, Server, ServerFailed, wait_until
-from tests.metrics_page import PORTS, Page, health, port_of, read_page
 
 pytestmark = [pytest.mark.timeout(600)]
 

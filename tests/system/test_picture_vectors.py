@@ -16,8 +16,8 @@ from PIL import Image
 from penstock import LLM, PoolingParams
 from penstock.prepare import prepare
 from penstock.protocol.common import Pooling, TokenSampling
+from testing.in_process import Numerics, Way
 from testing.serving import Server
-from tests.system.in_process import Numerics, Way
 from tests.system.in_process_media import Asked, Deaths, MediaSystem, item_of, shown
 from tests.worker.pooling.space_models import SIDE, SpaceModel, unit, write_clip, write_siglip
 

@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from penstock import LLM, PoolingParams, SamplingParams
+from testing.pooling_models import VOCAB, cosine_distance, save
 from testing.serving import Server, wait_until
-from tests.worker.pooling.pooling_models import VOCAB, cosine_distance, save
 
 pytestmark = [pytest.mark.timeout(600)]
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from testing.serving import PATIENCE, Server
-from tests.shared.tiny_models import write_gguf
+from testing.tiny_models import write_gguf
 
 pytestmark = [pytest.mark.timeout(600)]
 

@@ -19,8 +19,8 @@ from penstock_worker.loading import load
 from penstock_worker.states.slot_states import SlotStates
 from penstock_worker.steps.generate import Generate
 from penstock_worker.weights.weights import Weights
+from testing.in_process import Numerics, System, Way
 from tests.system.eager_drafts import eager
-from tests.system.in_process import Numerics, System, Way
 from tests.system.test_matrix import BLOCK, OURS, Results, prompt, results, submit_crowd
 from tests.worker.checkpoints import TINY
 from tests.worker.models.manifests import write_manifest

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from testing.serving import Server, wait_until
-from tests.shared.tiny_models import byte_level_tokenizer, write_hub_folder
+from testing.tiny_models import byte_level_tokenizer, write_hub_folder
 from tests.worker.models.recurrent_cases import RECURRENT_CASES
 from tests.worker.models.test_parity_families import make_theirs
 

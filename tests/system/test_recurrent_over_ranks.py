@@ -23,8 +23,8 @@ from penstock_worker.loading import load as loading
 from penstock_worker.loading.load import load
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.worker import report
+from testing.in_process import WORKER, Heard, Numerics, System, Way, recode
 from tests.system.eager_drafts import eager
-from tests.system.in_process import WORKER, Heard, Numerics, System, Way, recode
 from tests.worker.checkpoints import TINY
 from tests.worker.models.manifests import write_manifest
 from tests.worker.models.test_recurrent_models import read

@@ -18,7 +18,7 @@ import yaml
 from safetensors.numpy import save_file
 
 from testing.serving import Server, wait_until
-from tests.shared.tiny_models import CHATML, write_gguf, write_hub_folder
+from testing.tiny_models import CHATML, write_gguf, write_hub_folder
 
 pytestmark = [pytest.mark.timeout(400)]
 

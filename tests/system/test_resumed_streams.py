@@ -16,8 +16,8 @@ import pytest
 
 from penstock import resumed_events
 from penstock.cli.http_client import HttpClient
+from testing.metrics_page import PORTS, Page, port_of, read_page
 from testing.serving import Server, wait_until
-from tests.metrics_page import PORTS, Page, port_of, read_page
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -18,7 +18,7 @@ import yaml
 from openai import OpenAI
 
 from testing.serving import PATIENCE, Server, wait_until
-from tests.shared.tiny_models import write_gguf
+from testing.tiny_models import write_gguf
 from tests.system.test_batches import begin, choice_of, ended, results
 
 pytestmark = [pytest.mark.timeout(1800)]

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from penstock import resumed_events
+from testing.metrics_page import PORTS, Page, port_of, read_page
 from testing.serving import Server, wait_until
-from tests.metrics_page import PORTS, Page, port_of, read_page
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -17,7 +17,7 @@ import pytest
 from penstock import LLM, AsyncLLM, SamplingParams
 from penstock.errors import InvalidRequest
 from testing.serving import PATIENCE, Server, wait_until
-from tests.shared.tiny_models import write_gguf
+from testing.tiny_models import write_gguf
 from tests.system.test_pause import Stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
+from testing.in_process import Numerics, System, Way
 from tests.system.eager_drafts import eager
-from tests.system.in_process import Numerics, System, Way
 from tests.system.test_matrix import ADJUSTED, BUDGETED, GREEDY, SAMPLED, folder, prompt
 
 pytestmark = [pytest.mark.timeout(600)]

@@ -19,7 +19,7 @@ import yaml
 
 from testing.processes import freeze
 from testing.serving import PATIENCE, Server, wait_until
-from tests.shared.tiny_models import write_gguf
+from testing.tiny_models import write_gguf
 from tests.system.test_pause import Stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

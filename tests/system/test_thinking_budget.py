@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from penstock import LLM, SamplingParams
 from testing.serving import PATIENCE, Server, wait_until
-from tests.shared.tiny_models import CHATML, byte_level_tokenizer
+from testing.tiny_models import CHATML, byte_level_tokenizer
 
 pytestmark = [pytest.mark.timeout(300)]
 

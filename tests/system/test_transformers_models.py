@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from testing.serving import Server
-from tests.shared.tiny_models import byte_level_tokenizer, write_hub_folder
+from testing.tiny_models import byte_level_tokenizer, write_hub_folder
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 

@@ -15,8 +15,8 @@ from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
+from testing.in_process import Numerics, System, Way
 from testing.model_configs import varied
-from tests.system.in_process import Numerics, System, Way
 from tests.system.test_matrix import BLOCK, GREEDY, OURS, Results, prompt, results, submit_crowd
 from tests.worker.checkpoints import TINY, tiny_files
 

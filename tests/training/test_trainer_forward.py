@@ -19,8 +19,8 @@ from penstock.protocol.common import TokenSampling
 from penstock_training import TrainerForward
 from penstock_training.trainer_forward import TRAINABLE
 from penstock_worker.forward.interface import Unable
-from tests.shared.tiny_models import write_gguf
-from tests.system.in_process import Numerics, System, Way
+from testing.in_process import Numerics, System, Way
+from testing.tiny_models import write_gguf
 from tests.worker.models.case_sizes import SIZES
 from tests.worker.models.family_cases import CASES, read
 from tests.worker.models.test_parity_families import make_theirs

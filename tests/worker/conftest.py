@@ -13,9 +13,9 @@ from penstock.model.prepared_model import PreparedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.text.tokenizer import Tokenizer
 from penstock_worker.models.decoder import DecoderModel
+from testing.quick_gguf import read_once
 from tests.instruction_sets import TESTED, instruction_set
 from tests.made_once import made_once
-from tests.quick_gguf import read_once
 from tests.worker.checkpoints import TINY, load_model, prepared_model, tiny_files
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

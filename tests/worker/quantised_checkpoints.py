@@ -15,7 +15,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import PreparedModel, WeightFiles
 from penstock.prepare import load_manifest, prepare
 from testing.model_configs import llama_config
-from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
+from testing.tiny_models import LLAMA_CONFIG, write_hub_folder
 from tests.worker.checkpoints import tiny_tensors
 from tests.worker.quantised_writers import Writer, Written, auto_round, int4_in_bytes, int8, packed
 

@@ -18,8 +18,8 @@ from penstock.families import finding
 from penstock.prepare import prepare
 from penstock.prepare.folder import load_manifest
 from testing.examples import install, write_package
+from testing.tiny_models import byte_level_tokenizer
 from tests.said import said
-from tests.shared.tiny_models import byte_level_tokenizer
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models.parity import compare
 

@@ -15,8 +15,8 @@ SMALL = {
     "repetition_penalty": 1.1,
     "max_tokens": 1024,
 }
-"""Parameters for small models. loadtest.first_answers chose the values: without them, one answer of
-five is a loop; with a penalty of 1.15, it doesn't find the end of its sentences."""
+"""Parameters for small models, chosen by how many first answers are sane: without them, one answer
+of five is a loop; with a penalty of 1.15, it doesn't find the end of its sentences."""
 
 
 def chat_params(model: str) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from penstock.cli.main import main
 from penstock.prepare import load_manifest, prepare
+from testing.tiny_models import write_gguf
 from tests.conversion.hub_folders import make_model, write_folder
-from tests.shared.tiny_models import write_gguf
 
 pytestmark = pytest.mark.slow
 

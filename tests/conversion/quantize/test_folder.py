@@ -16,8 +16,8 @@ from penstock.text.tokenizer import Tokenizer
 from penstock_conversion.quantize.folder import folder_source
 from penstock_conversion.quantize.mixes import find_mix
 from penstock_conversion.quantize.writing import write
+from testing.tiny_models import CORPUS, sentencepiece_tokenizer, with_bos
 from tests.conversion.hub_folders import make_model, write_folder
-from tests.shared.tiny_models import CORPUS, sentencepiece_tokenizer, with_bos
 from tests.worker.models.gguf_writing import write as write_by_gguf
 from tests.worker.models.test_gguf_families import CONVERSIONS
 

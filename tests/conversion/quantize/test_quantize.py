@@ -19,8 +19,8 @@ from penstock.prepare import prepare
 from penstock_conversion.quantize import encoders, writing
 from penstock_conversion.quantize.importance import importances
 from penstock_conversion.quantize.source import gguf_source
+from testing.tiny_models import write_gguf
 from tests.conversion.hub_folders import make_model, write_folder
-from tests.shared.tiny_models import write_gguf
 
 CHANGED = {"general.file_type", "general.quantization_version"}
 

@@ -34,13 +34,13 @@ from penstock_gateway.chat.parsing_spec import AnswerModel
 from penstock_gateway.chat.prompt import ChatPrompt
 from penstock_gateway.chat.tools import FunctionDefinition, Tool, ToolUse
 from penstock_gateway.generate.chunked_reply import Pace
+from testing.tiny_models import byte_level_tokenizer
 from tests.met import met
 from tests.shared.formats.all_cases import ALL
 from tests.shared.formats.case import TOOLS
 from tests.shared.formats.hands import HANDS, HERMES, THINK, XML, XML_KEYS, Hand
 from tests.shared.formats.rewritten import REWRITES
 from tests.shared.formats.turns import TURNS, Call, Turn
-from tests.shared.tiny_models import byte_level_tokenizer
 from tests.thinning import part
 
 RELEASES = Path(os.environ.get("PENSTOCK_RELEASES", ""))

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock_gateway.http.operations import Operation
-from tests.gateway.costs.fillers import written
+from testing.costs.fillers import written
+from testing.costs.scene import Scene
 from tests.gateway.costs.operations import example, models_of, operations, path_of
-from tests.gateway.costs.scene import Scene
 from tests.gateway.costs.sites import Filling, Leaf, Many, Site, Table, body_with, sites_of
 
 FILE = Path(__file__).with_name("edges.json")

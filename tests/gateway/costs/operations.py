@@ -54,7 +54,7 @@ def path_of(operation: Operation) -> str:
 
 
 def models_of(operation: Operation) -> tuple[str, ...]:
-    """The models of tests.gateway.costs.models that it is asked with, the first mostly."""
+    """The models of testing.costs.models that it is asked with, the first mostly."""
     path = operation.path
     if path in CLASSES:
         return ("pairs",)

@@ -15,11 +15,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from penstock_gateway.http.operations import Operation
-from tests.gateway.costs.answering_core import Answer
+from testing.costs.answering_core import Answer
+from testing.costs.fillers import KINDS, length_of
+from testing.costs.recipes import Recipe
 from tests.gateway.costs.edges import GROWING, UNKNOWN, edges, filling
-from tests.gateway.costs.fillers import KINDS, length_of
 from tests.gateway.costs.operations import by_path, example, models_of, operations, path_of
-from tests.gateway.costs.recipes import Recipe
 from tests.gateway.costs.sites import Filling, Leaf, Site, body_with, sites_of
 
 LARGEST_BODY = 33_000_000

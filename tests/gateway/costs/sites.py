@@ -41,7 +41,7 @@ class Table(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """Fills a place with a value as tests.gateway.costs.fillers has it."""
+    """Fills a place with a value as testing.costs.fillers has it."""
 
     value: Any
 

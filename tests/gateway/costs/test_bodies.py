@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.costs.fillers import ESCAPED, KINDS, length_of, of_lines, written
+from testing.costs.fillers import ESCAPED, KINDS, length_of, of_lines, written
 from tests.gateway.costs.operations import by_path, example
 from tests.gateway.costs.products import RARELY, all_pairs, places_of, products_of_turn
 from tests.gateway.costs.sites import Leaf, Many, body_with

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
+from testing.costs.recipes import Recipe, cost_of, found
+from testing.costs.scene import Cost, Scene
 from tests import rotation
 from tests.gateway.costs.operations import example, models_of, operations, path_of
 from tests.gateway.costs.products import every_product, products_of_turn
-from tests.gateway.costs.recipes import Recipe, cost_of, found
-from tests.gateway.costs.scene import Cost, Scene
 from tests.gateway.heartbeat.beating import latest
 
 TURNS = 12

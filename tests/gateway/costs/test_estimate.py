@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock_gateway.preparing.cost import MOST_MS, estimated_ms, is_small
-from tests.gateway.costs.recipes import Recipe, cost_of
-from tests.gateway.costs.scene import Scene
+from testing.costs.recipes import Recipe, cost_of
+from testing.costs.scene import Scene
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.gateway.costs.metered_loop import MeteredLoop, Turn, watch
+from testing.costs.metered_loop import MeteredLoop, Turn, watch
 
 
 def burn(seconds: float) -> None:

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, target
 from hypothesis import strategies as st
 
+from testing.costs.recipes import Recipe
+from testing.costs.scene import Cost, Scene
 from tests.gateway.costs.operations import by_path
 from tests.gateway.costs.products import (
     LARGEST_BODY,
@@ -23,8 +25,6 @@ from tests.gateway.costs.products import (
     places_of,
     recipe_with,
 )
-from tests.gateway.costs.recipes import Recipe
-from tests.gateway.costs.scene import Cost, Scene
 from tests.gateway.costs.test_costs import judged, wrong
 from tests.gateway.heartbeat.beating import latest
 

@@ -13,11 +13,11 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.request.sampling_params import SamplingParams
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.generate.logprobs import characters_of, completion_logprobs
+from testing.tiny_models import sentencepiece_tokenizer, with_bos
 from tests.gateway import sse
 from tests.gateway.byte_tokenizer import END
 from tests.gateway.fake_engine import HELLO, FakeEngineClient, FakeGeneration, Step
 from tests.gateway.request.test_request_fields import BODIES, CHAT, TEXT
-from tests.shared.tiny_models import sentencepiece_tokenizer, with_bos
 
 PROMPT = "Once é"
 IDS = list(PROMPT.encode())

@@ -17,9 +17,9 @@ from penstock.protocol.common import AdapterFile, NamedAdapter
 from penstock_gateway.app import create_app
 from penstock_gateway.models.backend import ModelBackend, ModelRegistry
 from penstock_gateway.models.reach import named_endpoints
+from testing.metrics_page import Page
 from tests.gateway.fake_engine import FakeEngineClient, say, status, welcome
 from tests.gateway.keyring import ALICE, BOB, bearer, key, write
-from tests.metrics_page import Page
 
 CONFIG = GatewayConfig()
 DIGEST = "0" * 64

@@ -17,9 +17,9 @@ from penstock.protocol.common import Pooling
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.app import create_app
 from penstock_worker.loading.load import load
+from testing.pooling_models import facts_of, run_vectors
 from tests.gateway.byte_tokenizer import ByteTokenizer, LineTemplate
 from tests.gateway.fake_engine import FakeEngineClient
-from tests.worker.pooling.pooling_models import facts_of, run_vectors
 
 
 class WordTemplate(LineTemplate):

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from penstock.client.entities import ClassifiedToken, Entity, entities_of
+from testing.pooling_models import DEBERTA, save
 from tests.gateway.pooling.pooling_engine import pooling_gateway
 from tests.gateway.pooling.spaced_tokenizer import spaced_tokenizer
 from tests.worker.pooling.late_models import SIZES, late_tokenizer
-from tests.worker.pooling.pooling_models import DEBERTA, save
 
 LABELS = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG")
 TEXTS = [" ".join(f"w{40 + (7 * n + step) % 50}" for n in range(24)) for step in (0, 3, 11, 29)] + [

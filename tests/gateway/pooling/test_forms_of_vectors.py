@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from testing.pooling_models import save
 from tests.gateway.pooling.pooling_engine import pooling_gateway
 from tests.worker.pooling.late_models import SIZES, late_tokenizer
-from tests.worker.pooling.pooling_models import save
 
 TEXTS = ["w50 w51 . w70", "w80"]
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

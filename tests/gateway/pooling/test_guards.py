@@ -9,10 +9,10 @@ import pytest
 import torch
 import transformers
 
+from testing.pooling_models import DEBERTA, save
 from tests.gateway.pooling.pooling_engine import pooling_gateway
 from tests.gateway.pooling.spaced_tokenizer import spaced_tokenizer
 from tests.worker.pooling.late_models import SIZES
-from tests.worker.pooling.pooling_models import DEBERTA, save
 
 TEXTS = ["w40 w41 w42", "w50", "w9 w80 w80 w12 w33"]
 GUARD = ("BENIGN", "INJECTION")

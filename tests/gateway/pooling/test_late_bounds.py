@@ -16,11 +16,11 @@ from penstock.client.pool_request import PoolResult
 from penstock.protocol.common import Pooling
 from penstock_gateway.pooling import fields, score
 from penstock_gateway.pooling.score import grouped
+from testing.pooling_models import save
 from tests.gateway.pooling.pooling_engine import PoolingEngine, pooling_gateway
 from tests.met import met
 from tests.worker.pooling.late_models import SIZES as SIZES_OF_MODEL
 from tests.worker.pooling.late_models import late_tokenizer, save_late
-from tests.worker.pooling.pooling_models import save
 
 DOCUMENTS = [f"w{50 + n} w{51 + n} w{60 + n}" for n in range(12)]
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=12)

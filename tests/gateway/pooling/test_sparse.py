@@ -9,9 +9,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from testing.pooling_models import save, splade_files
 from tests.gateway.pooling.pooling_engine import pooling_gateway
 from tests.worker.pooling.late_models import SIZES, SPECIAL, late_tokenizer
-from tests.worker.pooling.pooling_models import save, splade_files
 
 TEXTS = ["w50 w51 . w70", "w80"]
 

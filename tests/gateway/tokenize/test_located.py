@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from testing.pooling_models import save
 from tests.gateway.pooling.pooling_engine import pooling_gateway
 from tests.worker.pooling.late_models import SIZES, late_tokenizer
-from tests.worker.pooling.pooling_models import save
 
 TEXTS = ["w50 w51 . w70", "w80"]
 

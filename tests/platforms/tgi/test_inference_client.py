@@ -9,11 +9,11 @@ import pytest
 from huggingface_hub import InferenceClient, close_session, constants
 from huggingface_hub.errors import ValidationError
 
+from testing.pooling_models import save
 from tests.gateway.fake_engine import CONTEXT, HELLO, FakeEngineClient
 from tests.gateway.live_gateway import LiveGateway
 from tests.gateway.pooling.pooling_engine import PoolingEngine
 from tests.worker.pooling.late_models import SIZES, late_tokenizer
-from tests.worker.pooling.pooling_models import save
 
 pytestmark = pytest.mark.timeout(300)
 TEXT = f"{HELLO}0"

@@ -17,7 +17,7 @@ from penstock.hub.inventory import users_of
 from penstock.prepare import load_manifest
 from penstock_worker.machine.doctor import examine_model
 from testing.hub_server import HubRepository, HubServer, serving_hub
-from tests.shared.tiny_models import LLAMA_CONFIG, write_gguf, write_hub_folder
+from testing.tiny_models import LLAMA_CONFIG, write_gguf, write_hub_folder
 
 pytestmark = pytest.mark.timeout(120)
 

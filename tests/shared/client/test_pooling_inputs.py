@@ -21,8 +21,8 @@ from penstock.protocol.common import Vectors
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.request.pooling_params import PoolingParams, check_dimensions
 from penstock.text.tokenizer import Tokenizer as Ours
+from testing.tiny_models import byte_level_tokenizer
 from tests.met import met
-from tests.shared.tiny_models import byte_level_tokenizer
 from tests.thinning import part
 
 WELCOME = Welcome(

@@ -18,8 +18,8 @@ from penstock.prepare.overrides import overrides_of
 from penstock.protocol.common import CallCode
 from penstock.protocol.from_frontend import ReplaceWeights
 from penstock.protocol.to_frontend import Called
+from testing.tiny_models import LLAMA_CONFIG, write_hub_folder
 from tests.engine.small_facts import facts
-from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
 
 FOLDER, MODEL = Path("/new"), facts().model
 

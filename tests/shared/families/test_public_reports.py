@@ -18,7 +18,7 @@ from penstock.model.prepared_model import PreparedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.hub_tokenizer import tokenizer_of_folder
-from tests.shared.tiny_models import LLAMA_CONFIG, byte_level_tokenizer, write_hub_folder
+from testing.tiny_models import LLAMA_CONFIG, byte_level_tokenizer, write_hub_folder
 
 pytestmark = pytest.mark.timeout(120)
 

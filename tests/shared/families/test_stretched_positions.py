@@ -14,7 +14,7 @@ from penstock.llm.keywords import engine_config
 from penstock.model.config import ModelConfig
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.overrides import overrides_of
-from tests.shared.tiny_models import LLAMA_CONFIG, write_gguf, write_hub_folder
+from testing.tiny_models import LLAMA_CONFIG, write_gguf, write_hub_folder
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 """As Qwen's cards have users add it, beside max_position_embeddings of the same number."""

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from penstock.formats.gguf import GGUFFile
 from penstock.prepare.gguf_tokenizer import BuiltTokenizer, build_tokenizer
-from tests.shared.tiny_models import CORPUS, byte_level_tokenizer, tokens_by_id
+from testing.tiny_models import CORPUS, byte_level_tokenizer, tokens_by_id
 
 TEXTS = (
     *CORPUS,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.formats.gguf import TENSOR_TYPES, GGUFFile
+from testing.quick_gguf import QuickReader
 from tests.met import met
-from tests.quick_gguf import QuickReader
 from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.prepare.from_gguf import read_gguf
-from tests.met import met
-from tests.shared.tiny_models import (
+from testing.tiny_models import (
     add_byte_level_vocabulary,
     add_sentencepiece_vocabulary,
     write_gguf,
 )
+from tests.met import met
 from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)

@@ -14,8 +14,8 @@ from penstock.errors import UnsupportedModel
 from penstock.model.prepared_model import PreparedModel
 from penstock.model.rope_spec import RopeScaling
 from penstock.prepare import prepare
+from testing.tiny_models import add_byte_level_vocabulary, byte_level_tokenizer, write_gguf
 from tests.shared.prepare.prepared_file import prepared_file
-from tests.shared.tiny_models import add_byte_level_vocabulary, byte_level_tokenizer, write_gguf
 
 pytestmark = pytest.mark.timeout(240)
 

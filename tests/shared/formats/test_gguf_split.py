@@ -16,7 +16,7 @@ from penstock.formats.gguf import GGUFFile
 from penstock.formats.gguf_names import part_paths, stem_of
 from penstock.formats.gguf_split import open_gguf
 from penstock.prepare import load_manifest, prepare
-from tests.shared.tiny_models import write_gguf
+from testing.tiny_models import write_gguf
 
 pytestmark = pytest.mark.timeout(120)
 

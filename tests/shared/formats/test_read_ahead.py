@@ -24,7 +24,7 @@ from penstock.text.read_ahead import (
     tokenizer_of,
 )
 from penstock.text.tokenizer import Tokenizer
-from tests.shared.tiny_models import byte_level_tokenizer, sentencepiece_tokenizer
+from testing.tiny_models import byte_level_tokenizer, sentencepiece_tokenizer
 
 pytestmark = pytest.mark.timeout(240)
 TEXTS = ("", "the cat <|im_end|> sat", " on\n", "<s>a mat", "é")

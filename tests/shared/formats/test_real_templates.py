@@ -21,10 +21,10 @@ from penstock.parsing.output import whole_parser
 from penstock.text.call_arguments import written_arguments
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
+from testing.tiny_models import sentencepiece_tokenizer
 from tests.shared.formats.all_cases import ALL
 from tests.shared.formats.case import TOOLS, FormatCases
 from tests.shared.formats.test_formats import read
-from tests.shared.tiny_models import sentencepiece_tokenizer
 
 FOLDER = Path(os.environ.get("PENSTOCK_RELEASES", "")) / "llamacpp/models/templates"
 pytestmark = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.prepare import load_manifest, prepare
-from tests.shared.tiny_models import write_hub_folder
+from testing.tiny_models import write_hub_folder
 
 pytestmark = pytest.mark.timeout(240)
 

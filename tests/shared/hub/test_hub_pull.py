@@ -20,7 +20,7 @@ from penstock.hub.connection import Hub
 from penstock.hub.fetch import fetch_model
 from penstock.hub.name import parse
 from testing.hub_server import HubRepository, HubServer, serving_hub
-from tests.shared.tiny_models import write_hub_folder
+from testing.tiny_models import write_hub_folder
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -13,7 +13,7 @@ from penstock.parsing.formats.think import DEEPSEEK_R1, GEMMA4_THOUGHTS, GRANITE
 from penstock.protocol.common import ThinkingBudget
 from penstock.request.sampling_params import SamplingParams
 from penstock.text.tokenizer import Tokenizer
-from tests.shared.tiny_models import byte_level_tokenizer
+from testing.tiny_models import byte_level_tokenizer
 
 MARKS = (
     *("<think>", "</think>", "<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>"),

@@ -24,8 +24,8 @@ from safetensors.numpy import save_file
 
 from penstock.errors import PenstockError, UnsupportedModel
 from penstock.prepare.from_hub_folder import read_hub_folder
+from testing.tiny_models import LLAMA_CONFIG, write_hub_folder
 from tests.met import met
-from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
 from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)

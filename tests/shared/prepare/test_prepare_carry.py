@@ -13,7 +13,7 @@ import pytest
 from penstock.errors import StartupError
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.carry import link_to
-from tests.shared.tiny_models import add_byte_level_vocabulary, write_gguf, write_hub_folder
+from testing.tiny_models import add_byte_level_vocabulary, write_gguf, write_hub_folder
 
 pytestmark = pytest.mark.timeout(240)
 

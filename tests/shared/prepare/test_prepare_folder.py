@@ -18,7 +18,7 @@ from penstock.prepare import find_prepared, load_manifest, prepare
 from penstock.prepare import folder as prepared_folder
 from penstock.prepare.folder import check_weights
 from penstock.prepare.inputs import folder_inputs
-from tests.shared.tiny_models import write_gguf, write_hub_folder
+from testing.tiny_models import write_gguf, write_hub_folder
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -20,9 +20,7 @@ from penstock.prepare import load_manifest, prepare
 from penstock.prepare.from_gguf import MIXTURES
 from penstock.prepare.gguf_tokenizer_bpe import PRE_TOKENIZERS
 from testing.model_configs import llama_config
-from tests.met import met
-from tests.shared.prepare.prepared_file import prepared_file
-from tests.shared.tiny_models import (
+from testing.tiny_models import (
     CORPUS,
     add_byte_level_vocabulary,
     add_sentencepiece_vocabulary,
@@ -31,6 +29,8 @@ from tests.shared.tiny_models import (
     tokens_by_id,
     write_gguf,
 )
+from tests.met import met
+from tests.shared.prepare.prepared_file import prepared_file
 from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)

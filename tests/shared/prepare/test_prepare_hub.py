@@ -19,8 +19,7 @@ from penstock.model.prepared_model import PreparedModel
 from penstock.model.rope_spec import RopeScaling
 from penstock.prepare import load_manifest, prepare
 from testing.model_configs import llama_config
-from tests.shared.hub.test_hub_cache import SCRIPT
-from tests.shared.tiny_models import (
+from testing.tiny_models import (
     CHATML,
     LLAMA_CONFIG,
     byte_level_tokenizer,
@@ -28,6 +27,7 @@ from tests.shared.tiny_models import (
     with_bos,
     write_hub_folder,
 )
+from tests.shared.hub.test_hub_cache import SCRIPT
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -14,7 +14,7 @@ from penstock.model.prepared_model import PreparedModel
 from penstock.model.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.quantised import read_quantisation
-from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
+from testing.tiny_models import LLAMA_CONFIG, write_hub_folder
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True, "sym": True}

@@ -21,7 +21,7 @@ from penstock.prepare.by_transformers import (
     read_for_transformers,
     without_instructions,
 )
-from tests.shared.tiny_models import LLAMA_CONFIG, write_gguf, write_hub_folder
+from testing.tiny_models import LLAMA_CONFIG, write_gguf, write_hub_folder
 
 GPT2: dict[str, Any] = {
     "architectures": ["GPT2LMHeadModel"],

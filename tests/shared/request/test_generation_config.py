@@ -15,7 +15,7 @@ from penstock.model.prepared_model import GenerationDefaults
 from penstock.prepare import load_manifest, prepare
 from penstock.request.generation_config import filled, generation_defaults, sampling_defaults
 from penstock.request.sampling_params import SamplingParams
-from tests.shared.tiny_models import LLAMA_CONFIG, write_gguf, write_hub_folder
+from testing.tiny_models import LLAMA_CONFIG, write_gguf, write_hub_folder
 
 OWN = GenerationDefaults(
     eos_token_ids=(2,), bos_token_id=1, temperature=0.6, top_k=20, max_new_tokens=50

@@ -19,8 +19,8 @@ from penstock.supervisor import preparing
 from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.preparing import Preparation
 from testing.processes import freeze
+from testing.tiny_models import write_hub_folder
 from tests.said import said
-from tests.shared.tiny_models import write_hub_folder
 
 pytestmark = pytest.mark.timeout(120)
 

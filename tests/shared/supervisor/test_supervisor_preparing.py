@@ -13,7 +13,7 @@ from penstock.errors import StartupError
 from penstock.prepare import load_manifest
 from penstock.supervisor import preparing
 from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
-from tests.shared.tiny_models import write_hub_folder
+from testing.tiny_models import write_hub_folder
 
 
 def config(tmp_path: Path, speculative_config: str) -> EngineConfig:

@@ -20,8 +20,8 @@ from penstock.text.detokenizer import (
     make_detokenizer,
 )
 from penstock.text.tokenizer import Tokenizer
+from testing.tiny_models import CORPUS, byte_level_tokenizer, sentencepiece_tokenizer
 from tests.met import met
-from tests.shared.tiny_models import CORPUS, byte_level_tokenizer, sentencepiece_tokenizer
 from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer as Backend
 
 from penstock.text.fim import fim_tokens
 from penstock.text.tokenizer import Tokenizer
-from tests.shared.tiny_models import added, byte_level_tokenizer
+from testing.tiny_models import added, byte_level_tokenizer
 
 BEFORE, AFTER = "def add(a, b):\n    return ", "\n\nprint(add(1, 2))"
 WRITTEN = {

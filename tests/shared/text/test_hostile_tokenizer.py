@@ -27,7 +27,7 @@ from penstock.prepare import tokenizer_cost
 from penstock.prepare.tokenizer_bounds import check_pieces, check_tokenizer
 from penstock.prepare.tokenizer_cost import check_nesting
 from penstock.text.tokenizer import Tokenizer
-from tests.shared.tiny_models import byte_level_tokenizer, sentencepiece_tokenizer
+from testing.tiny_models import byte_level_tokenizer, sentencepiece_tokenizer
 
 pytestmark = pytest.mark.timeout(240)
 

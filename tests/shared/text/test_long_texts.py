@@ -18,8 +18,8 @@ from penstock.text.disarm import disarm, prefix_tree
 from penstock.text.segment_encoder import SegmentEncoder
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import LONG_TEXT, PIECE, Tokenizer
+from testing.tiny_models import CHATML, added, byte_level_tokenizer, sentencepiece_tokenizer
 from tests.met import met
-from tests.shared.tiny_models import CHATML, added, byte_level_tokenizer, sentencepiece_tokenizer
 
 pytestmark = pytest.mark.timeout(120)
 

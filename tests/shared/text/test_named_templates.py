@@ -14,8 +14,8 @@ from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.prepare import prepare
 from penstock.prepare.chat_templates import one_template
 from penstock.text.template import ChatTemplate
+from testing.tiny_models import write_gguf, write_hub_folder
 from tests.shared.text.test_template_corpus import CONVERSATIONS, FOLDER, NAMES, TOOLS, template_of
-from tests.shared.tiny_models import write_gguf, write_hub_folder
 
 pytestmark = pytest.mark.timeout(300)
 

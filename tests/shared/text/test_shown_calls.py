@@ -21,8 +21,8 @@ from penstock.text.arrangement import traits_of
 from penstock.text.as_written import SentArguments
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
+from testing.tiny_models import sentencepiece_tokenizer
 from tests.shared.text.test_template_corpus import FOLDER
-from tests.shared.tiny_models import sentencepiece_tokenizer
 
 TURN = "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
 EACH = "{% for m in messages %}" + TURN + "{% endfor %}"

@@ -29,7 +29,7 @@ from penstock.prepare.hub_tokenizer import HubTokenizer, tokenizer_of_folder
 from penstock.prepare.tiktoken_file import is_tiktoken
 from penstock.text.token_table import byte_letters
 from penstock.text.tokenizer import Tokenizer
-from tests.shared.tiny_models import CORPUS, LLAMA_CONFIG, byte_level_tokenizer, write_hub_folder
+from testing.tiny_models import CORPUS, LLAMA_CONFIG, byte_level_tokenizer, write_hub_folder
 
 pytestmark = pytest.mark.timeout(240)
 

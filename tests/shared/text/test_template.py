@@ -20,14 +20,14 @@ from penstock.prepare import load_manifest, prepare
 from penstock.text import template as template_module
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
-from tests.met import met
-from tests.shared.tiny_models import (
+from testing.tiny_models import (
     CHATML,
     CORPUS,
     added,
     byte_level_tokenizer,
     sentencepiece_tokenizer,
 )
+from tests.met import met
 from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)

@@ -19,8 +19,8 @@ from penstock.errors import InvalidRequest
 from penstock.model.prepared_model import GenerationDefaults
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
+from testing.tiny_models import sentencepiece_tokenizer
 from tests.shared.releases.evidence import TEMPLATES
-from tests.shared.tiny_models import sentencepiece_tokenizer
 
 pytestmark = pytest.mark.timeout(300)
 

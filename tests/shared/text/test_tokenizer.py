@@ -15,14 +15,14 @@ from tokenizers import Tokenizer as Backend
 
 from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.text.tokenizer import Tokenizer, sharing_model
-from tests.met import met
-from tests.shared.tiny_models import (
+from testing.tiny_models import (
     CORPUS,
     added,
     byte_level_tokenizer,
     sentencepiece_tokenizer,
     with_bos,
 )
+from tests.met import met
 from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)

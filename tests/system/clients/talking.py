@@ -20,9 +20,9 @@ from penstock.model.prepared_model import GenerationDefaults
 from penstock.request.sampling_params import SamplingParams
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
+from testing.tiny_models import byte_level_tokenizer
 from tests.gateway.fake_engine import FakeEngineClient, Step, welcome
 from tests.gateway.live_gateway import LiveGateway
-from tests.shared.tiny_models import byte_level_tokenizer
 
 TEMPLATE = Path(__file__).parents[2] / "shared/templates/qwen3.jinja"
 CONTEXT = 65_536

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from penstock_worker.grammar_text.compile import Library
+from testing.tiny_models import byte_level_tokenizer
 from tests.gateway.fake_engine import MODEL
 from tests.gateway.live_gateway import LiveGateway
-from tests.shared.tiny_models import byte_level_tokenizer
 from tests.system.clients import talking
 from tests.system.clients.installed import run_node_script, run_script, venv
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from penstock.protocol.common import Pooling
+from testing.pooling_models import random_inputs, run, save
 from tests.adapter_folders import random_factors, write_peft
 from tests.worker.cuda.test_pooling_on_device import on_device
-from tests.worker.pooling.pooling_models import random_inputs, run, save
 from tests.worker.pooling.test_adapters import (
     DECODER,
     MODERN,

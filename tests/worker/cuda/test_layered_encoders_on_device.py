@@ -13,6 +13,13 @@ import torch
 from penstock.errors import StartupError
 from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from testing.pooling_models import (
+    cosine_distance,
+    load_pooling,
+    random_inputs,
+    save,
+    sentence_files,
+)
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.test_pooling_on_device import (
@@ -23,13 +30,6 @@ from tests.worker.cuda.test_pooling_on_device import (
     on_device,
 )
 from tests.worker.pooling import test_gte as gte
-from tests.worker.pooling.pooling_models import (
-    cosine_distance,
-    load_pooling,
-    random_inputs,
-    save,
-    sentence_files,
-)
 from tests.worker.pooling.test_adapters import MODERN
 
 pytestmark = pytest.mark.timeout(240)

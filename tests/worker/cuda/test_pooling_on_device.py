@@ -23,8 +23,7 @@ from penstock_worker.loading.loaded import Loaded
 from penstock_worker.loading.pooling import choose_pooling
 from penstock_worker.pooling import triton
 from penstock_worker.pooling.pooler import Pooler
-from tests.interpreted_triton import DEVICE
-from tests.worker.pooling.pooling_models import (
+from testing.pooling_models import (
     DEBERTA,
     cosine_distance,
     facts_of,
@@ -34,6 +33,7 @@ from tests.worker.pooling.pooling_models import (
     save,
     sentence_files,
 )
+from tests.interpreted_triton import DEVICE
 
 ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 EMBED = Pooling("embed", normalize=False)

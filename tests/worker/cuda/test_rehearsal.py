@@ -24,12 +24,12 @@ from penstock_worker.forward.rehearsal import MediaSteps
 from penstock_worker.forward.triton_build import TritonBuild
 from penstock_worker.pooling.bodies import Inputs
 from testing.model_configs import varied
+from testing.pooling_models import load_pooling, save, sentence_files
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.machine import small_setup
 from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.small_models import GROUPED
 from tests.worker.models.family_cases import read
-from tests.worker.pooling.pooling_models import load_pooling, save, sentence_files
 from tests.worker.quantised_cases import CASES as FORMATS
 from tests.worker.quantised_experts import write_experts
 from tests.worker.weights.test_weights import write_gguf

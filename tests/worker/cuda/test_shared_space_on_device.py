@@ -13,11 +13,11 @@ import torch
 from penstock.protocol.common import Media, MediaItem, MediaSpan, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.pooling.space import MIXED
+from testing.pooling_models import load_pooling
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.machine import COLLECTING
 from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.test_pooling_on_device import EMBED, on_device
-from tests.worker.pooling.pooling_models import load_pooling
 from tests.worker.pooling.space_models import SpaceModel, write_clip, write_siglip
 from tests.worker.pooling.test_shared_space import Input, drawn, texts, vectors
 

@@ -27,8 +27,8 @@ from penstock_worker.forward import buckets, triton
 from penstock_worker.forward.triton_limits import attention_of
 from penstock_worker.stores.peers.others import OtherWorkers
 from penstock_worker.stores.tier import StoreTier
+from testing.in_process import Numerics, System, Way
 from testing.serving import wait_until
-from tests.system.in_process import Numerics, System, Way
 from tests.system.test_kv_transfer import store_of
 from tests.system.test_windows import FULL, WINDOW, config_of
 from tests.worker.checkpoints import tiny_files

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from testing.in_process import System, Way
 from tests.system.eager_drafts import eager
-from tests.system.in_process import System, Way
 from tests.worker.cuda.small_models import GROUPED
 from tests.worker.cuda.test_stored_kv_on_device import (
     FLOAT,

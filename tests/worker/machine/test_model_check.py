@@ -12,8 +12,8 @@ from penstock.prepare import load_manifest, prepare
 from penstock_worker.loading.tensors import cpu_bytes
 from penstock_worker.machine import doctor
 from penstock_worker.machine.doctor import examine_model
-from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
-from tests.worker.pooling.pooling_models import DEBERTA, load_pooling, save
+from testing.pooling_models import DEBERTA, load_pooling, save
+from testing.tiny_models import LLAMA_CONFIG, write_hub_folder
 
 
 def completed(folder: Path) -> Path:

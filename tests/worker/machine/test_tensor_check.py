@@ -22,7 +22,7 @@ from penstock_worker.loading.load import load
 from penstock_worker.loading.tensors import check_tensors, cpu_bytes
 from penstock_worker.machine.doctor import examine_model
 from penstock_worker.weights.stored import StoredTensor
-from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
+from testing.tiny_models import LLAMA_CONFIG, write_hub_folder
 from tests.worker.checkpoints import tiny_setup
 from tests.worker.cpu_model import CPUModel
 from tests.worker.machine.test_model_check import completed

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from penstock.prepare import load_manifest, prepare
-from tests.shared.tiny_models import write_hub_folder
+from testing.tiny_models import write_hub_folder
 from tests.worker.models.family_cases import CASES
 from tests.worker.models.gguf_writing import separated
 from tests.worker.models.quantised_twins import logits_as_meant, logits_as_stored

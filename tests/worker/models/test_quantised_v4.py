@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from penstock.prepare import load_manifest, prepare
-from tests.shared.tiny_models import write_hub_folder
+from testing.tiny_models import write_hub_folder
 from tests.worker.models.family_cases import CASES
 from tests.worker.models.quantised_twins import logits_as_meant, logits_as_stored
 from tests.worker.models.test_parity_families import make_theirs, random_prompts

@@ -21,7 +21,7 @@ from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.weights.opening import open_weights
-from tests.shared.tiny_models import write_hub_folder
+from testing.tiny_models import write_hub_folder
 from tests.worker.checkpoints import hub_model
 from tests.worker.models.recurrent_cases import RECURRENT_CASES
 from tests.worker.models.recurrent_runs import RecurrentRun

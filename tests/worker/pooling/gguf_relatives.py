@@ -12,7 +12,7 @@ import gguf
 import torch
 from torch import Tensor
 
-from tests.worker.pooling.pooling_models import VOCAB
+from testing.pooling_models import VOCAB
 
 Writer = gguf.GGUFWriter
 ARCH = gguf.MODEL_ARCH

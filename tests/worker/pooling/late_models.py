@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from tests.worker.pooling.pooling_models import VOCAB, save
+from testing.pooling_models import VOCAB, save
 
 SIZES = {"hidden_size": 48, "intermediate_size": 72, "num_attention_heads": 3}
 """Heads of 16 numbers: what the CPU kernels multiply at a time."""

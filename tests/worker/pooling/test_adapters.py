@@ -22,8 +22,8 @@ from penstock_worker.adapters.models import adaptable_headless
 from penstock_worker.adapters.slot_adapters import SlotAdapters
 from penstock_worker.loading.loaded import Loaded
 from testing.model_configs import llama_config
+from testing.pooling_models import load_pooling, random_inputs, run, save
 from tests.adapter_folders import Factors, random_factors, write_peft
-from tests.worker.pooling.pooling_models import load_pooling, random_inputs, run, save
 
 SIZES = {"hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 3}
 DECODER = {**SIZES, "num_key_value_heads": 1, "head_dim": 16}

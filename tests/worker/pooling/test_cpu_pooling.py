@@ -18,11 +18,7 @@ from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling
 from penstock_worker.forward.interface import Unable
 from penstock_worker.pooling import cpu, reference
-from tests.worker.cpu_model import CPUModel
-from tests.worker.models.family_cases import CASES
-from tests.worker.models.test_parity_families import make_theirs
-from tests.worker.models.test_recurrent_models import read
-from tests.worker.pooling.pooling_models import (
+from testing.pooling_models import (
     DEBERTA,
     cosine_distance,
     dense_files,
@@ -33,6 +29,10 @@ from tests.worker.pooling.pooling_models import (
     save,
     word_tokenizer,
 )
+from tests.worker.cpu_model import CPUModel
+from tests.worker.models.family_cases import CASES
+from tests.worker.models.test_parity_families import make_theirs
+from tests.worker.models.test_recurrent_models import read
 
 LENGTHS = [1, 2, 31, 7, 64, 33, 40, 16, 5]
 KERNEL_SIZES = {"hidden_size": 48, "intermediate_size": 72, "num_attention_heads": 3}

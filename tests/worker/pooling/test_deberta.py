@@ -15,7 +15,7 @@ from penstock.errors import StartupError, UnsupportedModel
 from penstock.prepare import prepare
 from penstock.protocol.common import Pooling
 from penstock_kernels.reference.disentangled import distance_rows
-from tests.worker.pooling.pooling_models import DEBERTA, load_pooling, random_inputs, run, save
+from testing.pooling_models import DEBERTA, load_pooling, random_inputs, run, save
 
 KERNEL_SIZES = {"hidden_size": 48, "intermediate_size": 72, "num_attention_heads": 3}
 ROWS = Pooling("token_embed", normalize=False)

@@ -14,8 +14,7 @@ import torch
 from penstock.errors import UnsupportedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling
-from tests.shared.tiny_models import write_gguf
-from tests.worker.pooling.pooling_models import (
+from testing.pooling_models import (
     SIZES,
     VOCAB,
     cosine_distance,
@@ -24,6 +23,7 @@ from tests.worker.pooling.pooling_models import (
     run,
     save,
 )
+from testing.tiny_models import write_gguf
 
 pytestmark = pytest.mark.timeout(240)
 

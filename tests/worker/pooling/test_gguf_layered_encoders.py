@@ -16,7 +16,7 @@ import torch
 from penstock.errors import UnsupportedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling
-from tests.worker.pooling.pooling_models import (
+from testing.pooling_models import (
     VOCAB,
     cosine_distance,
     load_pooling,

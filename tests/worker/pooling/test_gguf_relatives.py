@@ -27,14 +27,6 @@ from tests.worker.pooling.gguf_relatives import (
     write_relative,
 )
 from tests.worker.pooling.makers_encoders import JinaBert, NeoBert, NomicExperts
-from tests.worker.pooling.pooling_models import (
-    VOCAB,
-    cosine_distance,
-    load_pooling,
-    random_inputs,
-    run,
-    save,
-)
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -15,9 +15,9 @@ import torch
 from penstock.errors import UnsupportedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling
+from testing.pooling_models import VOCAB, load_pooling, random_inputs, run, save
 from tests.worker.pooling.gguf_relatives import ARCH, Writer, of_bert, write_relative
 from tests.worker.pooling.makers_encoders import NeoBert
-from tests.worker.pooling.pooling_models import VOCAB, load_pooling, random_inputs, run, save
 from tests.worker.pooling.test_cpu_pooling import ENCODERS
 from tests.worker.pooling.test_gguf_relatives import SHAPE, SIZES, neobert_says
 

@@ -16,8 +16,8 @@ from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling
 from penstock_worker.forward.interface import Unable
 from penstock_worker.pooling import triton
+from testing.pooling_models import facts_of, load_pooling, random_inputs, run
 from tests.worker.pooling.late_models import SPECIAL, expected, save_late, save_stanford
-from tests.worker.pooling.pooling_models import facts_of, load_pooling, random_inputs, run
 
 TOKENS = Pooling("token_embed")
 BACKENDS = ("cpu", "reference")

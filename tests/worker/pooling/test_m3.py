@@ -14,8 +14,7 @@ from safetensors.torch import load_file, save_file
 from penstock.errors import UnsupportedModel
 from penstock.prepare import prepare
 from penstock.protocol.common import Pooling
-from tests.worker.pooling.late_models import SIZES, SPECIAL, late_tokenizer
-from tests.worker.pooling.pooling_models import (
+from testing.pooling_models import (
     facts_of,
     load_pooling,
     random_inputs,
@@ -24,6 +23,7 @@ from tests.worker.pooling.pooling_models import (
     save,
     sentence_files,
 )
+from tests.worker.pooling.late_models import SIZES, SPECIAL, late_tokenizer
 
 Layers = dict[str, dict[str, torch.Tensor]]
 

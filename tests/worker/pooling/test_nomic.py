@@ -13,9 +13,9 @@ import pytest
 from penstock.errors import UnsupportedModel
 from penstock.prepare import prepare
 from penstock.protocol.common import Pooling
+from testing.pooling_models import VOCAB, facts_of, load_pooling, random_inputs, run
+from testing.pooling_models import save as save_model
 from tests.worker.pooling.late_models import SIZES
-from tests.worker.pooling.pooling_models import VOCAB, facts_of, load_pooling, random_inputs, run
-from tests.worker.pooling.pooling_models import save as save_model
 
 OLD: dict[str, Any] = {
     "activation_function": "swiglu",

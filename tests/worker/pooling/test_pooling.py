@@ -14,7 +14,7 @@ from penstock.errors import PenstockError, StartupError, UnsupportedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling
 from penstock_worker.loading.loaded import Loaded
-from tests.worker.pooling.pooling_models import (
+from testing.pooling_models import (
     cosine_distance,
     facts_of,
     load_pooling,

@@ -15,8 +15,7 @@ from penstock.model.pooling_config import PoolingConfig
 from penstock.prepare import prepare
 from penstock.protocol.common import Pooling, Vectors
 from penstock_worker.pooling.row_heads import as_sparse
-from tests.worker.pooling.late_models import MODERN, SIZES
-from tests.worker.pooling.pooling_models import (
+from testing.pooling_models import (
     DEBERTA,
     VOCAB,
     facts_of,
@@ -26,6 +25,7 @@ from tests.worker.pooling.pooling_models import (
     save,
     splade_files,
 )
+from tests.worker.pooling.late_models import MODERN, SIZES
 
 BACKENDS = ("cpu", "reference")
 LENGTHS = [1, 31, 7, 64, 33]

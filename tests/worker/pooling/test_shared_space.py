@@ -23,7 +23,7 @@ from penstock.protocol.from_worker import MediaReady
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.loading.loaded import Loaded
 from penstock_worker.pooling.space import SpaceBody, SpaceParts
-from tests.worker.pooling.pooling_models import load_pooling
+from testing.pooling_models import load_pooling
 from tests.worker.pooling.space_models import SpaceModel, write_clip, write_siglip
 from tests.worker.vision.picture_runners import answered, message_of
 

@@ -11,7 +11,7 @@ import torch
 
 from penstock.errors import StartupError
 from penstock.protocol.common import Pooling
-from tests.worker.pooling.pooling_models import load_pooling, random_inputs, run, save
+from testing.pooling_models import load_pooling, random_inputs, run, save
 
 SIZES: dict[str, Any] = {
     "pad_token_id": 0,

@@ -21,7 +21,7 @@ from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.speculation.beside import Beside
 from penstock_worker.speculation.loaders import DraftLoader, draft_loader
 from testing.model_configs import varied
-from tests.shared.tiny_models import byte_level_tokenizer
+from testing.tiny_models import byte_level_tokenizer
 from tests.worker.speculation.draft_folders import SERVED, draft_setup, write_folder
 
 SMALL = varied(SERVED, hidden_size=32, num_heads=2, num_kv_heads=1, num_layers=1)

@@ -35,8 +35,8 @@ from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
+from testing.tiny_models import write_gguf, write_hub_folder
 from tests.shared.media.media_tokenizer import HEARD, JANUS, OF_VIDEOS, OMNI_2_5, tokenizer
-from tests.shared.tiny_models import write_gguf, write_hub_folder
 from tests.worker.driver import Driver
 from tests.worker.vision.case import all_read
 from tests.worker.vision.minicpm_cases import SLICED

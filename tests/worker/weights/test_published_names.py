@@ -26,7 +26,7 @@ from penstock_worker.weights.names import ROPE_FACTORS
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
-from tests.shared.tiny_models import byte_level_tokenizer
+from testing.tiny_models import byte_level_tokenizer
 from tests.worker.checkpoints import TINY, load_model, prepared_model, tiny_tensors
 from tests.worker.models.parity import compare
 

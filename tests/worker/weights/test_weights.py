@@ -19,7 +19,7 @@ from penstock_worker.weights.names import from_gguf, from_hub
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
-from tests.quick_gguf import QuickReader
+from testing.quick_gguf import QuickReader
 from tests.worker.checkpoints import TINY, load_model, tiny_files, tiny_tensors
 
 pytestmark = pytest.mark.timeout(240)

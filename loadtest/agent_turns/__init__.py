@@ -1,1 +1,0 @@
-"""Conversations of agents, turn by turn: what each turn finds of its prompt in the cache."""

@@ -1,1 +1,0 @@
-"""Whether a fact is found in a long prompt, beside llama.cpp."""

@@ -1,1 +1,0 @@
-"""`penstock quantize` beside llama.cpp's own quantisation of the same file."""
