@@ -27,9 +27,14 @@ from penstock.model.sound_projector_spec import (
     StackProjector,
 )
 from penstock.prepare.hub_config import read_config
-from tests.shared.families.audio_configs import GRANITE_SPEECH, QWEN2_AUDIO, QWEN3_ASR, VOXTRAL
+from tests.shared.families.release_configs import release
 from tests.shared.families.test_real_configs import CONFIGS
 from tests.shared.releases.reading import RELEASES
+
+GRANITE_SPEECH = release("audio", "granite-speech-3.3-2b")
+QWEN2_AUDIO = release("audio", "qwen2-audio-7b")
+QWEN3_ASR = release("audio", "qwen3-asr")
+VOXTRAL = release("audio", "voxtral-mini-3b")
 
 
 def read(values: dict[str, Any], **options: bool) -> ModelConfig:

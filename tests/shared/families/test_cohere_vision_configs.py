@@ -9,6 +9,7 @@ import pytest
 from penstock.errors import UnsupportedModel
 from penstock.model.layer_spec import NormSpec
 from penstock.model.projector_spec import SquareMLPProjector
+from tests.shared.families.release_configs import release
 from tests.shared.families.test_multi_modality_configs import read
 
 TEXT: dict[str, Any] = {
@@ -31,29 +32,7 @@ TEXT: dict[str, Any] = {
     "sliding_window_pattern": 4,
     "vocab_size": 256000,
 }
-AYA: dict[str, Any] = {
-    "adapter_layer_norm_eps": 1e-06,
-    "alignment_activation_fn": "swiglu",
-    "alignment_intermediate_size": 28672,
-    "architectures": ["AyaVisionForConditionalGeneration"],
-    "downsample_factor": 2,
-    "image_token_index": 255036,
-    "model_type": "aya_vision",
-    "text_config": TEXT,
-    "torch_dtype": "float16",
-    "vision_config": {
-        "hidden_size": 1152,
-        "image_size": 364,
-        "intermediate_size": 4304,
-        "model_type": "siglip_vision_model",
-        "num_attention_heads": 16,
-        "num_hidden_layers": 27,
-        "patch_size": 14,
-        "vision_use_head": False,
-    },
-    "vision_feature_layer": -1,
-    "vision_feature_select_strategy": "full",
-}
+AYA = release("others", "aya-vision")
 COMMAND: dict[str, Any] = {
     "alignment_intermediate_size": 36864,
     "architectures": ["Cohere2VisionForConditionalGeneration"],

@@ -13,6 +13,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import CHANNEL_DECAY, LATENT, NO_ROTATION, OVERSHOOTING, mechanisms
 from penstock.model.recurrent_spec import GatedDeltaSpec, state_numbers
 from penstock.prepare.hub_config import read_config
+from tests.shared.families.release_configs import release
 
 FULL = [4, 8, 12, 16, 20, 24, 27]
 LINEAR = {
@@ -22,63 +23,8 @@ LINEAR = {
     "num_heads": 32,
     "short_conv_kernel_size": 4,
 }
-KIMI = {
-    "architectures": ["KimiLinearForCausalLM"],
-    "first_k_dense_replace": 1,
-    "head_dim": 72,
-    "hidden_act": "silu",
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "kv_lora_rank": 512,
-    "linear_attn_config": LINEAR,
-    "mla_use_nope": True,
-    "model_max_length": 1048576,
-    "model_type": "kimi_linear",
-    "moe_intermediate_size": 1024,
-    "moe_layer_freq": 1,
-    "moe_renormalize": True,
-    "moe_router_activation_func": "sigmoid",
-    "num_attention_heads": 32,
-    "num_expert_group": 1,
-    "num_experts": 256,
-    "num_experts_per_token": 8,
-    "num_hidden_layers": 27,
-    "num_key_value_heads": 32,
-    "num_nextn_predict_layers": 0,
-    "num_shared_experts": 1,
-    "q_lora_rank": None,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "rms_norm_eps": 1e-05,
-    "rope_scaling": None,
-    "rope_theta": 10000.0,
-    "routed_scaling_factor": 2.446,
-    "tie_word_embeddings": False,
-    "topk_group": 1,
-    "use_grouped_topk": True,
-    "v_head_dim": 128,
-    "vocab_size": 163840,
-}
-OLMO = {
-    "architectures": ["OlmoHybridForCausalLM"],
-    "hidden_size": 3840,
-    "intermediate_size": 11008,
-    "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 8,
-    "linear_allow_neg_eigval": True,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 96,
-    "linear_num_key_heads": 30,
-    "linear_num_value_heads": 30,
-    "linear_value_head_dim": 192,
-    "max_position_embeddings": 65536,
-    "model_type": "olmo_hybrid",
-    "num_attention_heads": 30,
-    "num_hidden_layers": 32,
-    "num_key_value_heads": 30,
-    "rms_norm_eps": 1e-06,
-    "rope_parameters": {"rope_theta": None, "rope_type": "default"},
-    "vocab_size": 100352,
-}
+KIMI = release("others", "kimi-linear")
+OLMO = release("others", "olmo-hybrid")
 
 
 def read(values: dict[str, Any], **change: Any) -> ModelConfig:

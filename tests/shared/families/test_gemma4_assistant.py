@@ -17,10 +17,12 @@ from penstock.families.gemma4_assistant import beside
 from penstock.formats.fields import Fields
 from penstock.prepare.from_hub_folder import read_head
 from penstock.prepare.hub_config import HARMLESS, read_config
-from tests.shared.families.expert_configs import EXPERTS
+from tests.shared.families.release_configs import releases
 from tests.shared.families.test_read_settings import read_by_transformers
 from tests.shared.releases.reading import RELEASES
 from tests.worker.models.case_sizes import mixed
+
+EXPERTS = releases("experts")
 
 TEXT: dict[str, Any] = {
     "model_type": "gemma4_text",

@@ -15,54 +15,12 @@ from penstock.forms.sliced import SlicedImages
 from penstock.model.projector_spec import ResamplerProjector
 from penstock.model.tower_spec import LearnedPositions
 from penstock.prepare.media import read_media
+from tests.shared.families.release_configs import release
 from tests.shared.families.test_multi_modality_configs import read
 from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.media.minicpm_pictures import MARK, MiniCPMPictures
 
-V26: dict[str, Any] = {
-    "architectures": ["MiniCPMV"],
-    "attention_dropout": 0.0,
-    "auto_map": {"AutoModel": "modeling_minicpmv.MiniCPMV"},
-    "batch_vision_input": True,
-    "bos_token_id": 151643,
-    "drop_vision_last_layer": False,
-    "eos_token_id": 151645,
-    "hidden_act": "silu",
-    "hidden_size": 3584,
-    "image_size": 448,
-    "initializer_range": 0.02,
-    "intermediate_size": 18944,
-    "max_position_embeddings": 32768,
-    "max_window_layers": 28,
-    "model_type": "minicpmv",
-    "num_attention_heads": 28,
-    "num_hidden_layers": 28,
-    "num_key_value_heads": 4,
-    "patch_size": 14,
-    "query_num": 64,
-    "rms_norm_eps": 1e-06,
-    "rope_theta": 1000000.0,
-    "slice_config": {"max_slice_nums": 9, "model_type": "minicpmv", "patch_size": 14},
-    "slice_mode": True,
-    "sliding_window": 131072,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-    "transformers_version": "4.40.0",
-    "use_image_id": True,
-    "use_sliding_window": False,
-    "version": 2.6,
-    "vision_batch_size": 16,
-    "vision_config": {
-        "hidden_size": 1152,
-        "image_size": 980,
-        "intermediate_size": 4304,
-        "model_type": "siglip",
-        "num_attention_heads": 16,
-        "num_hidden_layers": 27,
-        "patch_size": 14,
-    },
-    "vocab_size": 151666,
-}
+V26 = release("others", "minicpm-v-2.6")
 O26 = V26 | {
     "architectures": ["MiniCPMO"],
     "audio_config": {"d_model": 1024, "model_type": "whisper"},

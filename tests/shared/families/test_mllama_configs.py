@@ -17,8 +17,10 @@ from penstock.forms.aspects import AspectImages, aspect_forms
 from penstock.model.mechanisms import PICTURE_LAYERS, mechanisms
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.media import read_media
-from tests.shared.families.newer_vision_configs import FROM_MEMORY
+from tests.shared.families.release_configs import releases
 from tests.shared.media.media_tokenizer import tokenizer
+
+FROM_MEMORY = releases("newer_vision")
 
 NAME = "llama-3.2-11b-vision"
 SIDE = 28

@@ -17,84 +17,11 @@ from penstock.model.rope_spec import RopeScaling, RopeSpec
 from penstock.model.tower_spec import LearnedPositions
 from penstock.prepare.chat_templates import with_bos
 from penstock.prepare.hub_config import read_config, towers_of
+from tests.shared.families.release_configs import release
 
 HEADS = {"hidden_size": 1152, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 72}
 BESIDE = {"attention_dropout": 0.0, "residual_dropout": 0.0, "float32_attention": True}
-SMALL: dict[str, Any] = {
-    "architectures": ["Molmo2ForConditionalGeneration"],
-    "auto_map": {
-        "AutoConfig": "configuration_molmo2.Molmo2Config",
-        "AutoModelForImageTextToText": "modeling_molmo2.Molmo2ForConditionalGeneration",
-    },
-    "model_type": "molmo2",
-    "adapter_config": HEADS
-    | BESIDE
-    | {
-        "model_type": "molmo2",
-        "attn_implementation": "sdpa",
-        "hidden_act": "silu",
-        "image_feature_dropout": 0.0,
-        "initializer_range": 0.02,
-        "intermediate_size": 9728,
-        "pooling_attention_mask": True,
-        "text_hidden_size": 2560,
-        "vit_layers": [-3, -9],
-    },
-    "vit_config": HEADS
-    | BESIDE
-    | {
-        "model_type": "molmo2",
-        "attn_implementation": "sdpa",
-        "hidden_act": "gelu_pytorch_tanh",
-        "image_default_input_size": [378, 378],
-        "image_num_pos": 729,
-        "image_patch_size": 14,
-        "initializer_range": 0.02,
-        "intermediate_size": 4304,
-        "layer_norm_eps": 1e-6,
-        "num_hidden_layers": 27,
-    },
-    "text_config": {
-        "model_type": "molmo2_text",
-        "additional_vocab_size": 128,
-        "attention_dropout": 0.0,
-        "attn_implementation": "sdpa",
-        "embedding_dropout": 0.0,
-        "head_dim": 128,
-        "hidden_act": "silu",
-        "hidden_size": 2560,
-        "initializer_range": 0.02,
-        "intermediate_size": 9728,
-        "layer_norm_eps": 1e-6,
-        "max_position_embeddings": 36_864,
-        "norm_after": False,
-        "num_attention_heads": 32,
-        "num_hidden_layers": 36,
-        "num_key_value_heads": 8,
-        "qk_norm_type": "qwen3",
-        "qkv_bias": False,
-        "residual_dropout": 0.0,
-        "rope_scaling": None,
-        "rope_scaling_layers": None,
-        "rope_theta": 5_000_000.0,
-        "use_cache": True,
-        "use_qk_norm": True,
-        "vocab_size": 151_936,
-    },
-    "image_start_token_id": 151_936,
-    "image_end_token_id": 151_937,
-    "image_patch_id": 151_938,
-    "image_high_res_id": 151_938,
-    "image_col_id": 151_939,
-    "low_res_image_start_token_id": 151_940,
-    "image_low_res_id": 151_942,
-    "frame_start_token_id": 151_943,
-    "frame_end_token_id": 151_944,
-    "initializer_range": 0.02,
-    "tie_word_embeddings": False,
-    "use_cache": True,
-    "use_frame_special_tokens": True,
-}
+SMALL = release("others", "molmo2-4b")
 
 
 def changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:

@@ -28,8 +28,10 @@ from penstock.model.tower_spec import (
     WindowSpec,
 )
 from penstock.prepare.hub_config import read_config
-from tests.shared.families.newer_vision_configs import FROM_MEMORY
+from tests.shared.families.release_configs import releases
 from tests.shared.releases.reading import RELEASES
+
+FROM_MEMORY = releases("newer_vision")
 
 MODELS: dict[str, dict[str, Any]] = {
     "lighton-ocr": RELEASES["lightonai/LightOnOCR-1B-1025"]["config"],

@@ -25,8 +25,11 @@ from penstock.model.sound_projector_spec import TwofoldProjector
 from penstock.model.tower_spec import LearnedPositions
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.media import read_media
-from tests.shared.families.phi4_configs import CONFIG, PREPROCESSOR
+from tests.shared.families.release_configs import release
 from tests.shared.media.media_tokenizer import tokenizer
+
+CONFIG = release("phi4_multimodal", "config.json")
+PREPROCESSOR = release("phi4_multimodal", "preprocessor_config.json")
 
 HALF = (0.5, 0.5, 0.5)
 IMAGE, AUDIO = "<|endoftext10|>", "<|endoftext11|>"

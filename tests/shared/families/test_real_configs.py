@@ -10,9 +10,10 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.mechanisms import mechanisms
 from penstock.prepare.hub_config import read_config
-from tests.shared.families.dense_configs import DENSE, GEMMA4
-from tests.shared.families.expert_configs import EXPERTS
-from tests.shared.families.text_family_configs import TEXT_FAMILIES
+from tests.shared.families.release_configs import releases
+
+DENSE, EXPERTS = releases("dense"), releases("experts")
+TEXT_FAMILIES = releases("text_families")
 
 USUAL = {"torch_dtype": "bfloat16", "transformers_version": "4.46.0", "use_cache": True}
 CONFIGS: dict[str, dict[str, Any]] = EXPERTS | DENSE | TEXT_FAMILIES
@@ -114,7 +115,10 @@ def test_as_many_numbers_rotate_as_a_config_counts(head: int, rotating: int) -> 
         ("deepseek-v3", {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
         (
             "gemma-4-e2b",
-            {"text_config": GEMMA4 | {"hidden_size": 8, "intermediate_size": None}},
+            {
+                "text_config": EXPERTS["gemma-4-26b-a4b"]["text_config"]
+                | {"hidden_size": 8, "intermediate_size": None}
+            },
             "intermediate_size is missing",
         ),
         ("gpt-oss-20b", {"swiglu_limit": 6.0}, "swiglu_limit is 6"),

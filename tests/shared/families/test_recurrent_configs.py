@@ -33,7 +33,9 @@ from penstock.model.recurrent_spec import (
 )
 from penstock.prepare.checkpoint import check_config
 from penstock.prepare.hub_config import read_config
-from tests.shared.families.recurrent_configs import CONFIGS
+from tests.shared.families.release_configs import releases
+
+CONFIGS = releases("recurrent")
 
 
 def read(model: str, **change: Any) -> ModelConfig:

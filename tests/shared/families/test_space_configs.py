@@ -15,6 +15,7 @@ from penstock.model.pooling_config import TextPadding
 from penstock.model.projector_spec import ClassProjector, ProbeProjector
 from penstock.prepare.from_hub_folder import read_hub_folder
 from penstock.prepare.hub_config import is_encoder, read_encoder_config
+from tests.shared.families.release_configs import release
 from tests.worker.pooling.space_models import write_clip, write_siglip
 
 DUMPED: dict[str, Any] = {
@@ -46,44 +47,7 @@ DUMPED: dict[str, Any] = {
     "typical_p": 1.0,
 }
 """What old releases of transformers wrote into every section."""
-CLIP: dict[str, Any] = {
-    "architectures": ["CLIPModel"],
-    "initializer_factor": 1.0,
-    "logit_scale_init_value": 2.6592,
-    "model_type": "clip",
-    "projection_dim": 512,
-    "text_config": DUMPED
-    | {
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-        "hidden_act": "quick_gelu",
-        "hidden_size": 512,
-        "intermediate_size": 2048,
-        "max_position_embeddings": 77,
-        "model_type": "clip_text_model",
-        "num_attention_heads": 8,
-        "num_hidden_layers": 12,
-        "pad_token_id": 1,
-        "projection_dim": 512,
-        "vocab_size": 49408,
-    },
-    "text_config_dict": None,
-    "torch_dtype": "float32",
-    "vision_config": DUMPED
-    | {
-        "hidden_act": "quick_gelu",
-        "hidden_size": 768,
-        "image_size": 224,
-        "intermediate_size": 3072,
-        "model_type": "clip_vision_model",
-        "num_attention_heads": 12,
-        "num_channels": 3,
-        "num_hidden_layers": 12,
-        "patch_size": 32,
-        "projection_dim": 512,
-    },
-    "vision_config_dict": None,
-}
+CLIP = release("others", "clip")
 LARGE = CLIP | {
     "projection_dim": 768,
     "text_config_dict": {
@@ -102,29 +66,7 @@ LARGE = CLIP | {
         "projection_dim": 768,
     },
 }
-SIGLIP: dict[str, Any] = {
-    "architectures": ["SiglipModel"],
-    "initializer_factor": 1.0,
-    "model_type": "siglip",
-    "text_config": {
-        "hidden_size": 1152,
-        "intermediate_size": 4304,
-        "model_type": "siglip_text_model",
-        "num_attention_heads": 16,
-        "num_hidden_layers": 27,
-    },
-    "torch_dtype": "float32",
-    "transformers_version": "4.37.0.dev0",
-    "vision_config": {
-        "hidden_size": 1152,
-        "image_size": 384,
-        "intermediate_size": 4304,
-        "model_type": "siglip_vision_model",
-        "num_attention_heads": 16,
-        "num_hidden_layers": 27,
-        "patch_size": 14,
-    },
-}
+SIGLIP = release("others", "siglip")
 
 
 def read(values: dict[str, Any], **more: Any) -> Any:

@@ -14,6 +14,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.projector_spec import HalvingProjector
 from penstock.model.sharing import check_shared
 from penstock.model.tower_spec import RotaryPositions
+from tests.shared.families.release_configs import release
 from tests.shared.releases.reading import RELEASES, ours, theirs
 
 STEP = "stepfun-ai/Step-3.7-Flash"
@@ -53,41 +54,7 @@ def by_layers() -> dict[str, Any]:
     }
 
 
-SIGHTED: dict[str, Any] = {
-    "architectures": ["Step3p7ForConditionalGeneration"],
-    "auto_map": {
-        "AutoConfig": "configuration_step3p7.Step3p7Config",
-        "AutoProcessor": "processing_step3.Step3VLProcessor",
-    },
-    "image_token_id": 128_001,
-    "image_token_len": 169,
-    "model_type": "step3p7",
-    "patch_token_len": 81,
-    "projector_bias": False,
-    "text_config": {
-        **{key: value for key, value in RELEASE.items() if key != "model_type"},
-        **by_layers(),
-        "model_type": "step3p5",
-    },
-    "torch_dtype": "bfloat16",
-    "understand_projector_stride": 2,
-    "vision_config": {
-        "heads": 16,
-        "hidden_act": "quick_gelu",
-        "image_size": 728,
-        "layers": 47,
-        "ls_init_value": 0.1,
-        "mlp_ratio": 5.833333333333333,
-        "model_type": "perception_encoder",
-        "output_dim": None,
-        "patch_size": 14,
-        "pool_type": "none",
-        "use_cls_token": False,
-        "use_ln_post": False,
-        "width": 1536,
-    },
-    "vision_select_layer": -1,
-}
+SIGHTED = release("others", "step-3.7")
 """The config.json of Step 3.7 with its tower, written from memory."""
 
 

@@ -14,9 +14,15 @@ from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import VISION, mechanisms
 from penstock.model.tower_spec import LearnedPositions, RotaryPositions, WindowSpec
 from penstock.prepare.hub_config import read_config
-from tests.shared.families.qwen_vl_configs import QWEN_VL
+from tests.shared.families.release_configs import releases
 from tests.shared.families.test_real_configs import CONFIGS
-from tests.shared.families.vision_configs import OTHERS
+from tests.shared.releases.reading import RELEASES
+
+QWEN_VL = releases("qwen_vl") | {
+    "qwen3.5-35b-a3b": RELEASES["Qwen/Qwen3.5-35B-A3B"]["config"],
+    "qwen3.6-27b": RELEASES["nvidia/Qwen3.6-27B-NVFP4"]["config"],
+}
+OTHERS = releases("vision")
 
 USUAL = {"torch_dtype": "bfloat16", "transformers_version": "4.46.0", "use_cache": True}
 RELEASES: dict[str, dict[str, Any]] = QWEN_VL | OTHERS

@@ -21,10 +21,12 @@ from penstock.model.audio_spec import AudioSpec
 from penstock.model.sound_facts import EmphasisedMel, PairedMel, Waveform
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.media import read_media
-from tests.shared.families.audio_configs import GRANITE_SPEECH
+from tests.shared.families.release_configs import release
 from tests.shared.families.test_audio_configs import GEMMA3N
 from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.releases.reading import RELEASES
+
+GRANITE_SPEECH = release("audio", "granite-speech-3.3-2b")
 
 SAID: dict[str, Any] = {
     "feature_extractor_type": "GraniteSpeechFeatureExtractor",
