@@ -70,7 +70,7 @@ SHARES = {
     "tests/worker/forward/test_cpu_instruction_sets.py": 1 / 4,
     "tests/worker/models/test_family_bits.py::test_on_the_cpu_kernels": 1 / 3,
     "tests/worker/models/test_family_bits.py::test_rows_depend": 1 / 3,
-    "tests/worker/models/test_recurrent_on_cpu.py::test_rows_depend_on_their_sequence_alone": 1 / 3,
+    "tests/worker/models/test_recurrent_on_cpu.py::test_rows_of_recurrent": 1 / 3,
     "tests/worker/models/test_transformers_bits.py": 1 / 6,
     "tests/worker/models/test_transformers_parity.py": 1 / 6,
     "tests/worker/parallel/test_cpu_ranks.py::test_ranks_of_the_reference": 1 / 6,

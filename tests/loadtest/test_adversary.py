@@ -66,7 +66,7 @@ def figures(**changes: object) -> dict[str, object]:
         ({"memory": {"engine": {"growth": 0.2}}}, "engine grew by 20.0 %"),
     ],
 )
-def test_what_is_wrong_is_said(changes: dict[str, object], words: str) -> None:
+def test_each_fault_of_an_attack_is_said(changes: dict[str, object], words: str) -> None:
     (fault,) = faults(figures(**changes))
     assert words in fault
     assert not faults(figures())

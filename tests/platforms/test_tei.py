@@ -162,7 +162,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def test_what_is_wrong_is_said(embedder: Path, tmp_path: Path) -> None:
+async def test_a_wrong_tei_request_is_an_error_that_says_why(
+    embedder: Path, tmp_path: Path
+) -> None:
     async with pooling_gateway(embedder, tmp_path) as client:
         for path, body, said in WRONG:
             reply = await client.post(path, json=body)

@@ -187,7 +187,9 @@ async def test_log_probabilities(serving: Serving) -> None:
         (GenerateRequest(text="x" * 600), "context"),
     ],
 )
-async def test_what_is_refused(serving: Serving, message: GenerateRequest, part: str) -> None:
+async def test_a_wrong_generation_is_refused_by_grpc(
+    serving: Serving, message: GenerateRequest, part: str
+) -> None:
     for path in (GENERATE, STREAM):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await serving.last(path, message, GenerateResponse)

@@ -85,7 +85,7 @@ def wanted(folder: Path) -> list[tuple[list[int], list[int]]]:
     ]
 
 
-def test_answers_are_those_of_transformers(
+def test_served_answers_to_pictures_are_those_of_transformers(
     seeing: Server, wanted: list[tuple[list[int], list[int]]]
 ) -> None:
     for (_, content, _), (prompt_token_ids, ids) in zip(QUESTIONS, wanted, strict=True):

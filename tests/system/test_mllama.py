@@ -61,7 +61,7 @@ def plain(ids: list[int], pictures: list[Any]) -> list[int]:
     return out
 
 
-def test_answers_are_those_of_transformers(folder: Path, seeing: Server) -> None:
+def test_served_answers_of_mllama_are_those_of_transformers(folder: Path, seeing: Server) -> None:
     answers = []
     for content, pictures in QUESTIONS:
         reply = ask(seeing.url, *content)

@@ -219,7 +219,7 @@ def parts_of(kinds: tuple[str, ...]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("adapter", ["", "vision-lora"])
 @pytest.mark.parametrize("kinds", [("image",), ("audio",), ("image", "audio")], ids="-".join)
-def test_answers_are_those_of_transformers(
+def test_served_answers_to_pictures_and_sounds_are_those_of_transformers(
     folder: Path, server: Server, kinds: tuple[str, ...], adapter: str
 ) -> None:
     prompt, ids = said_by_transformers(folder, kinds, adapter)

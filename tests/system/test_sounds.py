@@ -66,7 +66,7 @@ def ask(server: Server, **more: Any) -> dict[str, Any]:
     return found
 
 
-def test_answers_are_those_of_transformers(
+def test_served_answers_to_sounds_are_those_of_transformers(
     hearing: Server, wanted: tuple[list[int], list[int]]
 ) -> None:
     for more in ({}, {"cache_salt": "again"}):

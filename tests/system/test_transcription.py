@@ -246,7 +246,7 @@ def test_a_worker_that_dies_changes_nothing(hearing: Server) -> None:
         (b"RIFF" + bytes(21_000_000), {}, 413, "--max-media-bytes"),
     ],
 )
-def test_wrong_requests(
+def test_a_wrong_field_of_a_transcription_is_named(
     hearing: Server, file: bytes, fields: dict[str, str], status: int, complaint: str
 ) -> None:
     reply = post(hearing.url, file, **fields)

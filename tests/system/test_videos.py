@@ -64,7 +64,7 @@ def messages(*frames: np.ndarray) -> list[dict[str, Any]]:
     return [{"role": "user", "content": content}]
 
 
-def test_answers_are_those_of_transformers(watching: Server, folder: Path) -> None:
+def test_served_answers_to_videos_are_those_of_transformers(watching: Server, folder: Path) -> None:
     values = Fields(json.loads((folder / "config.json").read_text()), "config.json")
     facts = read_media(folder, values, (folder / "tokenizer.json").read_bytes())
     assert facts is not None

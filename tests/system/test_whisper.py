@@ -65,7 +65,7 @@ IDS = tokenizer().encode(PROMPT, add_special_tokens=False).ids
 DATA = {"audio": (ASKED[0][1], RATE)}
 
 
-def test_answers_are_those_of_transformers(llm: LLM, wanted: list[list[int]]) -> None:
+def test_served_transcripts_are_those_of_transformers(llm: LLM, wanted: list[list[int]]) -> None:
     assert wanted[0] != wanted[1], "the model does listen"
     prompts: Any = [with_sound(*each) for each in ASKED]
     outputs = llm.generate(prompts * 2, GREEDY, use_tqdm=False)

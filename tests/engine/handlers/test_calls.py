@@ -149,7 +149,7 @@ def test_one_that_can_not_begin_in_time() -> None:
     assert not h.calls
 
 
-def test_bounds() -> None:
+def test_calls_to_workers_are_bounded_in_number_size_and_time() -> None:
     h = Harness()
     front, other = h.connect(), h.connect()
     for number in range(MOST_WAITING + 1):

@@ -135,7 +135,7 @@ def test_a_death_during_a_replay_accuses_nobody() -> None:
     assert audits(h).equal == 1
 
 
-def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_audits_are_bounded_in_number_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_audit, "MAX_AUDITS", 2)
     h, front = started()
     ask(h, front, n=4)

@@ -35,7 +35,9 @@ pytestmark = pytest.mark.timeout(300)
 FORM = {"type": "json_schema", "schema": WEATHER["input_schema"]}
 
 
-async def test_whole_reply(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+async def test_a_message_has_anthropics_fields(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
     reply = await whole(http, system="Be brief.", temperature=0.5, top_k=3, metadata={"a": "b"})
     assert reply["content"] == [{"type": "text", "text": ANSWER}]
     assert (reply["role"], reply["stop_reason"], reply["model"]) == ("assistant", "end_turn", MODEL)
@@ -314,7 +316,7 @@ PICTURE = {"type": "base64", "media_type": "image/png", "data": "aaaa"}
         ({"messages": [user([{"type": "image", "source": "x"}])]}, "source must be of type base64"),
     ],
 )
-async def test_what_is_wrong_is_named(
+async def test_a_wrong_field_of_messages_is_named(
     http: httpx.AsyncClient, fields: dict[str, Any], words: str | None
 ) -> None:
     if words is None:

@@ -102,7 +102,9 @@ async def test_the_lines_of_errors_are_told(gateway: Storing) -> None:
         ({"colour": 1}, "colour"),
     ],
 )
-async def test_wrong_requests(gateway: Storing, body: dict[str, Any], param: str) -> None:
+async def test_a_wrong_field_of_a_batch_is_named(
+    gateway: Storing, body: dict[str, Any], param: str
+) -> None:
     file = (await gateway.upload(line("a"))).json()["id"]
     whole = {"input_file_id": file, "endpoint": "/v1/completions", **body}
     answer = await gateway.http.post("/v1/batches", json=whole)

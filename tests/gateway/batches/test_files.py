@@ -127,7 +127,7 @@ async def test_no_file_and_an_empty_one(gateway: Storing) -> None:
     assert "empty" in empty.json()["error"]["message"]
 
 
-async def test_bounds(gateway: Storing, tmp_path: Path) -> None:
+async def test_files_are_bounded_each_and_together(gateway: Storing, tmp_path: Path) -> None:
     too_large = await gateway.upload(b"x" * 300_001)
     assert too_large.status_code == 413
     assert "300000 bytes" in too_large.json()["error"]["message"]
@@ -182,7 +182,7 @@ async def test_a_clients_name_is_only_a_name(gateway: Storing) -> None:
     assert (await gateway.http.get(f"/v1/files/{made['id']}/content")).content == line("a")
 
 
-async def test_nobody_sees_anothers(tmp_path: Path, engine: FakeEngineClient) -> None:
+async def test_nobody_sees_anothers_files(tmp_path: Path, engine: FakeEngineClient) -> None:
     keys = write(tmp_path / "keys.json", key(ALICE), key(BOB))
     config = GatewayConfig(api_keys=keys)
     async with storing(tmp_path / "data", engine, config=config) as gateway:

@@ -31,7 +31,9 @@ def body(**fields: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": QUESTION, **fields}
 
 
-async def test_whole_reply(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+async def test_a_chat_completion_has_openais_fields(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
     response = await http.post(URL, json=body())
     assert response.status_code == 200
     assert response.headers["content-type"] == "application/json"
@@ -141,7 +143,9 @@ async def test_streamed_equals_whole(http: httpx.AsyncClient, n: int, logprobs: 
     assert whole["usage"]["completion_tokens"] == n * TOKENS
 
 
-async def test_logprobs(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+async def test_a_chat_completion_has_log_probabilities(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
     engine.script = say("é")
     reply = (await http.post(URL, json=body(logprobs=True, top_logprobs=2))).json()
     content = reply["choices"][0]["logprobs"]["content"]

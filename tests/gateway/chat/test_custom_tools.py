@@ -243,7 +243,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-async def test_what_is_wrong_is_said(http: httpx.AsyncClient) -> None:
+async def test_a_wrong_custom_tool_is_a_400_that_names_its_field(http: httpx.AsyncClient) -> None:
     for fields, param, said in WRONG:
         reply = await http.post(URL, json=asked(**fields))
         assert reply.status_code == 400, (fields, reply.text)

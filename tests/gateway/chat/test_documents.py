@@ -195,7 +195,7 @@ async def test_bad_documents_are_named(case: str) -> None:
         assert not gateway.engine.submitted
 
 
-async def test_bounds() -> None:
+async def test_documents_are_bounded_in_number_and_characters() -> None:
     async with text_gateway() as gateway:
         reply = await gateway.ask(*[code()] * 33)
         assert reply.status_code == 400

@@ -107,7 +107,7 @@ BAD: dict[str, tuple[dict[str, Any], int, str]] = {
 }
 
 
-async def test_what_is_wrong_is_said() -> None:
+async def test_a_sound_that_cant_be_heard_is_an_error_that_names_its_part() -> None:
     settings = {"max_media_seconds": 3.0, "max_media_bytes": 200_000}
     async with SeeingGateway(SeeingEngine(kinds=BOTH), **settings) as gateway:
         for name, (part, status, words) in BAD.items():

@@ -131,7 +131,7 @@ def _fields(video: VideoFrames) -> dict[str, Any]:
         ),
     ],
 )
-async def test_what_is_refused(
+async def test_a_video_beyond_a_limit_or_unreadable_is_a_400(
     content: dict[str, Any], settings: dict[str, Any], code: str, words: str
 ) -> None:
     async with SeeingGateway(WatchingEngine(), **settings) as gateway:

@@ -27,7 +27,9 @@ def body(**fields: Any) -> dict[str, Any]:
     return {"model": MODEL, "prompt": "Once", **fields}
 
 
-async def test_whole_reply(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+async def test_a_completion_has_openais_fields(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
     reply = (await http.post(URL, json=body())).json()
     assert reply.pop("id").startswith("cmpl-")
     assert reply.pop("created") > 0
@@ -116,7 +118,9 @@ async def test_default_max_tokens_fits_the_context(
     assert [params.max_tokens for _, params, _ in engine.submitted] == [16, 5]
 
 
-async def test_logprobs(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+async def test_a_completion_has_log_probabilities(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
     engine.script = say("aé")
     reply = (await http.post(URL, json=body(logprobs=2))).json()
     assert reply["choices"][0]["logprobs"] == {

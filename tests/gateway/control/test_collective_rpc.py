@@ -65,7 +65,7 @@ async def test_what_is_no_call(
     assert engine.calls == []
 
 
-async def test_an_admins_key_is_wanted(tmp_path: Path) -> None:
+async def test_calls_to_workers_want_an_admins_key(tmp_path: Path) -> None:
     engine = FakeEngineClient()
     config = GatewayConfig(api_keys=write(tmp_path / "keys.json", key(ALICE)))
     transport = httpx.ASGITransport(create_app(engine, config))  # type: ignore[arg-type]

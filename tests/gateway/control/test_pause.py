@@ -41,7 +41,7 @@ async def test_what_is_wrong(
     assert (await http.post("/pause")).status_code == 503
 
 
-async def test_an_admins_key_is_wanted(tmp_path: Path) -> None:
+async def test_a_pause_wants_an_admins_key(tmp_path: Path) -> None:
     engine = FakeEngineClient()
     config = GatewayConfig(api_keys=write(tmp_path / "keys.json", key(ALICE)))
     transport = httpx.ASGITransport(create_app(engine, config))  # type: ignore[arg-type]

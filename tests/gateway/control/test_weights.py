@@ -81,7 +81,7 @@ async def test_what_is_misspelt_aborts_nobody(folder: Path) -> None:
     assert engine.weights == []
 
 
-async def test_an_admins_key_is_wanted(folder: Path, tmp_path: Path) -> None:
+async def test_new_weights_want_an_admins_key(folder: Path, tmp_path: Path) -> None:
     engine = FakeEngineClient()
     keys = write(tmp_path / "keys.json", key(ALICE))
     config = GatewayConfig(api_keys=keys, weights_allowed_folder=str(folder))

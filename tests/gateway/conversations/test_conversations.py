@@ -260,7 +260,7 @@ async def check_shared(sdks: list[openai.AsyncOpenAI]) -> None:
         ("", {"items": 1}, "items", "array"),
     ],
 )
-async def test_wrong_requests(
+async def test_a_wrong_field_of_a_conversation_is_named(
     gateway: Storing, path: str, body: Any, param: str | None, words: str
 ) -> None:
     made = (await gateway.http.post(URL, json={})).json()["id"]
@@ -280,7 +280,7 @@ async def test_wrong_names_of_conversations(gateway: Storing, named: Any) -> Non
     assert "conversation" in refused.json()["error"]["param"]
 
 
-async def test_nobody_sees_anothers(tmp_path: Path, engine: FakeEngineClient) -> None:
+async def test_nobody_sees_anothers_conversations(tmp_path: Path, engine: FakeEngineClient) -> None:
     config = GatewayConfig(api_keys=write(tmp_path / "keys.json", key(ALICE), key(BOB)))
     async with (
         storing(tmp_path / "data", engine, config=config, stored_response_hours=1) as gateway,

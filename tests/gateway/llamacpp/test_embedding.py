@@ -72,7 +72,9 @@ WRONG = [
 ]
 
 
-async def test_what_is_wrong_is_said(embedder: Path, tmp_path: Path) -> None:
+async def test_a_wrong_embedding_body_is_a_400_that_names_its_field(
+    embedder: Path, tmp_path: Path
+) -> None:
     async with pooling_gateway(embedder, tmp_path) as client:
         for body, param, said in WRONG:
             reply = await client.post("/embedding", json=body)

@@ -273,7 +273,9 @@ async def test_each_api_has_its_own(gateway: Storing) -> None:
         ({"requests": [asked("a")], "more": 1}, "more"),
     ],
 )
-async def test_wrong_requests(gateway: Storing, body: dict[str, Any], words: str) -> None:
+async def test_a_wrong_field_of_a_message_batch_is_named(
+    gateway: Storing, body: dict[str, Any], words: str
+) -> None:
     refused = await gateway.http.post(URL, json=body)
     assert refused.status_code == 400
     told = refused.json()
@@ -312,7 +314,9 @@ async def test_a_request_that_is_too_long_as_a_line(
         assert "requests[0] has" in refused.json()["error"]["message"]
 
 
-async def test_bounds(tmp_path: Path, engine: FakeEngineClient) -> None:
+async def test_message_batches_are_bounded_in_number_and_bytes(
+    tmp_path: Path, engine: FakeEngineClient
+) -> None:
     more = {"max_open_batches": 1, "max_stored_bytes": 1024, "max_file_bytes": 1500}
     async with storing(tmp_path / "data", engine, **more) as gateway:
         assert (await gateway.http.post(URL, json={"requests": [asked("a")]})).status_code == 200
@@ -328,7 +332,9 @@ async def test_bounds(tmp_path: Path, engine: FakeEngineClient) -> None:
         assert len((await gateway.http.get("/v1/files")).json()["data"]) == 1
 
 
-async def test_nobody_sees_anothers(tmp_path: Path, engine: FakeEngineClient) -> None:
+async def test_nobody_sees_anothers_message_batches(
+    tmp_path: Path, engine: FakeEngineClient
+) -> None:
     keys = write(tmp_path / "keys.json", key(ALICE), key(BOB), key(OTHER, models=["another"]))
     config = GatewayConfig(api_keys=keys)
     async with (

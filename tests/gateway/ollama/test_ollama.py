@@ -280,7 +280,7 @@ async def test_log_probabilities_are_those_of_openais_api(
         (GENERATE, {"prompt": "Hi", "raw": True, "system": "x"}, "raw"),
     ],
 )
-async def test_what_is_wrong_is_named(
+async def test_a_wrong_field_of_ollamas_api_is_named(
     http: httpx.AsyncClient, path: str, fields: dict[str, Any], words: str
 ) -> None:
     body = asked(**fields) if path == CHAT else {"model": MODEL, **fields}

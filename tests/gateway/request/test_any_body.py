@@ -150,7 +150,7 @@ def test_any_bytes(url: str, body: bytes) -> None:
         (b'{"prompt":[' + b"1," * 600_000 + b"1]}", "at most 524288 are allowed"),
     ],
 )
-def test_what_is_wrong_is_said(body: bytes, says: str) -> None:
+def test_a_body_that_is_no_json_object_is_an_error_that_says_why(body: bytes, says: str) -> None:
     response = post(TEXT, body)
     assert response.status_code == 400
     assert says in response.json()["error"]["message"]

@@ -174,7 +174,7 @@ async def test_what_asks_for_nothing(
         ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "can't be combined"),
     ],
 )
-async def test_what_is_wrong_is_named(
+async def test_a_wrong_field_of_a_structured_output_is_named(
     http: httpx.AsyncClient, url: str, fields: dict[str, Any], param: str, says: str
 ) -> None:
     error = await refusal(http, url, fields)

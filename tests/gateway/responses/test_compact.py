@@ -99,7 +99,9 @@ async def test_an_empty_summary_is_an_error(gateway: Storing, sdk: openai.AsyncO
         ("/v1/responses", {"input": [{"type": "compaction"}]}, "input[0].encrypted_content"),
     ],
 )
-async def test_wrong_requests(gateway: Storing, path: str, body: Any, param: str) -> None:
+async def test_a_wrong_field_of_a_compaction_is_named(
+    gateway: Storing, path: str, body: Any, param: str
+) -> None:
     refused = await gateway.http.post(path, json=body)
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == param

@@ -143,7 +143,7 @@ async def test_failures_are_not_kept(gateway: Storing) -> None:
     assert (await gateway.http.get(f"{URL}/resp_mine")).status_code == 404
 
 
-async def test_nobody_sees_anothers(gateway: Storing) -> None:
+async def test_nobody_sees_anothers_responses(gateway: Storing) -> None:
     """Not even under an id that both have chosen."""
     alice, bob = ({"authorization": f"Bearer {name}"} for name in ("alice", "bob"))
     theirs = await ask(gateway, "One?", request_id="same", headers=alice)

@@ -44,7 +44,9 @@ def events_of(body: str) -> list[dict[str, Any]]:
     return events
 
 
-async def test_whole_reply(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+async def test_a_response_has_openais_fields(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
     fields = {"instructions": "Be brief.", "metadata": {"a": "b"}, "temperature": 0.5}
     reply = (await http.post(URL, json={"input": "Hi", "model": MODEL} | fields)).json()
     Response.model_validate(reply, strict=True)
@@ -223,7 +225,7 @@ async def test_structured_outputs_beside_a_text_format_are_refused(
     assert error["message"].startswith("text.format and structured_outputs both")
 
 
-async def test_logprobs(http: httpx.AsyncClient) -> None:
+async def test_a_response_has_log_probabilities(http: httpx.AsyncClient) -> None:
     body = {"input": "Hi", "include": ["message.output_text.logprobs"], "top_logprobs": 2}
     reply = (await http.post(URL, json=body)).json()
     Response.model_validate(reply)

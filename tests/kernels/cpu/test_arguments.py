@@ -195,7 +195,9 @@ EXCHANGE = {"kind": PhaseKind.EXCHANGE, "part": True, "exchange": print}
     ],
     ids=str,
 )
-def test_programs_that_do_not_fit(kind: PhaseKind, fields: dict[str, object]) -> None:
+def test_phases_with_wrong_buffers_or_widths_are_refused(
+    kind: PhaseKind, fields: dict[str, object]
+) -> None:
     program = SlowDecoder(Sizes()).packed(num_blocks=1).program
     with pytest.raises(ValueError, match=r"phase \d+ \(.*\) doesn't fit what comes before it"):
         Decoder(changed(program, kind, **fields), 16, 1, cache="float32", threads=1)

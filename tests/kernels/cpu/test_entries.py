@@ -272,7 +272,9 @@ def test_what_is_no_number_stays_where_it_is_seen() -> None:
     ],
     ids=str,
 )
-def test_programs_that_do_not_fit(kind: PhaseKind, fields: dict[str, object]) -> None:
+def test_phases_of_entries_with_wrong_buffers_are_refused(
+    kind: PhaseKind, fields: dict[str, object]
+) -> None:
     with pytest.raises(ValueError, match="doesn't fit what comes before it"):
         Decoder(
             changed(Model(CASES["chosen"]).program(), kind, **fields),

@@ -35,7 +35,7 @@ def matrices(draw: st.DrawFn) -> tuple[str, MatrixKind | None, int, int]:
     with_bias=st.booleans(),
     seed=st.integers(0, 1 << 30),
 )
-def test_products(
+def test_any_product_equals_float64s(
     matrix: tuple[str, MatrixKind | None, int, int],
     rows: int,
     threads: int,

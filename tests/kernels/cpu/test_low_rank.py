@@ -200,7 +200,7 @@ def test_a_factor_lies_in_the_order_in_which_it_is_read(
     ],
     ids=str,
 )
-def test_programs_that_do_not_fit(changes: dict[str, object]) -> None:
+def test_phases_of_adapters_with_wrong_buffers_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"phase \d .* doesn't fit what comes before it"):
         decoder(phases(**changes))
 

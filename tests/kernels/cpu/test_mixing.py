@@ -150,7 +150,9 @@ def test_residuals_are_mixed(count: int, width: int) -> None:
     ],
     ids=str,
 )
-def test_programs_that_do_not_fit(kind: PhaseKind, fields: dict[str, object]) -> None:
+def test_phases_of_mixed_streams_with_wrong_sizes_are_refused(
+    kind: PhaseKind, fields: dict[str, object]
+) -> None:
     of = program([mixing(4, 64, 2, 1)], mixing(4, 64, 0, 2))
     with pytest.raises(ValueError, match=rf"\({kind.name}\) doesn't fit"):
         Decoder(changed(of, kind, **fields), 16, 1, cache="float32", threads=1)

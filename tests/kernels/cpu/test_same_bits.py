@@ -73,7 +73,9 @@ def kind_of(packed: PackedMatrix) -> MatrixKind:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=name_of)
-def test_products(alike: list[str], way: tuple[str, MatrixKind | None]) -> None:
+def test_products_have_the_same_bits_on_all_instruction_sets(
+    alike: list[str], way: tuple[str, MatrixKind | None]
+) -> None:
     format, kind = way
     inputs = 3 * WIDTH[format] if WIDTH[format] > 1 else 75
     packed = random_source(format, 50, inputs).packed(kind=kind)

@@ -115,7 +115,9 @@ def test_all_rows_want_the_same_experts(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("tiles", [EXPERTS, EXPERTS_FEW, EXPERTS_MANY], ids=str)
-def test_products(tiles: object, dtype: torch.dtype, device: torch.device) -> None:
+def test_products_of_experts_equal_each_pairs_own(
+    tiles: object, dtype: torch.dtype, device: torch.device
+) -> None:
     """Several pairs share rows, and each pair has a row of its own."""
     experts, outputs, inputs, active = 4, 70, 130, 2
     weight = drawn(1, experts, outputs, inputs).to(dtype)

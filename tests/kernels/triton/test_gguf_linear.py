@@ -66,7 +66,9 @@ def test_which_types_are_kept() -> None:
 
 @pytest.mark.parametrize("kind", LAYOUTS)
 @pytest.mark.parametrize(("rows", "outputs"), [(1, 70), (19, 3), (40, 65)])
-def test_products(kind: str, rows: int, outputs: int, device: torch.device) -> None:
+def test_products_of_packed_blocks_equal_those_of_their_numbers(
+    kind: str, rows: int, outputs: int, device: torch.device
+) -> None:
     inputs = 96 if FORMATS[kind].elements == 32 else 256
     weight, there = true(kind, outputs, inputs), kept(kind, outputs, inputs, device)
     x, bias = drawn(1, rows, inputs).bfloat16(), drawn(2, outputs)

@@ -83,7 +83,7 @@ def test_an_objective_out_of_reach_ends_with_1() -> None:
         ((*SLO, *COST, "--rate", "1", "--gateway-ms", "-1"), "--gateway-ms must be in"),
     ],
 )
-def test_what_is_wrong_is_named(arguments: tuple[str, ...], words: str) -> None:
+def test_a_wrong_flag_of_plan_is_named(arguments: tuple[str, ...], words: str) -> None:
     done = run(*arguments)
     assert done.returncode == 2
     assert words in done.stderr

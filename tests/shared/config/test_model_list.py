@@ -72,7 +72,9 @@ models:
         ("models: [{model: a, size: 1}]", "unknown field `size`"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: str) -> None:
+def test_a_wrong_entry_of_the_list_of_models_is_named(
+    tmp_path: Path, text: str, words: str
+) -> None:
     with pytest.raises(InvalidRequest) as caught:
         read_list(write(tmp_path, text))
     assert words in str(caught.value)

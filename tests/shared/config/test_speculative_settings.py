@@ -59,7 +59,7 @@ def test_it_can_be_off(word: str) -> None:
         ("{", "allowed are auto, off, or a JSON object"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, words: str) -> None:
+def test_a_wrong_speculative_setting_is_named(text: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=f"speculative_config: .*{words}") as raised:
         by_flag(text)
     assert raised.value.param == "speculative_config"

@@ -46,7 +46,7 @@ COMMAND: dict[str, Any] = {
 }
 
 
-def test_what_they_are_made_of() -> None:
+def test_towers_and_projectors_of_cohere_are_read() -> None:
     aya, command = read(AYA).vision, read(COMMAND).vision
     assert aya is not None
     assert command is not None

@@ -76,7 +76,7 @@ def test_olmo_hybrid_is_read() -> None:
         (OLMO, {"layer_types": ["conv"] * 32}, "full_attention, linear_attention are served"),
     ],
 )
-def test_other_variants_are_refused(
+def test_other_variants_of_delta_layers_are_refused(
     values: dict[str, Any], change: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(UnsupportedModel, match=said):

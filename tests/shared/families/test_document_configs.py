@@ -209,7 +209,7 @@ IN_SAM, IN_QUERIES = "vision_config.sam_config", "vision_config.encoder_config"
         ("makers", "vision_config.width.sam_vit_b.layers", 10**9, "num_layers"),
     ],
 )
-def test_what_is_not_served_is_refused_by_name(
+def test_unserved_settings_of_document_models_are_named(
     file: str, path: str, value: Any, named: str
 ) -> None:
     with pytest.raises(UnsupportedModel, match=named):

@@ -57,7 +57,7 @@ V45 = V26 | {
 }
 
 
-def test_what_they_are_made_of() -> None:
+def test_towers_and_resamplers_of_minicpm_are_read() -> None:
     for values, decoder, heads in (
         (V26, "qwen2", 28),
         (O26, "qwen2", 28),
@@ -113,7 +113,7 @@ def test_senseless_settings_are_refused(changes: dict[str, Any], named: str) -> 
         read(V26, **changes)
 
 
-def test_how_pictures_are_prepared(tmp_path: Path) -> None:
+def test_pictures_of_minicpm_are_prepared_as_its_files_say(tmp_path: Path) -> None:
     MiniCPMPictures(14, 448, 64).save_pretrained(tmp_path)
     words = tokenizer("<unk>").to_str().encode()
     facts = read_media(tmp_path, Fields(O26, "config.json"), words)
@@ -137,7 +137,7 @@ def test_how_pictures_are_prepared(tmp_path: Path) -> None:
         ({"sharpened": True}, "sharpened is not known"),
     ],
 )
-def test_settings_that_cant_be_followed(
+def test_settings_of_minicpm_that_cant_be_followed_are_refused(
     changes: dict[str, Any], named: str, tmp_path: Path
 ) -> None:
     MiniCPMPictures(14, 448, 64).save_pretrained(tmp_path)

@@ -67,7 +67,7 @@ def read(base: dict[str, Any] = SMALL, **changes: Any) -> ModelConfig:
     return read_config(Fields(changed(base, **changes), "molmo2"))
 
 
-def test_what_they_are_made_of() -> None:
+def test_towers_and_poolers_of_molmo_are_read() -> None:
     small = read()
     assert (small.architecture, small.vocab_size, small.head_bias) == ("qwen3", 152_064, True)
     assert small.layers == (LayerSpec(attention=AttentionSpec(norm="head")),)
@@ -150,7 +150,7 @@ def test_what_a_file_leaves_out_is_the_makers_default() -> None:
         ({"image_patch_id": 152_064}, "image_patch_id is 152064"),
     ],
 )
-def test_other_variants_are_refused(changes: dict[str, Any], said: str) -> None:
+def test_other_variants_of_molmo_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UnsupportedModel, match=said):
         read(**changes)
 

@@ -51,7 +51,7 @@ def read(values: dict[str, Any], **changes: Any) -> ModelConfig:
     return read_config(Fields(made, "config.json"))
 
 
-def test_what_they_are_made_of() -> None:
+def test_towers_of_janus_and_deepseek_vl_are_read() -> None:
     janus, pro, deepseek = read(JANUS), read(PRO_7B), read(DEEPSEEK)
     assert (janus.architecture, janus.num_layers, janus.hidden_size) == ("llama", 24, 2048)
     assert (janus.tie_word_embeddings, janus.max_position) == (False, 16_384)
@@ -107,7 +107,9 @@ def test_what_the_makers_code_could_do_is_refused(changes: dict[str, Any], named
 
 
 @pytest.mark.parametrize("values", [JANUS, DEEPSEEK], ids=["janus", "deepseek-vl"])
-def test_how_pictures_are_prepared(values: dict[str, Any], tmp_path: Path) -> None:
+def test_pictures_of_janus_are_prepared_as_its_files_say(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
     """Janus has two tokens around a picture's embeddings."""
     MakersPictures(384, 16, 14).save_pretrained(tmp_path)
     words = tokenizer(*AROUND, MARK).to_str().encode()
@@ -121,7 +123,7 @@ def test_how_pictures_are_prepared(values: dict[str, Any], tmp_path: Path) -> No
     assert own.preparation.fitted_down
 
 
-def test_settings_that_cant_be_followed(tmp_path: Path) -> None:
+def test_settings_of_janus_that_cant_be_followed_are_refused(tmp_path: Path) -> None:
     MakersPictures(224, 16, 14).save_pretrained(tmp_path)
     words = tokenizer(*AROUND, MARK).to_str().encode()
     with pytest.raises(UnsupportedModel, match=r"image_size is 224; what the vision tower has"):

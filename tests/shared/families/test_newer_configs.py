@@ -63,7 +63,7 @@ def test_three_of_bambas_layers_attend() -> None:
         (BAMBA, {"mamba_d_head": 32}, "128 Mamba heads of 32 don't make up the inner size 8192"),
     ],
 )
-def test_other_variants_are_refused(
+def test_other_variants_of_newer_text_models_are_refused(
     settings: dict[str, Any], change: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(UnsupportedModel, match=said):

@@ -58,7 +58,7 @@ def read(model: str, **changes: Any) -> ModelConfig:
     return read_config(Fields(values, model))
 
 
-def test_what_they_are_made_of() -> None:
+def test_towers_of_newer_models_are_read() -> None:
     lighton = read("lighton-ocr")
     assert lighton.vision is not None
     assert (lighton.vision.tower.num_layers, lighton.vision.patches_in_row) == (24, 4)
@@ -258,7 +258,7 @@ def test_what_they_are_made_of() -> None:
         ("lfm2-vl-450m", {"text_config__model_type": "llama"}, "lfm2, lfm2_moe are"),
     ],
 )
-def test_what_is_not_served_is_refused_by_name(
+def test_unserved_settings_of_newer_vision_models_are_named(
     model: str, changes: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(UnsupportedModel, match=named):

@@ -181,7 +181,7 @@ def test_one_file_of_the_older_one(tmp_path: Path) -> None:
         ({"hop_length": 0}, "hop_length"),
     ],
 )
-def test_settings_that_cant_be_followed(
+def test_settings_of_omni_that_cant_be_followed_are_refused(
     changes: dict[str, Any], named: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UnsupportedModel, match=named):

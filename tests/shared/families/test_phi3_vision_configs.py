@@ -123,7 +123,7 @@ def media_of(folder: Path, config: dict[str, Any], said: dict[str, Any]) -> Medi
     return found
 
 
-def test_how_pictures_are_prepared(tmp_path: Path) -> None:
+def test_pictures_of_phi3_vision_are_prepared_as_its_files_say(tmp_path: Path) -> None:
     """How many embeddings they are is what a test of transformers.js counts with the release."""
     facts = media_of(tmp_path, PHI3, PREPROCESSOR)
     own = facts.kinds["image"]
@@ -152,7 +152,7 @@ def test_how_pictures_are_prepared(tmp_path: Path) -> None:
         ({"sharpened": True}, "sharpened is not known"),
     ],
 )
-def test_settings_that_cant_be_followed(
+def test_settings_of_phi3_vision_that_cant_be_followed_are_refused(
     changes: dict[str, Any], named: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UnsupportedModel, match=named):

@@ -169,7 +169,9 @@ def media_of(folder: Path, config: dict[str, Any], said: dict[str, Any]) -> Medi
 
 
 @pytest.mark.parametrize("config", [CONFIG, of_transformers()], ids=["makers", "transformers"])
-def test_how_pictures_are_prepared(config: dict[str, Any], tmp_path: Path) -> None:
+def test_pictures_of_phi4_are_prepared_as_its_files_say(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
     facts = media_of(tmp_path, config, PREPROCESSOR).kinds["image"]
     assert facts.token == facts.placeholder == IMAGE
     pixels = Pixels(resample=2, rescale=1 / 255, mean=HALF, std=HALF)
@@ -233,7 +235,7 @@ def test_a_token_that_is_none(tmp_path: Path) -> None:
         ({"padding_value": 1.0}, "padding_value"),
     ],
 )
-def test_settings_that_cant_be_followed(
+def test_settings_of_phi4_that_cant_be_followed_are_refused(
     changes: dict[str, Any], named: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UnsupportedModel, match=named):

@@ -127,6 +127,8 @@ def test_as_many_numbers_rotate_as_a_config_counts(head: int, rotating: int) -> 
         ("minimax-m2", {"shared_intermediate_size": 8}, "shared_intermediate_size is 8, which is"),
     ],
 )
-def test_other_variants_are_refused(model: str, change: dict[str, Any], said: str) -> None:
+def test_other_variants_of_well_known_models_are_refused(
+    model: str, change: dict[str, Any], said: str
+) -> None:
     with pytest.raises(UnsupportedModel, match=said):
         read_config(Fields(CONFIGS[model] | change, model))

@@ -144,7 +144,9 @@ def test_numbers_of_a_state() -> None:
         ("mamba-130m", {"ssm_cfg": {"layer": "Mamba2"}}, "ssm_cfg is"),
     ],
 )
-def test_other_variants_are_refused(model: str, change: dict[str, Any], said: str) -> None:
+def test_other_variants_of_recurrent_models_are_refused(
+    model: str, change: dict[str, Any], said: str
+) -> None:
     with pytest.raises(UnsupportedModel, match=said):
         read(model, **change)
 

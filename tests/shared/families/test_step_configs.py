@@ -72,7 +72,7 @@ SIGHTED = release("others", "step-3.7")
         ({"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0"),
     ],
 )
-def test_other_variants_are_refused(change: dict[str, Any], said: str) -> None:
+def test_other_variants_of_step_are_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(UnsupportedModel, match=said):
         ours(RELEASE | change, STEP)
 

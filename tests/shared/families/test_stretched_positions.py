@@ -98,7 +98,7 @@ def test_other_settings_of_config_json(tmp_path: Path) -> None:
     assert (found.max_position, found.ropes[0].theta) == (64, 7.0)
 
 
-def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+def test_a_wrong_rope_scaling_is_an_error_that_says_why(tmp_path: Path) -> None:
     for wrong in ("yarn", "[]"):
         with pytest.raises(StartupError, match="a JSON object is needed"):
             overrides_of(ModelSettings(rope_scaling=wrong))

@@ -179,7 +179,7 @@ REFUSED: dict[str, tuple[dict, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_served_is_refused_by_name(tmp_path: Path, case: str) -> None:
+def test_unserved_settings_of_a_gguf_file_are_named(tmp_path: Path, case: str) -> None:
     changes, reason = REFUSED[case]
     path = write_gguf(tmp_path / "odd.gguf", **changes)
     with pytest.raises(UnsupportedModel, match=reason) as raised:

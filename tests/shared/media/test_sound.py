@@ -262,7 +262,7 @@ BAD: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_wrong_is_said(case: str) -> None:
+def test_bytes_that_are_no_sound_are_an_error_that_says_why(case: str) -> None:
     data, words = BAD[case]
     with pytest.raises(BadSound, match=words):
         open_sound(data, RATE, 10)

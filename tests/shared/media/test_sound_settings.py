@@ -105,7 +105,7 @@ def test_a_release_and_what_transformers_saves(nested: bool, tmp_path: Path) -> 
         ({"melspec_kwargs": {"power": 1.0}}, "power is not known here"),
     ],
 )
-def test_settings_that_cant_be_followed(
+def test_settings_of_sounds_that_cant_be_followed_are_refused(
     changes: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UnsupportedModel, match=words):

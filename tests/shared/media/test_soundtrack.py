@@ -118,7 +118,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_wrong_is_said(case: str) -> None:
+def test_a_video_without_a_readable_soundtrack_is_an_error_that_says_why(case: str) -> None:
     data, words = BAD[case]
     with pytest.raises(BadSound, match=words):
         open_any(data, RATE, 10)

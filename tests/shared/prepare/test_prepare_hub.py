@@ -261,7 +261,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_served_is_refused_by_name(tmp_path: Path, case: str) -> None:
+def test_unserved_settings_of_a_hub_folder_are_named(tmp_path: Path, case: str) -> None:
     changes, reason = REFUSED[case]
     folder = write_hub_folder(tmp_path / "odd", config={**LLAMA_CONFIG, **changes})
     with pytest.raises(UnsupportedModel, match=reason) as raised:

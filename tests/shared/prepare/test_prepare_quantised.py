@@ -295,7 +295,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_served_is_refused_by_name(case: str) -> None:
+def test_unserved_settings_of_quantised_checkpoints_are_named(case: str) -> None:
     settings, reason = REFUSED[case]
     with pytest.raises(UnsupportedModel, match=reason) as raised:
         read(settings)

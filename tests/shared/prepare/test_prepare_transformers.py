@@ -102,7 +102,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_refused(case: str) -> None:
+def test_a_model_that_transformers_cant_serve_here_is_refused(case: str) -> None:
     changes, said = BAD[case]
     with pytest.raises(UnsupportedModel, match=said):
         read(**changes)

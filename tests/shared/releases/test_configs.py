@@ -262,7 +262,9 @@ NOTHING = {"no_op": True}
         (NEMOTRON, first_block(attention=NOTHING, ffn=NOTHING), "layer 0 has neither"),
     ],
 )
-def test_other_variants_are_refused(name: str, change: dict[str, Any], said: str) -> None:
+def test_other_variants_of_releases_are_refused(
+    name: str, change: dict[str, Any], said: str
+) -> None:
     with pytest.raises(UnsupportedModel, match=said):
         ours(RELEASES[name]["config"] | change, name)
 

@@ -65,7 +65,7 @@ def test_what_the_engine_is_told(fields, expected):
         ({"choice": [1]}, "each choice must be a string"),
     ],
 )
-def test_what_is_wrong_is_named(fields, words):
+def test_a_wrong_definition_of_an_output_is_named(fields, words):
     with pytest.raises(InvalidRequest) as refused:
         StructuredOutputs(**fields)
     assert words in refused.value.message

@@ -141,7 +141,9 @@ def test_a_changed_file_is_prepared_again(tmp_path: Path) -> None:
         ({}, [{"name": "default", "template": 5}], "a list of named texts"),
     ],
 )  # fmt: skip
-def test_what_is_refused(tmp_path: Path, files: dict[str, str], setting: Any, says: str) -> None:
+def test_named_templates_without_a_default_or_a_text_are_refused(
+    tmp_path: Path, files: dict[str, str], setting: Any, says: str
+) -> None:
     folder = _folder(tmp_path / "m", files, setting)
     with pytest.raises(UnsupportedModel, match=says):
         prepare(str(folder), cache_dir=str(tmp_path / "cache"))

@@ -41,7 +41,7 @@ def tokens_of(seed: int, count: int) -> list[int]:
     ("backend", "dtype", "quantization"),
     COMPUTED,
 )
-def test_alone_crowded_and_in_chunks(
+def test_an_adapters_bits_are_the_same_alone_crowded_and_in_chunks(
     files: WeightFiles, tmp_path: Path, backend: str, dtype: str, quantization: str
 ) -> None:
     model = CPUModel(SMALL, files, dtype, backend=backend, quantization=quantization)

@@ -64,7 +64,7 @@ def sequences() -> list[list[int]]:
         ("cpu", "auto", "int8"),
     ],
 )
-def test_alone_crowded_and_in_chunks(
+def test_doras_bits_are_the_same_alone_crowded_and_in_chunks(
     files: WeightFiles, folder: Path, tmp_path: Path, backend: str, dtype: str, quantization: str
 ) -> None:
     rig = AdapterRig(CPUModel(BIASED, files, dtype, backend=backend, quantization=quantization))

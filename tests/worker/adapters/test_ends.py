@@ -82,7 +82,7 @@ def prompts(count: int) -> list[list[int]]:
         ("cpu", "auto", "int8"),
     ],
 )
-def test_alone_crowded_and_in_chunks(
+def test_bits_of_adapted_ends_are_the_same_alone_crowded_and_in_chunks(
     tmp_path: Path, config: ModelConfig, backend: str, dtype: str, quantization: str
 ) -> None:
     files = files_of(tmp_path, config)

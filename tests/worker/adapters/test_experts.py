@@ -164,7 +164,7 @@ def tokens_of(seed: int, count: int) -> list[int]:
     ("backend", "dtype", "quantization"),
     COMPUTED,
 )
-def test_alone_crowded_and_in_chunks(
+def test_bits_of_adapted_experts_are_the_same_alone_crowded_and_in_chunks(
     model: CPUModel, tmp_path: Path, backend: str, dtype: str, quantization: str
 ) -> None:
     rig = AdapterRig(

@@ -54,7 +54,7 @@ def sounds(case: str) -> list[Heard]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_encodings_equal_transformers(case: str) -> None:
+def test_encodings_of_sounds_equal_transformers(case: str) -> None:
     theirs, ours = both(case)
     for each in sounds(case):
         found = ours.tower.encode({MEL: each.mel})
@@ -109,7 +109,7 @@ def asked(case: str) -> list[list[Part]]:
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("case", CASES)
-def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
+def test_answers_to_sounds_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
     """Several sequences in a batch, in steps of 37 tokens, so that sounds lie across their ends."""
     theirs, ours = both(case)
     prompts, seen = asked(case), LogitsOf()

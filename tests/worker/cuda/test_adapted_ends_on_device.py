@@ -156,7 +156,7 @@ def test_over_ranks(
             close(found, true.logits(*step))
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_whole_matrices_without_room_or_beyond_16_bits_are_refused(tmp_path: Path) -> None:
     """Matrices where no memory is kept for them, and numbers that 16 bits can't hold."""
     files, paths = tiny_files(tmp_path, BIASED), folders(tmp_path, BIASED)
     small = Served(files, paths[:2], "triton", config=BIASED, dtype="float16")

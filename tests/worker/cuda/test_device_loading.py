@@ -91,7 +91,9 @@ def test_a_backend_of_the_cpu_is_not_for_a_gpu(monkeypatch: pytest.MonkeyPatch) 
         ({"dtype": "int8"}, "'int8'; allowed are auto, float32, bfloat16, float16"),
     ],
 )
-def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_unknown_dtypes_are_refused_with_those_allowed(
+    changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(StartupError, match=message):
         choose(prepared(), setup_of(**changes), 1)
 

@@ -86,7 +86,7 @@ def test_encoders_equal_transformers_and_the_reference(tmp_path: Path, mode: str
     plain.runner.close()
 
 
-def test_an_inputs_bits_are_its_own(tmp_path: Path) -> None:
+def test_vectors_bits_on_the_device_are_an_inputs_own(tmp_path: Path) -> None:
     """Sizes that no tile divides; a classifier, whose head is computed for all inputs at once."""
     kind = "BertForSequenceClassification"
     sizes = {"hidden_size": 45, "intermediate_size": 35, "num_attention_heads": 5} | ONE_LAYER

@@ -49,7 +49,7 @@ def test_cache() -> None:
     assert cache_dtype("float16", torch.bfloat16, CUDA) == torch.float16
 
 
-def test_what_is_refused() -> None:
+def test_dtypes_that_a_format_cant_have_are_refused() -> None:
     files = WeightFiles(format="gguf", files=(), dtype="float16")
     with pytest.raises(StartupError, match="'int8'; allowed are auto, float32, bfloat16, float16,"):
         cache_dtype("int8", torch.float16, CUDA)

@@ -33,7 +33,7 @@ def drawn(seed: int, *shape: int) -> Tensor:
 @pytest.mark.parametrize("batch_invariant", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 1, 1), (3, 67, 129), (66, 130, 31)])
-def test_products(
+def test_products_on_the_device_equal_torchs(
     rows: int,
     outputs: int,
     inputs: int,

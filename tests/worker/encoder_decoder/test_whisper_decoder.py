@@ -35,7 +35,7 @@ SOUNDS = [1, 2]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_encodings_equal_transformers(case: str) -> None:
+def test_whispers_encodings_equal_transformers(case: str) -> None:
     theirs, ours = both(case)
     for seed in SOUNDS:
         true = encoded(theirs, seed)
@@ -46,7 +46,7 @@ def test_encodings_equal_transformers(case: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES)
-def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
+def test_whispers_answers_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
     """Steps of 29 tokens end within encoders' rows, and within prompts."""
     theirs, ours = both(case)
     asked = [(1, words(3, 1)), (2, words(12, 2)), (2, words(0, 3)), (1, words(40, 4))]

@@ -257,7 +257,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_said(library: Library, case: str) -> None:
+def test_a_wrong_lark_grammar_is_an_error_that_names_its_place(library: Library, case: str) -> None:
     grammar, said = WRONG[case]
     tag = {"format": {**TextInput("input", grammar).node(), "place": "/<tool>/3"}}
     definition = StructuredOutputs(structural_tag=tag).definition()

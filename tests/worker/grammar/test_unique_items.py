@@ -169,7 +169,9 @@ def test_only_the_tokens_that_would_repeat_an_item_are_left_out() -> None:
         ("no output can match", {"items": {"enum": [1, 2, 3, 4, 5]}, "minItems": 6}),
     ],
 )
-def test_what_is_refused(words: str, schema: dict[str, Any]) -> None:
+def test_unique_items_that_cant_be_told_apart_are_refused(
+    words: str, schema: dict[str, Any]
+) -> None:
     with pytest.raises(GrammarError, match=words):
         Served({"type": "array", "uniqueItems": True} | schema)
 

@@ -183,7 +183,9 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_served_is_refused_by_name(theirs: Any, case: str, tmp_path: Path) -> None:
+def test_unserved_settings_of_a_unified_projector_are_named(
+    theirs: Any, case: str, tmp_path: Path
+) -> None:
     key, value, words = REFUSED[case]
 
     def wrong(keys: dict[str, Any], tensors: dict[str, Tensor]) -> None:

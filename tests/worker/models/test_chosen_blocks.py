@@ -109,7 +109,7 @@ def with_blocks(config: ModelConfig, block: int, most: int, local: int) -> Model
 
 @pytest.mark.parametrize("blocks", [FEW, MORE_THAN_A_SPLIT, OF_RELEASES], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_rows_depend_on_their_sequence_alone(
+def test_rows_with_chosen_blocks_depend_on_their_sequence_alone(
     folder: Path, dtype: str, blocks: tuple[int, int, int]
 ) -> None:
     model = reading(folder, blocks, dtype)
@@ -180,7 +180,7 @@ def without_index(folder: Path, into: Path, backend: str) -> CPUModel:
 @pytest.mark.parametrize(
     ("backend", "dtype"), [("cpu", "float32"), ("cpu", "int8"), ("reference", "float32")]
 )
-def test_a_copy_of_blocks_is_all_that_a_sequence_needs(
+def test_a_copy_of_blocks_has_what_choosing_blocks_needs(
     folder: Path, backend: str, dtype: str
 ) -> None:
     """An index's keys are swapped, stored and sent with the rest of a block."""
@@ -207,7 +207,9 @@ def test_a_copy_of_blocks_is_all_that_a_sequence_needs(
     ],
     ids=str,
 )
-def test_programs_that_do_not_fit(folder: Path, kind: PhaseKind, fields: dict[str, object]) -> None:
+def test_phases_of_chosen_blocks_with_wrong_buffers_are_refused(
+    folder: Path, kind: PhaseKind, fields: dict[str, object]
+) -> None:
     """No norm; buffers that are too narrow; attention to blocks that nothing has chosen."""
     forward = reading(folder, FEW).forward(block_size=16, num_blocks=1, threads=1)
     assert isinstance(forward, CPUForward)

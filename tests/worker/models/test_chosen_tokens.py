@@ -71,7 +71,9 @@ def with_most(config: ModelConfig, most: int) -> ModelConfig:
 
 @pytest.mark.parametrize("most", [SOME, MORE_THAN_A_SPLIT])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_rows_depend_on_their_sequence_alone(folder: Path, dtype: str, most: int) -> None:
+def test_rows_with_chosen_tokens_depend_on_their_sequence_alone(
+    folder: Path, dtype: str, most: int
+) -> None:
     model = reading(folder, most, dtype)
     one = alone(model)
     assert bool(one.isfinite().all())
@@ -116,7 +118,7 @@ def without_index(folder: Path, into: Path, backend: str) -> CPUModel:
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_a_copy_of_blocks_is_all_that_a_sequence_needs(
+def test_a_copy_of_blocks_has_what_choosing_tokens_needs(
     folder: Path, backend: str, dtype: str
 ) -> None:
     """An index's keys are swapped, stored and sent with the rest of a block."""
@@ -150,7 +152,9 @@ def computed(forward: Forward, table: np.ndarray, start: int, count: int) -> tor
     ],
     ids=str,
 )
-def test_programs_that_do_not_fit(folder: Path, kind: PhaseKind, fields: dict[str, object]) -> None:
+def test_phases_of_chosen_tokens_with_wrong_buffers_are_refused(
+    folder: Path, kind: PhaseKind, fields: dict[str, object]
+) -> None:
     """No norm; buffers that are too narrow; attention to tokens that nothing has chosen."""
     forward = reading(folder, SOME).forward(block_size=16, num_blocks=1, threads=1)
     assert isinstance(forward, CPUForward)

@@ -113,7 +113,7 @@ def test_bits_are_those_of_any_blocks_and_chunks(case: str) -> None:
         assert torch.equal(torch.cat(parts), whole), block
 
 
-def test_a_copy_of_blocks_is_all_that_a_sequence_needs() -> None:
+def test_a_copy_of_blocks_has_all_entries() -> None:
     """In the middle of entries of either kind."""
     config, first, count = read(CASE), np.arange(10), 77
     here, other = forward(config), forward(config)

@@ -66,7 +66,7 @@ def test_bits_are_those_of_any_blocks_and_chunks(case: str, dtype: str) -> None:
         assert torch.equal(torch.cat(parts), whole), block
 
 
-def test_a_copy_of_blocks_is_all_that_a_sequence_needs() -> None:
+def test_a_copy_of_blocks_has_all_entries_on_the_cpu() -> None:
     """In the middle of entries of either kind."""
     here, other, count = forward(model(read(CASE))), forward(model(read(CASE))), 77
     computed(here, TABLE, 0, count)

@@ -217,7 +217,7 @@ OWN["gemma3-of-six"][1]["query_pre_attn_scalar"] = 16
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("case", CONVERSIONS)
-def test_equals_transformers(case: str, tmp_path: Path) -> None:
+def test_a_gguf_file_equals_transformers(case: str, tmp_path: Path) -> None:
     theirs = make_theirs(*(OWN.get(case) or CASES[case]))
     path = tmp_path / "model.gguf"
     write(path, theirs, CONVERSIONS[case])

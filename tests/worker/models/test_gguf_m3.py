@@ -134,7 +134,7 @@ def plain_norms(config: ModelConfig) -> ModelConfig:
 
 
 @pytest.mark.parametrize("case", ["minimax-m3", "minimax-m3-two-local"])
-def test_equals_transformers(case: str, tmp_path: Path) -> None:
+def test_a_gguf_file_of_m3_equals_transformers(case: str, tmp_path: Path) -> None:
     """And the same weights in safetensors, to the bit."""
     theirs, path = make_theirs(FAMILY, CASES[case][1] | OWN), tmp_path / "model.gguf"
     write(path, theirs)

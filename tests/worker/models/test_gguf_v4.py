@@ -188,7 +188,7 @@ def settings_of(theirs: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", ["", "experts in MXFP4", "Q8_0"])
-def test_equals_transformers(case: str, tmp_path: Path) -> None:
+def test_a_gguf_file_of_v4_equals_transformers(case: str, tmp_path: Path) -> None:
     theirs, path = make_theirs("DeepseekV4", CASE), tmp_path / "model.gguf"
     with torch.inference_mode():
         write(path, theirs, kind=case)

@@ -54,7 +54,7 @@ def in_chunks_and_company(model: CPUModel, threads: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_rows_depend_on_their_sequence_alone(folder: Path, dtype: str) -> None:
+def test_rows_with_latents_depend_on_their_sequence_alone(folder: Path, dtype: str) -> None:
     plain = cpu_model(folder)
     kept = {"kv_cache_dtype": "int8", "quantization": "int8", "dtype": "auto"}
     model = CPUModel(

@@ -45,7 +45,7 @@ def test_equals_what_transformers_parts_compute(tmp_path: Path) -> None:
     compare(cpu_model(tmp_path), theirs)
 
 
-def test_rows_depend_on_their_sequence_alone(said: dict[str, Any]) -> None:
+def test_rows_of_ling3_depend_on_their_sequence_alone(said: dict[str, Any]) -> None:
     config = read_config(Fields(said, "Ling 3"))
     for dtype in (torch.float32, torch.bfloat16):
         model = DecoderModel(config, RandomWeights(dtype), POSITIONS)

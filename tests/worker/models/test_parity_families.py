@@ -83,7 +83,7 @@ def random_prompts() -> list[list[int]]:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("case", CASES)
-def test_equals_transformers(case: str, tmp_path: Path) -> None:
+def test_the_reference_equals_transformers(case: str, tmp_path: Path) -> None:
     theirs = make_theirs(*CASES[case])
     theirs.save_pretrained(tmp_path, max_shard_size="100KB" if "llama" in case else "5GB")
     shards = list(tmp_path.glob("model-*.safetensors"))

@@ -51,7 +51,7 @@ def cpu_model(folder: Path) -> CPUModel:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("case", CASES)
-def test_equals_transformers(case: str, tmp_path: Path) -> None:
+def test_the_cpu_kernels_equal_transformers(case: str, tmp_path: Path) -> None:
     theirs = make_theirs(*CASES[case])
     theirs.save_pretrained(tmp_path)
     model = cpu_model(tmp_path)

@@ -33,7 +33,7 @@ PLAIN = re.compile(r"embed_tokens|lm_head|norm|mlp\.gate\.|weights_proj")
         ("glm5", "NVFP4 of Model Optimizer", ("indexer.wk", "kv_a_proj_with_mqa", "q_b_proj")),
     ],
 )
-def test_computes_what_the_weights_mean(
+def test_a_quantised_family_computes_what_its_weights_mean(
     model: str, method: str, quantised: tuple[str, ...], tmp_path: Path
 ) -> None:
     """quantised: some of the modules that are."""

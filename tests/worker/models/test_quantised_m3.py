@@ -134,7 +134,7 @@ def config_of(theirs: Any) -> dict[str, Any]:
     [None, nvfp4(modelopt=True)],
     ids=["mxfp8", "nvfp4"],
 )
-def test_computes_what_the_weights_mean(
+def test_quantised_m3_computes_what_its_weights_mean(
     experts: Callable[[Tensor], Written] | None, tmp_path: Path
 ) -> None:
     """experts: how theirs are written; None: as the others."""

@@ -59,7 +59,7 @@ def fp4_of_v4(weight: Tensor) -> Written:
     [(FP8, "fp8", fp8_of_v4), (FP8, "fp4", fp4_of_v4), (NVFP4, "fp4", nvfp4(modelopt=True))],
     ids=["fp8", "fp4", "nvfp4"],
 )
-def test_computes_what_the_weights_mean(
+def test_quantised_v4_computes_what_its_weights_mean(
     settings: dict[str, object],
     expert_dtype: str,
     experts: Callable[[Tensor], Written],

@@ -317,7 +317,7 @@ def write(path: Path, hub: Path, config: Any, how: Conversion) -> None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("case", CONVERSIONS)
-def test_equals_transformers(case: str, tmp_path: Path) -> None:
+def test_a_recurrent_gguf_file_equals_transformers(case: str, tmp_path: Path) -> None:
     theirs = make_theirs(*(OWN.get(case) or RECURRENT_CASES[case]))
     theirs.save_pretrained(tmp_path)
     path = tmp_path / "model.gguf"

@@ -68,7 +68,7 @@ def compare(model: DecoderModel | CPUModel, theirs: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("case", RECURRENT_CASES)
-def test_equals_transformers(case: str, tmp_path: Path) -> None:
+def test_recurrent_layers_equal_transformers(case: str, tmp_path: Path) -> None:
     theirs = make_theirs(*RECURRENT_CASES[case])
     theirs.save_pretrained(tmp_path)
     compare(hub_model(tmp_path, torch.float32, POSITIONS), theirs)
@@ -143,7 +143,7 @@ def read(case: str) -> ModelConfig:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("case", RECURRENT_CASES)
-def test_rows_depend_on_their_sequence_alone(case: str) -> None:
+def test_recurrent_rows_depend_on_their_sequence_alone(case: str) -> None:
     config = read(case)
     for dtype in (torch.float32, torch.bfloat16):
         model = DecoderModel(config, RandomWeights(dtype), POSITIONS)

@@ -24,7 +24,7 @@ NO_FILES = WeightFiles(format="safetensors", files=(), dtype="float32")
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("case", RECURRENT_CASES)
-def test_equals_transformers(case: str, tmp_path: Path) -> None:
+def test_recurrent_cpu_kernels_equal_transformers(case: str, tmp_path: Path) -> None:
     theirs = make_theirs(*RECURRENT_CASES[case])
     theirs.save_pretrained(tmp_path)
     compare(cpu_model(tmp_path), theirs)
@@ -41,7 +41,9 @@ def model(case: str, dtype: str = "float32") -> CPUModel:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("case", RECURRENT_CASES)
-def test_rows_depend_on_their_sequence_alone(case: str, random_weights: None) -> None:
+def test_rows_of_recurrent_cpu_kernels_depend_on_their_sequence_alone(
+    case: str, random_weights: None
+) -> None:
     for dtype in ("float32", "bfloat16"):
         together = CPURun(model(case, dtype), 2, threads=2, every=BLOCK)
         check_own_rows(CPURun(model(case, dtype), 1).step, together.step)

@@ -55,7 +55,9 @@ def fits(shape: torch.Size) -> bool:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("model", MODELS)
-def test_computes_what_the_weights_mean(model: str, method: str, tmp_path: Path) -> None:
+def test_a_quantised_recurrent_model_computes_what_its_weights_mean(
+    model: str, method: str, tmp_path: Path
+) -> None:
     family, settings = RECURRENT_CASES[model]
     folder, twin = tmp_path / "model", tmp_path / "twin"
     write_hub_folder(folder)

@@ -205,7 +205,7 @@ def program() -> Program:
     ],
     ids=str,
 )
-def test_programs_that_do_not_fit(
+def test_phases_of_shared_layers_with_wrong_sizes_are_refused(
     kind: PhaseKind, fields: dict[str, Any], program: Program
 ) -> None:
     phases = list(program.phases)

@@ -11,7 +11,7 @@ from penstock_worker.layers.feed_forward import sparse_mixture
 
 @pytest.mark.parametrize("jitter", [0.0, 0.01, 0.3])
 @pytest.mark.parametrize("shift", [-5.0, 0.0, 5.0])
-def test_equals_transformers(jitter: float, shift: float) -> None:
+def test_a_sparse_mixture_equals_transformers(jitter: float, shift: float) -> None:
     products = torch.randn(200, 7, generator=torch.Generator().manual_seed(3)) + shift
     products[0] = 0.0  # Distances are no numbers.
     products[1] = torch.tensor([0.0, 0.0, -1.0, -1.0, 0.0, -2.0, -3.0])

@@ -14,7 +14,9 @@ from tests.worker.models.transformers_cases import CASES, described, make_theirs
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("case", CASES)
-def test_rows_depend_on_their_sequence_alone(case: str, tmp_path: Path) -> None:
+def test_rows_of_transformers_code_depend_on_their_sequence_alone(
+    case: str, tmp_path: Path
+) -> None:
     make_theirs(case).save_pretrained(tmp_path)
     model = described(tmp_path)
     for dtype in ("float32", "bfloat16"):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("case", CASES)
-def test_equals_transformers(case: str, tmp_path: Path) -> None:
+def test_transformers_own_code_equals_transformers(case: str, tmp_path: Path) -> None:
     """Prompts' logits, and 64 greedy tokens, on two threads at once."""
     theirs = make_theirs(case)
     theirs.save_pretrained(tmp_path)

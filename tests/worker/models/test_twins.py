@@ -97,7 +97,7 @@ def read(case: str) -> ModelConfig:
 
 
 @pytest.mark.parametrize("case", TWINS)
-def test_rows_depend_on_their_sequence_alone(case: str) -> None:
+def test_rows_of_twins_depend_on_their_sequence_alone(case: str) -> None:
     with torch.inference_mode():
         one, other = (
             alone(forward(read(case), torch.bfloat16)),

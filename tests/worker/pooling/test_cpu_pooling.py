@@ -136,7 +136,7 @@ def test_classifiers_equal_transformers(tmp_path: Path, kind: str, backend: str)
         *("ElectraModel", "AlbertModel", "DebertaV2Model"),
     ],
 )
-def test_an_inputs_bits_are_its_own(tmp_path: Path, kind: str) -> None:
+def test_vectors_bits_on_the_cpu_are_an_inputs_own(tmp_path: Path, kind: str) -> None:
     """Two threads; groups of inputs begin and end anywhere, and splits of keys are several."""
     longer = {"max_position_embeddings": 700}
     _model(tmp_path / "m", kind, {**ENCODERS[kind], **longer})

@@ -164,7 +164,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_served_is_refused_by_name(tmp_path: Path, case: str) -> None:
+def test_unserved_settings_of_a_gguf_encoder_are_named(tmp_path: Path, case: str) -> None:
     changes, reason = REFUSED[case]
     model = save(tmp_path / "m", "BertModel", **HIDDEN)
     path = write_encoder(tmp_path / "odd.gguf", model, **changes)

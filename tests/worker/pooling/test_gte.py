@@ -244,7 +244,9 @@ def test_a_reranker(backend: str, tmp_path: Path) -> None:
         ({"num_attention_heads": 16}, "no heads of an even size"),
     ],
 )
-def test_other_variants_are_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_other_variants_of_gte_are_refused(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     write(tmp_path / "m", CONFIG | change, {})
     with pytest.raises(UnsupportedModel, match=said):
         prepare(str(tmp_path / "m"), cache_dir=tmp_path)

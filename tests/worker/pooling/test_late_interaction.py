@@ -52,7 +52,9 @@ def test_vectors_equal_transformers(tmp_path: Path, kind: str, backend: str) -> 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ["BertModel", "ModernBertModel"])
-def test_an_inputs_bits_are_its_own(tmp_path: Path, kind: str, backend: str) -> None:
+def test_bits_of_vectors_of_tokens_are_an_inputs_own(
+    tmp_path: Path, kind: str, backend: str
+) -> None:
     save_late(tmp_path / "m", kind)
     loaded = _loaded(tmp_path / "m", tmp_path, backend, threads=2)
     documents = random_inputs([1, 60, 33, 8, 59])

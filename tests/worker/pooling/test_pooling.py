@@ -150,7 +150,7 @@ def test_minilm_equals_transformers(minilm: Loaded) -> None:
         assert abs(float((found**2).sum()) - 1) < 1e-5
 
 
-def test_an_inputs_bits_are_its_own(minilm: Loaded) -> None:
+def test_vectors_bits_are_an_inputs_own(minilm: Loaded) -> None:
     inputs = random_inputs([*range(1, 36, 3), 128, 100, 256, 200], vocab=30_000)
     for asked in (EMBED, Pooling("token_embed")):
         crowd = run(minilm, inputs, asked)

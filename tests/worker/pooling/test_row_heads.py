@@ -124,7 +124,7 @@ def test_classes_of_tokens_equal_transformers(tmp_path: Path, kind: str, backend
 
 
 @pytest.mark.parametrize("task", ["embed_sparse", "token_classify"])
-def test_an_inputs_bits_are_its_own(tmp_path: Path, task: Any) -> None:
+def test_bits_of_heads_per_row_are_an_inputs_own(tmp_path: Path, task: Any) -> None:
     if task == "embed_sparse":
         _save(tmp_path / "m", "BertForMaskedLM", {})
         splade_files(tmp_path / "m")

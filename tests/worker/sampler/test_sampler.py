@@ -186,7 +186,7 @@ def test_held_back_without_logprobs(sampler: Sampler) -> None:
     assert alone == [2, 1, 1]
 
 
-def test_logprobs(sampler: Sampler) -> None:
+def test_log_probabilities_are_of_the_distribution(sampler: Sampler) -> None:
     logits = torch.tensor([[1.0, 3.0, 3.0, -200.0, 2.0]]) * 2
     true = torch.log_softmax(logits[0].double(), -1)
     (choice,) = sampler.sample(logits, [ask(temperature=0.0, logprobs=3)])

@@ -79,7 +79,7 @@ def run(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_prompts_and_answers_equal_transformers(backend: str, tmp_path: Path) -> None:
+def test_answers_to_fixed_videos_equal_transformers(backend: str, tmp_path: Path) -> None:
     theirs, _ = both(CASE)
     theirs.config.video_token_id = theirs.model.config.video_token_id = VIDEO
     compared = 0
@@ -102,7 +102,7 @@ def test_bits_are_the_same_in_any_chunks_and_company(tmp_path: Path) -> None:
         assert torch.equal(found, logits)
 
 
-def test_encodings_equal_transformers() -> None:
+def test_encodings_of_fixed_videos_equal_transformers() -> None:
     theirs, ours = both(CASE)
     for frames in (1, 5):
         shown = video(frames, frames)

@@ -211,7 +211,9 @@ def run(
 
 @pytest.mark.parametrize("case", FAMILIES)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
+def test_answers_to_videos_of_frames_equal_transformers(
+    case: str, backend: str, tmp_path: Path
+) -> None:
     theirs, _ = both(case)
     if case in PRECISE:
         theirs = copy.deepcopy(theirs).double()

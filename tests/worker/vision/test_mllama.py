@@ -82,7 +82,7 @@ def given(shown: list[Prepared]) -> dict[str, torch.Tensor]:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("size", [(16, 16), (20, 40), (40, 20), (60, 60), (9, 70), (70, 9)])
-def test_encodings_equal_transformers(size: tuple[int, int]) -> None:
+def test_encodings_of_mllama_equal_transformers(size: tuple[int, int]) -> None:
     theirs, ours = both()
     shown = picture(*size, seed=size[0])
     with torch.inference_mode():
@@ -173,7 +173,7 @@ PROMPTS: list[list[Part]] = [
 
 
 @pytest.mark.timeout(180)
-def test_prompts_and_answers_equal_transformers(tmp_path: Path) -> None:
+def test_answers_of_mllama_equal_transformers(tmp_path: Path) -> None:
     """Several sequences in a batch, in steps of 37 tokens, so that pictures lie across their
     ends."""
     theirs, ours = both()

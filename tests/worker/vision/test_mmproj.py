@@ -281,7 +281,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_served_is_refused_by_name(case: str, tmp_path: Path) -> None:
+def test_unserved_settings_of_a_projector_are_named(case: str, tmp_path: Path) -> None:
     changes, message = REFUSED[case]
     text, mmproj = pair(tmp_path, **changes)
     with pytest.raises(UnsupportedModel, match=message):

@@ -155,7 +155,7 @@ def asked_of(case: str) -> tuple[list[Parts], float]:
 
 @pytest.mark.parametrize("case", QWEN)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
+def test_answers_to_videos_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
     theirs, _ = both(case)
     theirs.config.vision_config.tokens_per_second = 2
     asked, seconds = asked_of(case)
@@ -182,7 +182,7 @@ def test_bits_are_the_same_in_any_chunks_and_company(backend: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("case", QWEN)
-def test_encodings_equal_transformers(case: str) -> None:
+def test_encodings_of_videos_equal_transformers(case: str) -> None:
     theirs, ours = both(case)
     for frames, rows, columns in ((1, 2, 2), (6, 3, 4), (5, 5, 2)):
         shown = video(frames, rows, columns, frames)

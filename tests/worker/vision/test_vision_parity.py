@@ -36,7 +36,7 @@ than 1e-5."""
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("case", CASES)
-def test_encodings_equal_transformers(case: str) -> None:
+def test_encodings_of_pictures_equal_transformers(case: str) -> None:
     theirs, ours = both(case)
     for size, seed in ((1, 0), (2, 1), (5, 2)):
         shown = picture(CASES[case].preparation, size, seed)
@@ -89,7 +89,7 @@ def test_encodings_equal_transformers(case: str) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("case", CASES)
-def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
+def test_answers_to_pictures_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
     """Several sequences in a batch, in steps of 37 tokens, so that items lie across their ends; of
     as many as joined pictures have with the text between them."""
     theirs, ours = both(case)
