@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
 # Virtual environments of what compare.py and inprocess.py run, and the model in the format each reads.
 #   bash loadtest/peers/install.sh [vllm] [llamacpp] [openvino]      (all three, if none is named)
-#   bash loadtest/peers/install.sh vectors          (sentence-transformers and fastembed)
-#   bash loadtest/peers/install.sh tokens           (pylate and FlagEmbedding)
 #   bash loadtest/peers/install.sh ik_llamacpp      (compiles for half an hour on two cores)
 # They lie under PEERS_DIR (default ~/.cache/penstock-peers). Takes minutes and a few GB; what is
 # installed already is left as it is. PYTHON names the interpreter (default python3), and MODEL_GGUF
@@ -19,10 +17,6 @@ OPENVINO_GENAI=2026.4.1.0
 NNCF=3.4.0
 OPTIMUM=2.3.0
 OPTIMUM_INTEL=2.2.0
-SENTENCE_TRANSFORMERS=6.2.0
-FASTEMBED=0.9.1
-PYLATE=1.6.0
-FLAG_EMBEDDING=1.4.2
 TORCH=2.13.0
 TRANSFORMERS=5.17.0
 
@@ -57,25 +51,6 @@ install_openvino() {
         "transformers==5.5.4" accelerate gguf safetensors
     # It asks for torchvision, which has no build for a CPU-only torch. Text needs none.
     "$pip" install --quiet --no-deps "optimum==$OPTIMUM" "optimum-intel==$OPTIMUM_INTEL"
-}
-
-# torch.onnx.export needs onnx.
-install_vectors() {
-    installed vectors fastembed "$FASTEMBED" && return
-    make_environment vectors
-    "$PEERS_DIR/vectors/bin/pip" install --quiet "torch==$TORCH" "transformers==$TRANSFORMERS" \
-        "sentence-transformers==$SENTENCE_TRANSFORMERS" "fastembed==$FASTEMBED" onnx
-}
-
-# pylate takes no later transformers and sentence-transformers; what it searches indexes with, which
-# nothing here does, asks for another torch.
-install_tokens() {
-    installed tokens pylate "$PYLATE" && return
-    make_environment tokens
-    local pip=$PEERS_DIR/tokens/bin/pip
-    "$pip" install --quiet "torch==$TORCH" "transformers==5.3.0" "sentence-transformers==5.3.0" \
-        accelerate datasets pandas peft sentencepiece protobuf ujson ir-datasets
-    "$pip" install --quiet --no-deps "FlagEmbedding==$FLAG_EMBEDDING" "pylate==$PYLATE"
 }
 
 # The library, for this machine's instruction set, and the functions by which runner.py calls it.
