@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
-from tests.shared.tiny_models import write_hub_folder
 
 from penstock.model.prepared_model import WeightFiles
+from testing.tiny_models import write_hub_folder
 from tests.worker.models.test_parity_families import make_theirs
 from tests.worker.quantised_checkpoints import Case, Checkpoint
 

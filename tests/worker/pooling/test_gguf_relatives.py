@@ -17,6 +17,14 @@ from penstock.errors import UnsupportedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling
 from penstock_worker.pooling.encoder.distances import by_slope
+from testing.pooling_models import (
+    VOCAB,
+    cosine_distance,
+    load_pooling,
+    random_inputs,
+    run,
+    save,
+)
 from tests.worker.pooling.gguf_relatives import (
     ARCH,
     JINA_V3,

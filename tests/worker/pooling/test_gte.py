@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.worker.pooling.pooling_models import (
+from torch import Tensor
+from torch.nn import functional
+
+from penstock.errors import StartupError, UnsupportedModel
+from penstock.prepare import prepare
+from penstock.protocol.common import Pooling
+from testing.pooling_models import (
     VOCAB,
     Loaded,
     load_pooling,
@@ -21,12 +27,6 @@ from tests.worker.pooling.pooling_models import (
     sentence_files,
     word_tokenizer,
 )
-from torch import Tensor
-from torch.nn import functional
-
-from penstock.errors import StartupError, UnsupportedModel
-from penstock.prepare import prepare
-from penstock.protocol.common import Pooling
 from tests.adapter_folders import random_factors, write_peft
 
 HIDDEN, HEADS, INNER, LAYERS, EPS = 48, 3, 50, 2, 1e-12
