@@ -48,8 +48,10 @@ def test_the_last_token_is_computed_even_where_all_is_known() -> None:
         assert request.cached == expected
 
 
-def test_an_answer_is_found_too_when_it_comes_back_in_a_prompt() -> None:
-    h = Harness(block_size=4, max_num_batched_tokens=64)
+@pytest.mark.parametrize("in_flight", [1, 2, 4])
+def test_an_answer_is_found_too_when_it_comes_back_in_a_prompt(in_flight: int) -> None:
+    """Of a block that is scheduled, the last tokens may be unknown for some steps."""
+    h = Harness(block_size=4, max_num_batched_tokens=64, max_steps_in_flight=in_flight)
     front = h.connect()
     h.start_worker()
     first = h.submit(front, PROMPT[:10], max_tokens=12, **ENDLESS)
@@ -58,6 +60,36 @@ def test_an_answer_is_found_too_when_it_comes_back_in_a_prompt() -> None:
     second = h.submit(front, [*PROMPT[:10], *answer, 5], max_tokens=1)
     h.run()
     assert second.cached == 20  # The 22nd token was emitted, and never computed.
+
+
+def test_what_a_resumed_request_finds_of_its_answer_is_not_of_its_prompt() -> None:
+    h = Harness(block_size=4, max_num_batched_tokens=64)
+    front = h.connect()
+    h.start_worker()
+    first = h.submit(front, PROMPT[:10], max_tokens=12, **ENDLESS)
+    h.run()
+    emitted = {0: first.sequences[0].tokens[:8]}
+    before = computed(h)
+    resumed = h.submit(front, PROMPT[:10], emitted=emitted, max_tokens=12, **ENDLESS)
+    h.run()
+    assert computed(h) - before == 2 + 3, "16 of its 18 tokens are there, and 4 are sampled"
+    assert resumed.cached == 10
+
+
+@pytest.mark.parametrize(("delivered", "expected"), [(0, 0), (6, 4), (9, 8), (29, 28)])
+def test_who_is_told_of_its_prompt_reuses_only_what_it_was_told_of(
+    delivered: int, expected: int
+) -> None:
+    """The harness compares what it is told with what it should be."""
+    h = Harness(block_size=4, max_num_batched_tokens=64)
+    front = h.connect()
+    h.start_worker()
+    h.submit(front, PROMPT, max_tokens=1)
+    h.run()
+    told = h.submit(front, PROMPT, max_tokens=1, prompt_logprobs=0, delivered=delivered)
+    h.run()
+    assert told.cached == expected
+    assert len(told.sequences[0].prompt_logprobs) == 29
 
 
 def test_another_salt_shares_nothing() -> None:
@@ -127,6 +159,22 @@ def test_who_waits_for_a_prefix_starts_when_its_maker_is_gone() -> None:
     h.run()
     assert second.sequences[0].terminal is not None
     assert len(second.sequences[0].tokens) == 2
+
+
+def test_who_leaves_takes_no_one_elses_blocks_out_of_the_making() -> None:
+    """The first computes the last of five blocks, and so does the second, which has found four; the
+    third still waits for it when the second is gone."""
+    h = Harness(block_size=4, max_num_batched_tokens=18, max_steps_in_flight=3)
+    front = h.connect()
+    h.start_worker()
+    h.submit(front, PROMPT[:20], max_tokens=1)
+    second = h.submit(front, PROMPT[:20], max_tokens=1)
+    h.run_step()
+    assert [[work.start for work in plan.work] for plan, _ in h.plans] == [[18], [16]]
+    h.abort(front, second)
+    third = h.submit(front, PROMPT[:24], max_tokens=1)
+    h.run()
+    assert third.cached == 20
 
 
 def swapping(mode: str, host_blocks: int) -> tuple[Harness, list[RequestScore]]:

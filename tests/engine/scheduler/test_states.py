@@ -135,3 +135,36 @@ def test_one_before_a_checkpoint_is_not_starved_by_newcomers(policy: str, in_fli
         if not any(sequence.request.name == first for sequence in alive):
             return
     raise AssertionError("it gets no step any more")
+
+
+def test_nobody_starts_while_one_lacks_blocks_for_its_checkpoint() -> None:
+    """The blocks that are free are too few for it, and enough for a newcomer. The one that makes
+    way is in a step in flight."""
+    h = Harness(
+        block_size=SIZE,
+        max_model_len=64,
+        max_num_batched_tokens=16,
+        max_steps_in_flight=2,
+        max_num_seqs=4,
+    )
+    h.kv_groups = (FULL, KVGroup(every=32, blocks=8))
+    h.start_worker(18)
+    front = h.connect()
+    h.submit(front, PROMPT[:20], max_tokens=30, ignore_eos=True)
+    h.submit(front, PROMPT[:9], max_tokens=30, ignore_eos=True)
+    state = h.core.state.scheduling
+    h.settle()
+    [first] = state.running.values()
+    while first.progress.scheduled < 28:
+        h.run_step()
+    assert len(state.running) == 2
+    h.submit(front, [2] * 9, max_tokens=4)
+    h.run_step()
+    assert len(state.leaving) == 1
+    assert state.pool is not None
+    assert state.pool.num_free >= state.kv_groups.needed(10) + 2, "a newcomer could start"
+    while state.leaving:
+        assert len(state.running) == 2
+        h.run_step()
+    assert first.progress.scheduled > 28
+    h.run()
