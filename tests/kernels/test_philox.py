@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from penstock_kernels import reference
+from penstock_kernels.cpu.sampler import uniform as cpu_uniform
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -49,6 +50,17 @@ def test_uniform_is_a_function_of_seed_sequence_and_token() -> None:
         one = slice(at, at + 1)
         assert reference.uniform(seeds[one], sequences[one], tokens[one]) == [draw]
         assert 0.0 <= draw < 1.0
+
+
+def test_the_cpu_kernels_draw_what_the_reference_draws() -> None:
+    """All 53 bits, from each bit of the three numbers."""
+    places = [(2**64 - 1, 2**32 - 1, 2**64 - 1), (0, 0, 0)]
+    for bit in range(64):
+        places += [(2**bit, 0, 0), (5, 2 ** (bit % 32), 7), (5, 3, 2**bit)]
+    seeds, sequences, tokens = (list(part) for part in zip(*places, strict=True))
+    drawn = cpu_uniform(seeds, sequences, tokens)
+    assert drawn.tolist() == reference.uniform(seeds, sequences, tokens)
+    assert len(set(drawn.tolist())) == len(set(places))
 
 
 def test_uniform_is_uniform() -> None:

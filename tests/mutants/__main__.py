@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from tests.mutants import results
@@ -32,7 +33,9 @@ def main() -> int:
         "--area", action="append", default=[], help="a file of `faults`; repeatable"
     )
     parser.add_argument("--name", action="append", default=[], help="a fault's name; repeatable")
-    parser.add_argument("--built", action="store_true", help="also C++: minutes of compiling each")
+    parser.add_argument(
+        "--built", action="store_true", help="also C++: half a minute of compiling each"
+    )
     parser.add_argument(
         "--folders",
         action="store_true",
@@ -85,10 +88,13 @@ def tried(
         print(
             f"{number}/{len(mutants)} {mutant.name}: {each.verdict} ({took}) {each.by}", flush=True
         )
-    finders = dict.fromkeys(each.by for each in found.values() if each.by and "(" not in each.by)
-    failed = copy.run([*finders], every_landing=False) if finders else None
-    if failed is not None:
-        raise SystemExit(f"without any fault {failed} fails")
+    for built in (False, True):
+        of = [found[mutant.name].by for mutant in mutants if mutant.built == built]
+        finders = dict.fromkeys(by for by in of if by and "(" not in by)
+        with copy.compiled() if built and finders else nullcontext():
+            failed = copy.run([*finders], every_landing=False) if finders else None
+        if failed is not None:
+            raise SystemExit(f"without any fault {failed} fails")
     return found
 
 

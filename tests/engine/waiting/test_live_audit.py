@@ -12,6 +12,7 @@ from penstock.protocol.from_worker import Result
 from penstock_engine.waiting import live_audit
 from penstock_engine.waiting.live_audit import LiveAudit
 from tests.engine.fake_adapters import adapter
+from tests.engine.fake_disk import FakeDisk
 from tests.engine.fake_media import drawn_media
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore
@@ -119,6 +120,22 @@ def test_it_uses_and_leaves_nothing_in_the_cache() -> None:
     assert again.cached == 8
     assert cache.num_cached == cached
     assert (audits(h).equal, audits(h).different) == (2, 0)
+
+
+def test_nothing_of_a_replay_is_kept_on_disk() -> None:
+    """Nobody could find it there: its blocks are named for it alone."""
+    kept = []
+    for share in (0.0, 1.0):
+        h = Harness(audit_share=share)
+        h.disk = FakeDisk()
+        front = h.connect()
+        h.start_worker()
+        ask(h, front, max_tokens=12)
+        h.run()
+        assert share == 0.0 or audits(h).equal == 1
+        kept.append(set(h.disk.kept))
+    assert kept[1] == kept[0]
+    assert kept[0]
 
 
 def test_a_death_during_a_replay_accuses_nobody() -> None:

@@ -252,6 +252,20 @@ def test_greedy_obeys_them_all(sampler: Sampler) -> None:
     assert greedy([1], frequency=2.0) == 2, "the prompt's isn't counted"
 
 
+def test_a_penalty_makes_unlikely_tokens_less_likely(sampler: Sampler) -> None:
+    """What is below 0 is multiplied: divided, it would come nearer to 0."""
+    logits = torch.tensor([[-1.0, -1.5, -3.0]])
+
+    def greedy(seen: int, repetition: float) -> int | None:
+        adjustments = LogitsAdjustments(repetition=repetition)
+        sampling = TokenSampling(seed=1, temperature=0.0, adjustments=adjustments)
+        return sampler.sample(logits, [ask(sampling, [seen], [], 3)])[0].token
+
+    assert greedy(0, 2.0) == 1
+    assert greedy(1, 2.0) == 0
+    assert greedy(2, 0.2) == 2
+
+
 def test_a_grammar_min_tokens_and_rules_cut_together(sampler: Sampler) -> None:
     logits = torch.tensor([[9.0, 8.0, 7.0, 6.0, 5.0]])
     grammar = np.array([True, True, False, True, True])
