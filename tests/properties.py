@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from tests import met, rotation, thinning
+from tests import met, met_table, rotation, thinning
 
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target)
 
@@ -30,6 +30,11 @@ def add_options(parser: pytest.Parser) -> None:
         "--met",
         action="store_true",
         help="tells how often the examples of each property met its case (tests/met.py)",
+    )
+    parser.addoption(
+        "--record-met",
+        action="store_true",
+        help="writes that into tests/met.tsv, for the properties that ran",
     )
     parser.addoption(
         "--no-shrinking",
@@ -116,11 +121,17 @@ class Counts:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    if not config.getoption("--met"):
+    tells, records = config.getoption("--met"), config.getoption("--record-met")
+    if not (tells or records):
         return
-    terminalreporter.section("how often properties met their cases")
+    found: list[met_table.Row] = []
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             if name == "met":
-                case, times, examples = value
-                terminalreporter.line(f"{times:>5} of {examples:>5}  {report.nodeid}: {case}")
+                found.append(met_table.Row(report.nodeid, *value))
+    if tells:
+        terminalreporter.section("how often properties met their cases")
+        for row in found:
+            terminalreporter.line(f"{row.met:>5} of {row.examples:>5}  {row.test}: {row.case}")
+    if records:
+        met_table.record(found)

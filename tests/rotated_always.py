@@ -34,6 +34,9 @@ runs at every landing."""
 FIRST: tuple[str, ...] = (
     *(name for names in PROMISES.values() for name in names),
     "tests/kernels/cpu/test_sampler.py",
+    "tests/kernels/triton/test_attention.py",
+    "tests/kernels/triton/test_rows.py",
+    "tests/kernels/triton/test_sampling.py",
     "tests/shared/client/test_client_blame.py",
     "tests/system/test_adapters.py::test_the_model_and_adapters_together_say_what_each_says_alone",
     "tests/system/test_keys.py",

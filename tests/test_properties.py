@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import met_table
+from tests.met_table import Row
+
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[1]
 
@@ -77,3 +80,26 @@ def test_a_property_that_never_met_its_case_fails(suite: pytest.Pytester) -> Non
     done.stdout.fnmatch_lines(["*none of 165 examples met the case: negative"])
     done.stdout.fnmatch_lines(["*of    66*test_by_chance: only later"])
     done.stdout.fnmatch_lines(["*33 of*33*test_drawn: any"])
+
+
+def test_the_table_is_of_properties_that_there_are_and_each_met_its_case() -> None:
+    rows = met_table.recorded()
+    assert len({row.test for row in rows}) >= 120
+    for test, case, met, examples in rows:
+        file, _, name = test.partition("::")
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert f"def {name.rpartition('::')[2]}(" in source, test
+        assert 0 < met <= examples, (test, case)
+
+
+def test_what_is_counted_anew_takes_the_place_of_what_was(tmp_path: Path) -> None:
+    file, here = tmp_path / "met.tsv", "tests/test_properties.py"
+    gone = Row("tests/test_gone.py::test_it", "any", 1, 1)
+    met_table.record(
+        [Row(f"{here}::test_a", "first", 1, 9), Row(f"{here}::test_b", "any", 2, 2), gone], file
+    )
+    met_table.record([Row(f"{here}::test_a[{at}]", "other", at, 5) for at in (1, 2)], file)
+    assert met_table.recorded(file) == [
+        Row(f"{here}::test_a", "other", 3, 10),
+        Row(f"{here}::test_b", "any", 2, 2),
+    ]

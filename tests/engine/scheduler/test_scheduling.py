@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.protocol.to_worker import Plan
@@ -307,3 +308,24 @@ def test_a_head_without_room_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     h.run()
     assert all_done([small, large])
+
+
+@pytest.mark.parametrize("other", [-1, 1])
+def test_a_result_of_another_step_ends_the_worker(other: int) -> None:
+    """Though it says of the same slots what this one's would."""
+    h = Harness(max_steps_in_flight=1)
+    front = h.connect()
+    h.start_worker()
+    request = h.submit(front, [1, 2, 3], max_tokens=4, ignore_eos=True)
+    h.run_step()
+    [(plan, _)] = h.plans
+    assert h.worker is not None
+    result = h.worker.execute(plan)
+    h.worker_says(msgspec.structs.replace(result, step=plan.step + other))
+    assert h.worker is None
+    assert (
+        h.worker_end == f"a result for step {plan.step + other}, but step {plan.step} is in flight"
+    )
+    h.start_worker()
+    h.run()
+    assert len(request.sequences[0].tokens) == 4
