@@ -124,17 +124,19 @@ def test_windows_begin_behind_max_window_layers(behind: int) -> None:
     ],
     ids=["qwen2", "qwen3"],
 )
-@pytest.mark.parametrize("stated", [True, False])
+@pytest.mark.parametrize("stated", [True, False, None])
 @pytest.mark.parametrize("behind", [0, 1, 3])
 def test_windows_of_releases_from_before_layers_were_named(
-    of: Any, architecture: str, stated: bool, behind: int
+    of: Any, architecture: str, stated: bool | None, behind: int
 ) -> None:
-    """config.json of Qwen's releases has no layer_types, and states a window where it is off."""
-    theirs = of(
-        num_hidden_layers=3, use_sliding_window=stated, sliding_window=7, max_window_layers=behind
-    )
+    """config.json of Qwen's releases has no layer_types, and states a window where it is off, or
+    where nothing says that it is on."""
+    use = {} if stated is None else {"use_sliding_window": stated}
+    theirs = of(num_hidden_layers=3, sliding_window=7, max_window_layers=behind, **use)
     written = {**theirs.to_dict(), "architectures": [architecture], "sliding_window": 7}
     del written["layer_types"]
+    if stated is None:
+        del written["use_sliding_window"]
     config = read_config(Fields(written, "c"))
     windows = [config.layer(number).attention.window for number in range(3)]
     assert windows == [7 if kind == "sliding_attention" else None for kind in theirs.layer_types]
