@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -61,6 +62,20 @@ def test_the_digest_is_of_the_contents_alone(tmp_path: Path) -> None:
     factors[Q][0][0, 0] += 1
     changed, _ = read_adapter(write_peft(tmp_path / "d", factors))
     assert len({digest, scaled, changed}) == 3
+
+
+def test_what_one_part_ends_with_is_not_what_the_next_one_begins_with(tmp_path: Path) -> None:
+    """Whoever may name an adapter's modules gives it no other's digest."""
+    _, read = read_adapter(write_peft(tmp_path / "a", random_factors(SHAPES, 4, 1)))
+    first = read.modules[0]
+    names = [("blk", ".0.q"), ("blk.0", ".q"), ("blk.0.q", "")]
+    digests = {
+        msgspec.structs.replace(
+            read, architecture=before, modules=(msgspec.structs.replace(first, module=after),)
+        ).digest()
+        for before, after in names
+    }
+    assert len(digests) == 3
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 from tokenizers import Tokenizer, models
 
@@ -140,6 +141,30 @@ def test_windows_of_releases_from_before_layers_were_named(
     config = read_config(Fields(written, "c"))
     windows = [config.layer(number).attention.window for number in range(3)]
     assert windows == [7 if kind == "sliding_attention" else None for kind in theirs.layer_types]
+
+
+@pytest.mark.parametrize(("step", "dense"), [(1, []), (1, [0]), (2, []), (2, [3]), (3, [])])
+def test_the_layers_with_experts_are_those_of_transformers(step: int, dense: list[int]) -> None:
+    """Qwen's mixtures have them in every so many layers, but for those that are named."""
+    theirs = transformers.Qwen3MoeConfig(
+        vocab_size=32, hidden_size=32, intermediate_size=48, moe_intermediate_size=16,
+        num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        num_experts=4, num_experts_per_tok=2, decoder_sparse_step=step, mlp_only_layers=dense,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = transformers.Qwen3MoeForCausalLM(theirs)
+    expected = [hasattr(layer.mlp, "experts") for layer in model.model.layers]
+    written = {**theirs.to_dict(), "architectures": ["Qwen3MoeForCausalLM"]}
+    config = read_config(Fields(written, "c"))
+    layers = [config.layer(number) for number in range(4)]
+    assert [layer.feed_forward.experts is not None for layer in layers] == expected
+    assert any(expected)
+
+
+def test_a_setting_of_rotations_that_nobody_knows_is_refused() -> None:
+    section = {"rope_type": "default", "rope_theta": 1e4, "stretched_by": 2}
+    with pytest.raises(UnsupportedModel, match="stretched_by is 2, which is not known here"):
+        read_config(Fields({**LLAMA_CONFIG, "rope_parameters": section}, "c"))
 
 
 @pytest.mark.parametrize("pad", [False, True])
