@@ -51,11 +51,16 @@ ALWAYS: tuple[str, ...] = (
     "tests/engine/handlers/test_sharing.py",
     "tests/engine/histories/test_histories.py::test_long_histories_meet_what_they_are_for[audits]",
     "tests/engine/histories/test_histories.py::test_long_histories_meet_what_they_are_for[claims]",
+    "tests/engine/histories/test_histories.py::test_long_histories_meet_what_they_are_for[disks-of-ranks]",
     "tests/engine/histories/test_histories.py::test_long_histories_meet_what_they_are_for[shared]",
+    "tests/engine/policies/test_pace.py::test_a_newcomer_with_a_claim_takes_no_turn_from_streams",
     "tests/gateway/keys/test_access.py",
     "tests/gateway/keys/test_other_tenants.py",
+    "tests/gateway/keys/test_rate_limits.py::test_keys_with_the_same_limits_have_a_count_each",
     "tests/gateway/keys/test_rate_limits.py::test_requests_a_minute",
     "tests/gateway/realtime/test_session.py::test_a_key_that_was_taken_away_begins_nothing",
+    "tests/kernels/cpu/test_sampler.py::test_edits_that_cannot_be_are_refused",
     "tests/shared/client/test_client_resumes.py::test_an_answer_is_not_ended_by_other_numbers",
+    "tests/worker/sampler/test_sampler.py::test_a_row_that_is_not_finite_fails_alone",
 )
 """And those of which every case does."""

@@ -119,6 +119,17 @@ async def test_requests_a_minute(http: httpx.AsyncClient, engine: FakeEngineClie
     assert not HEADERS & set(other.headers)
 
 
+async def test_keys_with_the_same_limits_have_a_count_each(
+    tmp_path: Path, storage: str, engine: FakeEngineClient, early_in_a_minute: None
+) -> None:
+    keys = [key(name, requests_per_minute=2, tokens_per_minute=40) for name in (ALICE, BOB)]
+    path = write(tmp_path / "same.json", *keys)
+    config = GatewayConfig(api_keys=path, rate_limit_storage=storage)
+    async with client(engine, config) as http:
+        for secret in (ALICE, BOB):
+            assert [(await post(http, secret)).status_code for _ in range(3)] == [200, 200, 429]
+
+
 async def test_a_request_that_is_refused_for_its_body_counts(http: httpx.AsyncClient) -> None:
     for left in ("2", "1", "0"):
         wrong = await post(http, ALICE, temperature=-1)
