@@ -43,3 +43,14 @@ def test_a_table_is_not_changed_later() -> None:
     table = tables.of([1], np.array([2]))[0]
     tables.put(1, 0, [5, 6])
     assert table.tolist() == [7, 8]
+
+
+def test_each_group_has_the_blocks_that_were_named_for_it() -> None:
+    """One group's after another, as they come."""
+    tables = BlockTables(3, groups=2)
+    tables.put(2, 0, [1, 2, 3, 11, 12, 13])
+    tables.put(0, 0, [8, 18])
+    tables.put(2, 3, [4, 5, 14, 15])
+    for group, wanted in enumerate(([[1, 2, 3, 4, 5], [8]], [[11, 12, 13, 14, 15], [18]])):
+        found = tables.of([2, 0], [5, 1], group)
+        assert [table.tolist() for table in found] == wanted
