@@ -64,6 +64,7 @@ MISFITS = {
     "slot 3 has work but": {"work": [SlotWork(3, 0, 1)]},
     "slot 0 has work twice": {"work": [SlotWork(0, 5, 1), SlotWork(0, 6, 1)]},
     "starts at token 4, 5 are computed": {"work": [SlotWork(0, 4, 1)]},
+    "starts at token 6, 5 are computed": {"work": [SlotWork(0, 6, 1)]},
     r"tokens \[5, 7\) of 6": {"work": [SlotWork(0, 5, 2)]},
     r"tokens \[5, 5\) of 6": {"work": [SlotWork(0, 5, 0)]},
     "block 9 is not in": {"work": [SlotWork(0, 5, 1, [9])]},
