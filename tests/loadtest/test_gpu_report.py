@@ -172,7 +172,8 @@ def test_the_report_has_every_figure() -> None:
         "41 passed; the time was over before the last.",
         "- failed: `tests/kernels/triton/test_rows.py::test_a`",
         "tiny: 8 of 9 answers are the reference's.",
-        "vLLM 0.23 at saturation: 5,333 output",
+        "They are **not like for like**",
+        "Runs of transformers generate were cut short and give no rate.",
         "| decode, Llama-3.1-8B, batch 64: of the memory limit",
         "- transformers-0: continuous batching failed: RuntimeError: why",
     ):
@@ -190,10 +191,8 @@ def test_the_report_has_every_figure() -> None:
     assert ["Llama-3.1-8B, default", *step] in cells
     step = ["64", "192", "–", "12.00", "21,333", "50.0 %", "–"]
     assert ["Llama-3.1-8B, default, no graphs", *step] in cells
-    # 3,600 tokens/s against 1,200.
-    assert ["Llama-3.1-8B, penstock", "64", "10.0", "3,600", "6,600", "–"] in cells
-    theirs = ["64", "15.0", "1,200", "3,200", "3.00"]
-    assert ["Llama-3.1-8B, transformers generate *", *theirs] in cells
+    assert ["Llama-3.1-8B, penstock", "64", "10.0", "3,600", "6,600"] in cells
+    assert "transformers generate *" not in text
     core = ["1,000", "10.00", "0.400", "0.600", "10.0 %", "1.0 %"]
     assert ["Llama-3.1-8B, 64 requests", *core] in cells
 
