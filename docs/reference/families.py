@@ -1,4 +1,4 @@
-"""The reference's page about families of models: what each needs, and which backends have it."""
+"""The reference's page about families of models: which backends have each, and what is tested."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from penstock.families import AUDIO_FAMILIES, FAMILIES, Family
 from penstock.families.family import TowerFamily
 from penstock.families.vision import VISION_FAMILIES
 from penstock.formats.fields import Fields
-from penstock.model import mechanisms as all_mechanisms
 from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import mechanisms
 from penstock.prepare.hub_config import read_config
@@ -42,12 +41,10 @@ TOWER_HEAD = (
     "| models | class in config.json | decoders | cases of tests | releases |\n"
     "|---|---|---|---|---|\n"
 )
-COMPARED = (
-    ("CLIP", "`CLIPModel`", "back", "the end token's", "the class token's"),
-    ("SigLIP, SigLIP 2", "`SiglipModel`", "both ways", "the last token's", "a learned query's"),
-)
-"""Families with a `SharedSpace`, and what they differ in."""
 BACKENDS = ("cpu", "triton", "reference")
+TESTED = ("cpu", "triton")
+"""Backends whose tests are counted: the third is what they are compared with."""
+UNRELEASED = "†"
 CONFIG_CLASSES = {
     f"{name}ForCausalLM": f"{name}TextConfig"
     for name in (
@@ -148,43 +145,27 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
 
 def families_page() -> str:
     """Every family of decoders, by its usual settings: transformers' defaults."""
-    needs = {name: mechanisms(_usual(family)) for name, family in FAMILIES.items()}
-    names = _names_of(set().union(*needs.values()))
     shown = coverage()
+    tested = ", ".join(TESTED)
     return (
         f"# Families of models\n\n{WRITTEN}\n"
-        "What a family's models need beyond Llama's layers, with transformers' default settings. "
         "`auto` selects the first backend that can serve a model on the machine: `triton` needs a "
-        "GPU, `cpu` is the fast one on CPUs, `reference` is slow and serves all. A release with "
-        "other settings may need more or less; the log at startup says which backend was chosen, "
-        "and what the others lack. All three serve every family below, unless a row says "
-        "otherwise.\n\n"
-        f"`tested` is [what tests compute](#what-is-tested) on {', '.join(shown)}: "
-        f"{'/'.join(SHOWN)}. GGUF files of all families are read, unless a row says otherwise. "
-        "`releases` are [files of releases](#what-is-tested) that tests read: "
-        "config/tokenizer/template/weights.\n\n"
-        "| models | class in config.json | needs | tested | releases |\n|---|---|---|---|---|\n"
-        + "".join(
-            _row(key, [names[each] for each in sorted(needs[key])], shown, needs[key])
-            for key in FAMILIES
-        )
-        + "\n`shared/penstock/model/mechanisms.py` says what each name in the third column means.\n"
+        "GPU, `cpu` is the fast one on CPUs, `reference` is slow and serves all. All three serve "
+        "every family below with its usual settings, and read its GGUF files, unless a row says "
+        "otherwise; `penstock doctor MODEL` and the log say which one serves a model, and what the "
+        "others lack.\n\n"
+        f"`tested` counts [what tests compute](#what-is-tested) on {tested}: {'/'.join(SHOWN)}. "
+        "`releases` counts [files of releases](#what-is-tested) that tests read: "
+        f"config/tokenizer/template/weights. {UNRELEASED}: no release's config.json could be had, "
+        "so its settings were written from memory.\n\n"
+        "| models | class in config.json | but | tested | releases |\n|---|---|---|---|---|\n"
+        + "".join(_row(key, shown) for key in FAMILIES)
         + _tested()
         + _seeing()
         + _hearing()
         + _comparing()
         + unserved_section()
     )
-
-
-def _names_of(needs: set[str]) -> dict[str, str]:
-    """A short name for each of these mechanisms: its constant's in `penstock.model.mechanisms`."""
-    found = {
-        words: name.lower().replace("_", "-")
-        for name, words in vars(all_mechanisms).items()
-        if name.isupper() and isinstance(words, str)
-    }
-    return {words: found[words] for words in sorted(needs, key=found.__getitem__)}
 
 
 def _watching() -> list[str]:
@@ -196,13 +177,10 @@ def _seeing() -> str:
     """The families of models that see, and what tests show of each."""
     text = (
         "\n## Models that see\n\n"
-        "Pictures are encoded by plain torch: on a CPU in float32, one item at a time with all "
-        "threads. Their rows replace a prompt's placeholders on every backend. On `triton` a tower "
-        "is on the GPU too, with one rank. `--language-model-only` leaves a tower out; an unknown "
-        "tower is always left out.\n\n"
-        "Tests compare each case with transformers on `reference` and `cpu`, some on `triton` in "
-        "its interpreter.\n\n"
-        "`releases`: how many config.json of releases are read with transformers' numbers.\n\n"
+        "[Pictures](../guides/media.md) are taken on every backend, on `triton` with one rank. An "
+        "unknown tower is left out, as with `--language-model-only`. Tests compare each case with "
+        "transformers on `reference` and `cpu`, some on `triton` in its interpreter, and read "
+        "config.json of as many releases.\n\n"
         f"{', '.join(_watching())} take [videos](../guides/media.md#videos) too.\n\n"
         "With [an mmproj file](../guides/media.md#gguf-files), GGUF models see and hear too."
         "\n\n"
@@ -217,10 +195,8 @@ def _hearing() -> str:
     """The same of models that hear."""
     text = (
         "\n## Models that hear\n\n"
-        "Sounds replace placeholders like pictures, and are tested in the same way. Qwen3-ASR "
-        "and Granite Speech also [transcribe](../guides/transcription.md). GGUF models of all of "
-        "these hear with [an mmproj file](../guides/media.md#gguf-files), but for "
-        "Phi-4-multimodal, of whose sounds and pictures llama.cpp writes none.\n\n"
+        "Tested in the same way. Qwen3-ASR and Granite Speech also "
+        "[transcribe](../guides/transcription.md).\n\n"
     )
     cases = [case.stands_for or f"{case.family}{TOWER_CLASS}" for case in HEARD.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in AUDIO_FAMILIES.values())
@@ -228,26 +204,22 @@ def _hearing() -> str:
 
 def _comparing() -> str:
     """The families of models whose pictures have vectors, as texts do."""
-    text = (
+    return (
         "\n## Models that make vectors of texts and pictures\n\n"
-        "Texts are computed as in [other encoders](../guides/embeddings.md#models), pictures as in "
-        "models that see, on all backends. Tests compare the vectors with transformers, and the "
-        "bits of an input alone and in a batch.\n\n"
-        "| models | class in config.json | a text's attention | its vector | a picture's vector |\n"
-        "|---|---|---|---|---|\n"
+        "CLIP (`CLIPModel`), SigLIP and SigLIP 2 (`SiglipModel`), on all backends. Tests compare "
+        "the vectors with transformers, and the bits of an input alone and in a batch. "
+        "[Embeddings](../guides/embeddings.md#models) has the other encoders.\n"
     )
-    return text + "".join(f"| {' | '.join(cells)} |\n" for cells in COMPARED)
 
 
 def _towered(family: TowerFamily, cases: list[str]) -> str:
     """A family's row. cases: classes of the tests' models."""
     classes = ", ".join(f"`{name}`" for name in family.hub_classes)
-    behind = ", ".join(dict.fromkeys(half.family.name for half in family.halves.values()))
+    decoders = ", ".join(dict.fromkeys(half.family.name for half in family.halves.values()))
     count = sum(case in family.hub_classes for case in cases)
     configs = len(configs_of(family)) or "–"
-    if family.name in TOWERS_FROM_MEMORY:
-        configs = "config written from memory"
-    return f"| {family.known_as} | {classes} | {behind} | {count} | {configs} |\n"
+    known = f"{family.known_as}{UNRELEASED if family.name in TOWERS_FROM_MEMORY else ''}"
+    return f"| {known} | {classes} | {decoders} | {count} | {configs} |\n"
 
 
 def _tested() -> str:
@@ -257,17 +229,16 @@ def _tested() -> str:
         "Tests (`tests/worker/models`) compute tiny models with random weights, each with "
         "different settings of its family; the table counts them, from the tests' own lists.\n\n"
         "| number | meaning |\n|---|---|\n"
-        "| float32 parity | prompts' log-probabilities and greedy tokens are transformers', or "
-        "those of a class of it that computes the same under other names "
-        "(`triton`: logits are those of `reference`, in Triton's interpreter) |\n"
+        "| float32 parity | `cpu`, like `reference`: prompts' log-probabilities and greedy tokens "
+        "are transformers'; `triton`, in its interpreter: logits are those of `reference` |\n"
         "| bits | a row has the same bits alone, in chunks and in a batch |\n"
         "| GGUF | the same from a file that llama.cpp's converter would write |\n"
-        "| TP 2 | over two ranks: one worker's bits on `cpu`; on `reference` its logits within "
-        "1e-4, and the same bits in any batch; on `triton` the logits of `reference` |\n\n"
-        "Files of releases (`tests/shared/releases/evidence.py` names them; – is none): "
-        "config.json is read with transformers' numbers, a tokenizer gives llama.cpp's ids or "
-        "streams whole text, a template transformers' text, and weights transformers' "
-        "log-probabilities and greedy tokens.\n"
+        "| TP 2 | over two ranks: one worker's bits on `cpu`, the logits of `reference` on "
+        "`triton` |\n\n"
+        "Of releases (`tests/shared/releases/evidence.py` names the files), config.json is read "
+        "with transformers' numbers, a tokenizer gives llama.cpp's ids or streams whole text, a "
+        "template transformers' text, and weights transformers' log-probabilities and greedy "
+        "tokens.\n"
     )
 
 
@@ -279,21 +250,23 @@ def _count(family: Family, cases: Counter[str]) -> int:
     return sum(cases[stem] for stem in stems)
 
 
-def _row(key: str, needs: list[str], shown: Coverage, needed: frozenset[str] | set[str]) -> str:
-    """A family's row. needs: short names of the mechanisms in needed."""
+def _row(key: str, shown: Coverage) -> str:
+    """A family's row."""
     family = FAMILIES[key]
-    lacking = [f"not `{name}`" for name in BACKENDS if not needed <= _mechanisms_of(name)]
+    needed = mechanisms(_usual(family))
+    but = [f"not `{name}`" for name in BACKENDS if not needed <= _mechanisms_of(name)]
+    if key in GGUF_OF:
+        but.append(f"GGUF: `{GGUF_OF[key]}`")
+    elif not family.gguf:
+        but.append("no GGUF")
     tested = [
-        "/".join(str(_count(family, by.get(what, Counter())) or "–") for what in SHOWN)
-        for by in shown.values()
+        "/".join(str(_count(family, shown[each].get(what, Counter())) or "–") for what in SHOWN)
+        for each in TESTED
     ]
     classes = ", ".join(f"`{name}`" for name in family.hub_classes)
-    no_gguf = [] if family.gguf else ["no GGUF"]
-    if key in GGUF_OF:
-        no_gguf = [f"GGUF files are of `{GGUF_OF[key]}`"]
-    no_gguf += ["config written from memory"] if key in FROM_MEMORY else []
+    known = f"{family.known_as}{UNRELEASED if key in FROM_MEMORY else ''}"
     return (
-        f"| {family.known_as} | {classes} | {', '.join([*needs, *lacking, *no_gguf]) or '–'} "
+        f"| {known} | {classes} | {', '.join(but) or '–'} "
         f"| {' '.join(tested)} | {'/'.join(_of_releases(key))} |\n"
     )
 

@@ -1,4 +1,4 @@
-"""The reference's page about formats of tool calls and reasoning: what of each is tested."""
+"""The reference's page about formats of tool calls and reasoning."""
 
 from __future__ import annotations
 
@@ -8,43 +8,29 @@ from string import ascii_lowercase
 from docs.reference.pages import WRITTEN
 from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat, ThoughtFormat
 from penstock.parsing.formats import FORMATS
-from tests.shared.formats.all_cases import ALL
-from tests.shared.formats.case import FormatCases
 from tests.shared.formats.hands import HANDS, Hand
 from tests.shared.formats.rewritten import REWRITES
 from tests.shared.formats.turns import TURNS
 
 _INTRODUCTION = """\
-Each format is a description in `shared/penstock/parsing/formats`. The counts are of the tests' \
-own cases (`tests/shared/formats`); those of `llama3_json` and `json` are in \
-`tests/shared/parsing/test_parsing.py`.
+The names for `--tool-call-parser` and `--reasoning-parser`; by default they are \
+[recognised](../guides/structured-output.md#tools).
 
-| column | meaning |
+| calls | meaning |
 |---|---|
-| cases | texts with calls / with thoughts / cut in two at every place, letter by letter, with \
-marks as tokens, and in any number of pieces |
-| forced | `own`: `required` and a named function give calls in the model's own format \
-(`tests/worker/grammar/test_forced_formats.py`), and with `auto` strict tools' calls are held to \
-their schemas (`test_held_calls.py`); `JSON`: forced calls are JSON, `strict` has no effect; \
-`ids`: marks are recognised by their ids, where the tokenizer has a token for them |
+| own | `required` and a named function give calls in the model's own format, and with `auto` \
+strict tools' calls are held to their schemas |
+| JSON | forced calls are JSON, and `strict` has no effect |
+| ids | marks are recognised by their ids, where the tokenizer has a token for them |
 """
 _ROUND_TRIPS = """\
 ## Round trips
 
-A model writes an answer, a client sends it back in the conversation, and the template shows it to \
-the model. If the text is the same, the prefix cache has all of it. \
-`tests/gateway/chat/test_round_trip.py` tries these turns with templates of releases; where the \
-release's tokenizer is there (marked *), it compares ids, else texts:
-
-- a text; thoughts and a text, after which the user goes on
-- a call; thoughts and a call; a text and a call; two calls; after each the tools' results
-- values: a call with true, null, letters beyond ASCII, quotes, a line break, lists and objects
-- spelling: a call with 1e5, 1.0, an escaped letter, keys out of order, and spaces where \
-json.dumps has none
-
-A call's arguments are shown as the client sent them. If they are JSON without any space, as \
-JavaScript writes it, they get the template's spaces. A line break in a string, which models may \
-write as it is, becomes `\\n` in the answer, and stays so. The rest is the template's own:
+A client sends a model's answer back, and the template shows it to the model. If the text is the \
+same, the prefix cache has all of it. Tests try this with templates of releases and turns of \
+texts, thoughts, calls and results; * compares token ids, the others texts. A call's arguments \
+are shown as the client sent them; JSON without any space gets the template's spaces. The rest is \
+the template's own:
 
 """
 
@@ -53,14 +39,17 @@ def formats_page() -> str:
     """A table of calls, one of thoughts, and one of the templates' round trips."""
     calls = [form for form in FORMATS if not isinstance(form, ThoughtFormat) and form.names]
     thoughts = [form for form in FORMATS if isinstance(form, ThoughtFormat) or not form.names]
-    lines = ["| models | parser | cases | forced |", "|---|---|---|---|"]
+    lines = ["| models | parser | calls |", "|---|---|---|"]
     lines += map(_calls_row, calls)
-    others = ["| models | parser | cases |", "|---|---|---|", *map(_thoughts_row, thoughts)]
+    others = ["| models | parser |", "|---|---|", *map(_thoughts_row, thoughts)]
     return (
         f"# Formats of tool calls and reasoning\n\n{WRITTEN}\n{_INTRODUCTION}\n"
         + "\n".join(lines)
-        + "\n\nThoughts of models that have them in a block before the answer, without the number "
-        "of calls:\n\n" + "\n".join(others) + f"\n\n{_ROUND_TRIPS}" + "\n".join(_trips()) + "\n"
+        + "\n\nThoughts of models that have them in a block before the answer:\n\n"
+        + "\n".join(others)
+        + f"\n\n{_ROUND_TRIPS}"
+        + "\n".join(_trips())
+        + "\n"
     )
 
 
@@ -99,17 +88,11 @@ def _round_trips(hand: Hand, template: str) -> tuple[int, int]:
     return sum(name not in changed for name in tried), len(tried)
 
 
-def _of(form: AnyFormat, *, thoughts: bool) -> list[FormatCases]:
-    names = _names(form, thoughts=thoughts)
-    return [each for each in ALL if (each.thoughts if thoughts else each.tools) in names]
-
-
 def _calls_row(form: CallFormat | ChannelFormat) -> str:
     own = isinstance(form, ChannelFormat) or bool(form.written)
     cells = (
         form.models,
         ", ".join(f"`{name}`" for name in form.names),
-        _counts(form, thoughts=False),
         ("own" if own else "JSON") + (", ids" if form.tokens else ""),
     )
     return f"| {' | '.join(cells)} |"
@@ -117,12 +100,4 @@ def _calls_row(form: CallFormat | ChannelFormat) -> str:
 
 def _thoughts_row(form: AnyFormat) -> str:
     names = ", ".join(f"`{name}`" for name in _names(form, thoughts=True))
-    return f"| {form.models} | {names} | {_counts(form, thoughts=True)} |"
-
-
-def _counts(form: AnyFormat, *, thoughts: bool) -> str:
-    """Cases with calls (left out for thoughts) / with thoughts / in pieces."""
-    cases = [case for family in _of(form, thoughts=thoughts) for case in family.cases]
-    called = sum(bool(case.calls) for case in cases)
-    counts = [sum(bool(case.thought) for case in cases), len(cases)]
-    return "/".join(str(each or "–") for each in (counts if thoughts else [called, *counts]))
+    return f"| {form.models} | {names} |"
