@@ -30,16 +30,13 @@ COUNTERS = {OURS: "†", STORED: "§"}
 def settings_page() -> str:
     """Every flag of `penstock serve`."""
     return (
-        f"# Settings\n\n{WRITTEN}\n"
         "Each setting is a flag of `penstock serve`, a field of the file that `--config` names, "
-        "and (the engine's) a keyword of `LLM` with underscores. Flags override the file.\n\n"
-        "Behind a sentence stands what is allowed: `[0–1]` is 0 to 1 with both ends, `(0–1]` "
-        "everything above 0 up to and including 1, `≥ 1` any number from 1. A number is whole "
-        "unless its default has a decimal point or the sentence says that it is real. Settings "
-        "whose default is True or False are switches. An empty default means none, unless "
-        "the sentence says otherwise.\n\n"
-        "Each row can be linked to by its flag, as in `settings.md#max-model-len`. "
-        "`penstock config-table` prints this table.\n\n" + BEGIN + anchored(as_table()) + END
+        "and (the engine's) a keyword of `LLM` with underscores. Flags override the file.\n\nEach "
+        "sentence ends with what is allowed: `(0–1]` is above 0 up to and including 1, `≥ 1` any "
+        "number from 1. A number is whole unless its default has a decimal point or the sentence "
+        "says that it is real. Settings whose default is True or False are switches. An empty "
+        "default means none, unless the sentence says otherwise.\n\nRows can be linked to, as in "
+        "`settings.md#max-model-len`.\n\n" + BEGIN + anchored(as_table()) + END
     )
 
 

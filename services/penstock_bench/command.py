@@ -19,10 +19,9 @@ from penstock.net.trust import add_trust_arguments, trusted_context
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Measures. latency: how long one batch takes; throughput: how fast many prompts are"
-        " processed (both start their own engine, without HTTP); serve: load on a running server,"
-        " Penstock's or another that speaks OpenAI's API; steps: what a step costs, for `penstock"
-        " plan`."
+        "Measures. latency: one batch; throughput: many prompts (both start their own engine, "
+        "without HTTP); serve: load on a running server that speaks OpenAI's API; steps: what a "
+        "step costs, for `penstock plan`."
     )
     parser.epilog = examples(
         "penstock bench latency smollm2-135m --batch-size 8 --input-len 32 --output-len 64",

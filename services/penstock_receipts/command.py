@@ -30,11 +30,11 @@ def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.usage = "penstock verify RECEIPT [--model MODEL] [--sample K] [--flag VALUE ...]"
     parser.description = (
-        "Computes an answer again from its receipt, and says whether it is equal, or at which token"
-        " it differs. RECEIPT is a file with a reply to a request with the header"
-        " `x-penstock-receipt`, or with the receipt alone; a dash reads stdin. Returns 0 if all is"
-        " equal, 1 if something differs, 3 if it can't be told here. Every engine setting"
-        " of `penstock serve` is a flag here too; those that change bits are the receipt's."
+        "Computes an answer again from its receipt, and says whether it is equal, or at which "
+        "token it differs. RECEIPT is a file with the reply or with the receipt alone; a dash "
+        "reads stdin. Returns 0 if all is equal, 1 if something differs, 3 if it can't be told "
+        "here. Every engine setting of `penstock serve` is a flag here too; those that change "
+        "bits are the receipt's."
     )
     parser.epilog = examples(
         "penstock verify reply.json",
@@ -47,7 +47,7 @@ def add(parser: Parser) -> None:
         "--sample",
         type=int,
         metavar="K",
-        help="Compute K tokens of each output, drawn anew each time, instead of all.",
+        help="Compute only K tokens of each output, drawn anew each time.",
     )
     parser.add_argument(
         "--key",

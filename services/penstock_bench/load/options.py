@@ -266,7 +266,7 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
     add(
         "--usage-per-chunk",
         action="store_true",
-        help="ask for continuous_usage_stats: exact token counts of each chunk, some server cost",
+        help="ask for continuous_usage_stats: exact token counts of each chunk",
     )
     add("--temperature", type=float, default=default.temperature)
     add(

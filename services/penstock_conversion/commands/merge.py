@@ -19,9 +19,8 @@ MOST_SHARD_GB = 1000.0
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Folds an adapter (LoRA, also with DoRA) into its base model, and writes a folder in the"
-        " Hugging Face format, which answers as the base does with the adapter. Reads one matrix at"
-        " a time. Quantised bases are refused: merge first, then `penstock quantize`."
+        "Folds an adapter (LoRA, DoRA) into its base model, and writes a folder in the Hugging "
+        "Face format. Quantised bases are refused: merge first, then `penstock quantize`."
     )
     parser.epilog = examples(
         "penstock merge ./Qwen3-0.6B ./adapters/sql --output Qwen3-0.6B-sql",

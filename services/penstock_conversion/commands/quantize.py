@@ -23,9 +23,8 @@ MOST_THREADS = 1024
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Writes a model in fewer bits, as a GGUF file that Penstock, llama.cpp and what is built on"
-        " it read: from a Hugging Face folder, a name on the hub or another GGUF file. Reads one"
-        " matrix at a time. At the end, says how much the model's perplexity has risen."
+        "Writes a model in fewer bits, as a GGUF file, from a Hugging Face folder, a name on the "
+        "hub or another GGUF file. At the end, says how much the model's perplexity has risen."
     )
     parser.epilog = examples(
         "penstock quantize ./Qwen3-0.6B --to Q4_K_M",
@@ -46,8 +45,8 @@ def add(parser: Parser) -> None:
     parser.add_argument(
         "--imatrix",
         metavar="TEXTS",
-        help="A text file. The model reads it first, and columns that get larger inputs are"
-        " rounded with more care (an importance matrix). Takes the whole model's memory.",
+        help="A text file that the model reads first: columns that get larger inputs are rounded "
+        "with more care (an importance matrix). Takes the whole model's memory.",
     )
     parser.add_argument(
         "--imatrix-tokens",

@@ -11,10 +11,7 @@ from penstock.cli.replay import silence
 
 def add(parser: Parser) -> None:
     """The command's arguments."""
-    parser.description = (
-        "Fits the simulator's step cost: least squares over the measured steps of recordings made "
-        "by --record-dir."
-    )
+    parser.description = "Fits the simulator's step cost to the steps of recordings (--record-dir)."
     parser.add_argument("logs", nargs="+", metavar="RECORD", help="A recording, or a folder.")
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="Write it there, for simulate --step-cost."

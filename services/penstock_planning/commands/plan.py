@@ -23,9 +23,9 @@ def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.usage = "penstock plan --slo BOUNDS (--trace FILE | --rate N) [--flag VALUE ...]"
     parser.description = (
-        "Finds how many engine cores hold an objective: runs the scheduler under a virtual clock,"
-        " with step costs that `penstock bench steps` measured, or estimated for a GPU. Exit"
-        " status: 0, 1 where no number of engine cores that was tried holds it, 2 a bad option."
+        "Finds how many engine cores hold an objective, with step costs that `penstock bench "
+        "steps` measured, or estimated for a GPU. Exit status: 0, 1 where no number of engine "
+        "cores that was tried holds it, 2 a bad option."
     )
     parser.epilog = examples(
         "penstock bench steps smollm2-135m --output steps.json",

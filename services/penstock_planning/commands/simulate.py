@@ -23,13 +23,13 @@ def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.usage = "penstock simulate TRACE [--flag VALUE ...]"
     parser.description = (
-        "Runs a trace in virtual time. TRACE is a file of JSON lines, {at, prompt_tokens, "
+        "Runs a trace under a virtual clock. TRACE is a file of JSON lines, {at, prompt_tokens, "
         "output_tokens, tenant, priority, prefix_group, prefix_tokens, deadline_ms, adapter, "
         "session, pause, resume_within}, Azure's CSV or Mooncake's JSON lines; "
-        "agents:sessions=40,turns=43,… (sessions of agents, with tools that run between turns); or "
-        "synthetic:rate=2,requests=1000,prompt=128,… (Poisson arrivals, log-normal lengths; also "
-        "seed, prompt_sigma, max_prompt, output, output_sigma, max_output, shared, groups, prefix, "
-        "tenants=a:3+b:1, burst, period)."
+        "agents:sessions=40,turns=43,… (sessions of agents, with tools that run between turns); "
+        "or synthetic:rate=2,requests=1000,prompt=128,… (Poisson arrivals, log-normal lengths; "
+        "also seed, prompt_sigma, max_prompt, output, output_sigma, max_output, shared, groups, "
+        "prefix, tenants=a:3+b:1, burst, period)."
     )
     parser.add_argument("trace", metavar="TRACE")
     add = parser.add_argument
@@ -46,8 +46,8 @@ def add(parser: Parser) -> None:
         "--kv-groups",
         default="full",
         metavar="GROUPS",
-        help="What the model's layers keep, as full,window=1024,states=2048:12 (states: a copy of"
-        " recurrent states behind each 2,048 tokens, in 12 blocks). Default: %(default)s.",
+        help="What the model's layers keep, as full,window=1024,states=2048:12 (a copy of "
+        "recurrent states after each 2,048 tokens, in 12 blocks). Default: %(default)s.",
     )
     add(
         "--step-cost",
@@ -63,8 +63,7 @@ def add(parser: Parser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="Tokens that could be drafted for every sequence at any time (speculative decoding)."
-        " Default: %(default)s.",
+        help="Tokens that could be drafted for every sequence. Default: %(default)s.",
     )
     add(
         "--acceptance",
@@ -85,8 +84,7 @@ def add(parser: Parser) -> None:
         type=int,
         default=0,
         metavar="BLOCKS",
-        help="Blocks of the host tier of each replica; copy in --step-cost is what each takes that"
-        " goes there or comes back. Default: none.",
+        help="Blocks of the host tier of each replica. Default: none.",
     )
     add(
         "--disk-blocks",
@@ -107,8 +105,8 @@ def add(parser: Parser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="Of the replicas, those that compute long prompts for the others, which fetch their"
-        " KV. Default: none.",
+        help="Replicas that compute long prompts for the others, which fetch their KV. Default: "
+        "none.",
     )
     add(
         "--prefill-tokens",

@@ -26,10 +26,9 @@ ATTEMPTS = 5
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Copies the folder of --data-dir, with its SQLite database, while the server runs: the copy"
-        " holds what was stored at one moment. To restore it, serve with --data-dir FOLDER, or with"
-        " a copy of FOLDER. A PostgreSQL database and a bucket have tools of their own (pg_dump)."
-        " Exit codes: 0 copied, 1 failed, 2 wrong usage."
+        "Copies the folder of --data-dir, with its SQLite database, as of one moment, while the "
+        "server runs. To restore it, serve with --data-dir FOLDER, or with a copy of FOLDER. Exit "
+        "codes: 0 copied, 1 failed, 2 wrong usage."
     )
     parser.epilog = examples("penstock backup /var/lib/penstock /backup/penstock-monday")
     parser.add_argument("data_dir", metavar="DATA_DIR", help="What the server's --data-dir says.")

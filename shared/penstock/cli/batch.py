@@ -44,10 +44,9 @@ def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.usage = "penstock batch [MODEL] FILE [--flag VALUE ...]"
     parser.description = (
-        "Answers a file of requests in OpenAI's batch format: JSON Lines with custom_id, url and"
-        " body. Starts an engine for it, or with --url asks a running system. After an"
-        " interruption, the same command resumes where it stopped. Every engine setting of"
-        " `penstock serve` is a flag here too."
+        "Answers a file of requests in OpenAI's batch format. Starts an engine for it, or with "
+        "--url asks a running system. After an interruption, the same command resumes. Every "
+        "engine setting of `penstock serve` is a flag here too."
     )
     parser.epilog = examples(
         "penstock batch smollm2-135m requests.jsonl",

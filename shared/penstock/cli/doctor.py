@@ -11,9 +11,8 @@ from penstock.cli.parser import Parser, examples
 def add(parser: Parser) -> None:
     """Adds the command's arguments."""
     parser.description = (
-        "Checks processor, memory, libraries, ports and models, and says what would keep a"
-        " system from running well on this machine. With a model, says how much memory it takes"
-        " and which backends can serve it. Exit codes: 0 nothing to fix, 1 something is missing."
+        "Checks processor, memory, libraries, ports and models, and says what would keep a system "
+        "from running well on this machine. Exit codes: 0 nothing to fix, 1 something is missing."
     )
     parser.epilog = examples(
         "penstock doctor",
@@ -24,8 +23,7 @@ def add(parser: Parser) -> None:
     parser.add_argument(
         "model",
         nargs="?",
-        help="Check this model instead: memory, mechanisms, and which backends can serve it. Its"
-        " weights are not read.",
+        help="Check this model instead: memory, and which backends can serve it.",
     )
     parser.add_argument(
         "--start",

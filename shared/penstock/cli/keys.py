@@ -30,8 +30,8 @@ _FIELDS = (
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Makes an API key. Prints its entry for the --api-keys file to stdout, and the key"
-        " itself to stderr. The entry contains the key's SHA-256; the key is not stored anywhere."
+        "Makes an API key. Prints its entry for the --api-keys file to stdout, and the key itself "
+        "to stderr; only its SHA-256 is stored."
     )
     parser.epilog = examples("penstock key alice >> keys.yaml")
     parser.add_argument("name", metavar="NAME", help="Label of the key, for people and logs.")
@@ -103,9 +103,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 def add_curve_keys(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Makes CurveZMQ keys for processes that talk over tcp://: FOLDER/engine for the engine"
-        " core, with the public keys of those who may dial it, and a folder for each of these,"
-        " which they take as --curve-dir. What is there is kept, so it can be run at every start."
+        "Makes CurveZMQ keys for tcp://: FOLDER/engine for the engine core, with the public keys "
+        "of those who may connect, and a folder for each of these, which they take as "
+        "--curve-dir. What is there is kept."
     )
     parser.epilog = examples("penstock curve-keys keys", "penstock curve-keys keys --frontend lab")
     parser.add_argument("folder", type=Path, metavar="FOLDER")

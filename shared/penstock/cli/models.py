@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 def add_pull(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Finds a model (alias, name on the hub, folder, .gguf file), downloads what is missing"
-        " or has changed, and prepares it, so that a later start needs no network. An interrupted"
-        " download resumes, and all hashes are checked. For a repository of GGUF files,"
-        " NAME:Q4_K_M or NAME:FILE.gguf selects one. Prints the prepared folder."
+        "Finds a model (alias, name on the hub, folder, .gguf file), downloads what is missing or "
+        "has changed, and prepares it, so that a later start needs no network. NAME:Q4_K_M or "
+        "NAME:FILE.gguf selects a GGUF file. Prints the prepared folder."
     )
     parser.epilog = examples(
         "penstock pull smollm2-135m",
@@ -241,10 +240,10 @@ class Found(msgspec.Struct, frozen=True):
 def add_rm(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Removes a model from the hub's cache, with its prepared files. A repository's name"
-        " removes all of it; NAME:Q4_K_M that quantisation, NAME@REVISION that version. For a"
-        " local file, or a model from a package, only the prepared files are removed. Files that a"
-        " process has open stay. Exit codes: 0 removed, 1 not found, in use, or you said no."
+        "Removes a model from the hub's cache, with its prepared files: all of a repository, or "
+        "NAME:Q4_K_M, NAME@REVISION. Of a local file, or a model from a package, only the "
+        "prepared files are removed. Files that a process has open stay. Exit codes: 0 removed, 1 "
+        "not found, in use, or you said no."
     )
     parser.epilog = examples("penstock rm owner/name", "penstock rm owner/name:Q4_K_M --yes")
     parser.add_argument("model", metavar="MODEL")

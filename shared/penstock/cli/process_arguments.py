@@ -15,7 +15,9 @@ BY_SUPERVISOR = "Given by the supervisor"
 
 def gateway(parser: Parser) -> None:
     """`penstock gateway`."""
-    parser.description = "Runs one gateway, which dials engine cores and answers HTTP requests."
+    parser.description = (
+        "Runs one gateway, which connects to engine cores and answers HTTP requests."
+    )
     parser.add_argument(
         "--engine-endpoint",
         required=True,
@@ -32,10 +34,7 @@ def gateway(parser: Parser) -> None:
 
 def fork_server(parser: Parser) -> None:
     """`penstock fork-server`."""
-    parser.description = (
-        "Imports and reads what gateways need and forks them, so that one that died is replaced at "
-        "once."
-    )
+    parser.description = "Imports what gateways need and forks them."
     parser.add_argument(
         "--fd", type=int, required=True, metavar="FD", help="Socket on which forks are asked for."
     )
@@ -52,8 +51,8 @@ def fork_server(parser: Parser) -> None:
 def batches(parser: Parser) -> None:
     """`penstock batches`."""
     parser.description = (
-        "Works through the batches in --data-dir: a gateway without a port, which dials engine "
-        "cores. One is enough; several share the work."
+        "Works through the batches in --data-dir: a gateway without a port. One is enough; "
+        "several share the work."
     )
     _engine_endpoints(parser)
     _front_end(parser, "batches")
@@ -61,10 +60,7 @@ def batches(parser: Parser) -> None:
 
 def grpc(parser: Parser) -> None:
     """`penstock grpc`."""
-    parser.description = (
-        "Answers gRPC at --grpc-port: a gateway whose socket speaks HTTP/2, which dials engine "
-        "cores."
-    )
+    parser.description = "Answers gRPC at --grpc-port."
     _engine_endpoints(parser)
     parser.add_argument("--ready-file", metavar="FILE", help="Made when it is first ready.")
     _front_end(parser, "grpc")
@@ -72,15 +68,15 @@ def grpc(parser: Parser) -> None:
 
 def engine(parser: Parser) -> None:
     """`penstock engine`."""
-    parser.description = "Runs one engine core, where front ends and workers dial in."
+    parser.description = "Runs one engine core, to which front ends and workers connect."
     parser.add_argument(
         "--model-dir", required=True, metavar="FOLDER", help="Prepared folder: penstock prepare."
     )
     parser.add_argument(
-        "--frontend-endpoint", required=True, metavar="ENDPOINT", help="Where front ends dial in."
+        "--frontend-endpoint", required=True, metavar="ENDPOINT", help="Where front ends connect."
     )
     parser.add_argument(
-        "--worker-endpoint", required=True, metavar="ENDPOINT", help="Where workers dial in."
+        "--worker-endpoint", required=True, metavar="ENDPOINT", help="Where workers connect."
     )
     flags.add_settings(parser, flags.ENGINE, flags.SHUTDOWN, flags.LOG)
     supervision = _supervision(parser, indexed=True)
@@ -107,7 +103,7 @@ def engine(parser: Parser) -> None:
 
 def worker(parser: Parser) -> None:
     """`penstock worker`."""
-    parser.description = "Runs one worker, which dials an engine core and computes its steps."
+    parser.description = "Runs one worker, which connects to an engine core and computes its steps."
     parser.add_argument(
         "--engine-endpoint", required=True, metavar="ENDPOINT", help="The engine's worker side."
     )
@@ -116,8 +112,8 @@ def worker(parser: Parser) -> None:
         "--rank-host",
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="Address or name at which the other ranks of its model reach it. What goes on between "
-        "ranks is plain TCP: keep it to a private network. Default: %(default)s.",
+        help="Address at which the other ranks of its model reach it, by plain TCP: keep it to a "
+        "private network. Default: %(default)s.",
     )
     parser.add_argument(
         "--model-dir",
@@ -132,8 +128,8 @@ def worker(parser: Parser) -> None:
 def ray_workers(parser: Parser) -> None:
     """`penstock ray-workers`."""
     parser.description = (
-        "Runs the ranks of one engine core as actors of a Ray cluster (RAY_ADDRESS; default: the "
-        "one that this machine is part of), in a placement group, and starts again what dies."
+        "Runs the ranks of one engine core as actors of a Ray cluster (RAY_ADDRESS; default: this "
+        "machine's), and restarts those that die."
     )
     parser.add_argument(
         "--engine-endpoint", required=True, metavar="ENDPOINT", help="The engine's worker side."
@@ -146,30 +142,28 @@ def ray_workers(parser: Parser) -> None:
     )
     flags.add_settings(parser, flags.ENGINE, flags.LOG)
     _supervision(parser, indexed=True)
-    parser.add_argument(
-        "--ready-file", metavar="FILE", help="Is there from when the system was ready."
-    )
+    parser.add_argument("--ready-file", metavar="FILE", help="Made when the system is ready.")
     parser.set_defaults(run=_child("ray-workers"))
 
 
 def prepare(parser: Parser) -> None:
     """`penstock prepare`."""
     parser.description = (
-        "Finds or downloads a model and writes what every process reads of it: tokenizer, chat "
-        "template, normalised configuration, where the weights lie. Prints the folder's path."
+        "Finds or downloads a model and writes what every process reads of it. Prints the "
+        "folder's path."
     )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--cache-dir", metavar="FOLDER", help="Folder for prepared models.")
     parser.add_argument(
         "--copy-weights",
         action="store_true",
-        help="Copy weights that lie elsewhere into --cache-dir, so that a container or another "
-        "machine that sees that folder sees all of the model.",
+        help="Copy weights that lie elsewhere into --cache-dir, for containers or other machines "
+        "that see that folder.",
     )
     parser.add_argument(
         "--link",
         metavar="PATH",
-        help="A symbolic link to the prepared folder, made or changed in one step.",
+        help="A symbolic link to the prepared folder.",
     )
     add_model_impl(parser)
     flags.add_settings(parser, flags.LOG)

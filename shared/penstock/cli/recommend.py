@@ -21,9 +21,8 @@ MOST_CONTEXT = 1 << 20
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Says which well-known models fit this machine's memory, and how fast one answer should be"
-        " on its CPU: reads memory (with the control group's limit) and processor, and measures"
-        " for half a second how fast memory is read. Nothing is downloaded."
+        "Says which well-known models fit this machine's memory, and how fast one answer should "
+        "be on its CPU. Nothing is downloaded."
     )
     parser.epilog = examples(
         "penstock recommend",

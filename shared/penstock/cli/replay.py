@@ -13,8 +13,8 @@ DIFFERENT = 1
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Makes a recording's decisions again. Exit status: 0 all decisions are alike, 1 one "
-        "differs (it is shown), 2 a recording can't be read. Recordings are made by --record-dir."
+        "Makes the decisions of a recording (--record-dir) again. Exit status: 0 all are alike, 1 "
+        "one differs (it is shown), 2 a recording can't be read."
     )
     parser.add_argument("logs", nargs="+", metavar="LOG", help="A recording, or a folder of them.")
     parser.add_argument("--log", action="store_true", help="Show what the core logs, too.")

@@ -78,8 +78,8 @@ def add(parser: Parser) -> None:
         "--report-fd",
         type=int,
         metavar="FD",
-        help='Pipe that gets one JSON line, {"ready": true, "start": …} or {"error": "…"}; start: '
-        "phases of each process. When its reader goes away, the system stops.",
+        help='Pipe that gets one JSON line, {"ready": true, "start": …} or {"error": '
+        '"…"}. When its reader goes away, the system stops.',
     )
     parser.set_defaults(run=run_serve)
 

@@ -29,8 +29,8 @@ _LEAVE = "\x1b[?25h\x1b[?1049l"
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Shows queue, batch, KV blocks and tokens per second of a running system, and its"
-        " gateways, until q or Ctrl-C. Exit codes: 0, or with --once 1 if the system is not ready."
+        "Shows queue, batch, KV blocks, tokens per second and gateways of a running system, until "
+        "q or Ctrl-C. Exit codes: 0, or with --once 1 if the system is not ready."
     )
     parser.epilog = examples("penstock top", "penstock top --url http://10.0.0.7:8000 --once")
     add_server_arguments(parser, default=DEFAULT_URL)

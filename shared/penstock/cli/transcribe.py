@@ -44,12 +44,9 @@ def add(parser: Parser) -> None:
         "--temperature",
         type=float,
         metavar="T",
-        help="Sampling temperature; 0: the likeliest tokens, and higher temperatures if these"
-        " look wrong.",
+        help="0: the likeliest tokens, and higher temperatures if these look wrong.",
     )
-    parser.add_argument(
-        "--seed", type=int, metavar="N", help="Sampling seed; the same seed gives the same text."
-    )
+    parser.add_argument("--seed", type=int, metavar="N", help="The same seed gives the same text.")
     parser.add_argument(
         "--pauses", action="store_true", help="Cut a long recording at quiet places."
     )

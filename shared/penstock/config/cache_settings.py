@@ -30,8 +30,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     calculate_kv_scales: Annotated[
         bool,
         Meta(
-            description="With kv_cache_dtype fp8 and a checkpoint that has no scales for it: take"
-            " a scale for each layer and head from a trial step."
+            description="With kv_cache_dtype fp8: take the scales that the checkpoint lacks from "
+            "a trial step."
         ),
     ] = False
     enable_prefix_caching: Annotated[
@@ -41,9 +41,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     state_checkpoint_tokens: Annotated[
         Annotated[int, Meta(ge=1, le=1_048_576)] | None,
         Meta(
-            description="Tokens between two checkpoints of recurrent layers' states, a multiple"
-            " of kv_block_size; default: as many as have keys and values of a checkpoint's size,"
-            " 2048 at most."
+            description="Tokens between two checkpoints of recurrent layers' states, a multiple "
+            "of kv_block_size; default: by a checkpoint's size, 2048 at most."
         ),
     ] = None
     host_kv_gib: Annotated[
@@ -65,8 +64,7 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             gt=0,
             le=1_048_576,
-            description="Maximum size of disk_kv_dir in GiB, for all models together; the least"
-            " recently used blocks are deleted first.",
+            description="Maximum size of disk_kv_dir in GiB, for all models together.",
         ),
     ] = 16.0
     disk_kv_write_mib: Annotated[
@@ -74,15 +72,15 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             gt=0,
             le=1_048_576,
-            description="The most MiB per second that each engine core writes to disk_kv_dir or"
-            " kv_store; blocks beyond that aren't kept.",
+            description="MiB per second that each engine core writes to disk_kv_dir or kv_store; "
+            "blocks beyond that aren't kept.",
         ),
     ] = 256.0
     disk_kv_key_file: Annotated[
         str | None,
         Meta(
-            description="File with a key of 64 hexadecimal digits that encrypts the blocks in"
-            " disk_kv_dir and kv_store (needs the extra `encryption`); default: no encryption."
+            description="File with a key of 64 hexadecimal digits that encrypts these blocks "
+            "(needs the extra `encryption`); default: no encryption."
         ),
     ] = None
     kv_store: Annotated[
@@ -92,9 +90,7 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " default: none. For the same models as disk_kv_dir."
         ),
     ] = None
-    kv_store_address: Annotated[
-        str, Meta(description="Address passed to kv_store: where it stores blocks.")
-    ] = ""
+    kv_store_address: Annotated[str, Meta(description="Address for kv_store.")] = ""
     kv_endpoint: Annotated[
         str | None,
         Meta(
@@ -115,8 +111,7 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             gt=0,
             le=1_048_576,
-            description="GiB of host memory for blocks offered at kv_endpoint; the least recently"
-            " used are dropped first.",
+            description="GiB of host memory for blocks offered at kv_endpoint.",
         ),
     ] = 1.0
     kv_handover_seconds: Annotated[
@@ -124,15 +119,15 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=0,
             le=86_400,
-            description="With kv_endpoint: seconds that open requests get to finish at shutdown,"
-            " before they move to another engine core, which fetches their KV.",
+            description="With kv_endpoint: seconds at shutdown before open requests move to "
+            "another engine core, which fetches their KV.",
         ),
     ] = 1.0
     kv_role: Annotated[
         KVRole,
         Meta(
-            description="What this engine core is for. prefill: prompts of at least"
-            " kv_prefill_tokens; decode: everything else; both: everything."
+            description="prefill: prompts of at least kv_prefill_tokens; decode: everything else; "
+            "both: everything."
         ),
     ] = "both"
     kv_prefill_tokens: Annotated[
@@ -140,15 +135,15 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=1,
             le=1_048_576,
-            description="With kv_role prefill: shorter prompts are computed by the engine core"
-            " that generates the answer.",
+            description="With kv_role prefill: shorter prompts are computed where the answer is "
+            "generated.",
         ),
     ] = 512
     kv_fetch_ahead: Annotated[
         bool,
         Meta(
-            description="Whether this engine core, with kv_peers, fetches the KV of a prompt"
-            " while one of role prefill still computes it. For slow networks."
+            description="With kv_peers: fetch the KV of a prompt while one of role prefill still "
+            "computes it. For slow networks."
         ),
     ] = False
     kv_retention_seconds: Annotated[
@@ -156,8 +151,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=0,
             le=86_400,
-            description="Seconds for which a session's KV blocks have precedence over others"
-            " after its latest request, unless that says otherwise.",
+            description="Seconds for which a session's KV blocks are kept after its latest "
+            "request, unless that says otherwise.",
         ),
     ] = 120.0
     max_kv_retention_seconds: Annotated[
@@ -169,8 +164,7 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=0,
             le=1,
-            description="Largest share of the KV pool that is kept for sessions; running requests"
-            " take precedence.",
+            description="Largest share of the KV pool that is kept for sessions.",
         ),
     ] = 0.5
     kv_memory_fraction: Annotated[
@@ -184,8 +178,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=0,
             le=1_048_576,
-            description="The most GiB that the KV pool takes on a CPU, unless one sequence of"
-            " max_model_len needs more; 0: limited only by kv_memory_fraction.",
+            description="GiB that the KV pool may take on a CPU, more only if one sequence of "
+            "max_model_len needs it; 0: limited only by kv_memory_fraction.",
         ),
     ] = 4.0
     gpu_memory_utilization: Annotated[
@@ -206,9 +200,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     encoder_cache_rows: Annotated[
         Annotated[int, Meta(ge=1, le=16_777_216)] | None,
         Meta(
-            description="Embeddings of encoded pictures, sounds and videos to keep; default:"
-            " 16,384, or what fits into 256 MiB if that is fewer and enough for a prompt of"
-            " max_model_len. A request's largest item must fit."
+            description="Embeddings of encoded media to keep; default: 16,384, or what fits into "
+            "256 MiB. A request's largest item must fit."
         ),
     ] = None
     media_load_mib: Annotated[
@@ -216,7 +209,7 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=1,
             le=1_048_576,
-            description="MiB of prepared pictures, sounds and videos that wait at the worker to"
-            " be encoded; those of one request must fit.",
+            description="MiB of prepared media that wait at the worker to be encoded; those of "
+            "one request must fit.",
         ),
     ] = 512

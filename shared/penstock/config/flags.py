@@ -49,7 +49,7 @@ def add_settings(parser: argparse.ArgumentParser, *parts: tuple[str, ...]) -> No
     )
     found = [leaf for leaf in leaves(ServeConfig) if any(_lies_under(leaf, part) for part in parts)]
     if any(leaf.advanced for leaf in found):
-        words = "Show this help with the flags of bounds that few people change, and leave."
+        words = "Show this help with the flags that few people change."
         parser.add_argument("--help-all", action=_HelpAll, help=words)
     groups: dict[str, Any] = {}
     for leaf in found:

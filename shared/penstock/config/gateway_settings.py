@@ -38,8 +38,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ssl_certfile: Annotated[
         str | None,
         Meta(
-            description="Certificate (PEM, with its chain) for HTTPS, also on the admin port and"
-            " gRPC's port; default: none, plain HTTP."
+            description="Certificate (PEM, with its chain) for HTTPS, also on the admin and gRPC "
+            "ports; default: plain HTTP."
         ),
     ] = None
     ssl_keyfile: Annotated[
@@ -52,9 +52,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     api_keys: Annotated[
         str | None,
         Meta(
-            description="YAML or JSON file of API keys (`penstock key`), reloaded when it changes;"
-            " without it, and without PENSTOCK_API_KEY in the environment, anybody may use the"
-            " server."
+            description="YAML or JSON file of API keys (`penstock key`), reloaded when it "
+            "changes; without it and PENSTOCK_API_KEY, anybody may use the server."
         ),
     ] = None
     allow_open: Annotated[
@@ -78,24 +77,23 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     metrics_key_file: Annotated[
         str | None,
         Meta(
-            description="File of one more API key, which opens /metrics on --admin-port and nothing"
-            " else (`penstock key prometheus --metrics --key-file FILE`); without other API keys"
-            " it has no effect. Read at the start, and whenever --api-keys changes."
+            description="File of one more API key, for /metrics on --admin-port alone (`penstock "
+            "key prometheus --metrics --key-file FILE`). Read at the start, and "
+            "whenever --api-keys changes."
         ),
     ] = None
     weights_allowed_folder: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
         Meta(
-            description="Folder below which /update_weights_from_disk may read weights; default:"
-            " none, and weights can't be replaced."
+            description="Folder below which /update_weights_from_disk may read weights; default: "
+            "none can be replaced."
         ),
     ] = None
     rate_limit_storage: Annotated[
         str,
         Meta(
-            description="Where requests and tokens per minute are counted: `memory`, or"
-            " `redis://HOST:PORT/DB` (`rediss://`, `redis+unix://`), which several gateways can"
-            " share.",
+            description="Where limits per minute are counted: `memory`, or `redis://HOST:PORT/DB` "
+            "(`rediss://`, `redis+unix://`), for several gateways.",
             pattern=r"^(memory|(redis|rediss|redis\+unix)://.+)$",
         ),
     ] = "memory"
@@ -121,9 +119,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allowed_hosts: Annotated[
         str,
         Meta(
-            description="Host names that a server without API keys answers to, beside IP"
-            " addresses, localhost and its machine's names: a JSON list or names with commas;"
-            " *.DOMAIN: all below a domain; *: any."
+            description="Host names that a server without API keys answers to, besides IP "
+            "addresses, localhost and its machine's names: a JSON list or names with "
+            "commas; *.DOMAIN: all below a domain; *: any."
         ),
     ] = ""
     allowed_methods: Annotated[
@@ -138,24 +136,23 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     routing: Annotated[
         str,
         Meta(
-            description="Which of several engine cores gets a request: prefix: the one that has"
-            " computed its first tokens, unless it is busy; least-loaded; round-robin.",
+            description="Which engine core gets a request: prefix: the one that has computed its "
+            "first tokens, unless it is busy; least-loaded; round-robin.",
             extra={"built_in": get_args(Routing), "plugins": ROUTING},
         ),
     ] = "prefix"
     plugins: Annotated[
         str,
         Meta(
-            description="Installed plug-ins for endpoints, loggers and metrics to use: all"
-            " (broken ones are left out), none, or names with commas, each of which must load.",
+            description="Plug-ins for endpoints, loggers and metrics: all (broken ones are left "
+            "out), none, or names with commas, each of which must load.",
             max_length=4096,
         ),
     ] = "all"
     unknown_fields: Annotated[
         UnknownFields,
         Meta(
-            description="What to do with a request field that no endpoint knows: error: a 400"
-            " that names it; ignore: skip it."
+            description="Unknown fields of requests: error: a 400 that names it; ignore: skip it."
         ),
     ] = "error"
     held_responses_mib: Annotated[
@@ -163,17 +160,16 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=0,
             le=65_536,
-            description="MiB of responses that a single gateway holds in memory, for an hour, where"
-            " --stored-response-hours keeps none: what OpenAI's clients go on from by"
-            " previous_response_id and item_reference; of a tenant a quarter of it. 0: none.",
+            description="MiB of responses that a single gateway holds in memory for an hour, "
+            "where --stored-response-hours keeps none; a quarter of it for a tenant. "
+            "0: none.",
         ),
     ] = 64
     oversized_max_tokens: Annotated[
         OversizedMaxTokens,
         Meta(
-            description="What to do with a max_tokens that the context has no room for: error: a"
-            " 400; reduce: answer as long as there is room, as Messages and Ollama's API always"
-            " do."
+            description="A max_tokens that the context has no room for: error: a 400; reduce: as "
+            "long as there is room, as always on Messages and Ollama's API."
         ),
     ] = "error"
     max_header_bytes: Annotated[
@@ -193,8 +189,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         int,
         Meta(
             ge=1024,
-            description="Largest request body, bytes; more is a 413. Keep it above 4/3 of"
-            " max_media_bytes, for base64.",
+            description="Largest request body, bytes; more is a 413. Base64 needs 4/3 of "
+            "max_media_bytes.",
         ),
     ] = 33_554_432
     max_body_seconds: Annotated[
@@ -202,9 +198,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             gt=0,
             le=600,
-            description="Most processor seconds that decoding, checking, filling the template and"
-            " tokenising one request's body may take, and one more for each 100,000 tokens of the"
-            " model's context; more is a 400 that names the largest field.",
+            description="Processor seconds for decoding, checking and tokenising one body, and "
+            "one more for each 100,000 tokens of the context; more is a 400 that "
+            "names the largest field.",
         ),
     ] = 2.0
     max_body_memory_mib: Annotated[
@@ -212,7 +208,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=64,
             le=65_536,
-            description="Most memory, MiB, that this may take beside the process that does it.",
+            description="MiB of memory that this may take.",
         ),
     ] = 1024
     max_realtime_connections: Annotated[
@@ -234,23 +230,22 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     access_log: Annotated[
         AccessLog,
         Meta(
-            description="A line on stderr for each answered request: key's name, model, tokens,"
-            " times, status. text: in the log's format; json."
+            description="A line on stderr for each answered request, with key's name, model, "
+            "tokens, times and status. text: in the log's format; json."
         ),
     ] = "off"
     receipt_key_file: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
         Meta(
-            description="File of the Ed25519 key (PEM) that signs receipts; made if it isn't there;"
-            " needs the extra `encryption`; default: none, and no receipts are given."
+            description="File of the Ed25519 key (PEM) that signs receipts; made if it isn't "
+            "there; needs the extra `encryption`; default: no receipts."
         ),
     ] = None
     share_identical_requests: Annotated[
         bool,
         Meta(
-            description="Identical requests of a tenant that are open at the same time are computed"
-            " once, where they draw the same (a seed, or temperature 0); an API key's entry takes"
-            " precedence."
+            description="Compute a tenant's identical open requests once (with a seed, or "
+            "temperature 0); an API key's entry takes precedence."
         ),
     ] = False
     slow_request_seconds: Annotated[
@@ -285,9 +280,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tool_strict_level: Annotated[
         ToolStrictLevel,
         Meta(
-            description="What calls that the model chooses to make are held to. auto: their tool's"
-            " schema, if the tool is `strict`; function: in any request, also the tools' names;"
-            " parameter: the schemas, as if every tool were strict."
+            description="What tool calls are held to. auto: their tool's schema, if it is "
+            "`strict`; function: also the tools' names; parameter: all schemas, as if "
+            "strict."
         ),
     ] = "auto"
     reasoning_parser: Annotated[

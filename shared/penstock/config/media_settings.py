@@ -43,10 +43,10 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     media_io_kwargs: Annotated[
         str,
         Meta(
-            description='Frames shown of a video file, as JSON: `{"video": {"num_frames": 32}}`;'
-            ' fps: frames per second. `{"image": {"rgba_background_color": [0, 0, 0]}}`: behind'
-            " transparent pictures, in place of white; default: as the model's processor says, or"
-            " 32."
+            description='Frames shown of a video file, as JSON: `{"video": {"num_frames": '
+            '32}}`; fps: frames per second. `{"image": {"rgba_background_color": '
+            "[0, 0, 0]}}`: background of transparent pictures, in place of white; "
+            "default: as the model's processor says, or 32."
         ),
     ] = ""
     mm_processor_cache_gb: Annotated[
@@ -125,8 +125,8 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             extra=ADVANCED,
             ge=1,
             le=1_048_576,
-            description="MiB of media (files and prepared data) of all requests that a front end"
-            " has open; more is refused with 429.",
+            description="MiB of media of all requests that a front end has open; more is refused "
+            "with 429.",
         ),
     ] = 1024
     max_media_tenant_mib: Annotated[

@@ -25,8 +25,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     served_model_name: Annotated[
         str | None,
         Meta(
-            description="Names of the model in requests, separated by commas or spaces; replies"
-            " use the first. Default: the model's own.",
+            description="Names of the model in requests, with commas or spaces; replies use the "
+            "first. Default: the model's own.",
             extra={"separator": ","},
         ),
     ] = None
@@ -48,9 +48,9 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     matmul_precision: Annotated[
         MatmulPrecision,
         Meta(
-            description="How the cpu backend rounds activations beside weights that aren't"
-            " float32. medium: to int8, or to bfloat16 beside bfloat16; high: to twice as many"
-            " bits, slower."
+            description="Rounding of activations on the cpu backend, for weights that aren't "
+            "float32. medium: to int8, or bfloat16 for bfloat16; high: twice as many "
+            "bits, slower."
         ),
     ] = "medium"
     load_format: Annotated[
@@ -63,37 +63,32 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     runner: Annotated[
         Runner,
         Meta(
-            description="Purpose of the model: generate returns text, pooling returns embeddings"
-            " or classes; auto: as its files say."
+            description="generate returns text, pooling embeddings or classes; auto: as the "
+            "model's files say."
         ),
     ] = "auto"
     convert: Annotated[
         Convert,
         Meta(
-            description="Output of a pooling model: embed ignores a classification head, classify"
-            " needs one; auto: as the model's files say."
+            description="Of a pooling model: embed ignores a classification head, classify needs "
+            "one; auto: as its files say."
         ),
     ] = "auto"
     model_impl: Annotated[
         ModelImpl,
         Meta(
-            description="Code that describes the layers: penstock: one of its families;"
-            " transformers: that library's code, on a CPU and slower; auto: a family if there is"
-            " one, else transformers."
+            description="penstock: one of its families; transformers: that library's code, on a "
+            "CPU and slower; auto: a family if there is one, else transformers."
         ),
     ] = "auto"
     language_model_only: Annotated[
         bool,
-        Meta(
-            description="Leave out a model's vision and audio parts: it takes text only, less"
-            " memory, and perhaps a faster backend."
-        ),
+        Meta(description="Leave out a model's vision and audio parts, which saves memory."),
     ] = False
     mmproj: Annotated[
         str | None,
         Meta(
-            description="For a .gguf file: path of the file with the model's vision or audio part,"
-            " as llama.cpp's converter makes it."
+            description="For a .gguf file: llama.cpp's file with the model's vision or audio part."
         ),
     ] = None
     hf_overrides: Annotated[
@@ -107,9 +102,9 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rope_scaling: Annotated[
         str,
         Meta(
-            description="How positions are stretched, as JSON:"
-            ' `{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}`;'
-            " default: as the model's files say."
+            description='Stretching of positions, as JSON: `{"rope_type": "yarn", "factor": '
+            '4.0, "original_max_position_embeddings": 32768}`; default: as the '
+            "model's files say."
         ),
     ] = ""
     max_model_len: Annotated[
@@ -122,8 +117,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     cache_dir: Annotated[
         str | None,
         Meta(
-            description="Folder for prepared models; default: penstock in the XDG cache, or a"
-            " temporary folder where the home can't be written."
+            description="Folder for prepared models; default: penstock in the XDG cache, or a "
+            "temporary folder."
         ),
     ] = None
     seed: Annotated[
@@ -140,16 +135,16 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     generation_config: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)],
         Meta(
-            description="Source of temperature, top_p, top_k, min_p, repetition_penalty and"
-            " max_tokens for requests that leave them out: auto: the model's own files or card;"
-            " vllm: the API's defaults; or a folder with a generation_config.json."
+            description="Default temperature, top_p, top_k, min_p, repetition_penalty and "
+            "max_tokens: auto: the model's own files or card; vllm: the API's "
+            "defaults; or a folder with a generation_config.json."
         ),
     ] = "auto"
     override_generation_config: Annotated[
         Annotated[str, Meta(max_length=65_536)] | None,
         Meta(
-            description="JSON object with some of these values, which override the others:"
-            ' `{"temperature": 0.5}`; default: none.'
+            description="Some of these values, as JSON, which override the others: "
+            '`{"temperature": 0.5}`; default: none.'
         ),
     ] = None
 
@@ -168,9 +163,10 @@ class LoraSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     lora_modules: Annotated[
         Annotated[str, Meta(max_length=65_536)] | None,
         Meta(
-            description="Adapters that are there from the start: `NAME=PATH`, or JSON:"
-            ' `{"name": …, "path": …, "base_model_name": …}`; several as words or lines. PATH: a'
-            " folder in PEFT's format, a .gguf file, or the name of either on the hub.",
+            description='Adapters to load at the start: `NAME=PATH`, or JSON: `{"name": …, '
+            '"path": …, "base_model_name": …}`; several as words or lines. PATH: '
+            "a folder in PEFT's format, a .gguf file, or the name of either on the "
+            "hub.",
             extra={"separator": "\n"},
         ),
     ] = None
@@ -193,15 +189,15 @@ class LoraSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     lora_whole_matrices: Annotated[
         bool,
         Meta(
-            description="Adapters may bring an embedding and an output head of their own (PEFT's"
-            " modules_to_save). Reserves memory for those of max_loras."
+            description="Adapters may bring an embedding and an output head of their own (PEFT's "
+            "modules_to_save). Reserves memory for max_loras."
         ),
     ] = False
     lora_experts: Annotated[
         bool,
         Meta(
-            description="Adapters may change a mixture of experts, its router, and the expert"
-            " that every token has. Reserves much memory for max_loras of them."
+            description="Adapters may change a mixture of experts and its router. Reserves much "
+            "memory for max_loras."
         ),
     ] = False
     max_cpu_loras: Annotated[
@@ -211,7 +207,7 @@ class LoraSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     lora_allowed_folder: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
         Meta(
-            description="Folder below which /v1/load_lora_adapter may read adapters; default:"
-            " none, and adapters can't be loaded or unloaded."
+            description="Folder below which /v1/load_lora_adapter may read adapters; default: "
+            "none can be loaded."
         ),
     ] = None

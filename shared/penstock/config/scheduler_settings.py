@@ -25,17 +25,16 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             ge=1,
             le=1_048_576,
-            description="Token budget of one step; of an encoder, whose inputs are computed whole,"
-            " at least its longest input.",
+            description="Token budget of one step; of an encoder, at least its longest input.",
         ),
     ] = 2048
     max_step_slowdown: Annotated[
         float,
         Meta(
             ge=0,
-            description="How many times as long as its decodes alone a step with prompts (with"
-            " fair: other tenants' work) may take, once it exceeds --short-step-ms; without"
-            " decodes the limit is 0.25 s. 0: no limit.",
+            description="How many times as long as its decodes alone a step with prompts may "
+            "take, once it exceeds --short-step-ms; without decodes the limit is 0.25 "
+            "s. 0: no limit.",
         ),
     ] = 2.0
     short_step_ms: Annotated[
@@ -43,8 +42,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             ge=1,
             le=10_000,
-            description="Milliseconds that a step with both prompts and decodes may always take;"
-            " with fewer, text comes more evenly, and prompts take longer.",
+            description="Milliseconds that a step with prompts and decodes may always take; "
+            "fewer: more even text, slower prompts.",
         ),
     ] = 50.0
     max_steps_in_flight: Annotated[
@@ -53,8 +52,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     preemption_mode: Annotated[
         PreemptionMode,
         Meta(
-            description="KV of preempted sequences: recompute drops it; swap keeps it in the pool"
-            " or on the host as long as there is room; auto chooses the cheaper way."
+            description="KV of preempted sequences: recompute drops it; swap keeps it while there "
+            "is room; auto: the cheaper way."
         ),
     ] = "auto"
     scheduling_policy: Annotated[
@@ -80,8 +79,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         int,
         Meta(
             ge=1,
-            description="Requests that may wait, not counting those for which a slot and blocks"
-            " are free; more are refused with 503.",
+            description="Requests that may wait for a slot or blocks; more are refused with 503.",
         ),
     ] = 4096
     max_waiting_tokens: Annotated[
@@ -91,16 +89,16 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         int,
         Meta(
             ge=1,
-            description="Tokens that all sequences starting in one step may have together,"
-            " computed before or not; one sequence may always start.",
+            description="Tokens, also cached ones, of all sequences that start in one step; one "
+            "may always start.",
         ),
     ] = 262_144
     max_encoded_rows: Annotated[
         int,
         Meta(
             ge=1,
-            description="Embeddings of pictures, sounds and videos that a step may encode, in"
-            " addition to its tokens; one item may always be encoded.",
+            description="Embeddings of media that a step may encode, in addition to its tokens; "
+            "one item always.",
         ),
     ] = 2048
     idle_sleep_minutes: Annotated[
@@ -127,9 +125,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             ge=0,
             le=3600,
-            description="Seconds for which a resumable answer goes on being computed, and is kept,"
-            " when its gateway or its client's connection is gone; 0: it ends at once, and is"
-            " computed again.",
+            description="Seconds for which a resumable answer is computed on, and kept, without "
+            "its gateway or client; 0: it is computed again.",
         ),
     ] = 10.0
     audit_share: Annotated[
@@ -137,8 +134,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             ge=0,
             le=1,
-            description="Share of requests whose answers are computed again while the engine core"
-            " is idle, without its caches, and compared bit by bit; 0: none.",
+            description="Share of answers that an idle engine core computes again, without its "
+            "caches, and compares bit by bit.",
         ),
     ] = 0.0
 
@@ -159,8 +156,8 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         int,
         Meta(
             ge=1,
-            description="Tokens of all of a request's sequences together: n (or beam_width) times"
-            " its prompt and max_tokens. One sequence may always fill the context.",
+            description="Tokens of all of a request's sequences: n (or beam_width) times its "
+            "prompt and max_tokens. One may always fill the context.",
         ),
     ] = 4_194_304
     max_logit_bias: Annotated[int, Meta(ge=0, le=1024, description="Token ids in logit_bias.")] = (

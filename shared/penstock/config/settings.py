@@ -49,15 +49,15 @@ class ModelsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     models: Annotated[
         str | None,
         Meta(
-            description="YAML or JSON file that lists models, each with an engine core of its own"
-            " (docs/guides/several-models.md); default: the one that --model names."
+            description="YAML or JSON file that lists models (docs/guides/several-models.md); "
+            "default: the one that --model names."
         ),
     ] = None
     models_memory_gib: Annotated[
         Annotated[float, Meta(gt=0, le=1_048_576)] | None,
         Meta(
-            description="GiB that all loaded models may take together, by what each counts for in"
-            " the list; default: no limit."
+            description="GiB of all loaded models together, by what each counts for in the list; "
+            "default: no limit."
         ),
     ] = None
     model_idle_minutes: Annotated[
@@ -74,8 +74,7 @@ class ModelsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Meta(
             ge=0,
             le=86_400,
-            description="Seconds for which a model with work keeps its memory while another model"
-            " waits for it.",
+            description="Seconds for which a model with work keeps its memory while another waits.",
         ),
     ] = 10.0
     model_load_timeout: Annotated[
@@ -83,8 +82,8 @@ class ModelsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Meta(
             gt=0,
             le=86_400,
-            description="Seconds that an on-demand model may take to become ready, and that a"
-            " request without a deadline waits for it.",
+            description="Seconds that an on-demand model may take to become ready, and a request "
+            "waits for it.",
         ),
     ] = 600.0
 
@@ -161,8 +160,7 @@ class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Meta(
             ge=1,
             le=65_536,
-            description="Compiled grammars that a worker keeps; unused ones of each tenant up to "
-            "an equal share.",
+            description="Compiled grammars that a worker keeps.",
         ),
     ] = 256
     grammar_compile_timeout: Annotated[
@@ -178,16 +176,16 @@ class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Meta(
             ge=0,
             le=10_000,
-            description="Digits in a row that a number of a JSON schema's output may have, unless "
-            "the schema needs more; 0: any number.",
+            description="Digits in a row of a number in a JSON schema's output, unless the schema "
+            "needs more; 0: any number.",
         ),
     ] = 16
     warm_grammars: Annotated[
         bool,
         Meta(
-            description="Load the grammar library (75 to 180 MB) once the worker has been idle "
-            "for a second; else when the first grammar comes, which waits for it. With more than "
-            "200,000 tokens in the vocabulary it is always loaded beside the weights (390 MB)."
+            description="Load the grammar library (75 to 180 MB) once the worker is idle; else "
+            "when the first grammar comes, which waits for it. With more than 200,000 "
+            "tokens in the vocabulary it is loaded with the weights (390 MB)."
         ),
     ] = False
 
@@ -206,8 +204,8 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             gt=0,
             le=600,
-            description="Seconds without progress in a step until not ready, and without an"
-            " engine core's status until its session ends.",
+            description="Seconds without progress in a step until not ready, or without an engine "
+            "core's status until its session ends.",
         ),
     ] = 10.0
     stuck_timeout: Annotated[
@@ -331,8 +329,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Meta(
             ge=1,
             le=64,
-            description="Gateway processes sharing the HTTP socket. For `penstock gateway`: how"
-            " many there are, on any machine; limits by the minute then need Redis.",
+            description="Gateway processes sharing the HTTP socket; for `penstock gateway`: how "
+            "many there are in all. Limits by the minute need Redis then.",
         ),
     ] = 1
     data_parallel_size: Annotated[
@@ -340,22 +338,22 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Meta(
             ge=1,
             le=64,
-            description="Engine cores, each with a worker of its own, that share the requests,"
-            " the memory and (without --threads) the threads.",
+            description="Engine cores, each with its own worker, that share requests, memory and "
+            "threads.",
         ),
     ] = 1
     kv_roles: Annotated[
         str,
         Meta(
-            description="With data_parallel_size: the kv_role of each engine core, with commas,"
-            " as prefill,decode. They fetch KV blocks from each other; default: they don't."
+            description="With data_parallel_size: the kv_role of each engine core, as "
+            "prefill,decode, which then fetch KV blocks from each other."
         ),
     ] = ""
     executor: Annotated[
         Executor,
         Meta(
-            description="Where workers run: local: processes beside the engine core; ray: actors of"
-            " a Ray cluster, in a placement group (needs the extra `ray`)."
+            description="Where workers run: local: on the engine core's machine; ray: actors of a "
+            "Ray cluster (needs the extra `ray`)."
         ),
     ] = "local"
 

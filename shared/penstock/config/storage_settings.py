@@ -16,23 +16,23 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     data_dir: Annotated[
         str | None,
         Meta(
-            description="Folder for clients' files and batches (`/v1/files`, `/v1/batches`), which"
-            " all gateways of a system share; default: none, and neither is served."
+            description="Folder for files and batches (`/v1/files`, `/v1/batches`), which all "
+            "gateways share; default: neither is served."
         ),
     ] = None
     database_url: Annotated[
         Annotated[str, Meta(pattern=r"^(sqlite:///.+|postgresql\+psycopg://.+)$")] | None,
         Meta(
-            description="Database for the records of files and batches: `sqlite:///FILE`, or"
-            " `postgresql+psycopg://USER@HOST/NAME` (needs the extra `postgres`); default: a"
-            " SQLite file in --data-dir."
+            description="Database of files and batches: `sqlite:///FILE`, or "
+            "`postgresql+psycopg://USER@HOST/NAME` (needs the extra `postgres`); "
+            "default: a SQLite file in --data-dir."
         ),
     ] = None
     files_url: Annotated[
         Annotated[str, Meta(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w./-]*)?$")] | None,
         Meta(
-            description="Store for the contents of files: `s3://BUCKET/PREFIX`, with keys and"
-            " region from the environment (needs the extra `s3`); default: --data-dir."
+            description="Store of files' contents: `s3://BUCKET/PREFIX`, with keys and region "
+            "from the environment (needs the extra `s3`); default: --data-dir."
         ),
     ] = None
     s3_endpoint_url: Annotated[
@@ -87,8 +87,8 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Meta(
             ge=0,
             le=87_600,
-            description="Hours that responses and conversations are kept, counted from when"
-            " they were last continued; 0: they are not kept. Needs --data-dir.",
+            description="Hours for which responses and conversations are kept after they were "
+            "last continued; 0: not kept. Needs --data-dir.",
         ),
     ] = 0
     max_stored_responses: Annotated[
@@ -105,8 +105,7 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Meta(
             extra=ADVANCED,
             ge=1024,
-            description="Bytes of responses kept for a tenant, including their requests; the"
-            " oldest are deleted.",
+            description="Bytes of responses kept for a tenant, with their requests.",
         ),
     ] = 1_073_741_824
     max_stored_conversations: Annotated[
@@ -114,8 +113,8 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Meta(
             ge=1,
             le=10_000_000,
-            description="Conversations kept for a tenant, in as many bytes as"
-            " --max-stored-response-bytes; those not used for longest are deleted.",
+            description="Conversations kept for a tenant, in --max-stored-response-bytes; the "
+            "least recently used are deleted.",
         ),
     ] = 10_000
     max_conversation_items: Annotated[
@@ -128,8 +127,8 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             extra=ADVANCED,
             ge=1,
             le=1_000_000,
-            description="Unfinished responses of a tenant with `background: true`, and streams of "
-            "stored responses; more get a 429.",
+            description="Unfinished background responses of a tenant, and streams of stored ones; "
+            "more get a 429.",
         ),
     ] = 100
     background_concurrency: Annotated[

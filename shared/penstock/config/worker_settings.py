@@ -25,9 +25,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = "auto"
     threads: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
-        Meta(
-            description="Compute threads, at most one for each usable core, which is the default."
-        ),
+        Meta(description="Compute threads; default: one for each usable core."),
     ] = None
     numa_node: Annotated[
         Annotated[int, Meta(ge=0, le=1023)] | None,
@@ -36,16 +34,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     numa: Annotated[
         str,
         Meta(
-            description="auto: a rank for each NUMA node, on its CPUs and memory, if the model can"
-            " be split so; or the nodes of each rank, as 0,1 (0+1: one rank with both); or off."
+            description="auto: a rank for each NUMA node, if the model can be split so; or the "
+            "nodes of each rank, as 0,1 (0+1: one rank with both); or off."
         ),
     ] = OFF
     batch_invariant: Annotated[
         bool,
-        Meta(
-            description="On CUDA: outputs have the same bits in any batch, as they always have on"
-            " a CPU; slower."
-        ),
+        Meta(description="On CUDA: the same bits in any batch, as always on a CPU; slower."),
     ] = False
     enforce_eager: Annotated[
         bool, Meta(description="On CUDA: decode without CUDA graphs; slower, for debugging.")
@@ -53,8 +48,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     flash_attention_3: Annotated[
         bool,
         Meta(
-            description="On Hopper GPUs: let FlashAttention 3 compute the attention of prompts'"
-            " long chunks where its package is installed; never with batch_invariant."
+            description="On Hopper GPUs: FlashAttention 3 for prompts' long chunks where its "
+            "package is installed; never with batch_invariant."
         ),
     ] = True
     worker_extensions: Annotated[
