@@ -9,6 +9,7 @@ import msgspec
 
 from docs.reference.pages import WRITTEN
 from penstock_gateway.anthropic.request import ConversationFields
+from penstock_gateway.llamacpp.request import LlamaFields
 from penstock_gateway.ollama.request import OllamaFields
 from penstock_gateway.pooling.fields import PoolFields, VectorFields
 from penstock_gateway.request.fields import GenerateFields, RequestFields
@@ -19,6 +20,7 @@ SHARED: Mapping[str, type[msgspec.Struct]] = {
     "Sampling": GenerateFields,
     "Messages": ConversationFields,
     "Ollama": OllamaFields,
+    "llama-server": LlamaFields,
     "Speech": SpeechFields,
     "Pooling": PoolFields,
     "Vectors": VectorFields,
@@ -48,12 +50,12 @@ def endpoints_page(document: Mapping[str, Any]) -> str:
     return (
         f"# Endpoints\n\n{WRITTEN}\n"
         "A running server shows the same, with its nested objects, at `/docs`, and as OpenAPI 3.1 "
-        "at `/openapi.json`. The [guide](../guides/api.md) has an example of each.\n\n"
+        "at `/openapi.json`. The guide has [examples](../guides/api.md) and "
+        "[headers](../guides/api.md#headers).\n\n"
         f"If the server has API keys, every path needs one except {opened}; `/live` needs an "
         "admin's key, and `/metrics` that or one with `metrics`.\n\n"
         "| endpoint | what it does, and its body |\n|---|---|\n"
         + "".join(f"| {paths} | {words} |\n" for (_, words), paths in _by_words(operations).items())
-        + _headers(operations)
         + _bodies({name: schemas[name] for name in bodies})
     )
 
@@ -77,17 +79,6 @@ def _body(operation: Mapping[str, Any]) -> str:
         return ""
     (content,) = operation["requestBody"]["content"].values()
     return str(content["schema"].get("$ref", "").rpartition("/")[2])
-
-
-def _headers(operations: Iterable[tuple[str, str, Mapping[str, Any]]]) -> str:
-    found = {
-        parameter["name"]: parameter["description"]
-        for _, _, operation in operations
-        for parameter in operation["parameters"]
-        if parameter["in"] == "header"
-    }
-    rows = "".join(f"| `{name}` | {words} |\n" for name, words in found.items())
-    return f"\n## Request headers\n\n| header | meaning |\n|---|---|\n{rows}"
 
 
 def _bodies(schemas: Mapping[str, Any]) -> str:

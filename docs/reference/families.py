@@ -259,10 +259,10 @@ def _row(key: str, shown: Coverage) -> str:
         but.append(f"GGUF: `{GGUF_OF[key]}`")
     elif not family.gguf:
         but.append("no GGUF")
-    tested = [
-        "/".join(str(_count(family, shown[each].get(what, Counter())) or "–") for what in SHOWN)
-        for each in TESTED
+    counts = [
+        [_count(family, shown[each].get(what, Counter())) for what in SHOWN] for each in TESTED
     ]
+    tested = ["/".join(str(each or "–") for each in row) for row in counts if any(row)]
     classes = ", ".join(f"`{name}`" for name in family.hub_classes)
     known = f"{family.known_as}{UNRELEASED if key in FROM_MEMORY else ''}"
     return (

@@ -58,9 +58,9 @@ def weights_page() -> str:
             f"| {_by_method(names)} | {' | '.join(form)} |\n"
             for form, names in _by_form(_of_checkpoints())
         )
-        + "\nFiles of a small random Llama by the formats' own libraries were read once, with the "
-        "weights that these decode:\n\n| library | files |\n|---|---|\n"
-        + "".join(f"| {name} | {files} |\n" for name, files in LIBRARIES.items())
+        + "\nFiles of a small random Llama by the formats' own libraries were read, too: "
+        + ", ".join(LIBRARIES)
+        + ".\n"
         + "\nReleases whose settings are read: "
         + ", ".join(f"`{method}` {count}" for method, count in sorted(read.items()))
         + ".\n"

@@ -61,13 +61,11 @@ def test_named_paths_exist() -> None:
     assert not [each for each in named if not (ROOT / each[1]).exists()]
 
 
-@pytest.mark.parametrize(
-    ("name", "least"), [("docs/design/one-layer.md", 16), ("docs/glossary.md", 8)]
-)
-def test_walks_through_the_code_name_what_its_files_have(name: str, least: int) -> None:
-    page = text_of(name)
-    rows = re.findall(r"`([\w/.]+/[\w.]+)`: ((?:`\w+`(?:, )?)+)", page)
-    assert len(rows) >= least
+def test_the_walk_through_the_code_names_what_its_files_have() -> None:
+    rows = re.findall(
+        r"`([\w/.]+/[\w.]+)`: ((?:`\w+`(?:, )?)+)", text_of("docs/design/one-layer.md")
+    )
+    assert len(rows) > 15
     for file, names in rows:
         source = (ROOT / file).read_text(encoding="utf-8")
         for name in re.findall(r"`(\w+)`", names):
