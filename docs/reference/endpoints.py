@@ -54,8 +54,7 @@ def endpoints_page(document: Mapping[str, Any]) -> str:
         "[headers](../guides/api.md#headers).\n\n"
         f"If the server has API keys, every path needs one except {opened}; `/live` needs an "
         "admin's key, and `/metrics` that or one with `metrics`.\n\n"
-        "| endpoint | what it does, and its body |\n|---|---|\n"
-        + "".join(f"| {paths} | {words} |\n" for (_, words), paths in _by_words(operations).items())
+        + "".join(f"- {paths}: {words}\n" for (_, words), paths in _by_words(operations).items())
         + _bodies({name: schemas[name] for name in bodies})
     )
 

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from docs.reference.optional_metrics import residence_metrics, storage_metrics
 from penstock.cli.commands import COMMANDS, Command
 from penstock.cli.process_arguments import BY_SUPERVISOR
-from penstock.cli.table import BEGIN, END, anchored
-from penstock.config.flags import as_table
+from penstock.cli.table import BEGIN, END
+from penstock.config.flags import as_list
 from penstock_gateway.metrics.endpoint import SHARED as STORED
 from penstock_gateway.metrics.engines import OURS
 
@@ -30,13 +30,14 @@ COUNTERS = {OURS: "†", STORED: "§"}
 def settings_page() -> str:
     """Every flag of `penstock serve`."""
     return (
+        f"# Settings\n\n{WRITTEN}\n"
         "Each setting is a flag of `penstock serve`, a field of the file that `--config` names, "
-        "and (the engine's) a keyword of `LLM` with underscores. Flags override the file.\n\nEach "
-        "sentence ends with what is allowed: `(0–1]` is above 0 up to and including 1, `≥ 1` any "
-        "number from 1. A number is whole unless its default has a decimal point or the sentence "
-        "says that it is real. Settings whose default is True or False are switches. An empty "
-        "default means none, unless the sentence says otherwise.\n\nRows can be linked to, as in "
-        "`settings.md#max-model-len`.\n\n" + BEGIN + anchored(as_table()) + END
+        "and (the engine's) a keyword of `LLM` with underscores. Flags override the file.\n\n"
+        "Its default stands in parentheses; True and False are switches, and without one there is "
+        "none, unless the sentence says otherwise. Each sentence ends with what is allowed: "
+        "`(0–1]` is above 0 up to and including 1, `≥ 1` any number from 1. A number is whole "
+        "unless its default has a decimal point or the sentence says that it is real.\n\n"
+        "Flags can be linked to, as in `settings.md#max-model-len`.\n\n" + BEGIN + as_list() + END
     )
 
 

@@ -8,8 +8,6 @@ import re
 from pathlib import Path
 from typing import get_args
 
-import pytest
-
 from penstock.cli.main import FAILED, INTERRUPTED, TERMINATED
 from penstock.cli.parser import USAGE
 from penstock.model.media_facts import MediaKind

@@ -20,7 +20,7 @@ def test_settings() -> None:
 
 def test_a_setting_can_be_linked_to() -> None:
     page = text_of("docs/reference/settings.md")
-    flags = re.findall(r"^\| .*`--([a-z0-9-]+)` \|", page, re.MULTILINE)
+    flags = re.findall(r"^- .*?`--([a-z0-9-]+)`", page, re.MULTILINE)
     assert len(flags) >= 200
     assert re.findall(r'<a id="([^"]+)">', page) == flags
 

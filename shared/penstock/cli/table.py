@@ -1,13 +1,12 @@
-"""`penstock config-table`: the flags as Markdown, printed or put into a file."""
+"""`penstock config-table`: the flags as Markdown, a table that is printed or lists in a file."""
 
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
 from penstock.cli.parser import Parser
-from penstock.config.flags import as_table
+from penstock.config.flags import as_list, as_table
 from penstock.errors import InvalidRequest
 
 BEGIN = "<!-- flags: begin (make format writes this) -->\n"
@@ -18,7 +17,7 @@ def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = "Prints the flags of `penstock serve` as a Markdown table."
     parser.add_argument(
-        "--update", metavar="FILE", help="Write it between the markers of this Markdown file."
+        "--update", metavar="FILE", help="Write lists between the markers of this Markdown file."
     )
     parser.set_defaults(run=run_config_table)
 
@@ -37,18 +36,9 @@ def run_config_table(arguments: argparse.Namespace) -> int:
 
 
 def updated(text: str) -> str:
-    """`text` with the present table between the markers. Raises InvalidRequest without them."""
+    """`text` with the present flags between the markers. Raises InvalidRequest without them."""
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise InvalidRequest(f"the file lacks the lines {BEGIN.strip()!r} and {END.strip()!r}")
-    return head + BEGIN + anchored(as_table()) + END + tail
-
-
-_ROW = re.compile(r"^\| `--([a-z0-9-]+)`", re.MULTILINE)
-"""The beginning of a flag's row."""
-
-
-def anchored(table: str) -> str:
-    """The table for a page whose rows can be linked to by their flags."""
-    return _ROW.sub(r'| <a id="\1"></a>`--\1`', table)
+    return head + BEGIN + as_list() + END + tail

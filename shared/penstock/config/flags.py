@@ -221,22 +221,43 @@ def resolve(arguments: argparse.Namespace) -> ServeConfig:
 
 
 def as_table() -> str:
-    """The reference of settings: every flag of `penstock serve`, as a Markdown table."""
+    """Every flag of `penstock serve`, as a Markdown table."""
     lines = ["| flag | default | what it sets |", "|---|---|---|"]
     section = ""
     for leaf in leaves(ServeConfig):
         if leaf.section != section:
             section = leaf.section
             lines.append(f"| **{section}** | | |")
-        default = "" if leaf.default in (None, "") else f"`{leaf.default}`"
-        told = leaf.description.replace("; default: none.", ".")
-        words = f"{told} {_range_of(leaf)}".rstrip()
-        lines.append(f"| `{leaf.flag}` | {default} | {words} |")
+        lines.append(f"| `{leaf.flag}` | {_default_of(leaf)} | {_words_of(leaf)} |")
     return "\n".join(lines) + "\n"
 
 
+def as_list() -> str:
+    """The reference of settings: the flags as Markdown lists under headings, each with an anchor of
+    its name."""
+    lines: list[str] = []
+    section = ""
+    for leaf in leaves(ServeConfig):
+        if leaf.section != section:
+            section = leaf.section
+            lines += ["", f"## {section}", ""]
+        anchor = f'<a id="{leaf.flag.removeprefix("--")}"></a>'
+        default = f" ({shown})" if (shown := _default_of(leaf)) else ""
+        lines.append(f"- {anchor}`{leaf.flag}`{default}: {_words_of(leaf)}")
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _default_of(leaf: Leaf) -> str:
+    return "" if leaf.default in (None, "") else f"`{leaf.default}`"
+
+
+def _words_of(leaf: Leaf) -> str:
+    words = leaf.description.replace("; default: none.", ".")
+    return f"{words} {_range_of(leaf)}".rstrip()
+
+
 def _range_of(leaf: Leaf) -> str:
-    """The values that a setting may have, in the table's short form.
+    """The values that a setting may have, in the reference's short form.
 
     Empty for texts and switches, and where the description or the default names each value.
     """
