@@ -227,7 +227,7 @@ def _tested() -> str:
     return (
         "\n## What is tested\n\n"
         "Tests (`tests/worker/models`) compute tiny models with random weights, each with "
-        "different settings of its family; the table counts them, from the tests' own lists.\n\n"
+        "different settings of its family.\n\n"
         "| number | meaning |\n|---|---|\n"
         "| float32 parity | `cpu`, like `reference`: prompts' log-probabilities and greedy tokens "
         "are transformers'; `triton`, in its interpreter: logits are those of `reference` |\n"

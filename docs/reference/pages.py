@@ -52,13 +52,8 @@ def commands_page() -> str:
         f"# Commands\n\n{WRITTEN}\n"
         "`penstock COMMAND --help` shows the same, with examples and what only a supervisor "
         "passes. Commands that start processes also take the "
-        "[settings](settings.md) of those processes as flags.\n\n"
-        "| | |\n|---|---|\n"
+        "[settings](settings.md) of those processes as flags.\n"
     )
-    for group in dict.fromkeys(command.group for command in COMMANDS):
-        names = [command.name for command in COMMANDS if command.group == group]
-        links = ", ".join(f"[{name}](#penstock-{name})" for name in names)
-        text += f"| {group} | {links} |\n"
     text += f"\n## Shared arguments\n\n{_listed(shared)}"
     return text + "".join(_command(each, arguments[each.name], shared) for each in COMMANDS)
 

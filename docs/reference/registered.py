@@ -29,7 +29,7 @@ from penstock.prepare.hub_config import POOLING_CLASSES
 from penstock.prepare.hub_pooling import CLASSIFIES, CLASSIFIES_TOKENS
 
 FOLDER = Path(__file__).parent
-MOST_NAMED = 12
+MOST_NAMED = 8
 """Classes on the page for one reason."""
 TASKS = (
     "CAUSAL_LM",

@@ -60,10 +60,7 @@ def weights_page() -> str:
         )
         + "\nFiles of a small random Llama by the formats' own libraries were read, too: "
         + ", ".join(LIBRARIES)
-        + ".\n"
-        + "\nReleases whose settings are read: "
-        + ", ".join(f"`{method}` {count}" for method, count in sorted(read.items()))
-        + ".\n"
+        + f". Settings of {sum(read.values())} releases are read.\n"
     )
 
 

@@ -31,10 +31,10 @@ def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.usage = "penstock run MODEL [PROMPT] [--flag VALUE ...]"
     parser.description = (
-        "Answers one prompt and exits. Only the text goes to stdout, as it is generated. Starts"
-        " an engine for it, or with --url asks a running system. Without PROMPT it is `chat` in a"
-        " terminal; elsewhere, or with a dash, it reads stdin. Every engine setting of `penstock"
-        " serve` is a flag here too."
+        "Answers one prompt and exits. Only the text goes to stdout. Starts an engine for it, or "
+        "with --url asks a running system. Without PROMPT it is `chat` in a terminal; elsewhere, "
+        "or with a dash, it reads stdin. Every engine setting of `penstock serve` is a flag here "
+        "too."
     )
     parser.epilog = examples(
         'penstock run smollm2-135m "What is the capital of Germany?" --temperature 0',

@@ -55,8 +55,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     disk_kv_dir: Annotated[
         str | None,
         Meta(
-            description="Folder in which KV blocks are kept on disk, and found again after a"
-            " restart; default: none. Several engine cores of one host may share it."
+            description="Folder for KV blocks that outlive a restart; default: none. Engine cores "
+            "of one host may share it."
         ),
     ] = None
     disk_kv_gib: Annotated[
@@ -94,16 +94,16 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kv_endpoint: Annotated[
         str | None,
         Meta(
-            description="Where this engine core's worker offers its KV blocks to those of other"
-            " engine cores (tcp://HOST:PORT or ipc://PATH); default: nowhere. Rank r of several"
-            " uses PORT + r, or PATH.r."
+            description="Where this engine core's worker offers its KV blocks to others' "
+            "(tcp://HOST:PORT or ipc://PATH); default: nowhere. Rank r uses PORT + r, "
+            "or PATH.r."
         ),
     ] = None
     kv_peers: Annotated[
         str,
         Meta(
-            description="The kv_endpoint of up to 16 other engine cores of the same model,"
-            " separated by commas, from which blocks are fetched."
+            description="The kv_endpoint of up to 16 other engine cores of the model, with "
+            "commas, from which blocks are fetched."
         ),
     ] = ""
     kv_transfer_gib: Annotated[

@@ -69,9 +69,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     admin_port: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,
         Meta(
-            description="Port for /metrics where there are API keys, which only a key with `admin`"
-            " or `metrics` opens; gateway N of several takes this port + N, gRPC's process the"
-            " one after those, and the batches' process the next; default: none."
+            description="Port for /metrics where there are API keys, for a key with `admin` or "
+            "`metrics`; gateway N takes this port + N, then gRPC's and the batches' "
+            "process the next; default: none."
         ),
     ] = None
     metrics_key_file: Annotated[
@@ -104,8 +104,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     root_path: Annotated[
         str,
         Meta(
-            description="Prefix that a proxy in front leaves in paths: with /llm, /llm/v1/models is"
-            " /v1/models, which goes on being served; default: none.",
+            description="Prefix that a proxy leaves in paths: with /llm, /llm/v1/models is "
+            "/v1/models; default: none.",
             pattern=r"^(/[^/?#\s]+)*$",
         ),
     ] = ""
@@ -255,8 +255,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     otlp_traces_endpoint: Annotated[
         Annotated[str, Meta(pattern=r"^https?://[^\s/]+\S*$", max_length=2048)] | None,
         Meta(
-            description="URL to which OpenTelemetry traces are sent, by OTLP over HTTP (a"
-            " collector's `http://HOST:4318/v1/traces`); needs the extra `otel`; default: none."
+            description="URL for OpenTelemetry traces, by OTLP over HTTP "
+            "(`http://HOST:4318/v1/traces`); needs the extra `otel`; default: none."
         ),
     ] = None
     trace_sample_ratio: Annotated[

@@ -23,8 +23,8 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allowed_media_domains: Annotated[
         str,
         Meta(
-            description="Domains from which media may be fetched over http and https: a JSON list"
-            " or names with commas; default: none."
+            description="Domains from which media may be fetched: a JSON list or names with "
+            "commas; default: none."
         ),
     ] = ""
     allowed_local_media_path: Annotated[

@@ -183,9 +183,9 @@ class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     warm_grammars: Annotated[
         bool,
         Meta(
-            description="Load the grammar library (75 to 180 MB) once the worker is idle; else "
-            "when the first grammar comes, which waits for it. With more than 200,000 "
-            "tokens in the vocabulary it is loaded with the weights (390 MB)."
+            description="Load the grammar library (75 to 180 MB) once the worker is idle, not "
+            "when the first grammar comes. With more than 200,000 tokens in the "
+            "vocabulary it is loaded with the weights (390 MB)."
         ),
     ] = False
 
@@ -222,8 +222,8 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     curve_dir: Annotated[
         str | None,
         Meta(
-            description="This role's folder of CurveZMQ keys (`penstock curve-keys`), for tcp://"
-            " endpoints; default: none."
+            description="Folder of this role's CurveZMQ keys (`penstock curve-keys`), for tcp://; "
+            "default: none."
         ),
     ] = None
     allow_plain_tcp: Annotated[

@@ -37,10 +37,10 @@ class SpeculativeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     speculative_config: Annotated[
         str,
         Meta(
-            description="JSON object with `method` (ngram, suffix, draft_model, eagle3, mtp, or a"
-            " list in order of preference), `num_speculative_tokens`, `prompt_lookup_min`,"
-            " `prompt_lookup_max` and `model`; auto: suffix on CPUs, for models without recurrent"
-            " layers; off: nothing is drafted.",
+            description="JSON object with `method` (ngram, suffix, draft_model, eagle3, mtp, or a "
+            "list), `num_speculative_tokens`, `prompt_lookup_min`, "
+            "`prompt_lookup_max` and `model`; auto: suffix on CPUs, for models "
+            "without recurrent layers; off: none.",
             max_length=65_536,
         ),
     ] = AUTO

@@ -258,5 +258,4 @@ def test_the_reference_lists_every_command() -> None:
     page = Path(__file__).parents[3] / "docs" / "reference" / "commands.md"
     text = page.read_text(encoding="utf-8")
     for command in COMMANDS:
-        assert f"[{command.name}](#penstock-{command.name})" in text
         assert re.search(rf"^## penstock {command.name}\n\n\w", text, re.MULTILINE), command.name
