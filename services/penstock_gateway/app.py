@@ -102,7 +102,7 @@ def create_app(
 
 
 def _held(config: GatewayConfig, store: Store | None, gateways: int) -> HeldResponses | None:
-    """Of several gateways, none knows what another holds."""
+    """Returns where a gateway holds responses. Several hold none: none knows what another has."""
     kept = store is not None and store.responses is not None
     if kept or gateways > 1 or not config.held_responses_mib:
         return None

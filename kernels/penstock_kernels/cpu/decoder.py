@@ -82,7 +82,7 @@ class DecoderShape:
 
     def halves(self, cache: str) -> tuple[int, int]:
         """Returns the bytes of a KV block's keys, and of its values, in one layer. An index's keys,
-        or what tokens give to entries, lie behind the values."""
+        or what tokens give to entries, lie after the values."""
         keys = _token_bytes(cache, self.kv_heads, self.head_dim)
         values = _token_bytes(cache, self.kv_heads, self.latent_dim or self.head_dim)
         if self.index is not None:

@@ -28,7 +28,7 @@ class GivenRows:
     """[rows] int32: the last position that each row sees, which may lie before its own; None: its
     own."""
     between: np.ndarray | None = None
-    """[rows] uint8: 1 for rows that see none behind themselves, whatever `last_seen` says, and that
+    """[rows] uint8: 1 for rows that see none after themselves, whatever `last_seen` says, and that
     no row before them sees; None: there are none."""
 
     def check(
@@ -45,7 +45,7 @@ class GivenRows:
         the step.
         width: numbers of a row that the program takes.
         angles: positions that the program's rotary tables have, by which pairs turn; None: none do.
-        behind: how far behind itself a row sees in every layer; None: to the beginning.
+        behind: how far back a row sees in every layer; None: to the beginning.
         """
         self._check_numbers(len(positions), width)
         self._check_turns(len(positions), angles)
@@ -99,7 +99,7 @@ NOTHING_GIVEN = GivenRows()
 
 
 def _behind(attention: Attention) -> int | None:
-    """Returns how far behind itself a row sees at least; None: to the beginning."""
+    """Returns how far back a row sees at least; None: to the beginning."""
     if attention.chunk is not None:
         return 0
     return None if attention.window is None else attention.window - 1

@@ -20,7 +20,7 @@ class LayerBytes:
 
     keys: int
     values: int
-    """With what tokens give to entries behind them."""
+    """With what tokens give to entries after them."""
     entries: int
 
 

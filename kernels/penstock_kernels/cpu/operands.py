@@ -68,7 +68,7 @@ class RotationTable:
 
 @dataclass(frozen=True)
 class DistanceBiases:
-    """What is added to scores by how far the key lies behind the query."""
+    """What is added to scores by how far the key lies after the query."""
 
     values: np.ndarray
     """[heads, distances + 16] float32: distances are those from 1 - positions to positions - 1; the
@@ -243,7 +243,7 @@ class Attention:
     causal: bool = False
     """Whether a token sees no further than itself, whatever a step says (GivenRows.last_seen)."""
     norms_behind: bool = False
-    """Whether norms of queries and keys stand behind the rotation."""
+    """Whether norms of queries and keys stand after the rotation."""
     group: int = 0
     """Which of the groups of layers that have a block table of their own the layer is in."""
     place: int | None = None

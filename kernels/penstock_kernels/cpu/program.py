@@ -273,7 +273,7 @@ _FOR_WANTED = frozenset({PhaseKind.LOGITS, PhaseKind.ROWS, PhaseKind.LOWER})
 
 
 def only_wanted(phases: Sequence[Phase]) -> Iterator[Phase]:
-    """Yields the phases of a program. Of prompts, few rows are wanted; behind the last phase that
+    """Yields the phases of a program. Of prompts, few rows are wanted; after the last phase that
     leaves something for other rows, mostly the last layer's keys and values, no others are
     computed."""
     first = len(phases)

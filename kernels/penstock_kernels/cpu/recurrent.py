@@ -45,7 +45,7 @@ class Recurrent:
     """Column of the gates."""
     strength: int = 0
     """Column of the corrections' strengths; of a short convolution, of its result's gates; of Mamba
-    1, of the map into the state, and behind it of the one out of it."""
+    1, of the map into the state, and after it of the one out of it."""
     time: int = 0
     """Column of the steps in time."""
     by_channel: bool = False

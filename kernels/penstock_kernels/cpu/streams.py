@@ -57,7 +57,7 @@ class CPUStreams:
 @dataclass(frozen=True, kw_only=True)
 class CPUMixing:
     """How one half of a layer reads several residuals and takes up what it gives; or with `rounds`
-    0, how they are read behind the last layer."""
+    0, how they are read after the last layer."""
 
     count: int
     width: int
@@ -79,7 +79,7 @@ class CPUMixing:
 
     @property
     def whole(self) -> int:
-        """Numbers of all residuals, and of the weights behind them."""
+        """Numbers of all residuals, and of the weights after them."""
         return self.count * (self.width + 1 + self.count)
 
     def struct(self) -> PkMixing:

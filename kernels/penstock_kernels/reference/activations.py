@@ -1,7 +1,7 @@
 """Activations of feed-forward layers, with a gate and without.
 
 Written with exp and erf, because torch.silu, torch.sigmoid and torch.tanh give an element other
-bits in the tail of a vector loop, and torch's gelu where rows don't lie one behind another.
+bits in the tail of a vector loop, and torch's gelu where rows don't lie one after another.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def plan_attention(
     read; None: the first of all.
     `last_seen`: [queries] the last position that each query sees, below its sequence's length; -1:
     it sees none; None: its own.
-    `between`: [queries] bool, those that see no key behind themselves, whatever `last_seen` says,
+    `between`: [queries] bool, those that see no key after themselves, whatever `last_seen` says,
     and whose keys none before them sees; None: there are none.
     """
     begins = [0] * len(block_tables) if firsts is None else firsts
@@ -175,13 +175,13 @@ def plan_attention(
 
 
 def _hide(group: TileGroup, between: np.ndarray, offsets: np.ndarray) -> None:
-    """Hides keys behind a query where one of both is `between`. offsets: [tiles], from the row of
+    """Hides keys after a query where one of both is `between`. offsets: [tiles], from the row of
     a query to its position."""
     flags = torch.from_numpy(between)
     own = flags[group.rows[group.pair_tiles]][:, :, None, None]
     rows = group.keys - torch.from_numpy(offsets)[group.pair_tiles][:, None, None, None]
     behind = group.keys > group.positions
-    # Of keys behind a query, all that it sees are queries of the step.
+    # Of keys after a query, all that it sees are queries of the step.
     theirs = flags[rows.clamp(0, len(between) - 1)]
     group.later.logical_or_(behind & (own | theirs))
 

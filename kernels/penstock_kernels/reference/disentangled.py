@@ -19,7 +19,7 @@ class Distances:
     """What a layer's queries and keys are multiplied by beside each other."""
 
     rows: Tensor
-    """[distances] int64: of each distance from 1 - longest to longest - 1, query behind key, the
+    """[distances] int64: of each distance from 1 - longest to longest - 1, query after key, the
     row of the tables; rising."""
     keys: Tensor | None
     """[heads, rows, head_dim] float32; None: distances have no keys."""
@@ -101,7 +101,7 @@ def _of_distances(queries: Tensor, keys: Tensor, distances: Distances) -> Tensor
 
 def _cut(table: Tensor, first: Tensor, width: int) -> Tensor:
     """Returns `width` rows of the table from `first` on, or as many as there are at most. Those
-    behind its end are its last one."""
+    after its end are its last one."""
     width = min(width, table.shape[1])
     rows = (first + torch.arange(width, device=table.device)).clamp(max=table.shape[1] - 1)
     return table.index_select(1, rows)

@@ -177,7 +177,7 @@ def _rounded(x: Tensor, step: Tensor, lowest: int, highest: int) -> Tensor:
 
 
 def _kept(best: tuple[Found, Tensor] | None, found: Found, error: Tensor) -> tuple[Found, Tensor]:
-    """Of each block, what has the smaller error."""
+    """Returns, for each block, whichever of both has the smaller error, and that error."""
     if best is None:
         return found, error
     before, least = best

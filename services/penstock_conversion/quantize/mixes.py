@@ -125,7 +125,7 @@ MIXES: Mapping[str, Mix] = {
         10, "Q2_K", values=_by_shares("Q4_K", "Q3_K"), down=lambda _: "Q3_K", output="Q3_K"
     ),
 }
-"""By the names that `--to` takes, largest first."""
+"""The mixes, by the names that `--to` takes, largest first."""
 
 FALLBACKS = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 """What a matrix gets whose rows are no multiple of 256 numbers."""

@@ -76,9 +76,9 @@ class QualityLoss:
     """Perplexity."""
     after: float
     change: float
-    """By what share it is higher."""
+    """Share by which the perplexity is higher."""
     error: float
-    """The standard error of that."""
+    """The standard error of `change`."""
 
 
 @dataclass(frozen=True)

@@ -109,8 +109,8 @@ def perplexity(logprobs: np.ndarray) -> float:
 
 
 def change(before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
-    """By what share the perplexity is higher, and the standard error of it, as if the tokens'
-    differences were independent."""
+    """Returns the share by which the perplexity is higher, and its standard error, as if the
+    tokens' differences were independent."""
     more = before - after
     mean = float(more.mean())
     error = float(more.std(ddof=1)) / math.sqrt(len(more)) if len(more) > 1 else 0.0

@@ -24,7 +24,7 @@ from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
 _OF_PARTS = ("split.no", "split.count", "split.tensors.count")
 """Keys of files that were split; what is written is one file."""
 _ALIGNMENT = "general.alignment"
-"""Of the source; what is written has the usual one."""
+"""Key of the source's alignment; what is written has the usual one."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SourceTensor:
 
     @property
     def rows(self) -> int:
-        """Those of all its matrices together."""
+        """Rows of all its matrices together."""
         return math.prod(self.shape[:-1])
 
     @property

@@ -60,7 +60,7 @@ def vocabulary_metadata(tokenizer: bytes, size: int) -> dict[str, bytes]:
 def _tokens(
     model: Mapping[str, Any], added: list[dict[str, Any]], size: int
 ) -> tuple[list[str], list[int]]:
-    """Texts and types by id. Ids without a token, as embeddings have behind their vocabulary, are
+    """Texts and types by id. Ids without a token, as embeddings have after their vocabulary, are
     unused ones."""
     tokens, types = [f"[PAD{number}]" for number in range(size)], [UNUSED] * size
     named = [(text, at, NORMAL) for text, at in model["vocab"].items()]

@@ -25,7 +25,7 @@ QUANTISATION_VERSION = 2
 """general.quantization_version: of the layout of ggml's blocks."""
 
 Importances = Mapping[str, Tensor]
-"""By a tensor's name in GGUF files: [columns] float32, the mean square of each input."""
+"""The mean square of each input, [columns] float32, by a tensor's name in GGUF files."""
 OnTensor = Callable[[TensorEntry], None]
 """Called when a tensor is written."""
 

@@ -71,7 +71,7 @@ def repeats(tokens: Items[int], bound: Repetition) -> bool:
 
 
 def _stop_at(sequence: Sequence, more: list[int], max_len: int) -> Stop | None:
-    """How a sequence ends, if it does, with its emitted tokens and more behind them."""
+    """How a sequence ends, if it does, with its emitted tokens and more after them."""
     request, emitted = sequence.request, sequence.emitted
     count = len(emitted) + len(more)
     last = more[-1] if more else emitted[-1] if emitted else None

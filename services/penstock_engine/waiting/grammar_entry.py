@@ -53,7 +53,7 @@ class GrammarEntry:
 
     @property
     def key(self) -> tuple[str, bytes]:
-        """By which its tenant's requests find it."""
+        """Tenant and digest, by which requests find it."""
         return self.tenant, self.digest
 
 

@@ -42,7 +42,7 @@ class GrammarManager(HasDeadline, HoldsSequences):
         self._workers = workers
         self._entries: dict[int, GrammarEntry] = {}
         self._by_digest: dict[tuple[str, bytes], GrammarEntry] = {}
-        """By tenant and digest."""
+        """Grammars by tenant and digest."""
         self._idle = IdleGrammars()
         """Ready and held by nobody."""
         self._wanted = CompileOrder(apart=scheduling.policy.keeps_tenants_apart)

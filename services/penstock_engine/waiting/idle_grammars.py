@@ -8,7 +8,7 @@ from penstock_engine.waiting.grammar_entry import GrammarEntry
 
 
 class IdleGrammars:
-    """By tenant, the longest unused first."""
+    """Grammars that nobody holds, by tenant, the longest unused first."""
 
     __slots__ = ("_count", "_lines")
 
@@ -28,7 +28,7 @@ class IdleGrammars:
 
     @property
     def tenants(self) -> Collection[str]:
-        """Those that have some here."""
+        """Tenants that have idle grammars."""
         return self._lines.keys()
 
     def add(self, entry: GrammarEntry) -> None:

@@ -39,7 +39,7 @@ class AnswerModel(NamedTuple):
     """Its chat template's text; empty where it has none."""
     tokenizer: Tokenizer
     family: str = ""
-    """Of its layers."""
+    """The family of its layers."""
 
     @classmethod
     def of(cls, engine: EngineInfo) -> AnswerModel:
@@ -79,9 +79,9 @@ class ParsingSpec(msgspec.Struct, frozen=True, kw_only=True):
     calls_finish: bool = True
     shows_reasoning: bool = True
     whole_calls: bool = False
-    """As Parsing has it."""
+    """Whether calls are shown whole: Parsing.whole_calls."""
     skips_special_tokens: bool = True
-    """As the request's sampling parameters have it."""
+    """SamplingParams.skip_special_tokens."""
 
     def parsing(self, model: AnswerModel) -> Parsing:
         """What reads the answers of this request."""

@@ -66,7 +66,7 @@ class CompletionRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknow
     parse_special: Flag = None
 
     suffix: Text = None
-    """What comes behind the continuation: models that can fill in the middle see it."""
+    """What comes after the continuation: models that can fill in the middle see it."""
     prompt_embeds: Any = None
 
 

@@ -1,4 +1,4 @@
-"""POST /v1/fim/completions, as in Mistral's API: what stands before a gap and behind it in, what
+"""POST /v1/fim/completions, as in Mistral's API: what stands before a gap and after it in, what
 fills it out, in the form of a chat's answer."""
 
 from __future__ import annotations

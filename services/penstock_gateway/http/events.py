@@ -184,7 +184,7 @@ class EventStream:
         await self.write(self.failure(error), last=True)
 
     async def break_off(self) -> None:
-        """Ends the connection in the middle of a stream, behind what was sent."""
+        """Ends the connection in the middle of a stream, after what was sent."""
         self._room.close()
         await asyncio.sleep(0)  # Then it has ended, if its client reads.
 

@@ -37,7 +37,7 @@ SEVERAL_TEMPERATURE = 0.8
 
 class InfillRequest(LlamaFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """input_prefix, prompt: what stands before the gap, up to the cursor's line and of it.
-    input_suffix: what stands behind it.  input_extra: pieces of other files, the nearest last; the
+    input_suffix: what stands after it.  input_extra: pieces of other files, the nearest last; the
     first are left out where the context has no room for all.  temperature: 0 by default, 0.8 for
     several answers."""
 
@@ -98,7 +98,7 @@ class Infill(GenerateEndpoint[InfillRequest]):
 
 
 async def _prompt(request: InfillRequest, engine: EngineInfo) -> tuple[list[int], FIMRequest]:
-    """What stands around the gap; a model that can't see what is behind it goes on with what is in
+    """What stands around the gap; a model that can't see what is after it goes on with what is in
     front."""
     before, after = (request.input_prefix or "") + (request.prompt or ""), request.input_suffix
     tokenizer, asked = engine.text.tokenizer, _asked(request)

@@ -261,7 +261,7 @@ def most_tokens(request: OllamaFields, engine: EngineInfo) -> Callable[[int], in
     options = request.options or Options()
     wanted = options.num_predict
     welcome = engine.welcome
-    # Where a context may shift, Ollama's goes on behind num_ctx.
+    # Where a context may shift, Ollama's goes on beyond num_ctx.
     context = _context(request, engine) if request.shift is False else None
 
     def most(prompt_tokens: int) -> int:

@@ -292,7 +292,7 @@ class OllamaSpec(ReplySpec, frozen=True):
     """How one answer is written."""
 
     chats: bool
-    """As a message; else as a text."""
+    """Whether the answer is a message; else it is a text."""
     parsing: ParsingSpec | None
     """How it is read; None: all of it is text."""
     logprobs: bool

@@ -148,7 +148,7 @@ class OllamaGenerateRequest(OllamaFields, frozen=True, kw_only=True, forbid_unkn
     raw: Flag = None
 
     suffix: Text = None
-    """What comes behind the answer: models that can fill in the middle see it, and the prompt is
+    """What comes after the answer: models that can fill in the middle see it, and the prompt is
     what stands before it."""
 
     # Only at their neutral value.
@@ -197,7 +197,7 @@ def _in_chat(path: str) -> str:
 
 
 def _in_prompt(path: str) -> str:
-    """The path in a body that is one prompt with its images, perhaps behind `system`."""
+    """The path in a body that is one prompt with its images, perhaps after `system`."""
     if _MESSAGE.match(path) is None:
         return "prompt" if path == "messages" else path
     image = _IMAGE.search(path)

@@ -85,7 +85,7 @@ class HeldResponses:
     async def conversation(
         self, owner: str, id: str, *, most: int, own_id: str
     ) -> list[tuple[str, str]]:
-        """As ResponseRecords.conversation."""
+        """Returns the chain that ends with a response, like ResponseRecords.conversation."""
         links: list[tuple[str, str]] = []
         ids: list[str] = []
         wanted: str | None = id

@@ -213,7 +213,7 @@ def _others(prepared: list[PreparedFolder]) -> list[ListedModel]:
 
 
 def _format(one: PreparedFolder) -> str:
-    """As `penstock show` and `doctor` name it."""
+    """Returns the name that `penstock show` and `doctor` give its format."""
     weights = one.model.weights
     return f"GGUF {weights.mixture or weights.dtype}" if weights.format == "gguf" else "safetensors"
 

@@ -39,7 +39,7 @@ class ReadyParams(msgspec.Struct, frozen=True):
     grammar: Grammar | None = None
     """What the output has to look like; None: anything."""
     logprob_ids: tuple[int, ...] = ()
-    """See TokenSampling."""
+    """Ids whose log-probabilities are reported, see TokenSampling."""
 
     @property
     def tokens(self) -> int:

@@ -124,7 +124,7 @@ class ConsumerTurns(Generic[Due]):
         """Sets the event that wakes a consumer when its request is over.
 
         at_once: the consumer waits for deltas.  Else they go to its sink, and the rest of its work
-        stands back behind other requests' tokens: ENDS_AT_ONCE in an iteration of the event loop.
+        gives way to other requests' tokens: ENDS_AT_ONCE in an iteration of the event loop.
         """
         if at_once:
             wake.set()

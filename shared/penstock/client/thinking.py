@@ -119,7 +119,7 @@ def _spent(
 
 
 def _last(ids: array[int], mark: tuple[int, ...]) -> int:
-    """The place behind the last such mark; -1: there is none."""
+    """The place after the last such mark; -1: there is none."""
     text, sought, size = ids.tobytes(), array("q", mark).tobytes(), ids.itemsize
     at = text.rfind(sought)
     while at >= 0 and at % size:

@@ -216,7 +216,7 @@ def conversation_job(
     welcome: Welcome,
     asked: Pooling,
 ) -> PoolJob:
-    """A user's message, behind a system message unless that is empty, in the model's own format,
+    """A user's message, after a system message unless that is empty, in the model's own format,
     with the answer opened. Raises InvalidRequest."""
     messages: list[Any] = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": content})

@@ -128,7 +128,7 @@ def _spaced(total: int, each: float, step: float, seconds: int) -> Iterator[int]
 
 
 def _apart(total: int, rate: float, fps: float) -> Iterator[int]:
-    """The first frame, each next one that is about 1 / fps seconds behind the one before it, and
+    """The first frame, each next one that is about 1 / fps seconds after the one before it, and
     the last."""
     number = 0
     while number < total - 1:

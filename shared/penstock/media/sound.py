@@ -214,7 +214,7 @@ _UNKNOWN = {b"RIFF": 0x7FFF_0000, b"FORM": 0x7EFF_0000, b".snd": 0xFFFF_FFFF}
 _LONG = struct.Struct("<Q")
 _RF64_SIZE = 28
 """Place of the samples' length in an RF64 file, whose first chunk is always ds64 (EBU Tech 3306):
-behind the file's head, the chunk's, and the file's own length."""
+after the file's head, the chunk's, and the file's own length."""
 _RF64_SAYS = 0xFFFF_FFFF
 """The length of a chunk whose own stands in ds64."""
 _W64_CHUNK = struct.Struct("<16sQ")

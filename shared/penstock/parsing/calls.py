@@ -301,7 +301,7 @@ class FormatCalls(CallText):
 
     def _another(self, ended: bool) -> bool:
         """After a call without marks, which others may follow: on a line or in a fence of their
-        own, or behind a comma. Whitespace is content only where the format says so, or in a
+        own, or after a comma. Whitespace is content only where the format says so, or in a
         fence, and if content follows."""
         stop = self._eat_space()
         if ended and stop is not None:

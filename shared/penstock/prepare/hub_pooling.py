@@ -88,7 +88,8 @@ def read_pooling(
 
 
 def _prompts(file: Path) -> tuple[tuple[str, str], ...]:
-    """Those that sentence-transformers would put in front of texts, but for empty ones."""
+    """Returns names and texts of the prompts that sentence-transformers would put in front of
+    texts, without empty ones."""
     stated = read_settings(file).values.get("prompts")
     if not isinstance(stated, dict):
         return ()

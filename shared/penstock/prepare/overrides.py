@@ -26,7 +26,7 @@ _OF_SCALING = {
     "beta_slow": "rope.scaling.yarn_beta_slow",
     "rope_theta": "rope.freq_base",
 }
-"""A GGUF file's keys, behind its architecture's name, for those of rope_scaling."""
+"""A GGUF file's keys, after its architecture's name, for those of rope_scaling."""
 _OF_GGUF = {"rope_theta": "rope.freq_base", POSITIONS: "context_length"}
 
 

@@ -376,7 +376,7 @@ def _fold(tokenizer: Tokenizer, kind: Kind, settings: Fields) -> None:
 
 
 def _mark_beginning(tokenizer: Tokenizer) -> None:
-    """Only the first words of a text get a space in front, not those behind a special token."""
+    """Only the first words of a text get a space in front, not those after a special token."""
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARK, "first", split=False)
     steps: Any = tokenizer.normalizer
     kept = [step for step in steps if not isinstance(step, normalizers.Prepend)]

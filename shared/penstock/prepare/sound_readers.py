@@ -25,7 +25,7 @@ from penstock.prepare.sounds import check_known, of_pictures
 
 GEMMA4 = "Gemma4AudioFeatureExtractor"
 SECONDS = 30
-"""Longest sound: transformers' extractor leaves out what is behind, and its setting isn't in the
+"""Longest sound: transformers' extractor leaves out what follows, and its setting isn't in the
 file."""
 MAX_RATE, MAX_FRAME = 384_000, 65_536
 

@@ -21,7 +21,7 @@ CHAT_CLASS = "Qwen3ASRForConditionalGeneration"
 ASKED_CLASS = "GraniteSpeechForConditionalGeneration"
 ASKING = "can you transcribe the speech into a written format?"
 TRANSLATING = "can you translate the speech to English?"
-"""What Granite Speech is asked behind a sound."""
+"""What Granite Speech is asked after a sound."""
 ASKED_LANGUAGES = ("de", "en", "es", "fr", "ja", "pt")
 """Languages that Granite Speech knows; its first releases don't know Japanese."""
 MARK = "<asr_text>"

@@ -41,7 +41,7 @@ class Traits:
 
     def __init__(self) -> None:
         self.characters = 0
-        """Of all contents' texts."""
+        """Characters of all contents' texts."""
         self.of_tools = False
         """Whether there are calls, or results of some."""
         self.simple = True
@@ -74,7 +74,7 @@ class Traits:
 
 
 def traits_of(messages: Iterable[Message]) -> Traits:
-    """Those of a whole conversation."""
+    """Returns the traits of a whole conversation."""
     found = Traits()
     for message in messages:
         found.add(message)

@@ -1,5 +1,5 @@
 """How models that were trained to fill in the middle are asked: what stands before a gap and what
-stands behind it, between special tokens.
+stands after it, between special tokens.
 
 A model's tokenizer says whether it has such tokens, and their texts say in which order its makers
 put them. Method: Bavarian et al. 2022, arXiv:2207.14255; there, PSM has the prefix first, and SPM
@@ -29,7 +29,7 @@ class FIMFormat:
     middle: str
     suffix_first: bool = False
     ends: tuple[str, ...] = ()
-    """Tokens behind a middle, beside EOS and those three: what would come next is another file."""
+    """Tokens after a middle, besides EOS and those three: what would come next is another file."""
     files: tuple[tuple[str, str], ...] = ()
     """Tokens in front of a repository's name and of a file's in it, as different releases have
     them; empty: such a model was taught single files."""

@@ -88,7 +88,7 @@ def _text(content: Any) -> str:
 
 
 Beside = Literal["kept", "merged", "dropped"]
-"""What becomes of thoughts beside a text and calls.  merged: the text is put behind them, as
+"""What becomes of thoughts along with a text and calls.  merged: the text is put behind them, as
 gpt-oss's template asks for.  dropped: the template shows none, by its own rule."""
 
 

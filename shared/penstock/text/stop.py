@@ -26,17 +26,17 @@ class StopStrings:
             raise InvalidRequest("a stop string must have at least one character", param="stop")
         self._strings = strings
         self.letters = [""]
-        """Of each state, the letter that leads to the next one in this list; empty: none does."""
+        """For each state, the letter that leads to the next one in this list; empty: none does."""
         self.branches: dict[tuple[int, str], int] = {}
         """Where other letters lead, from a state."""
         self.depth = array("i", [0])
-        """Of each state, the number of letters that lead there."""
+        """For each state, the number of letters that lead there."""
         self.matched = array("i", [-1])
-        """Of each state, the place of the longest string that the text ends with; -1: none."""
+        """For each state, the place of the longest string that the text ends with; -1: none."""
         for place, string in enumerate(strings):
             self._add(place, string)
         self.fallback = array("i", bytes(4 * len(self.letters)))
-        """Of each state, that of its longest proper suffix."""
+        """For each state, the state of its longest proper suffix."""
         self._link()
 
     @classmethod
@@ -52,7 +52,7 @@ class StopStrings:
         return self._strings[self.matched[state]]
 
     def _child(self, state: int, letter: str) -> int:
-        """The state for which the letter stands behind this one's; 0: none of the strings."""
+        """The state for which the letter stands after this one's; 0: none of the strings."""
         if self.letters[state] == letter:
             return state + 1
         return self.branches.get((state, letter), 0)
@@ -164,7 +164,7 @@ class IndentedText:
         self._least = least
         self._stops = stops
         self._held = ""
-        """Text from the last line feed on, while the indentation behind it isn't known."""
+        """Text from the last line feed on, while the indentation after it isn't known."""
 
     def push(self, text: str) -> tuple[str, str | None]:
         """What may be shown now, and what ended the text: the stop string; empty: the

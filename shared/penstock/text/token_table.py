@@ -79,7 +79,7 @@ class TokenBytes:
 
     @classmethod
     def cut(cls, content: bytes, lengths: Iterable[int]) -> Self:
-        """Makes those of the ids 0, 1, …, whose bytes lie one behind another."""
+        """Makes those of the ids 0, 1, …, whose bytes lie one after another."""
         ends = array("I", accumulate(lengths, initial=0))
         return cls(content, ends[:-1], ends[1:])
 

@@ -19,7 +19,7 @@ from penstock.parsing.format import (
 # </tool_call>
 #
 # Smaller ones (Qwen2.5-Coder 0.5B) often leave the marks out, or write a code fence instead, or a
-# list of several calls, behind a sentence or not.
+# list of several calls, after a sentence or not.
 
 HERMES = CallFormat(
     names=("hermes",),
@@ -70,7 +70,7 @@ LLAMA3_JSON = CallFormat(
 
 
 # Calls as models write them that were told no format of their own: JSON objects, or an array of
-# them, in a code fence or not, behind a sentence or not. Only objects that name a function of the
+# them, in a code fence or not, after a sentence or not. Only objects that name a function of the
 # request are calls; anything else is content.
 #
 # [{"name": "get_weather", "arguments": {"city": "Paris"}}]

@@ -18,7 +18,7 @@ class LocalRenderer:
         self._known: set[int] = set()
 
     def filled(self, source: TemplateSource, fill: Fill) -> Filled:
-        """As RenderPool.filled."""
+        """Returns the filled template, like RenderPool.filled."""
         given = None if fill.template in self._known else source
         # By way of bytes: a template gets what it would get in another process.
         payload = packed(msgspec.structs.replace(fill, source=given))
@@ -26,5 +26,5 @@ class LocalRenderer:
         return checked(self._renderer.answer(bytearray(payload), self._decoder), fill.max_length)
 
     async def filled_async(self, source: TemplateSource, fill: Fill) -> Filled:
-        """As RenderPool.filled_async."""
+        """Returns the filled template, like RenderPool.filled_async."""
         return self.filled(source, fill)
