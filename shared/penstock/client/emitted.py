@@ -163,7 +163,7 @@ class KnownTokens(NamedTuple):
 
 class ReplayedSequence(EmittedSequence):
     """A sequence that is computed again for a consumer who has its beginning. What that gains is
-    kept apart, and the deltas go on behind it."""
+    kept apart, and the deltas go on after it."""
 
     __slots__ = ("_known", "_replayed")
 
