@@ -1,9 +1,9 @@
 """Builds the CPU kernels' shared library; everything else is in pyproject.toml.
 
 Each instruction set's file gets the flags of its own, so this is no ordinary Extension.  A tree
-that Penstock runs from gets the instruction sets of its machine's processor, a wheel all of them.
-Without a compiler the package installs all the same, and the worker says that it uses the reference
-kernels.
+that Penstock runs from gets the instruction sets of its machine's processor (`make serve`: the one
+that this processor would choose), a wheel all of them.  Without a compiler the package installs all
+the same, and the worker says that it uses the reference kernels.
 """
 
 from __future__ import annotations
@@ -123,23 +123,72 @@ def _macros(compiler: str, flags: list[str]) -> set[str]:
     return {line.split()[1] for line in lines if line.startswith("#define ")}
 
 
+CHOOSER = """#include <cstdio>
+#include "types.h"
+namespace pk {{
+{tables}
+FloatTiles avx512_floats() {{ return nullptr; }}
+}}
+extern "C" const char* pk_instruction_set();
+int main() {{ std::puts(pk_instruction_set()); }}
+"""
+"""A program that says which instruction set the library's own choice, in interface.cpp, takes here,
+of tables of kernels that have only names."""
+
+
+def best_here(compiler: str, sources: list[str], folder: Path) -> str:
+    """Returns the instruction set that this machine's library would use if it had these files'. An
+    empty string where the compiler's programs don't run here.
+
+    folder: for what is compiled.
+    """
+    kept = set(map(instruction_set, sources))
+    tables = []
+    for name in map(instruction_set, [*PORTABLE, *X86, *ARM]):
+        table = f'static const Kernels named = {{"{name}"}}; return &named;'
+        body = table if name in kept else "return nullptr;"
+        tables.append(f"const Kernels* {name}_kernels() {{ {body} }}")
+    source, program = folder / "chooser.cpp", folder / "chooser"
+    source.write_text(CHOOSER.format(tables="\n".join(tables)))
+    macro = FAMILIES.get(platform.machine().lower(), (None,))[0]
+    # Of interface.cpp what the choice needs: its other functions call the rest of the library.
+    unneeded = "-Wl,-dead_strip" if sys.platform == "darwin" else "-Wl,--gc-sections"
+    files = [str(source), str(SOURCES / "interface.cpp")]
+    flags = ["-std=c++17", "-w", "-ffunction-sections", '-DPK_SOURCES=""', f"-I{SOURCES}"]
+    command = [compiler, *flags, *([f"-D{macro}=1"] if macro else []), *files, unneeded]
+    try:
+        subprocess.run([*command, "-o", str(program)], capture_output=True, check=True)
+        said = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return said.strip()
+
+
 class BuildKernels(build_ext):
-    """Compiles file by file; PENSTOCK_SANITIZE adds sanitizers (`address,undefined`),
-    PENSTOCK_CXXFLAGS flags behind all others, and PENSTOCK_INSTRUCTION_SETS (`portable,avx2`)
-    leaves out all other instruction sets, as a build in place does with those that this machine's
-    processor lacks."""
+    """Compiles file by file; PENSTOCK_SANITIZE adds sanitizers (`address,undefined`) and
+    PENSTOCK_CXXFLAGS flags behind all others.
+
+    PENSTOCK_INSTRUCTION_SETS says which to compile: names (`portable,avx2`), `best` for the one
+    that this machine would use, `none` to leave what is there as it is. Without it a build in place
+    has those of this machine's processor, any other one all.
+    """
 
     def run(self) -> None:
         self._in_place = bool(self.inplace or self.editable_mode)  # It isn't told any more below.
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
+        if self._asked() == "none":
+            return
         sys.stderr.write("penstock: compiling the kernels, some minutes\n")
         try:
             self._build(ext)
         except Exception as error:
             sys.stderr.write(f"penstock: the CPU kernels are not built: {error}\n")
             Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
+
+    def _asked(self) -> str:
+        return os.environ.get("PENSTOCK_INSTRUCTION_SETS", "")
 
     def get_ext_filename(self, fullname: str) -> str:
         return os.path.join(*fullname.split(".")) + ".so"
@@ -175,16 +224,13 @@ class BuildKernels(build_ext):
             )
 
         # What takes longest comes first, plain C++ most of all; a thread waits for its compiler.
-        wanted, portable = os.environ.get("PENSTOCK_INSTRUCTION_SETS", ""), PORTABLE
-        if not wanted and self._in_place:
-            usable = of_this_processor(self.compiler.compiler_so_cxx[0], {**PORTABLE, **special})
-            wanted = ",".join(map(instruction_set, usable))
-            if special and len(usable) > 1:
-                portable = dict.fromkeys(PORTABLE, QUICKLY)
-        sources, stub = left_out({**portable, **special, **PLAIN}, wanted)
-        files = {SOURCES / name: flags for name, flags in sources.items()}
         made = Path(self.build_temp)
         made.mkdir(parents=True, exist_ok=True)
+        wanted, portable = self._wanted({**PORTABLE, **special}, made), PORTABLE
+        if self._in_place and wanted != "portable":
+            portable = dict.fromkeys(PORTABLE, QUICKLY)
+        sources, stub = left_out({**portable, **special, **PLAIN}, wanted)
+        files = {SOURCES / name: flags for name, flags in sources.items()}
         (made / "old_log.h").write_text(OLD_LOG)
         files[SOURCES / TAKES_LOG] = ["-include", str(made / "old_log.h")]
         if stub:
@@ -199,6 +245,18 @@ class BuildKernels(build_ext):
             target_lang="c++",
             extra_postargs=["-fopenmp", *extra],
         )
+
+    def _wanted(self, sources: dict[str, list[str]], folder: Path) -> str:
+        """Names of instruction sets, with commas between; empty: all. folder: for what it makes."""
+        asked = self._asked()
+        if asked and asked != "best":
+            return asked
+        if not asked and not self._in_place:
+            return ""
+        compiler = self.compiler.compiler_so_cxx[0]
+        usable = of_this_processor(compiler, sources)
+        best = best_here(compiler, usable, folder) if asked else ""
+        return best or ",".join(map(instruction_set, usable))
 
 
 class PlatformWheel(bdist_wheel):

