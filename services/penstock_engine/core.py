@@ -70,6 +70,8 @@ class EngineCore:
         """Whether something has happened since the last whole turn that isn't only tokens."""
         self._quiet_until = -math.inf
         """The time until which turns that bring nothing but tokens only plan."""
+        self.was_quiet = False
+        """Whether the last step only planned: neither sleep nor weights can have changed in it."""
         self._asking = tuple(
             getattr(self.state, name) for name in ("adapters", "media") if self.state.has(name)
         )
@@ -148,7 +150,8 @@ class EngineCore:
         MemoryError, as all that takes events does: the process must end then.
         """
         self.state.clock.now = now
-        if not self._disturbed and now < self._quiet_until:
+        self.was_quiet = not self._disturbed and now < self._quiet_until
+        if self.was_quiet:
             self.state.service_rate.observe(now, self.state.scheduling.queue)
             self._plan(now)
             self._ask_for_missing(now)

@@ -147,7 +147,8 @@ class Loop:
                 return
             self._take_events(now)
             effects = self._core.step(now)
-            self._keep_notes()
+            if not self._core.was_quiet:
+                self._keep_notes()
             self._live.delivering(effects, now)
             self._deliver(effects)
             if self._leave_at is not None and (now >= self._leave_at or self._core.may_leave(now)):
@@ -210,8 +211,9 @@ class Loop:
     def _show(self, now: float) -> None:
         """Shows the core's state to those who watch, and answers HashWeights; after a step is on
         its way."""
-        for session, answer in self._hashing.answers():
-            self._frontends.send(session, answer)
+        if self._hashing.asked:
+            for session, answer in self._hashing.answers():
+                self._frontends.send(session, answer)
         shown = self._live.snapshots(now)
         if shown is not None:
             for session in shown[0]:

@@ -43,6 +43,8 @@ class KVGroups:
 
     def firsts(self, blocks: int) -> list[int]:
         """first_needed of each group."""
+        if not self._forgetful:
+            return [0] * len(self.paged)
         return [self.first_needed(group, blocks) for group in range(len(self.paged))]
 
     def held(self, blocks: int) -> int:

@@ -26,8 +26,9 @@ NICENESS = 10
 
 class WeightsHashing:
     """Belongs to the engine core's loop, which hands messages to `takes`, and sends `answers` in
-    every turn. What was read is kept as long as a file's size and time stay; of files that aren't
-    what was prepared any more, what was read before. Workers still have that in memory."""
+    every turn while it was `asked`. What was read is kept as long as a file's size and time stay;
+    of files that aren't what was prepared any more, what was read before. Workers still have that
+    in memory."""
 
     def __init__(self, core: EngineCore) -> None:
         self._core = core
@@ -40,6 +41,8 @@ class WeightsHashing:
         self._found: dict[str, bytes] = {}
         """What was answered last, by the digest of the model: of the one that is served."""
         self._refused: list[tuple[bytes, Called]] = []
+        self.asked = False
+        """Whether there will be answers, or are."""
 
     def takes(self, session: bytes, message: FromFrontend) -> bool:
         """Whether a message was for this; the core gets all others, as nothing that it decides
@@ -52,6 +55,7 @@ class WeightsHashing:
 
     def _ask(self, session: bytes, call: int, model: PreparedModel) -> None:
         """Has the model's files read, unless they are being read."""
+        self.asked = True
         waiting = self._waiting.get(model.digest)
         if waiting is None:
             self._waiting[model.digest] = [(session, call)]
@@ -72,6 +76,7 @@ class WeightsHashing:
                     (session, Called(call, 0, 1, result, "failed" if error else "", error))
                     for session, call in self._waiting.pop(digest)
                 ]
+        self.asked = bool(self._waiting)
         return due
 
     def _read(self, model: PreparedModel) -> None:
