@@ -235,6 +235,7 @@ def examine(
         "cpu kernels": _cpu_kernels,
         "threads": _threads,
         "numa nodes": _nodes,
+        "load": environment_checks.load,
         "memory": lambda: f"{free_memory() / (1 << 30):.1f} GiB free",
         "huge pages": environment_checks.huge_pages,
         "open files": environment_checks.open_files,

@@ -13,9 +13,13 @@ import resource
 import shutil
 import socket
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from penstock.process.others import Others
+from penstock.recommend.fits import BUSY
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ WANTED_FEATURES = ("asimd", "asimddp", "i8mm")
 """The features that ARM processors should have."""
 FRONT_LIBRARIES = ("fastapi", "uvicorn", "uvloop", "httptools")
 WORKER_LIBRARIES = ("torch", "safetensors", "llguidance")
+LOOK = 0.3
+"""Seconds."""
 LOW_DISK = 2 << 30
 LOW_FILES = 4096
 DEFAULT_PORT = 8000
@@ -74,6 +80,17 @@ def _arm_processor(fields: dict[str, str]) -> str:
     if "asimddp" not in features:
         raise Advice(f"{name}: no dot products (asimddp); the slow portable kernels are used")
     return f"{name}: {' '.join(has)}"
+
+
+def load() -> str:
+    """What other processes take of the processors' time, within LOOK seconds."""
+    others = Others()
+    time.sleep(LOOK)
+    share = others.share()
+    said = f"others take {share:.0%} of the processors"
+    if share > BUSY:
+        raise Advice(f"{said}: models answer slower than they could")
+    return said
 
 
 def gpu() -> str:

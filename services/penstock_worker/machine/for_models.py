@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from penstock.process.machine import describe_machine
+from penstock.process.others import Others
 from penstock.recommend.fits import Machine
 from penstock_kernels.cpu.library import instruction_set
 from penstock_worker.machine.cpu import usable_threads
@@ -27,6 +28,8 @@ def this_machine() -> Machine:
     """Takes about a second, for the bandwidth."""
     about, free, threads = describe_machine(), free_memory(), usable_threads()
     size = min(BUFFER, free // SHARE)
+    others = Others()
+    bandwidth = read_bandwidth(threads, size)
     small = ", of which caches may hold a part" if size < BUFFER else ""
     return Machine(
         memory=about["memory_bytes"],
@@ -34,9 +37,10 @@ def this_machine() -> Machine:
         processor=about["cpu"],
         cores=threads,
         kernels=_kernels(),
-        bandwidth=read_bandwidth(threads, size),
+        bandwidth=bandwidth,
         measured=f"numpy's bitwise or of {size >> 20} MiB on {threads} threads{small}, the fastest"
         f" of the passes within {SECONDS:g} s",
+        others=others.share(),
     )
 
 

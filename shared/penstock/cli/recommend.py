@@ -87,6 +87,11 @@ def _row(fit: Fit) -> tuple[str, ...]:
 
 def _last(machine: Machine, found: list[Fit]) -> list[str]:
     lines = []
+    if machine.busy:
+        lines.append(
+            f"Other processes took {machine.others:.0%} of the processors meanwhile: without them"
+            " it is faster than this says."
+        )
     if not machine.fast:
         lines.append(f"With the {machine.kernels} kernels, speeds can't be estimated.")
     if found[0].missing:

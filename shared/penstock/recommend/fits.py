@@ -27,6 +27,10 @@ ORDINARY = 30e9
 """Bytes per second that two cores of an ordinary server read, for figures without a machine."""
 
 
+BUSY = 0.1
+"""The share of the processors' time from which on others' work shows in what is measured."""
+
+
 class Machine(msgspec.Struct, frozen=True):
     """What of a machine matters to a model on its CPU."""
 
@@ -42,6 +46,13 @@ class Machine(msgspec.Struct, frozen=True):
     """Bytes per second that all cores read from memory together."""
     measured: str
     """How that was measured."""
+    others: float = 0.0
+    """The share of the processors' time that others took meanwhile, 0 to 1."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether an idle machine would have been measured to be noticeably faster."""
+        return self.others > BUSY
 
     @property
     def fast(self) -> bool:

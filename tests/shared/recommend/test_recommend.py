@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -16,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from penstock.cli import processes
 from penstock.cli.main import main
+from penstock.cli.recommend import text
 from penstock.recommend.fits import GIB, Fit, Machine, fits, memory, tokens_per_s
 from penstock.recommend.releases import BETTER, RELEASES
 from penstock_kernels.cpu.matrix import SOURCES, pack
@@ -259,3 +261,12 @@ def test_a_context_out_of_range_is_refused(run: Any, context: str) -> None:
     status, said = run(machine(16), "--context", context)
     assert status != 0
     assert f"--context is {context}; allowed are 1 to 1,048,576 tokens" in said
+
+
+@pytest.mark.parametrize(("others", "said"), [(0.05, False), (0.45, True)])
+def test_a_machine_that_was_busy_is_said_to_be_faster_than_measured(
+    others: float, said: bool
+) -> None:
+    measured = msgspec.structs.replace(machine(8), others=others)
+    words = text(measured, fits(measured, 8192), 8192)
+    assert ("Other processes took 45% of the processors" in words) is said

@@ -102,3 +102,13 @@ def test_missing_kernels_are_explained(
     assert "install a C++ compiler" in missing.text
     assert "reference backend is used" in missing.text
     assert "MISS cpu kernels" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("share", "level"), [(0.04, "ok"), (0.7, "note")])
+def test_a_machine_that_works_for_others_is_noted(
+    monkeypatch: pytest.MonkeyPatch, share: float, level: str
+) -> None:
+    monkeypatch.setattr(environment_checks.Others, "share", lambda self: share)
+    [found] = [finding for finding in examine() if finding.name == "load"]
+    assert (found.level, found.ok) == (level, True)
+    assert f"{share:.0%}" in found.text
