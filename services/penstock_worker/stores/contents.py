@@ -8,7 +8,10 @@ import os
 from dataclasses import dataclass
 from types import ModuleType
 
+from penstock.process import logs
 from penstock_kernels.reference import checksum as in_python
+
+log = logs.get(__name__)
 
 CHECKSUM_BYTES = in_python.CHECKSUM_BYTES
 
@@ -59,7 +62,12 @@ def _kernels() -> ModuleType | None:
 
     try:
         library.load()
-    except ImportError:
+    except ImportError as error:
+        log.warning(
+            "blocks' checksums are computed in Python, some fifty times as slowly as by the CPU"
+            " kernels",
+            reason=str(error),
+        )
         return None
     return kept
 
