@@ -41,53 +41,55 @@ SHOWN = ("float32 parity", "bits", "GGUF", "TP 2")
 def coverage() -> dict[str, dict[str, Counter[str]]]:
     """Returns how many cases there are of each family, as transformers names it: by backend, by
     SHOWN."""
-    gguf = _cases(test_gguf_families.test_equals_transformers)
+    gguf = _cases(test_gguf_families.test_a_gguf_file_equals_transformers)
     of_their_own = Counter(
-        DeepseekV4=len(_cases(test_gguf_v4.test_equals_transformers)),
-        MiniMaxM3VL=len(_cases(test_gguf_m3.test_equals_transformers)),
+        DeepseekV4=len(_cases(test_gguf_v4.test_a_gguf_file_of_v4_equals_transformers)),
+        MiniMaxM3VL=len(_cases(test_gguf_m3.test_a_gguf_file_of_m3_equals_transformers)),
     )
     return {
         "cpu": {
             "float32 parity": _families(
                 case
-                for case in _cases(test_parity_on_cpu.test_equals_transformers)
+                for case in _cases(test_parity_on_cpu.test_the_cpu_kernels_equal_transformers)
                 if case not in test_parity_on_cpu.REFUSED
             )
-            + _families(_cases(test_recurrent_on_cpu.test_equals_transformers))
+            + _families(_cases(test_recurrent_on_cpu.test_recurrent_cpu_kernels_equal_transformers))
             + _families(_cases(test_twins.test_equals_its_twin))
             + LING3
             + Counter(Whisper=len(WHISPER_CASES)),
             "bits": _families(
                 _cases(test_family_bits.test_on_the_cpu_kernels)
-                + _cases(test_recurrent_on_cpu.test_rows_depend_on_their_sequence_alone)
+                + _cases(
+                    test_recurrent_on_cpu.test_rows_of_recurrent_cpu_kernels_depend_on_their_sequence_alone
+                )
                 + _cases(test_twins.test_on_the_cpu_kernels)
             )
             + LING3
             + Counter(Whisper=1),
             "GGUF": _families(case for case in gguf if case not in test_gguf_families.NOT_ON_CPU)
-            + _families(_cases(test_recurrent_gguf.test_equals_transformers))
+            + _families(_cases(test_recurrent_gguf.test_a_recurrent_gguf_file_equals_transformers))
             + _families(_cases(test_twins.test_equals_its_twin_from_gguf))
             + of_their_own,
             "TP 2": _families(_cases(test_cpu_ranks.test_two_ranks_have_one_workers_bits)),
         },
         "reference": {
             "float32 parity": _families(
-                _cases(test_parity_families.test_equals_transformers)
-                + _cases(test_recurrent_models.test_equals_transformers)
+                _cases(test_parity_families.test_the_reference_equals_transformers)
+                + _cases(test_recurrent_models.test_recurrent_layers_equal_transformers)
                 + _cases(test_twins.test_equals_its_twin)
             )
             + LING3
             + Counter(Whisper=len(WHISPER_CASES)),
             "bits": _families(
                 _cases(test_family_bits.test_rows_depend_on_their_sequence_alone)
-                + _cases(test_recurrent_models.test_rows_depend_on_their_sequence_alone)
-                + _cases(test_twins.test_rows_depend_on_their_sequence_alone)
+                + _cases(test_recurrent_models.test_recurrent_rows_depend_on_their_sequence_alone)
+                + _cases(test_twins.test_rows_of_twins_depend_on_their_sequence_alone)
             )
             + LING3
             + Counter(Whisper=1),
             "GGUF": _families(
                 gguf
-                + _cases(test_recurrent_gguf.test_equals_transformers)
+                + _cases(test_recurrent_gguf.test_a_recurrent_gguf_file_equals_transformers)
                 + _cases(test_twins.test_equals_its_twin_from_gguf)
             )
             + of_their_own,
