@@ -182,8 +182,9 @@ def _seeing() -> str:
         "transformers on `reference` and `cpu`, some on `triton` in its interpreter, and read "
         "config.json of as many releases.\n\n"
         f"{', '.join(_watching())} take [videos](../guides/media.md#videos) too.\n\n"
-        "With [an mmproj file](../guides/media.md#gguf-files), GGUF models see and hear too."
-        "\n\n"
+        "With [an mmproj file](../guides/media.md#gguf-files), GGUF models see and hear too, "
+        "but for Llama 3.2 Vision, Phi-3-vision, Phi-4-multimodal and Molmo 2; Llama 3.2 Vision "
+        "runs on `reference` alone.\n\n"
     )
     cases = [
         case.stands_for or f"{case.family}{TOWER_CLASS}" for case in (SEEN | OF_MLLAMA).values()

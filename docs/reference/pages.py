@@ -33,10 +33,11 @@ def settings_page() -> str:
         f"# Settings\n\n{WRITTEN}\n"
         "Each setting is a flag of `penstock serve`, a field of the file that `--config` names, "
         "and (the engine's) a keyword of `LLM` with underscores. Flags override the file.\n\n"
-        "Its default stands in parentheses; True and False are switches, and without one there is "
-        "none, unless the sentence says otherwise. Each sentence ends with what is allowed: "
-        "`(0–1]` is above 0 up to and including 1, `≥ 1` any number from 1. A number is whole "
-        "unless its default has a decimal point or the sentence says that it is real.\n\n"
+        "The default stands in parentheses; where there are none, there is no default, unless the "
+        "sentence says otherwise. Settings whose default is True or False are switches. Each "
+        "sentence ends with what is allowed: `[0–1]` is 0 to 1 with both ends, `(0–1]` is above 0 "
+        "up to and including 1, `≥ 1` any number from 1. A number is whole unless its default "
+        "has a decimal point or the sentence says that it is real.\n\n"
         "Flags can be linked to, as in `settings.md#max-model-len`.\n\n" + BEGIN + as_list() + END
     )
 

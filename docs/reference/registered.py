@@ -29,8 +29,6 @@ from penstock.prepare.hub_config import POOLING_CLASSES
 from penstock.prepare.hub_pooling import CLASSIFIES, CLASSIFIES_TOKENS
 
 FOLDER = Path(__file__).parent
-MOST_NAMED = 8
-"""Classes on the page for one reason."""
 TASKS = (
     "CAUSAL_LM",
     "MULTIMODAL_LM",
@@ -125,20 +123,16 @@ def unserved_section() -> str:
     return (
         "\n## What no family computes\n\n"
         "All other classes of models that read texts, pictures with texts, or speech, which "
-        "transformers or llama.cpp's converter registers, and architectures of GGUF files, of each "
-        f"reason at most {MOST_NAMED}; [the list](unserved.toml) has all. A class stands for its "
-        "relatives with other heads. Heads of decoders that give every token a class "
-        "(`LlamaForTokenClassification`) aren't served; those that give a text one are.\n\n"
+        "transformers or llama.cpp's converter registers, and architectures of GGUF files. A "
+        "class stands for its relatives with other heads. Heads of decoders that give every token "
+        "a class (`LlamaForTokenClassification`) aren't served; those that give a text one are.\n\n"
         f"| models | why | classes in config.json | GGUF |\n|---|---|---|---|\n{rows}"
     )
 
 
 def _row(each: Unserved) -> str:
     named = [
-        ", ".join(
-            [*(f"`{name}`" for name in names[:MOST_NAMED]), *["…"][: len(names) > MOST_NAMED]]
-        )
-        or "–"
+        ", ".join(f"`{name}`" for name in names) or "–"
         for names in (each.classes, each.architectures)
     ]
     return f"| {each.models or '–'} | {each.why} | {' | '.join(named)} |\n"

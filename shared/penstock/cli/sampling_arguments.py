@@ -16,7 +16,7 @@ CONTEXT = -1
 _NUMBERS: dict[str, tuple[type, str]] = {
     "max_tokens": (int, "Longest answer, tokens; -1: as long as the context allows."),
     "temperature": (float, "0 is greedy. Default: the model's own."),
-    "top_p": (float, "Draw from the likeliest tokens of this probability together."),
+    "top_p": (float, "Draw from the likeliest tokens that together have this probability."),
     "top_k": (int, "Draw from this many of the likeliest tokens."),
     "min_p": (float, "Leave out tokens below this share of the likeliest one's probability."),
     "seed": (int, "The same seed gives the same answer."),

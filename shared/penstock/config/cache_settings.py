@@ -42,7 +42,7 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Annotated[int, Meta(ge=1, le=1_048_576)] | None,
         Meta(
             description="Tokens between two checkpoints of recurrent layers' states, a multiple "
-            "of kv_block_size; default: by a checkpoint's size, 2048 at most."
+            "of kv_block_size; default: as many as take the room of a checkpoint, 2048 at most."
         ),
     ] = None
     host_kv_gib: Annotated[
@@ -157,7 +157,7 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 120.0
     max_kv_retention_seconds: Annotated[
         float,
-        Meta(ge=0, le=86_400, description="The most of these that a request may ask for."),
+        Meta(ge=0, le=86_400, description="The longest kv_retention_seconds of a request."),
     ] = 3600.0
     session_kv_share: Annotated[
         float,

@@ -224,7 +224,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_realtime_tenant_connections: Annotated[
         int,
         Meta(
-            extra=ADVANCED, ge=0, le=65_536, description="The same, for one tenant; more get a 429."
+            extra=ADVANCED,
+            ge=0,
+            le=65_536,
+            description="Open WebSockets of one tenant; more get a 429.",
         ),
     ] = 128
     access_log: Annotated[

@@ -104,7 +104,13 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 600.0
     max_video_frames: Annotated[
         int,
-        Meta(extra=ADVANCED, ge=1, le=4096, description="Frames shown of a video; more is a 400."),
+        Meta(
+            extra=ADVANCED,
+            ge=1,
+            le=4096,
+            description="Frames shown of a video; of a file with more, these; frames sent as "
+            "pictures: a 400.",
+        ),
     ] = 256
     max_video_pixels: Annotated[
         int,
@@ -132,7 +138,10 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_media_tenant_mib: Annotated[
         int,
         Meta(
-            extra=ADVANCED, ge=1, le=1_048_576, description="The same, for one tenant's requests."
+            extra=ADVANCED,
+            ge=1,
+            le=1_048_576,
+            description="MiB of media of one tenant's open requests; more is refused with 429.",
         ),
     ] = 512
     media_fetch_seconds: Annotated[

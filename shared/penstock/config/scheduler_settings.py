@@ -115,8 +115,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             ge=1,
             le=2,
-            description="What it frees then: 1: the KV cache, and a GPU's weights; 2: all weights"
-            " too.",
+            description="What idle_sleep_minutes frees: 1: the KV cache, and a GPU's weights; "
+            "2: all weights too.",
         ),
     ] = 1
 
@@ -125,8 +125,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             ge=0,
             le=3600,
-            description="Seconds for which a resumable answer is computed on, and kept, without "
-            "its gateway or client; 0: it is computed again.",
+            description="Seconds for which a resumable answer goes on being computed, and is "
+            "kept, when its gateway or client is gone; 0: it is computed again.",
         ),
     ] = 10.0
     audit_share: Annotated[

@@ -70,7 +70,10 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_tenant_uploads: Annotated[
         int,
         Meta(
-            extra=ADVANCED, ge=1, le=65_536, description="The same, for one tenant; more get a 429."
+            extra=ADVANCED,
+            ge=1,
+            le=65_536,
+            description="Concurrent uploads of one tenant; more get a 429.",
         ),
     ] = 16
     max_batch_lines: Annotated[
