@@ -99,10 +99,12 @@ lint: setup-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# --quiet would hide the warnings from --strict.
 .PHONY: docs
-# The site, in build/site; --strict fails for a link or anchor that leads nowhere.
+# The site, in build/site; --strict fails for a link or anchor that leads nowhere, unless --quiet hides
+# it.
 docs: setup-dev
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: wheel release publish
 $(RELEASE)/.installed: deploy/release/requirements.txt

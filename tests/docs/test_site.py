@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import yaml
 
+from docs.outside_links import on_page_markdown
 from tests.docs.snippets import ROOT, text_of
 
 WEB = "services/penstock_gateway/web"
@@ -46,3 +48,23 @@ def test_it_loads_nothing_from_elsewhere() -> None:
         assert (ROOT / "docs" / sheet).is_file()
         assert "//" not in text_of(f"docs/{sheet}")
         assert "@import" not in text_of(f"docs/{sheet}")
+
+
+def test_its_links_lead_to_pages_that_it_has() -> None:
+    assert "docs/outside_links.py" in yaml.safe_load(text_of("mkdocs.yml"))["hooks"]
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="guides/agents.md"))
+    for written, shown in (
+        ("see [keys](keys.md)", "see [keys](keys.md)"),
+        ("[A](../reference/settings.md#seed)", "[A](../reference/settings.md#seed)"),
+        ("![A](../images/seeing.png)", "![A](../images/seeing.png)"),
+        ("[measured](../../loadtest/README.md#once)", "measured (`loadtest/README.md`)"),
+        ("[`deploy/README.md`](../../deploy/README.md) has", "`deploy/README.md` has"),
+    ):
+        assert on_page_markdown(written, page=page, config=None, files=None) == shown
+
+
+def test_a_link_that_leads_nowhere_ends_its_making() -> None:
+    rule = re.search(r"^\t.*mkdocs build.*$", text_of("Makefile"), re.MULTILINE)
+    assert rule is not None
+    assert "--strict" in rule[0]
+    assert "--quiet" not in rule[0]  # It hides the warnings that --strict counts.
