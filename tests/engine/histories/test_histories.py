@@ -76,7 +76,7 @@ SINGLE_BLOCKS = ((disk_kv, "LEAST_FETCHED_BLOCKS", 1),)
 FEW_FETCHES = (*SINGLE_BLOCKS, (disk_kv, "MAX_FETCHES", 3))
 
 
-def disk(drawn: Drawing, seeds: int, operations: int, **met: int) -> Kind:
+def disk(drawn: Drawing, seeds: int, operations: int, about: str = "steps", **met: int) -> Kind:
     return Kind(
         lambda choose: DiskWalker(choose, drawn),
         seeds,
@@ -84,7 +84,7 @@ def disk(drawn: Drawing, seeds: int, operations: int, **met: int) -> Kind:
         {"lost": 1, "waited": 1, "missed": 1, "killed while reading": 1, "read": 61}
         | {"prefetched from disk": 1}
         | met,
-        about="read",
+        about=about,
         recorded=(0, 2, 3, 4),
         patches=FEW_FETCHES,
     )
@@ -130,7 +130,7 @@ def transfers(drawn: Drawing, recorded: tuple[int, ...] = (0, 1, 2)) -> Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "disk": disk(one_group, 12, 500, **{"left while reading": 1}),
+    "disk": disk(one_group, 12, 500, "waited", **{"left while reading": 1}),
     "disk-of-groups": disk(drawn_groups, 14, 600),
     "disk-with-states": disk(drawn_with_states, 14, 600),
     "adapters": Kind(
