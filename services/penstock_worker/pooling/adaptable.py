@@ -15,8 +15,8 @@ from penstock_worker.adapters.models import AdaptableModel, Renamed, adaptable_h
 from penstock_worker.forward.interface import Unable, require_adaptable
 from penstock_worker.models.decoder import headless
 from penstock_worker.pooling.adapters import ONE_TYPE, AdaptedPooling
-from penstock_worker.pooling.encoder.names import encoder_name
-from penstock_worker.pooling.encoders import HEADS, open_encoder
+from penstock_worker.pooling.encoder.names import HEADS, encoder_name
+from penstock_worker.pooling.encoders import open_encoder
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head, head_of
 from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.names import from_gguf

@@ -20,8 +20,9 @@ from penstock_worker.metrics.phases import Phases
 from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.bodies import Body, Encoder, EncoderBody, Inputs, PoolInputs
 from penstock_worker.pooling.encoder.kernels import EncoderKernels, ReferenceKernels
+from penstock_worker.pooling.encoder.lacking_names import encoder_file_name
 from penstock_worker.pooling.encoder.model import EncoderModel
-from penstock_worker.pooling.encoder.names import encoder_name, space_name, with_head
+from penstock_worker.pooling.encoder.names import HEADS, encoder_name, space_name, with_head
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head, vector_head
 from penstock_worker.pooling.pooler import pooling_runner
 from penstock_worker.pooling.recipe import BLOCKS_EACH, PoolingParts
@@ -30,13 +31,6 @@ from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.files import gguf_by_our_names, named_tensors, safetensors_tensors
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.weights import Weights
-
-HEADS = (
-    *("pooler.", "classifier.", "pre_classifier.", "head.", "decoder.", "dense_"),
-    *("linear.", "sparse_linear.", "colbert_linear.", "dense.", "cls."),
-)
-"""How the names of a head's tensors begin; of GGUF's dense layers, too."""
-
 
 Adding = Callable[[BatchAdapters | None, np.ndarray], AbstractContextManager[None]]
 """Returns a context in which products add the adapters of inputs of these lengths."""
@@ -86,7 +80,9 @@ def open_encoder(
         name_of = partial(encoder_name, shared=config.shared_layers)
         read = safetensors_tensors(files, name_of if config.space is None else space_name)
         found = by_our_names(read, family.layer_names, config.layers)
-    weights = Weights(found, dtype, device)
+    weights = Weights(found, dtype, device).calling(
+        partial(encoder_file_name, tensors=found, config=config, format=prepared.weights.format)
+    )
     head = None
     if config.space is not None:
         head = vector_head(config, config.space, weights, head_ops)

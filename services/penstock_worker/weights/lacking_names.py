@@ -25,7 +25,7 @@ _MOST = 10
 
 def decoder_name(name: str, tensors: Tensors, names: TensorNames) -> str:
     """Returns the files' name for a tensor of ours that a decoder lacks."""
-    if (found := _of_another(name, tensors)) is not None:
+    if (found := name_of_another(name, tensors)) is not None:
         return found
     inner, (begin, layers) = in_file(name, names), _around_layers(tensors)
     alike = [
@@ -44,7 +44,7 @@ def decoder_name(name: str, tensors: Tensors, names: TensorNames) -> str:
 def tower_name(name: str, tensors: Tensors, names: TowerNames) -> str:
     """Returns the files' name for a tensor of ours that a tower or a projector lacks; several where
     files differ."""
-    if (found := _of_another(name, tensors)) is not None:
+    if (found := name_of_another(name, tensors)) is not None:
         return found
     begun = [(each, f"model.{each}") for each in file_names(name, names)]
     likeness = {
@@ -57,9 +57,9 @@ def tower_name(name: str, tensors: Tensors, names: TowerNames) -> str:
     return " or ".join(likely[:_MOST]) or name
 
 
-def _of_another(name: str, tensors: Tensors) -> str | None:
-    """The name by that of the same tensor of another layer, or another expert, or of a module's
-    other kind."""
+def name_of_another(name: str, tensors: Tensors) -> str | None:
+    """Returns the name by that of the same tensor of another layer, or another expert, or of a
+    module's other kind; None: there is none."""
     numbers = _NUMBER.findall(name)
     for other, kind, own in _alike(name):
         pattern = re.compile(r"\d+".join(map(re.escape, _NUMBER.split(other))))

@@ -101,7 +101,6 @@ def bert_names(
             "embeddings.position_embeddings": "embed_positions",
             "embeddings.token_type_embeddings": "embed_types",
             "embeddings.LayerNorm": "embedding_norm",
-            "embeddings.projection": "embedding_projection",
             **dict(zip(theirs, in_layer, strict=True)),
             **(further or {}),
         },

@@ -21,6 +21,12 @@ _UNUSED = re.compile(
 )
 """Buffers, and the heads that models are trained with."""
 
+HEADS = (
+    *("pooler.", "classifier.", "pre_classifier.", "head.", "decoder.", "dense_"),
+    *("linear.", "sparse_linear.", "colbert_linear.", "dense.", "cls."),
+)
+"""How the names of a head's tensors begin; of GGUF's dense layers, too."""
+
 _OLD_NORMS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 
 
