@@ -91,6 +91,12 @@ def readable_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:64]
 
 
+class _Version(msgspec.Struct):
+    """What manifests of all versions have."""
+
+    format_version: int
+
+
 def load_manifest(folder: str | os.PathLike[str]) -> PreparedModel:
     """Read manifest.json of a prepared folder.
 
@@ -101,16 +107,18 @@ def load_manifest(folder: str | os.PathLike[str]) -> PreparedModel:
     try:
         if path.stat().st_size > MAX_MANIFEST_BYTES:
             raise UnsupportedModel(f"{path} is larger than {MAX_MANIFEST_BYTES} bytes")
-        manifest = msgspec.json.decode(path.read_bytes(), type=PreparedModel)
+        text = path.read_bytes()
+        version = msgspec.json.decode(text, type=_Version).format_version
+        if version != FORMAT_VERSION:  # What else it says may have another shape.
+            raise UnsupportedModel(
+                f"{path} has format version {version}, this build reads {FORMAT_VERSION}; prepare "
+                "the model again"
+            )
+        manifest = msgspec.json.decode(text, type=PreparedModel)
     except (FileNotFoundError, NotADirectoryError):
         raise ModelNotFound(f"{folder} is not a prepared folder: no {MANIFEST}") from None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnsupportedModel(f"{path} can't be read: {error}") from None
-    if manifest.format_version != FORMAT_VERSION:
-        raise UnsupportedModel(
-            f"{path} has format version {manifest.format_version}, this build reads "
-            f"{FORMAT_VERSION}; prepare the model again"
-        )
     if not _is_served(manifest):
         raise UnsupportedModel(f"{path}: the family {manifest.family!r} is not served")
     return manifest

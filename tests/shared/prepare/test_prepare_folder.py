@@ -155,6 +155,14 @@ def test_another_format_version_is_not_used(
         load_manifest(old)
 
 
+def test_a_manifest_in_another_versions_shape_is_said_to_be_of_that(tmp_path: Path) -> None:
+    """Of format version 19, encoders' layers were null or a decoder's."""
+    manifest = {"format_version": 19, "config": {"kind": "encoder", "layers": None}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UnsupportedModel, match="has format version 19, .*prepare the model again"):
+        load_manifest(tmp_path)
+
+
 def test_a_manifest_of_an_unknown_family(tmp_path: Path, model: Path) -> None:
     """A later release may have written it."""
     folder = prepare(str(model), cache_dir=tmp_path)
@@ -268,7 +276,8 @@ def test_reading_a_manifest_needs_no_tokenizer_library(tmp_path: Path, model: Pa
 def test_what_is_no_prepared_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="not a prepared folder"):
         load_manifest(tmp_path)
-    (tmp_path / "manifest.json").write_text('{"format_version": 1}')
+    this = prepared_folder.FORMAT_VERSION
+    (tmp_path / "manifest.json").write_text(f'{{"format_version": {this}}}')
     with pytest.raises(UnsupportedModel, match="can't be read"):
         load_manifest(tmp_path)
 
