@@ -26,7 +26,7 @@ from penstock.families.finding import family_named
 from penstock.model.config import EncoderConfig, HeadConfig, TransformersConfig
 from penstock.model.prepared_model import PreparedModel
 
-FORMAT_VERSION = 21
+FORMAT_VERSION = 22
 """Raise it whenever the same input gives another prepared folder."""
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"

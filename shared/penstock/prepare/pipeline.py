@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -11,14 +10,13 @@ import msgspec
 from penstock.config.plugins import FAMILIES, plugin_packages
 from penstock.config.settings import ModelImpl
 from penstock.errors import ModelNotFound, PenstockError, UnsupportedModel
-from penstock.families.finding import package_of
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import PreparedModel
 from penstock.prepare.by_transformers import is_for_transformers
 from penstock.prepare.carry import carried
 from penstock.prepare.checkpoint import Checkpoint
+from penstock.prepare.digest import model_digest
 from penstock.prepare.folder import (
     FORMAT_VERSION,
     default_cache_dir,
@@ -169,7 +167,7 @@ def _manifest(found: ResolvedModel, checkpoint: Checkpoint) -> PreparedModel:
         config=checkpoint.config,
         generation=filled(checkpoint.generation, found.advised),
         weights=checkpoint.weights,
-        digest=_digest(checkpoint, samples),
+        digest=model_digest(checkpoint, samples),
         has_chat_template=bool(checkpoint.chat_template),
         add_bos=checkpoint.add_bos,
         pooling=checkpoint.pooling,
@@ -183,25 +181,3 @@ def _weights_of(checkpoint: Checkpoint) -> list[str]:
     dense = () if checkpoint.pooling is None else checkpoint.pooling.files
     files = [*checkpoint.weights.files, *(layer.file for layer in dense)]
     return [*files, checkpoint.weights.mmproj] if checkpoint.weights.mmproj else files
-
-
-def _digest(checkpoint: Checkpoint, samples: dict[str, bytes]) -> str:
-    """sha256 over everything that outputs depend on. Paths and times are not part of it, so two
-    machines with the same files agree. samples: of each file of weights, in their order."""
-    pooling = checkpoint.pooling
-    stated = None if pooling is None else pooling.without_files()
-    generation = checkpoint.generation
-    ids = (generation.eos_token_ids, generation.suppress_tokens)
-    settings = (checkpoint.config, checkpoint.add_bos, stated, ids)
-    digest = hashlib.sha256(msgspec.json.encode(settings))
-    if checkpoint.weights.quantised is not None:
-        digest.update(msgspec.json.encode(checkpoint.weights.quantised))
-    if checkpoint.media is not None:
-        digest.update(msgspec.json.encode(checkpoint.media))
-    if isinstance(checkpoint.config, ModelConfig):
-        digest.update(package_of(checkpoint.config.architecture).encode())
-    digest.update(hashlib.sha256(checkpoint.tokenizer_json).digest())
-    digest.update(hashlib.sha256(checkpoint.chat_template.encode()).digest())
-    for found in samples.values():
-        digest.update(found)
-    return digest.hexdigest()
