@@ -116,7 +116,7 @@ def bert_encoder(
     )
 
 
-def rotating(hidden: int, heads: int, where: str) -> int:
+def rotating_head(hidden: int, heads: int, where: str) -> int:
     """Returns the size of a head. Raises UnsupportedModel for one that can't rotate."""
     if heads < 1 or hidden % heads or hidden // heads % 2:
         raise UnsupportedModel(
@@ -126,11 +126,19 @@ def rotating(hidden: int, heads: int, where: str) -> int:
     return hidden // heads
 
 
-def theta(fields: Fields, default: float) -> float:
-    """Returns the base of a rotary embedding. Raises UnsupportedModel for one that is scaled."""
+def rope_theta(fields: Fields, default: float) -> float:
+    """Returns the base of a rotary embedding. Raises UnsupportedModel for one that is scaled, or
+    that rotates a part of a head."""
     section = fields.section("rope_parameters")
     kind, found = section.text("rope_type", "default"), section.number("rope_theta", default)
-    refuse_unknown(section, ())
     if kind != "default":
-        raise UnsupportedModel(f"{section.where}: rope_type {kind!r} is not served; default is")
+        raise UnsupportedModel(
+            f"{section.where}: rope_type {kind[:80]!r} is not served; default is"
+        )
+    share = section.number("partial_rotary_factor", 1.0)
+    if share != 1.0:
+        raise UnsupportedModel(
+            f"{section.where}: partial_rotary_factor {share:g} is not served; 1 is"
+        )
+    refuse_unknown(section, ())
     return found

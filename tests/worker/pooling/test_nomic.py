@@ -4,6 +4,7 @@ written from memory), and what isn't served of it."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 
 from penstock.errors import UnsupportedModel
-from penstock.prepare import prepare
+from penstock.model.config import EncoderConfig
+from penstock.model.rope_spec import RopeSpec
+from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling
 from testing.pooling_models import VOCAB, facts_of, load_pooling, random_inputs, run
 from testing.pooling_models import save as save_model
@@ -102,3 +105,33 @@ def test_variants_are_refused_by_name(tmp_path: Path, changes: dict[str, Any], s
     save_model(tmp_path / "m", "NomicBertModel", **SIZES)
     with pytest.raises(UnsupportedModel, match=said):
         prepare(_described(tmp_path / "m", **changes), cache_dir=str(tmp_path))
+
+
+NEW = {"rope_type": "default", "rope_theta": 1000.0}
+
+
+@pytest.mark.parametrize("kind", ["NomicBertModel", "JinaEmbeddingsV3Model"])
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        ({"partial_rotary_factor": 1.0}, None),
+        ({"partial_rotary_factor": 1}, None),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not served; 1 is"),
+        ({"rope_type": "yarn", "factor": 4.0}, "rope_type 'yarn' is not served; default is"),
+        ({"factor": 4.0}, "factor is 4.0, which is not known here"),
+    ],
+)
+def test_rotations_are_read_or_refused_for_what_they_are(
+    tmp_path: Path, kind: str, said: dict[str, Any], refused: str | None
+) -> None:
+    save_model(tmp_path / "m", kind, **SIZES)
+    path = tmp_path / "m" / "config.json"
+    config = json.loads(path.read_text()) | {"rope_parameters": NEW | said}
+    path.write_text(json.dumps(config))
+    if refused is not None:
+        with pytest.raises(UnsupportedModel, match=re.escape(refused)):
+            prepare(str(tmp_path / "m"), cache_dir=str(tmp_path))
+        return
+    read = load_manifest(prepare(str(tmp_path / "m"), cache_dir=str(tmp_path))).config
+    assert isinstance(read, EncoderConfig)
+    assert read.layers.ropes == (RopeSpec(theta=1000.0, dims=SIZES["hidden_size"] // 3),)
