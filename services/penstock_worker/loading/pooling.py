@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from importlib import import_module
 
 import msgspec
 import torch
 
 from penstock.errors import StartupError
-from penstock.model.config import ModelConfig
+from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.media_facts import MediaFacts
 from penstock.model.prepared_model import PreparedModel
 from penstock.process import logs
@@ -18,6 +19,7 @@ from penstock_worker.forward.backends import choose_among
 from penstock_worker.loading.fingerprint import fingerprint
 from penstock_worker.loading.kernels import NO_KERNELS, triton_kernels
 from penstock_worker.loading.loaded import Loaded
+from penstock_worker.loading.tensors import setup_of_loaders
 from penstock_worker.media.planning import told_of
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.pooling.recipe import PoolingRecipe
@@ -82,6 +84,12 @@ def choose_pooling(prepared: PreparedModel, setup: Setup, threads: int) -> Pooli
         )
     found: PoolingRecipe = choose_among(_MODULES, prepared, setup, threads)
     return found
+
+
+def require_encoder(name: str, prepared: PreparedModel, config: EncoderConfig) -> None:
+    """Raises Unable for an encoder that a backend can't run, ImportError where its library is
+    missing."""
+    import_module(_MODULES[name]).require_encoder(config, setup_of_loaders(prepared))
 
 
 def without_ears(prepared: PreparedModel) -> PreparedModel:

@@ -43,7 +43,7 @@ def check_tensors(prepared: PreparedModel) -> None:
         elif isinstance(config, EncoderConfig):
             from penstock_worker.pooling.encoders import build_encoder
 
-            build_encoder(prepared, _setup(prepared), DTYPE, device=NOWHERE)
+            build_encoder(prepared, setup_of_loaders(prepared), DTYPE, device=NOWHERE)
         of_text = isinstance(config, ModelConfig) and prepared.pooling is not None
         if config.takes_media and prepared.media is not None and not of_text:
             from penstock_worker.media.loading import load_senses
@@ -68,8 +68,8 @@ def _check_decoder(prepared: PreparedModel, config: ModelConfig) -> None:
     DecoderModel(config, weights, positions=1)
 
 
-def _setup(prepared: PreparedModel) -> Setup:
-    """What loaders of encoders read of a Setup, and values for the rest."""
+def setup_of_loaders(prepared: PreparedModel) -> Setup:
+    """Returns what loaders of encoders read of a Setup, and values for the rest."""
     return Setup(
         version=0,
         model_dir="",
@@ -98,7 +98,7 @@ def cpu_bytes(prepared: PreparedModel) -> int | None:
         library = load()
     except ImportError:
         return None
-    whole = kind_of(dtype_of(_setup(prepared), prepared.weights.dtype))
+    whole = kind_of(dtype_of(setup_of_loaders(prepared), prepared.weights.dtype))
     tensors = open_weights(prepared.weights, config, DTYPE, device=NOWHERE).tensors
     if config.tie_word_embeddings:
         tensors = {name: stored for name, stored in tensors.items() if name != HEAD}

@@ -13,7 +13,7 @@ from penstock.config.settings import CacheSettings, ModelImpl, SchedulerSettings
 from penstock.errors import PenstockError
 from penstock.model.config import EncoderConfig, ModelConfig, TransformersConfig
 from penstock.model.kv_layout import NO_GROUP, kv_layout, state_memory
-from penstock.model.mechanisms import CONVOLUTION, mechanisms
+from penstock.model.mechanisms import mechanisms
 from penstock.model.prepared_model import PreparedModel
 from penstock.model.sharing import one_rank_only
 from penstock.prepare import load_manifest, prepare
@@ -22,6 +22,8 @@ from penstock.process.machine import usable_cores
 from penstock.process.numa import describe as describe_nodes
 from penstock.process.numa import one_rank_per_node, usable_nodes, written
 from penstock_worker.forward.backends import backend_module
+from penstock_worker.forward.interface import Unable
+from penstock_worker.loading.pooling import require_encoder
 from penstock_worker.loading.tensors import cpu_bytes, refusal
 from penstock_worker.machine import environment_checks
 from penstock_worker.machine.environment_checks import Advice, Finding
@@ -101,13 +103,13 @@ def examine_model(
         return [*findings, Finding("transformers", not refused, said, _level(refused))]
     said = refused or "those that the configuration asks for"
     findings.append(Finding("tensors", not refused, said, _level(refused)))
-    if isinstance(prepared.config, EncoderConfig):
-        findings += _media(prepared)
-        return [*findings, Finding("backends", True, _encoders_backends(prepared.config))]
-    needed = mechanisms(prepared.config)
+    config = prepared.config
+    needed = mechanisms(config.layers if isinstance(config, EncoderConfig) else config)
     findings.append(Finding("needs", True, _listed(needed) or "nothing beyond Llama's layers"))
     findings += _media(prepared)
-    return [*findings, *(_backend(name, prepared.config) for name in BACKENDS)]
+    if isinstance(config, EncoderConfig):
+        return [*findings, *(_encoders_backend(name, prepared, config) for name in BACKENDS)]
+    return [*findings, *(_backend(name, config) for name in BACKENDS)]
 
 
 def _media(prepared: PreparedModel) -> list[Finding]:
@@ -129,12 +131,6 @@ def _media(prepared: PreparedModel) -> list[Finding]:
     if config.encoder_rows:
         return [Finding("media", True, held)]
     return [Finding("media", True, f"{held}; --language-model-only leaves its tower out")]
-
-
-def _encoders_backends(config: EncoderConfig) -> str:
-    if CONVOLUTION in mechanisms(config.layers):
-        return "an encoder with a convolution: triton with a GPU, or reference"
-    return "an encoder: triton with a GPU, cpu, or reference"
 
 
 def _windows(config: AnyConfig) -> str:
@@ -181,10 +177,26 @@ def _backend(name: str, config: ModelConfig) -> Finding:
     try:
         module = backend_module(name)
     except ImportError as error:
-        return Finding(name, True, f"can't run here: {error}", "note")
+        return _not_here(name, error)
     lacking = mechanisms(config) - module.MECHANISMS
-    if lacking:
-        return Finding(name, True, f"lacks {_listed(lacking)}", "note")
+    return Finding(name, True, f"lacks {_listed(lacking)}", "note") if lacking else _able(name)
+
+
+def _encoders_backend(name: str, prepared: PreparedModel, config: EncoderConfig) -> Finding:
+    try:
+        require_encoder(name, prepared, config)
+    except ImportError as error:
+        return _not_here(name, error)
+    except Unable as error:
+        return Finding(name, True, f"can't run it: {error}", "note")
+    return _able(name)
+
+
+def _not_here(name: str, error: ImportError) -> Finding:
+    return Finding(name, True, f"can't run here: {error}", "note")
+
+
+def _able(name: str) -> Finding:
     if name == "triton" and not _has_gpu():
         return Finding(name, True, "has all that the model needs, and there is no GPU here", "note")
     return Finding(name, True, "has all that the model needs")

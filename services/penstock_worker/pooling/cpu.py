@@ -37,6 +37,11 @@ from penstock_worker.pooling.recipe import PoolingParts, PoolingRecipe, pooling_
 from penstock_worker.pooling.space import Pictures
 
 
+def require_encoder(config: EncoderConfig, setup: Setup) -> None:
+    """Raises Unable for an encoder that the kernels can't run."""
+    shapes_of(config.layers, msgspec.structs.replace(setup, block_size=BLOCK))
+
+
 def recipe(
     prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
 ) -> PoolingRecipe:
@@ -52,8 +57,7 @@ def recipe(
         raise ValueError("the setup is of a model that generates")
     mode, late = setup.pooling.mode, setup.pooling.late
     dtype = dtype_of(setup, prepared.weights.dtype)
-    own_blocks = msgspec.structs.replace(setup, block_size=BLOCK)
-    shapes_of(config.layers, own_blocks)
+    require_encoder(config, setup)
     adapted = adapted_encoder(prepared, config, setup)
 
     def load(phases: Phases) -> PoolingParts:

@@ -23,6 +23,10 @@ from penstock_worker.pooling.recipe import PoolingParts, PoolingRecipe, pooling_
 from penstock_worker.pooling.space import Pictures
 
 
+def require_encoder(config: EncoderConfig, setup: Setup) -> None:
+    """Raises Unable for an encoder that this backend can't run: there is none."""
+
+
 def recipe(
     prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
 ) -> PoolingRecipe:

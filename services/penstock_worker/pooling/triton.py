@@ -47,6 +47,16 @@ LARGEST_ENCODER_HEAD = 256
 """Largest head dimension of the encoders' attention kernel."""
 
 
+def require_encoder(config: EncoderConfig, setup: Setup) -> None:
+    """Raises Unable for an encoder that the kernels can't run."""
+    require(ENCODER_MECHANISMS, config.layers)
+    if config.layers.head_dim > LARGEST_ENCODER_HEAD:
+        raise Unable(f"a head's size is {config.layers.head_dim}, over {LARGEST_ENCODER_HEAD}")
+    pooling = setup.pooling
+    if pooling is not None and pooling.late is not None and pooling.late.hides:
+        raise Unable("a query is filled up with tokens that others don't see")
+
+
 def recipe(
     prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
 ) -> PoolingRecipe:
@@ -72,11 +82,7 @@ def encoder_recipe(
         raise ValueError("the setup is of a model that generates")
     mode = setup.pooling.mode
     dtype, invariant = compute_dtype(setup.dtype, prepared.weights, CUDA), setup.batch_invariant
-    require(ENCODER_MECHANISMS, config.layers)
-    if config.layers.head_dim > LARGEST_ENCODER_HEAD:
-        raise Unable(f"a head's size is {config.layers.head_dim}, over {LARGEST_ENCODER_HEAD}")
-    if setup.pooling.late is not None and setup.pooling.late.hides:
-        raise Unable("a query is filled up with tokens that others don't see")
+    require_encoder(config, setup)
     adapted = adapted_encoder(prepared, config, setup, head_ops)
     pictures = Pictures(prepared, setup, dtype, 1, device)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.config.settings import ModelImpl
+from penstock.errors import StartupError
 from penstock.prepare import load_manifest, prepare
 from penstock_worker.loading.tensors import cpu_bytes
 from penstock_worker.machine import doctor
@@ -112,17 +114,34 @@ def test_a_model_that_transformers_does_not_know(tmp_path: Path) -> None:
     assert "has no decoder for model_type 'llama9'" in findings["transformers"].text
 
 
-@pytest.mark.parametrize("kind", ["MPNetModel", "NomicBertModel", "DebertaV2Model"])
-def test_which_backends_an_encoder_has(tmp_path: Path, kind: str) -> None:
-    """What is said and what computes: a model that the CPU's kernels compute isn't said to need
-    others."""
-    settings = DEBERTA if kind == "DebertaV2Model" else {}
-    save(tmp_path / "m", kind, **settings, hidden_size=48, num_attention_heads=3)
-    assert " cpu, or reference" in found(tmp_path / "m")["backends"].text
-    load_pooling(str(tmp_path / "m"), tmp_path, worker={"attention_backend": "cpu"}).runner.close()
+ENCODERS: dict[str, tuple[str, dict[str, Any], str | None]] = {
+    "MPNet": ("MPNetModel", {}, None),
+    "Nomic": ("NomicBertModel", {}, None),
+    "DeBERTa": ("DebertaV2Model", DEBERTA, None),
+    "a convolution": ("DebertaV2Model", {**DEBERTA, "conv_kernel_size": 3}, "a convolution of"),
+    "ReLU": ("BertModel", {"hidden_act": "relu"}, "relu"),
+    "small heads": ("BertModel", {"num_attention_heads": 6}, "head_dim is 8, not a multiple of 16"),
+}
+"""What the CPU's kernels lack for one; None: nothing."""
 
 
-def test_an_encoder_that_one_backend_lacks_something_for(tmp_path: Path) -> None:
-    settings = {**DEBERTA, "conv_kernel_size": 3}
-    save(tmp_path / "m", "DebertaV2Model", hidden_size=48, num_attention_heads=3, **settings)
-    assert "cpu" not in found(tmp_path / "m")["backends"].text
+@pytest.mark.parametrize("case", ENCODERS)
+def test_which_backends_an_encoder_has(tmp_path: Path, case: str) -> None:
+    """What is said is what computes."""
+    kind, settings, lacking = ENCODERS[case]
+    save(tmp_path / "m", kind, **({"hidden_size": 48, "num_attention_heads": 3} | settings))
+    findings = found(tmp_path / "m")
+    assert "layer norms" in findings["needs"].text
+    assert findings["reference"].text == "has all that the model needs"
+    on_cpu = findings["cpu"]
+    worker = {"attention_backend": "cpu"}
+    if lacking is None:
+        assert on_cpu.text == "has all that the model needs"
+        load_pooling(str(tmp_path / "m"), tmp_path, worker=worker).runner.close()
+        return
+    assert on_cpu.text.startswith("can't run it: ")
+    assert lacking in on_cpu.text
+    assert on_cpu.level == "note"
+    said = re.escape(on_cpu.text.removeprefix("can't run it: "))
+    with pytest.raises(StartupError, match=said):
+        load_pooling(str(tmp_path / "m"), tmp_path, worker=worker)
