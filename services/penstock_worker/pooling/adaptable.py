@@ -7,6 +7,7 @@ from functools import partial
 import torch
 
 from penstock.families import ENCODERS
+from penstock.families.bert_gguf import BERT_FILES
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
@@ -86,8 +87,15 @@ def adaptable_encoder(config: EncoderConfig, labels: int) -> AdaptableModel:
         renamed=_names(config),
         heads=heads,
         unused=() if labels else HEADS,
-        gguf=("bert",) if config.layers.layer(0).order == "summed" else (),
+        gguf=_in_gguf(config),
     )
+
+
+def _in_gguf(config: EncoderConfig) -> tuple[str, ...]:
+    """Returns the values of general.architecture of files of this model."""
+    family = ENCODERS[config.family]
+    own = tuple(each for each in (family.gguf, *family.gguf_also) if each)
+    return own or ((BERT_FILES,) if config.layers.is_like_bert else ())
 
 
 def _modules(config: EncoderConfig) -> dict[str, tuple[int, int]]:

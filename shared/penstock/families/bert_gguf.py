@@ -12,6 +12,9 @@ from penstock.errors import UnsupportedModel
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.tensor_names import QKV, TensorNames
 
+BERT_FILES = "bert"
+"""What files of BERT name as their architecture, and those of relatives without one of their
+own."""
 TYPES = "token_types.weight"
 GGUF_NAMES = TensorNames(
     fused={"self_attn.qkv_proj": QKV, "mlp.up_proj": ("mlp.gate_proj", "mlp.up_proj")},
@@ -23,8 +26,8 @@ GGUF_NAMES = TensorNames(
 
 
 def bert_sizes(model: GGUFMetadata) -> dict[str, Any]:
-    """Fields of EncoderConfig. Raises UnsupportedModel for heads of an odd size, or fewer keys than
-    queries."""
+    """Returns arguments of bert_encoder. Raises UnsupportedModel for heads that don't make up the
+    hidden size, or fewer of keys than of queries."""
     sizes = model.sizes()
     hidden, heads, dim = (sizes[each] for each in ("hidden_size", "num_heads", "head_dim"))
     if sizes["num_kv_heads"] != heads or heads * dim != hidden:

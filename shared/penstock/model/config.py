@@ -117,6 +117,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         return None if self.latent is None else self.latent.rank
 
     @property
+    def is_like_bert(self) -> bool:
+        """Whether a norm follows each sum with the residual, as in BERT and its relatives."""
+        return self.layers[0].order == "summed"
+
+    @property
     def index(self) -> IndexSpec | BlockIndexSpec | None:
         """What chooses tokens, or blocks, that attention reads in layers with an index."""
         rules = (layer.attention for layer in self.layers)

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families import GGUF_ARCHITECTURES, GGUF_ENCODERS, MODEL_NAMES
+from penstock.families.bert_gguf import BERT_FILES
 from penstock.families.finding import family_of_gguf
 from penstock.families.gemma4_assistant import GGUF_ASSISTANT, read_gguf_assistant
 from penstock.families.gguf_reading import GGUFMetadata
@@ -34,7 +35,6 @@ from penstock.prepare.checkpoint import (
 )
 from penstock.prepare.from_hub_folder import QWEN3
 from penstock.prepare.gguf_encoders import (
-    BERT_FILES,
     HARMLESS,
     LABELS,
     LAST,

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODERS, GGUF_ENCODERS
+from penstock.families.bert_gguf import BERT_FILES
 from penstock.families.bert_reading import bert_encoder
 from penstock.families.gguf_reading import GGUFMetadata, rounded
 from penstock.families.hub_reading import refuse_unknown
@@ -22,8 +23,6 @@ from penstock.prepare.checkpoint import odd_values_refused
 from penstock.prepare.hub_config import check_encoder_config
 from penstock.prepare.hub_pooling import MAX_LABELS
 
-BERT_FILES = "bert"
-"""The architecture that files of BERT and its relatives name."""
 MEAN, CLS, LAST, RANK = 1, 2, 3, 4
 _MODES: dict[int, PoolingMode] = {0: "mean", MEAN: "mean", CLS: "cls", LAST: "last"}
 """An encoder's modes of pooling by their number. A file that says none (0) gets what

@@ -14,16 +14,20 @@ import pytest
 import torch
 
 from penstock.adapters import UnfitAdapter, read_adapter
+from penstock.families.bert_reading import bert_encoder
+from penstock.model.config import EncoderConfig
+from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling
 from penstock.protocol.from_worker import AdapterFailed
 from penstock.protocol.worker_resources import LoadAdapter
-from penstock_worker.adapters.fitting import fitted
+from penstock_worker.adapters.fitting import FittedModule, fitted
 from penstock_worker.adapters.models import adaptable_headless
 from penstock_worker.adapters.slot_adapters import SlotAdapters
 from penstock_worker.loading.loaded import Loaded
+from penstock_worker.pooling.adaptable import adaptable_encoder
 from testing.model_configs import llama_config
 from testing.pooling_models import load_pooling, random_inputs, run, save
-from tests.adapter_folders import Factors, random_factors, write_peft
+from tests.adapter_folders import Factors, random_factors, write_gguf, write_peft
 
 SIZES = {"hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 3}
 DECODER = {**SIZES, "num_key_value_heads": 1, "head_dim": 16}
@@ -292,3 +296,73 @@ def test_a_reranker_whose_scores_are_made_of_the_head(tmp_path: Path) -> None:
     assert not fitted(adapter, adaptable_headless(config), 64)
     with pytest.raises(UnfitAdapter, match="changes lm_head; supported in this model"):
         fitted(adapter, adaptable_headless(config, answers=True), 64)
+
+
+IN_GGUF = {
+    "BertModel": (
+        "bert",
+        {"self.query": "attn_q", "self.value": "attn_v", "attention.output.dense": "attn_output"},
+    ),
+    "NomicBertModel": (
+        "nomic-bert",
+        {"q_proj": "attn_q", "o_proj": "attn_output", "gate_proj": "ffn_gate", "up_proj": "ffn_up"},
+    ),
+    "JinaEmbeddingsV3Model": ("jina-bert-v3", {"k_proj": "attn_k", "fc1": "ffn_up"}),
+    "ModernBertModel": ("modern-bert", {"attn.Wqkv": "attn_qkv", "mlp.Wo": "ffn_down"}),
+}
+"""The architecture that GGUF files of an encoder name, and the names of some of its modules."""
+
+
+@pytest.mark.parametrize("kind", IN_GGUF)
+def test_a_gguf_adapter_of_an_encoder_is_the_same(tmp_path: Path, kind: str) -> None:
+    arch, names = IN_GGUF[kind]
+    model = save(tmp_path / "m", kind, **EMBEDDERS[kind])
+    config = load_manifest(prepare(str(tmp_path / "m"), cache_dir=tmp_path)).config
+    assert isinstance(config, EncoderConfig)
+    known = adaptable_encoder(config, 0)
+    all_factors = factors_of(model, 5, 1)
+    theirs = {name: each for name, each in all_factors.items() if name.endswith(tuple(names))}
+    in_gguf: Factors = {}
+    for name, each in theirs.items():
+        (number,) = (part for part in name.split(".") if part.isdigit())
+        (end,) = (end for end in names if name.endswith(end))
+        in_gguf[f"blk.{number}.{names[end]}"] = each
+    _, peft = read_adapter(write_peft(tmp_path / "a", theirs))
+    _, of_gguf = read_adapter(write_gguf(tmp_path / "a.gguf", in_gguf, arch=arch))
+    one, other = (fitted(each, known, 64) for each in (peft, of_gguf))
+    assert one.keys() == other.keys()
+    assert len(one) >= len(theirs)
+    for name, module in one.items():
+        twin = other[name]
+        assert isinstance(module, FittedModule)
+        assert isinstance(twin, FittedModule)
+        whole = range(module.up.shape[0]), range(module.down.shape[1])
+        pairs = zip(module.factors(*whole), twin.factors(*whole), strict=True)
+        assert all(torch.equal(ours, its) for ours, its in pairs)
+
+
+@pytest.mark.parametrize(("kind", "arch"), [("NomicBertModel", "bert"), ("BertModel", "llama")])
+def test_a_gguf_adapter_of_another_encoder_is_refused(tmp_path: Path, kind: str, arch: str) -> None:
+    save(tmp_path / "m", kind, **EMBEDDERS[kind])
+    config = load_manifest(prepare(str(tmp_path / "m"), cache_dir=tmp_path)).config
+    assert isinstance(config, EncoderConfig)
+    factors = random_factors({"blk.0.attn_q": (48, 48)}, 5, 1)
+    _, adapter = read_adapter(write_gguf(tmp_path / "a.gguf", factors, arch=arch))
+    with pytest.raises(UnfitAdapter, match=f"the adapter is for {arch}, but the model is "):
+        fitted(adapter, adaptable_encoder(config, 0), 64)
+
+
+def test_jinas_second_embeddings_and_nomics_experts_have_gguf_adapters() -> None:
+    sizes: dict[str, Any] = {"num_layers": 2, "num_heads": 3, "hidden_size": 48}
+    known = {
+        family: adaptable_encoder(
+            bert_encoder(family, vocab_size=60, intermediate_size=80, max_position=80, **sizes), 0
+        ).gguf
+        for family in ("jina_bert_v2", "nomic_bert", "roberta", "mpnet")
+    }
+    assert known == {
+        "jina_bert_v2": ("jina-bert-v2",),
+        "nomic_bert": ("nomic-bert", "nomic-bert-moe"),
+        "roberta": ("bert",),
+        "mpnet": ("bert",),
+    }

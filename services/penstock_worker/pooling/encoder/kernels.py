@@ -180,7 +180,7 @@ class ReferenceKernels:
 
     def __init__(self, config: ModelConfig) -> None:
         """`config`: the encoder's layers."""
-        self._tiled = config.layers[0].order == "summed"  # BERT and its relatives
+        self._tiled = config.is_like_bert
         self.ops: DecoderOps = TiledOps() if self._tiled else REFERENCE
 
     def lay_out(
