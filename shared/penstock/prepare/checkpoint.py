@@ -79,7 +79,7 @@ def check_config(config: ModelConfig, where: str) -> ModelConfig:
         _check_layer(layer, where)
     check_positive(_numbers(config), where)
     for rope in config.ropes:
-        _check_yarn(rope, where)
+        _check_scaling(rope, where)
     if len(config.layers) not in (1, config.num_layers):
         raise UnsupportedModel(
             f"{where}: {len(config.layers)} layers are described, and there are {config.num_layers}"
@@ -146,7 +146,8 @@ def _of_tower(part: object) -> Iterator[tuple[str, float | None]]:
 
 
 def _numbers(config: ModelConfig) -> Iterator[tuple[str, float | None]]:
-    yield "the norms' eps", config.norm.eps
+    key = "layer_norm_eps" if config.norm.kind == "layer" else "rms_norm_eps"
+    yield f"the norms' eps ({key})", config.norm.eps
     for rope in config.ropes:
         yield "rope_theta", rope.theta
         yield "the factor of rope_scaling", None if rope.scaling is None else rope.scaling.factor
@@ -201,17 +202,31 @@ def _check_heads(heads: int, own: KVHeadsSpec, where: str, *, rotate: bool) -> N
             f"{where}: {heads} attention heads can't be shared out among {own.count} key/value "
             "heads: the first must be a multiple of the second"
         )
-    if not 1 <= own.size <= MAX_HEADS or (rotate and own.size % 2):
+    if not 1 <= own.size <= MAX_HEADS:
+        raise UnsupportedModel(f"{where}: head_dim is {own.size}; 1 to {MAX_HEADS} are allowed")
+    if rotate and own.size % 2:
         raise UnsupportedModel(
-            f"{where}: head_dim is {own.size}; rotary embedding needs an even one, up to "
-            f"{MAX_HEADS}"
+            f"{where}: head_dim is {own.size}; rotary embedding needs an even one"
         )
 
 
-def _check_yarn(rope: RopeSpec, where: str) -> None:
+def _check_scaling(rope: RopeSpec, where: str) -> None:
     scaling = rope.scaling
-    if scaling is None or scaling.kind != "yarn":
+    if scaling is None:
         return
+    original = scaling.original_max_position
+    if not 0 <= original <= MAX_POSITION:
+        raise UnsupportedModel(
+            f"{where}: the original length of stretched positions is {repr(original)[:80]}; up to "
+            f"{MAX_POSITION} is allowed"
+        )
+    if scaling.kind != "yarn":
+        return
+    if scaling.factor * original > MAX_POSITION:
+        raise UnsupportedModel(
+            f"{where}: yarn stretches {original} positions by {scaling.factor:g}; up to "
+            f"{MAX_POSITION} in all are allowed"
+        )
     if not 0 < scaling.beta_slow <= scaling.beta_fast or rope.theta <= 1:
         raise UnsupportedModel(
             f"{where}: yarn's beta_slow is {scaling.beta_slow:g}, beta_fast {scaling.beta_fast:g}, "

@@ -20,6 +20,7 @@ from penstock.families.vision import VISION_CLASSES
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.prepare.checkpoint import (
+    MAX_HEADS,
     MAX_SIZE,
     check_config,
     check_towers,
@@ -305,6 +306,10 @@ def check_encoder_config(config: EncoderConfig, where: str) -> EncoderConfig:
     """Refuse shapes that can't be a model. Returns the config; raises UnsupportedModel."""
     layers = config.layers
     bounds = {
+        "hidden_size": (1, MAX_SIZE),
+        "num_heads": (1, MAX_HEADS),
+        "max_position": (1, MAX_SIZE),
+        "learned_positions": (0, MAX_SIZE),
         "token_types": (0, 256),
         "relative_buckets": (0, 65_536),
         "first_position": (0, MAX_SIZE),
@@ -314,7 +319,7 @@ def check_encoder_config(config: EncoderConfig, where: str) -> EncoderConfig:
         value = getattr(layers, field)
         if not least <= value <= most:
             raise UnsupportedModel(f"{where}: {field} is {value}; {least} to {most} are allowed")
-    if layers.layer(0).order == "summed" and layers.hidden_size % max(layers.num_heads, 1):
+    if layers.is_like_bert and layers.hidden_size % layers.num_heads:
         raise UnsupportedModel(
             f"{where}: {layers.num_heads} attention heads don't divide the hidden size "
             f"{layers.hidden_size}"

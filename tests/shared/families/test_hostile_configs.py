@@ -72,3 +72,25 @@ def test_no_list_is_made_of_layers_that_no_model_has(count: int) -> None:
     config = RELEASES["nvidia/GLM-5.1-NVFP4"]["config"] | {"num_hidden_layers": count}
     with pytest.raises(UnsupportedModel, match=f"num_layers is {count}; 1 to"):
         ours(config)
+
+
+STRETCHED = ("factor", "original_max_position_embeddings", "max_position_embeddings")
+
+
+@pytest.mark.parametrize("said", [1e308, 1.7e308, 10**400])
+def test_positions_that_are_stretched_beyond_all_are_refused_by_name(said: float) -> None:
+    """Whatever family reads them: products of both aren't finite."""
+    places = [(model, place) for model, place in PLACES if place[-1] in STRETCHED]
+    refused = []
+    for model, place in places:
+        config = copy.deepcopy(MODELS[model])
+        inner: Any = config
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = said
+        try:
+            ours(config)
+        except UnsupportedModel as error:
+            refused.append(str(error))
+    assert len(refused) > 20
+    assert all("config.json" in each for each in refused)
