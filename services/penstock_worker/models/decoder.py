@@ -227,13 +227,16 @@ class DecoderModel:
 
     def embedded(self, tokens: Tensor, positions: Tensor, types: Tensor | None = None) -> Tensor:
         """Maps `tokens` at `positions`, and of `types` if the model has any, each [rows] int64, to
-        what the first layer gets of them, [rows, hidden]. Of the first stage."""
+        what the first layer gets of them, [rows, hidden]. Of the first stage. Raises ValueError
+        without the types of a model that has some."""
         rows = self._embed(tokens)
         if self._multiplier is not None:
             rows = rows * self._multiplier
         if self._positions is not None:
             rows = rows + self._positions[positions + self.config.first_position]
-        if self._types is not None and types is not None:
+        if self._types is not None:
+            if types is None:
+                raise ValueError("the model has token types, and none are given")
             rows = rows + self._types[types]
         rows = self._embedding_norm(rows)
         return rows if self._projection is None else self._projection(rows)

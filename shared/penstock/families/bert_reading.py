@@ -116,7 +116,7 @@ def bert_encoder(
     )
 
 
-def rotating_head(hidden: int, heads: int, where: str) -> int:
+def rotating_head_dim(hidden: int, heads: int, where: str) -> int:
     """Returns the size of a head. Raises UnsupportedModel for one that can't rotate."""
     if heads < 1 or hidden % heads or hidden // heads % 2:
         raise UnsupportedModel(

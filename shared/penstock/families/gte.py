@@ -9,7 +9,7 @@ multilingual text retrieval", 2024; keys: the config.json of its releases; fixed
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.families.bert_reading import bert_encoder, rotating_head
+from penstock.families.bert_reading import bert_encoder, rotating_head_dim
 from penstock.families.family import ClassifierHead, EncoderFamily
 from penstock.families.hub_reading import refuse_unknown
 from penstock.families.tensor_names import bert_names
@@ -39,7 +39,7 @@ def _read(fields: Fields) -> EncoderConfig:
             )
     fields.ignore(*IGNORED)
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    dims = rotating_head(hidden, heads, fields.where)
+    dims = rotating_head_dim(hidden, heads, fields.where)
     return bert_encoder(
         "gte",
         vocab_size=fields.integer("vocab_size"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
 from penstock.families.bert_gguf import bert_sizes
-from penstock.families.bert_reading import bert_encoder, rope_theta, rotating_head
+from penstock.families.bert_reading import bert_encoder, rope_theta, rotating_head_dim
 from penstock.families.family import EncoderFamily
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.tensor_names import bert_names
@@ -26,7 +26,7 @@ def _read(fields: Fields) -> EncoderConfig:
         raise UnsupportedModel(f"{fields.where}: hidden_act {activation!r} is not served; gelu is")
     hidden = fields.integer("hidden_size", 1024)
     heads = fields.integer("num_attention_heads", 16)
-    dims = rotating_head(hidden, heads, fields.where)
+    dims = rotating_head_dim(hidden, heads, fields.where)
     return bert_encoder(
         "jina_embeddings_v3",
         vocab_size=fields.integer("vocab_size", 250_002),

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.families.bert_gguf import GGUF_NAMES, bert_sizes, refuse_tensors
-from penstock.families.bert_reading import bert_encoder, rope_theta, rotating_head
+from penstock.families.bert_reading import bert_encoder, rope_theta, rotating_head_dim
 from penstock.families.family import EncoderFamily
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.tensor_names import bert_names
@@ -85,7 +85,7 @@ def _read(fields: Fields) -> EncoderConfig:
             f"{fields.where}: the activation {activation!r} is not served; silu is"
         )
     hidden, heads = stated.integer("hidden_size"), stated.integer("num_attention_heads")
-    dims = rotating_head(hidden, heads, fields.where)
+    dims = rotating_head_dim(hidden, heads, fields.where)
     longest = stated.integer("max_position_embeddings", 2048)
     return bert_encoder(
         "nomic_bert",

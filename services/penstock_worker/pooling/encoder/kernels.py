@@ -92,6 +92,8 @@ class WithinInputs:
         norms: HeadNorms | None = None,
         rule: ScoreRule = PLAIN_RULE,
     ) -> Tensor:
+        if rule.chunk is not None or rule.sinks is not None or rule.chosen or rule.causal:
+            raise ValueError(f"an encoder's attention has no such rule: {rule}")
         query, key = normalised_and_rotated(query, key, rotation, norms)
         out = torch.zeros(query.shape, dtype=query.dtype)
         start = 0
@@ -171,6 +173,8 @@ class FusedWithinInputs:
         norms: HeadNorms | None = None,
         rule: ScoreRule = PLAIN_RULE,
     ) -> Tensor:
+        if rule != PLAIN_RULE:
+            raise ValueError(f"torch's kernel has no such rule: {rule}")
         query, key = normalised_and_rotated(query, key, rotation, norms)
         return kernels.attend(query, key, value, self.lengths, self.bias, self.seen)
 
@@ -197,6 +201,8 @@ class ReferenceKernels:
         pad = kernels.pad_tiles if self._tiled else pad_rows
         padded = [pad(torch.from_numpy(each)) for each in (tokens, positions, types)]
         attention: StepAttention = WithinInputs(lengths, causal, seen)
+        if self._tiled and causal:
+            raise ValueError("in BERT and its relatives, all tokens see each other")
         if self._tiled:
             attention = FusedWithinInputs(lengths, _bias_by_position(bias, max(lengths)), seen)
         return EncoderStep(padded[0], padded[1], padded[2], attention)

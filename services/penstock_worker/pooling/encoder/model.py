@@ -52,6 +52,11 @@ class DisentangledAttention:
         norms: HeadNorms | None = None,
         rule: ScoreRule = PLAIN_RULE,
     ) -> Tensor:
+        if rotation is not None or norms is not None or rule != PLAIN_RULE:
+            raise ValueError(
+                "layers that have something to say about distances have no rotation, no norms of "
+                f"queries and keys, and no such rule: {rule}"
+            )
         own = self.distances[layer]
         return attend_disentangled(query, key, value, self.lengths, own, self.seen)
 
