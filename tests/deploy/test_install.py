@@ -33,7 +33,9 @@ case "$1 $2" in
     echo "sets=$PENSTOCK_INSTRUCTION_SETS $*" >>asked
     case "$*" in *install*) [ ! -e broken ] || {{ echo "no room"; exit 1; }} ;; esac ;;
   "deploy/model_packages.py "*) echo "$*" >>asked ;;
-  "setup.py "*) echo "$PENSTOCK_INSTRUCTION_SETS: $*" >>compiled ;;
+  "setup.py "*)
+    echo "$PENSTOCK_INSTRUCTION_SETS: $*" >>compiled
+    [ ! -e memory ] || echo "g++: fatal error: Killed signal terminated program cc1plus" ;;
 esac
 """
 
@@ -156,6 +158,37 @@ def test_a_server_s_kernels_are_of_one_instruction_set_and_a_developer_s_of_all(
     clone.run("serve", PENSTOCK_INSTRUCTION_SETS="avx2,portable")
     build = "setup.py -q build_ext --inplace"
     assert clone.compiled() == [f"best: {build}", f": {build}", f"avx2,portable: {build}"]
+
+
+def test_kernels_that_are_not_wanted_are_left_as_they_are(clone: Clone) -> None:
+    clone.add("g++")
+    library = clone.folder / "kernels/penstock_kernels/cpu/libpenstock_cpu.so"
+    library.parent.mkdir(parents=True)
+    library.write_text("an earlier one")
+    clone.run("serve", PENSTOCK_INSTRUCTION_SETS="none")
+    assert library.exists()
+    # One that could not be compiled must not be taken for what the sources are now.
+    said = clone.run("serve")
+    assert not library.exists()
+    assert "The kernels could not be compiled" in said.stdout
+
+
+def test_a_compiler_that_was_killed_is_tried_again(clone: Clone) -> None:
+    clone.add("g++")
+    (clone.folder / "memory").touch()
+    assert clone.run("serve").returncode == 0
+    clone.asked()
+    (clone.folder / "memory").unlink()
+    clone.run("serve")
+    assert len(clone.compiled()) == 2
+    assert clone.run("serve").stdout == ""
+
+
+def test_files_that_nothing_imports_get_no_bytecode(clone: Clone) -> None:
+    clone.run("serve")
+    torch, package, _ = clone.asked()
+    assert "--no-compile" in torch
+    assert "--no-compile" in package
 
 
 def test_pip_leaves_the_kernels_that_are_compiled_as_they_are(clone: Clone) -> None:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from setuptools import Distribution
 
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.sources import digest
@@ -90,6 +91,15 @@ def test_a_compiler_whose_programs_don_t_run_here_chooses_nothing(tmp_path: Path
     program.write_text("#!/bin/sh\nexit 1\n")
     program.chmod(0o755)
     assert BUILD["best_here"](str(program), X86, tmp_path) == ""
+
+
+def test_an_instruction_set_that_there_is_not_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_INSTRUCTION_SETS", "avx2,avx512f")
+    build = BUILD["BuildKernels"](Distribution())
+    with pytest.raises(ValueError, match="has avx512f; allowed are best, none, and of amx, avx2"):
+        build._wanted(X86, tmp_path)
 
 
 def test_a_build_for_another_processor_says_so(tmp_path: Path) -> None:
