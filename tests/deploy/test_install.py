@@ -184,11 +184,15 @@ def test_a_compiler_that_was_killed_is_tried_again(clone: Clone) -> None:
     assert clone.run("serve").stdout == ""
 
 
-def test_files_that_nothing_imports_get_no_bytecode(clone: Clone) -> None:
-    clone.run("serve")
+@pytest.mark.parametrize(("mode", "flag"), [("serve", "--no-compile"), ("dev", "--compile")])
+def test_a_server_gets_bytecode_of_what_it_imports_alone(
+    clone: Clone, mode: str, flag: str
+) -> None:
+    said = clone.run(mode).stdout
     torch, package, _ = clone.asked()
-    assert "--no-compile" in torch
-    assert "--no-compile" in package
+    assert f"install {flag} " in torch
+    assert f"install {flag} " in package
+    assert ("What a server imports, as bytecode" in said) is (mode == "serve")
 
 
 def test_pip_leaves_the_kernels_that_are_compiled_as_they_are(clone: Clone) -> None:
