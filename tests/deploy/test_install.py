@@ -193,6 +193,7 @@ def test_a_server_gets_bytecode_of_what_it_imports_alone(
     assert f"install {flag} " in torch
     assert f"install {flag} " in package
     assert ("What a server imports, as bytecode" in said) is (mode == "serve")
+    assert ("The sources' bytecode" in said) is (mode == "dev")
 
 
 def test_pip_leaves_the_kernels_that_are_compiled_as_they_are(clone: Clone) -> None:
