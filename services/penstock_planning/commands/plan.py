@@ -156,7 +156,7 @@ def run(arguments: argparse.Namespace) -> int:
     tells = sys.stderr.isatty() if arguments.progress is None else arguments.progress
     text, holds = run_plan(
         asked,
-        flags.resolve(arguments).engine,
+        flags.resolve(arguments).core,
         as_json=arguments.json,
         output=arguments.output,
         chart=arguments.chart,

@@ -218,7 +218,7 @@ def _config(arguments: argparse.Namespace) -> EngineConfig:
             config = replace_settings(config, {"scheduling_policy": arguments.policy})
         elif arguments.policy != "fcfs":
             raise InvalidRequest(f"no policy is called {arguments.policy!r}; there is fcfs")
-    return config.engine
+    return config.core
 
 
 def _progress(arguments: argparse.Namespace) -> Callable[[float, Any], None] | None:

@@ -87,3 +87,14 @@ def test_a_wrong_flag_of_plan_is_named(arguments: tuple[str, ...], words: str) -
     done = run(*arguments)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+def test_with_keys_it_plans_for_the_policy_that_the_server_has(tmp_path: Path) -> None:
+    keyed = tmp_path / "penstock.yaml"
+    keyed.write_text("gateway:\n  api_keys: keys.json\n")
+    asked = (*SLO, *COST, "--rate", "2", *FEW, "--json")
+    policies = [
+        json.loads(run(*asked, *flags).stdout)["settings"]["scheduling_policy"]
+        for flags in ((), ("--config", keyed))
+    ]
+    assert policies == ["fcfs", "fair"]

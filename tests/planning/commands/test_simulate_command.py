@@ -59,3 +59,21 @@ def test_fit_cost_wants_measured_steps(tmp_path: Path) -> None:
     done = run("fit-cost", tmp_path)
     assert done.returncode == 2
     assert "measured steps" in done.stderr
+
+
+def test_with_keys_it_computes_the_policy_that_the_server_has(tmp_path: Path) -> None:
+    keyed = tmp_path / "penstock.yaml"
+    keyed.write_text("gateway:\n  api_keys: keys.json\n")
+    traffic = "synthetic:requests=60,rate=20,prompt=400,tenants=many:9+few:1"
+
+    def simulated(*flags: str | Path) -> dict[str, object]:
+        report = tmp_path / "report.json"
+        done = run(
+            "simulate", traffic, "--step-cost", "base=5,token=0.1", *flags, "--output", report
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return dict(json.loads(report.read_text())["tenants"])
+
+    fair = simulated("--policy", "fair")
+    assert simulated("--config", keyed) == fair
+    assert simulated("--config", keyed, "--policy", "fcfs") == simulated() != fair
