@@ -52,6 +52,8 @@ class PreparerProcess:
         self._forks = forks
         self._socket: socket.socket = forks.fork()
         self._sending = asyncio.Lock()
+        self._answers: set[asyncio.Task[None]] = set()
+        """Those that are being sent, also after the exchange in which they were asked for."""
         self.pid = 0
         self.leaves = False
         """Whether it ends by itself: it has grown large."""
@@ -63,6 +65,8 @@ class PreparerProcess:
 
     def end(self) -> None:
         """Ends it. To be called once."""
+        for task in list(self._answers):
+            task.cancel()
         self._socket.close()
         self._forks.end(self.pid)
 
@@ -75,22 +79,24 @@ class PreparerProcess:
         Raises Stalled, Crashed, Frozen or Died.
         """
         self.is_busy = True
-        open_asks: set[asyncio.Task[None]] = set()
+        replies: set[asyncio.Task[None]] = set()
+        open_asks: set[int] = set()
         try:
             if not self.pid:
                 await self._begin()
             async with unfrozen(self.pid, BEGINS + 3 * cpu):
                 await self._send(encode(message))
             while isinstance(told := await self._next(open_asks, cpu), HomeQuestion):
-                task = asyncio.create_task(self._reply(told, answer))
-                open_asks.add(task)
-                task.add_done_callback(open_asks.discard)
+                open_asks.add(told.number)
+                task = asyncio.create_task(self._reply(told, answer, open_asks))
+                replies.add(task)
+                task.add_done_callback(replies.discard)
             self.is_busy = False
             return told
         except (OSError, EOFError):
             raise await self._reason() from None
         finally:
-            for task in list(open_asks):
+            for task in list(replies):
                 task.cancel()
 
     async def _begin(self) -> None:
@@ -102,14 +108,24 @@ class PreparerProcess:
             self._forks.close()
             raise Died("the process that forks preparers stood still") from None
 
-    async def _reply(self, ask: HomeQuestion, answer: Answer) -> None:
-        payload = encode(await answer(ask))
+    async def _reply(self, ask: HomeQuestion, answer: Answer, open_asks: set[int]) -> None:
+        try:
+            payload = encode(await answer(ask))
+        finally:
+            # While it is sent the process has something to do: to take it.
+            open_asks.discard(ask.number)
+        # To its end, whatever becomes of the exchange: after half a frame nothing is understood.
+        sending = asyncio.create_task(self._send_answer(payload))
+        self._answers.add(sending)
+        sending.add_done_callback(self._answers.discard)
+
+    async def _send_answer(self, payload: bytes) -> None:
         # Where the process has gone, whoever reads hears of it.
         with contextlib.suppress(OSError):
             await self._send(payload)
 
     async def _next(
-        self, open_asks: set[asyncio.Task[None]], cpu: float
+        self, open_asks: set[int], cpu: float
     ) -> OpenedBody | PreparedBody | HandledWhole | WeighedBody | FailedBody | HomeQuestion:
         while True:
             # By the clock three times as long, so that a busy machine isn't given up early.

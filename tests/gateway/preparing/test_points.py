@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 
 from penstock.config.settings import GatewayConfig
 from penstock.process.isolated_child import HEADER
+from penstock_gateway.preparing.answers import ANSWERS, Home
 from penstock_gateway.preparing.channel import Channel
 from penstock_gateway.preparing.preparer import Preparer
 from penstock_gateway.preparing.wire import HandledWhole, OpenedBody, PreparedBody, encode
@@ -22,6 +23,8 @@ from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.live_gateway import LiveGateway
 
 pytestmark = pytest.mark.timeout(300)
+
+HomeReply = Callable[[Home, bytes], Awaitable[bytes]]
 
 MANY = [f"{place:090d}" for place in range(100)]
 """Prompts that together are more than the gateway prepares itself."""
@@ -40,10 +43,13 @@ POINTS = {
     "has prepared": COMPLETION,
     "answers": TOKENS,
     "asks its gateway": TOKENS,
+    "has a large answer": TOKENS,
     "half a reply": TOKENS,
     "has answered": TOKENS,
 }
 SAID = ("died", "stood still")
+LARGE = bytes(8 << 20)
+"""Stands in front of a large answer: more than a socket holds."""
 
 
 class Fate:
@@ -56,6 +62,10 @@ class Fate:
     def at(self, point: str) -> None:
         if self.comes(point):
             self.strike()
+
+    @property
+    def is_of_large_answers(self) -> bool:
+        return self._point == "has a large answer"
 
     def comes(self, point: str) -> bool:
         """Whether it comes here: once, and to one of those that are here at the same time."""
@@ -77,7 +87,7 @@ class Fate:
 
 def arrange(fate: Fate, patch: pytest.MonkeyPatch) -> None:
     """Has preparers, which are forks of this process, meet it."""
-    begin, send, ask = Channel.begin, Channel.send, Channel.ask
+    begin, send, ask, receive = Channel.begin, Channel.send, Channel.ask, Channel._receive
     open_body, prepare, handle = Preparer._open, Preparer._prepare, Preparer._handle
 
     async def begins(self: Channel) -> None:
@@ -100,7 +110,13 @@ def arrange(fate: Fate, patch: pytest.MonkeyPatch) -> None:
 
     async def asks(self: Channel, what: str, payload: bytes) -> bytes:
         fate.at("asks its gateway")
-        return await ask(self, what, payload)
+        told = await ask(self, what, payload)
+        return told[len(LARGE) :] if fate.is_of_large_answers else told
+
+    async def receives(self: Channel, size: int) -> bytearray:
+        if size > len(LARGE):
+            fate.at("has a large answer")
+        return await receive(self, size)
 
     def opens(self: Preparer, task: Any) -> OpenedBody:
         fate.at("reads")
@@ -117,9 +133,20 @@ def arrange(fate: Fate, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Channel, "begin", begins)
     patch.setattr(Channel, "send", sends)
     patch.setattr(Channel, "ask", asks)
+    patch.setattr(Channel, "_receive", receives)
     patch.setattr(Preparer, "_open", opens)
     patch.setattr(Preparer, "_prepare", prepares)
     patch.setattr(Preparer, "_handle", handles)
+    if fate.is_of_large_answers:
+        for what, answer in ANSWERS.items():
+            patch.setitem(ANSWERS, what, enlarged(answer))
+
+
+def enlarged(answer: HomeReply) -> HomeReply:
+    async def answers(home: Home, payload: bytes) -> bytes:
+        return LARGE + await answer(home, payload)
+
+    return answers
 
 
 @pytest.fixture
