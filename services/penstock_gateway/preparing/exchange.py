@@ -207,7 +207,8 @@ async def _answered(ask: HomeQuestion, home: Home | None) -> HomeAnswer:
             raise RuntimeError("a preparer asks before it may")
         return HomeAnswer(ask.number, await ANSWERS[ask.what](home, ask.payload))
     except Exception as error:
-        data = data_of(error)
+        # A MemoryError of this process is no fault of the body's, as one of the preparer's is.
+        data = None if isinstance(error, MemoryError) else data_of(error)
         if data is None:
             log.error("a preparer's question can't be answered", exception=True)
             data = data_of_http(as_http_error(error))

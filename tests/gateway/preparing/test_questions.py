@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import httpx
 import pytest
 
+from penstock.config.settings import GatewayConfig
 from penstock.process.isolated import receive_exactly
 from penstock.process.isolated_child import HEADER
+from penstock_gateway.preparing.answers import ANSWERS, Home
 from penstock_gateway.preparing.channel import Channel
 from penstock_gateway.preparing.wire import HomeAnswer, HomeQuestion, encode, from_preparer
+from tests.gateway.fake_engine import FakeEngineClient
+from tests.gateway.live_gateway import LiveGateway
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -56,3 +61,16 @@ async def test_an_answer_that_nobody_waits_for_is_skipped() -> None:
         assert channel._reading is not None
         channel._reading.cancel()
         await asyncio.wait([channel._reading])
+
+
+def test_a_gateway_without_memory_is_not_the_bodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def has_none(home: Home, payload: bytes) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setitem(ANSWERS, "use", has_none)
+    with LiveGateway(FakeEngineClient(), GatewayConfig()) as live:
+        body = {"prompt": "word " * 4000}
+        reply = httpx.post(f"{live.url}/tokenize", json=body, timeout=50)
+    assert reply.status_code == 503
+    assert reply.json()["error"]["code"] == "out_of_memory"
+    assert "retry-after" in reply.headers
