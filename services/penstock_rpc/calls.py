@@ -20,6 +20,7 @@ from penstock.process import logs
 from penstock_gateway.http.errors import logged_cause
 from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.keys.ring import unauthorized
+from penstock_gateway.request.fields import tenant_of
 from penstock_gateway.service import Service
 from penstock_rpc.exchange import AppExchange, RunningCalls
 from penstock_rpc.scope import key_scope, scope_of
@@ -79,6 +80,12 @@ class Calls:
         """Whether a call brings a known key, where one is needed."""
         ring = self.service.ring
         return ring is None or ring.find(key_scope(metadata)) is not None
+
+    def tenant_of(self, metadata: Metadata) -> str:
+        """Whose a call is, before an endpoint has it; empty for nobody's."""
+        scope, ring = key_scope(metadata), self.service.ring
+        key = None if ring is None else ring.find(scope)
+        return tenant_of(scope) if key is None else key.tenant_name
 
     def refusing(self, method: str) -> grpc.RpcMethodHandler:
         """The handler of calls without a known key: each ends before its message is read, and is

@@ -6,6 +6,7 @@ import asyncio
 import math
 import struct
 import threading
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -27,8 +28,9 @@ from penstock_rpc.protos.kserve_pb2 import (
     ServerReadyRequest,
     ServerReadyResponse,
 )
+from tests.gateway import keyring
 from tests.gateway.fake_engine import HELLO, MODEL
-from tests.rpc.conftest import Serving
+from tests.rpc.conftest import Serve, Serving
 
 SERVICE = "/inference.GRPCInferenceService/"
 Input = ModelInferRequest.InferInputTensor
@@ -286,3 +288,33 @@ async def test_a_large_message_is_unpacked_beside_the_event_loop(
         await infer(serving, large)
     here = threading.get_ident()
     assert [thread == here for thread in threads] == [True, False]
+
+
+async def test_large_messages_of_two_keys_are_unpacked_at_the_same_time(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits until the other is being unpacked, too."""
+    keys = (keyring.ALICE, keyring.ADMIN)
+    serving = await serve(api_keys=keyring.write(tmp_path / "keys.json", *map(keyring.key, keys)))
+    both, unpack = threading.Barrier(len(keys), timeout=20), kserve.body_of
+
+    def meets(message: ModelInferRequest, **how: Any) -> kserve.InferBody:
+        both.wait()
+        return unpack(message, **how)
+
+    monkeypatch.setattr(kserve, "body_of", meets)
+
+    async def told(key: str) -> str:
+        call = serving.unary(
+            f"{SERVICE}ModelInfer",
+            raw_request(HELLO + " " * 50_000),
+            ModelInferResponse,
+            metadata=[("authorization", f"Bearer {key}")],
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call
+        return str(refused.value.details())
+
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(told(key)) for key in keys]
+    assert all("token" in each.result() for each in asked)

@@ -14,7 +14,7 @@ from grpc import StatusCode
 from penstock.errors import InvalidRequest
 from penstock_gateway.completions.endpoint import CompletionRequest
 from penstock_gateway.request.body import TextsAmount
-from penstock_gateway.request.tokenising import off_the_loop
+from penstock_gateway.request.tokenising import off_the_loop, tenant
 from penstock_rpc.arriving import arriving
 from penstock_rpc.calls import Calls, Context, Handlers, asking, methods_in, parsed
 from penstock_rpc.frames import JsonStream
@@ -60,7 +60,7 @@ class _Infer:
 
     async def whole(self, request: bytes, context: Context) -> bytes:
         message: ModelInferRequest = await parsed(ModelInferRequest, request)
-        body = await self._body(message, len(request), may_stream=False)
+        body = await self._body(message, len(request), context, may_stream=False)
         reply = await self._whole(message, body, context, INFER, context)
         return reply.SerializeToString()
 
@@ -94,7 +94,7 @@ class _Infer:
         message = ModelInferRequest()
         try:
             message = await parsed(ModelInferRequest, request)
-            body = await self._body(message, len(request), may_stream=True)
+            body = await self._body(message, len(request), context, may_stream=True)
             async for reply in self._replies(message, body, context):
                 async with writing:
                     answer = ModelStreamInferResponse(infer_response=reply)
@@ -128,11 +128,15 @@ class _Infer:
                     raise failed
         yield form.final()
 
-    async def _body(self, message: ModelInferRequest, size: int, *, may_stream: bool) -> InferBody:
-        """size: bytes of the message. A large one's tensors are unpacked in a thread."""
+    async def _body(
+        self, message: ModelInferRequest, size: int, context: Context, *, may_stream: bool
+    ) -> InferBody:
+        """size: bytes of the message. A large one's tensors are unpacked in a thread, in the
+        tenant's turn."""
         check_version(message.model_version)
         # Whether the caller may use it is checked with its key, where the body is read.
         pooled = pools(self._calls.service, message.model_name)
+        tenant.set(self._calls.tenant_of(context.invocation_metadata() or ()))
         return await off_the_loop(
             lambda: body_of(message, pools=pooled, may_stream=may_stream), size
         )
