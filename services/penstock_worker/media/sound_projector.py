@@ -11,7 +11,7 @@ from torch import Tensor
 from penstock.model.audio_spec import AudioSpec, ConformerSpec
 from penstock_worker.media import sound_projectors
 from penstock_worker.media.pieces import Pieces
-from penstock_worker.vision.projector import import_all
+from penstock_worker.vision.projector import class_of
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
@@ -47,8 +47,8 @@ def load_sound_projector(
     spec: AudioSpec, weights: Weights, outputs: int, *, at: str = "projector"
 ) -> SoundProjector:
     """`outputs` is the decoder's hidden size. `at`: what the tensors' names begin with. Raises
-    UnsupportedModel for weights that don't fit."""
-    import_all(sound_projectors)
+    UnsupportedModel for weights that don't fit, and for a form that no module has."""
+    made = class_of(type(spec.projector), _FORMS, sound_projectors)
     tower = spec.tower
     inputs = tower.given_size if isinstance(tower, ConformerSpec) else tower.hidden_size
-    return _FORMS[type(spec.projector)](spec.projector, weights, inputs, outputs, at)
+    return made(spec.projector, weights, inputs, outputs, at)

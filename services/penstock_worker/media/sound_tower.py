@@ -11,7 +11,7 @@ from torch import Tensor
 from penstock.model.audio_spec import SoundTowerSpec
 from penstock_worker.media import towers
 from penstock_worker.media.pieces import Pieces
-from penstock_worker.vision.projector import import_all
+from penstock_worker.vision.projector import class_of
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
@@ -40,6 +40,5 @@ class HearingTower(ABC):
 
 
 def load_sound_tower(spec: SoundTowerSpec, weights: Weights, threads: RowThreads) -> HearingTower:
-    """Raises UnsupportedModel for weights that don't fit."""
-    import_all(towers)
-    return _FORMS[type(spec)](spec, weights, threads)
+    """Raises UnsupportedModel for weights that don't fit, and for a form that no module has."""
+    return class_of(type(spec), _FORMS, towers)(spec, weights, threads)

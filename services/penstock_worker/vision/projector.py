@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from torch import Tensor
 
+from penstock.errors import UnsupportedModel
 from penstock.model.projector_form import ProjectorForm
 from penstock.model.tower_spec import VisionSpec
 from penstock_worker.media.pieces import Pieces
@@ -24,6 +25,7 @@ from penstock_worker.vision.rows import ONE_THREAD, RowThreads
 from penstock_worker.weights.weights import Weights
 
 Form = TypeVar("Form", bound=ProjectorForm)
+Made = TypeVar("Made")
 _FORMS: dict[type[ProjectorForm], type[Projector[Any]]] = {}
 
 
@@ -95,13 +97,17 @@ class Projector(ABC, Generic[Form]):
 
 
 def load_projector(around: ProjectorParts) -> Projector[Any]:
-    """Raises UnsupportedModel for weights that don't fit."""
-    import_all(projectors)
+    """Raises UnsupportedModel for weights that don't fit, and for a form that no module has."""
     spec = around.vision.projector
-    return _FORMS[type(spec)](spec, around)
+    return class_of(type(spec), _FORMS, projectors)(spec, around)
 
 
-def import_all(package: ModuleType) -> None:
-    """Imports a package's modules, whose classes are known by being defined."""
+def class_of(form: type, known: Mapping[type, type[Made]], package: ModuleType) -> type[Made]:
+    """Returns the class for a form, once all modules of the package are imported, whose classes
+    are `known` by being defined. Raises UnsupportedModel where there is none."""
     for module in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
+    made = known.get(form)
+    if made is None:
+        raise UnsupportedModel(f"no module of {package.__name__} computes a {form.__name__}")
+    return made
