@@ -263,7 +263,8 @@ class FairShare(OneLine):
 
     def budget(self, budget: int, in_flight: int) -> int:
         """Limits a step's tokens so that all steps in flight together have one step's worth:
-        otherwise a light tenant's request would find two whole steps before its own."""
+        otherwise a light tenant's request would find two whole steps before its own. So also
+        while one tenant alone has work: that is when a light one's request comes."""
         return budget if not in_flight else (budget - in_flight if 2 * in_flight <= budget else 0)
 
     def turns(
