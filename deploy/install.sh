@@ -160,7 +160,7 @@ compiling=
 trap '[ -z "$compiling" ] || kill -- "-$compiling" 2>/dev/null || true' EXIT
 begin_kernels() {
   rm -f "$library"
-  step "What compiles the kernels" pip install "$(sed -n 's/^requires = \["\(setuptools[^"]*\)"\]$/\1/p' pyproject.toml)"
+  step "setuptools, which compiles the kernels" pip install "$(sed -n 's/^requires = \["\(setuptools[^"]*\)"\]$/\1/p' pyproject.toml)"
   set -m
   PENSTOCK_INSTRUCTION_SETS=$1 "$venv/bin/python" setup.py -q build_ext --inplace >"$kernels_log" 2>&1 &
   compiling=$!

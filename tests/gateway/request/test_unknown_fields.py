@@ -111,6 +111,17 @@ async def test_known_fields_are_checked_all_the_same(lenient: httpx.AsyncClient)
         assert response.json()["error"]["param"] == param
 
 
+@pytest.mark.parametrize("name", ["x", ""])
+async def test_what_ollama_skips_has_to_be_json_too(http: httpx.AsyncClient, name: str) -> None:
+    """Half of a surrogate pair is no text."""
+    halved = f'{{"{name}": "\\ud800"}}'
+    answer = await http.post(
+        "/api/chat", content=halved, headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 400
+    assert "surrogate" in answer.text
+
+
 async def test_the_document_says_what_is_so(
     http: httpx.AsyncClient, lenient: httpx.AsyncClient
 ) -> None:

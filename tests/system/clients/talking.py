@@ -24,7 +24,7 @@ from testing.tiny_models import byte_level_tokenizer
 from tests.gateway.fake_engine import FakeEngineClient, Step, welcome
 from tests.gateway.live_gateway import LiveGateway
 
-TEMPLATE = Path(__file__).parents[2] / "shared/templates/qwen3.jinja"
+TEMPLATE = Path(__file__).parents[2] / "shared/text/templates/qwen3.jinja"
 CONTEXT = 65_536
 PIECE = 5
 """Characters of a delta."""

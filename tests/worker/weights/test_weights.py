@@ -229,7 +229,7 @@ def test_names() -> None:
     assert from_gguf("blk.12.ffn_gate.weight") == "layers.12.mlp.gate_proj.weight"
     assert from_gguf("blk.0.attn_q_norm.weight") == "layers.0.self_attn.q_norm.weight"
     assert from_gguf("output.weight") == "lm_head.weight"
-    assert from_gguf("token_types.weight") == "token_types.weight"
+    assert from_gguf("token_types.weight") == "embed_types.weight"
     assert from_hub("model.layers.0.mlp.up_proj.weight") == "layers.0.mlp.up_proj.weight"
     assert from_hub("model.layers.0.self_attn.rotary_emb.inv_freq") is None
 
