@@ -95,7 +95,8 @@ class LatentLayerPhases(LayerPhases):
                 width=attention.heads * spec.value,
                 forms=forms_of(self.weights.output),
                 gates=0 if gate is None else gate.struct.outputs,
-                waits=False,
+                # Of few rows each thread makes all. What follows may write to where the gates lie.
+                waits=gate is not None,
             ),
             spec.value,
         )

@@ -147,7 +147,8 @@ class LayerPhases:
                 attention=attention,
                 gates=0 if gate is None else gate.struct.outputs,
                 soft_gates=self.spec.attention.soft_gate,
-                waits=False,
+                # Of few rows each thread makes all. What follows may write to where the gates lie.
+                waits=gate is not None,
             )
         )
 
