@@ -86,6 +86,10 @@ def instruction_set(file: str) -> str:
     return file.removeprefix("isa_").removesuffix(".cpp")
 
 
+NAMES = [instruction_set(name) for name in (*PORTABLE, *X86, *ARM) if name.startswith("isa_")]
+"""Of all instruction sets, for any processor."""
+
+
 def left_out(sources: dict[str, list[str]], wanted: str) -> tuple[dict[str, list[str]], str]:
     """wanted: names of instruction sets, with commas between; empty: all. Returns the files to
     compile, and the contents of one more, by which the library says that it lacks the others."""
@@ -144,7 +148,7 @@ def best_here(compiler: str, sources: list[str], folder: Path) -> str:
     """
     kept = set(map(instruction_set, sources))
     tables = []
-    for name in map(instruction_set, [*PORTABLE, *X86, *ARM]):
+    for name in NAMES:
         table = f'static const Kernels named = {{"{name}"}}; return &named;'
         body = table if name in kept else "return nullptr;"
         tables.append(f"const Kernels* {name}_kernels() {{ {body} }}")
@@ -250,11 +254,10 @@ class BuildKernels(build_ext):
         """Names of instruction sets, with commas between; empty: all. folder: for what it makes."""
         asked = self._asked()
         if asked and asked != "best":
-            known = {instruction_set(name) for name in (*PORTABLE, *X86, *ARM)} - {"wide_floats"}
-            if unknown := set(asked.split(",")) - known:
+            if unknown := set(asked.split(",")).difference(NAMES):
                 raise ValueError(
                     f"PENSTOCK_INSTRUCTION_SETS has {', '.join(sorted(unknown))}; allowed are "
-                    f"best, none, and of {', '.join(sorted(known))} any with commas between"
+                    f"best, none, and of {', '.join(sorted(NAMES))} any with commas between"
                 )
             return asked
         if not asked and not self._in_place:

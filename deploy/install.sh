@@ -127,9 +127,8 @@ install() {
     pip install "$bytecode" --no-deps --timeout 20 --retries 3 ${index:+--index-url "$index"} "$torch"
   if [ -n "${TORCH_INDEX:-}" ]; then echo "$TORCH_INDEX" >"$venv/.torch-index"; fi
   # The kernels are compiled meanwhile.
-  step "Penstock and its dependencies" \
-    env PENSTOCK_INSTRUCTION_SETS=none "$venv/bin/python" -m pip --disable-pip-version-check \
-    install "$bytecode" -c constraints.txt -e ".[$extras]"
+  PENSTOCK_INSTRUCTION_SETS=none step "Penstock and its dependencies" \
+    pip install "$bytecode" -c constraints.txt -e ".[$extras]"
   # The .pth file: a script that lies beside a clone called penstock would find that folder, as a
   # package without contents, before what pip's own way of editable installs finds.
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -48,3 +51,18 @@ def instruction_set(name: str) -> Iterator[str]:
         yield name
     finally:
         library.use(before)
+
+
+def chosen(code: str = "") -> str:
+    """The instruction set that a process of its own takes by itself, once it has run `code`."""
+    environment = {name: value for name, value in os.environ.items() if name != library.CHOICE}
+    ask = "from penstock_kernels.cpu import library; print(library.instruction_set())"
+    found = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{ask}"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return found.stdout.strip()

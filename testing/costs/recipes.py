@@ -23,7 +23,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The name of testing.costs.models."""
     path: str
     body: Any
-    """As testing.costs.fillers has it."""
+    """What answers the call, as testing.costs.fillers has it."""
     answer: Answer = Answer()
     """What the engine core says."""
     was: float = 0.0

@@ -13,11 +13,21 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy/docker/healthy"
 
 
+class Watched(ThreadingHTTPServer):
+    """A server that is silent at one path, until it is `released`."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.released = threading.Event()
+
+
 class Answers(BaseHTTPRequestHandler):
+    server: Watched
+
     def do_GET(self) -> None:
-        fits = self.headers["Host"] == f"127.0.0.1:{self.server.server_port}"  # type: ignore[attr-defined]
+        fits = self.headers["Host"] == f"127.0.0.1:{self.server.server_port}"
         if self.path == "/silent":
-            self.server.released.wait(60)  # type: ignore[attr-defined]
+            self.server.released.wait(60)
         self.send_response(200 if fits and self.path == "/health/ready" else 503)
         self.end_headers()
         self.wfile.write(b'{"status": "no worker"}')
@@ -28,12 +38,11 @@ class Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        server.released = threading.Event()  # type: ignore[attr-defined]
+    with Watched() as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server.server_port
-        server.released.set()  # type: ignore[attr-defined]
+        server.released.set()
         server.shutdown()
         thread.join()
 

@@ -15,7 +15,7 @@ from setuptools import Distribution
 
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.sources import digest
-from tests.instruction_sets import usable_here
+from tests.instruction_sets import chosen, usable_here
 
 ROOT = Path(__file__).parents[2]
 BUILD = runpy.run_path(str(ROOT / "setup.py"))
@@ -37,16 +37,6 @@ def compiler(folder: Path, processor: str) -> str:
     path.write_text(f'#!/bin/bash\nexec g++ "${{@/-march=native/-march={processor}}}"\n')
     path.chmod(0o755)
     return str(path)
-
-
-def chosen_here() -> str:
-    """The instruction set that a process of its own uses."""
-    environment = {name: value for name, value in os.environ.items() if name != library.CHOICE}
-    ask = "from penstock_kernels.cpu import library; print(library.instruction_set())"
-    done = subprocess.run(
-        [sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +65,7 @@ def test_this_one_gets_what_the_library_finds_in_it() -> None:
 
 def test_the_best_one_is_the_library_s_own_choice(tmp_path: Path) -> None:
     usable = BUILD["of_this_processor"]("g++", X86)
-    assert BUILD["best_here"]("g++", usable, tmp_path) == chosen_here()
+    assert BUILD["best_here"]("g++", usable, tmp_path) == chosen()
 
 
 @pytest.mark.parametrize("name", ["portable", "avx2"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict, deque
 
+from penstock_gateway.preparing.turns import Waiting, still_waiting
+
 
 class TenantPlaces:
     """So many places. A tenant gets another one while it has fewer than are free (dynamic
@@ -13,12 +15,12 @@ class TenantPlaces:
     def __init__(self, most: int) -> None:
         self._free = most
         self._had: Counter[str] = Counter()
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiting: Waiting = OrderedDict()
 
     @property
     def waiting(self) -> int:
         """How many wait for a place."""
-        return sum(not place.done() for places in self._waiting.values() for place in places)
+        return still_waiting(self._waiting)
 
     def take(self, name: str) -> bool:
         """Whether the tenant gets a place now. Nobody passes those that wait."""

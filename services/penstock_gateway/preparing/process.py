@@ -53,7 +53,7 @@ class PreparerProcess:
         self._socket: socket.socket = forks.fork()
         self._sending = asyncio.Lock()
         self._answers: set[asyncio.Task[None]] = set()
-        """Those that are being sent, also after the exchange in which they were asked for."""
+        """The answers that are being sent, also after the exchange in which they were asked for."""
         self.pid = 0
         self.leaves = False
         """Whether it ends by itself: it has grown large."""

@@ -10,6 +10,14 @@ from contextlib import asynccontextmanager
 AT_A_TIME = 2
 """Pieces of work at a time, unless it is said otherwise."""
 
+Waiting = OrderedDict[str, deque[asyncio.Future[None]]]
+"""Who waits, by tenant, in the order of their turns. A future that is done waits no longer."""
+
+
+def still_waiting(waiting: Waiting) -> int:
+    """Returns how many wait, of all tenants."""
+    return sum(not place.done() for places in waiting.values() for place in places)
+
 
 class TenantTurns:
     """Turns at what costs much, in one event loop: few at once, one for each tenant, and tenants
@@ -18,12 +26,12 @@ class TenantTurns:
     def __init__(self, at_a_time: int = AT_A_TIME) -> None:
         self._free = at_a_time
         self._busy: set[str] = set()
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiting: Waiting = OrderedDict()
 
     @property
     def waiting(self) -> int:
         """How many wait for their tenants' turns."""
-        return sum(not place.done() for places in self._waiting.values() for place in places)
+        return still_waiting(self._waiting)
 
     @asynccontextmanager
     async def turn(self, name: str) -> AsyncIterator[None]:

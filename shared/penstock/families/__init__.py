@@ -76,7 +76,7 @@ FAMILIES. (Whisper's, which attends to what its encoder makes of a sound, is one
 AUDIO_CLASSES: dict[str, AudioFamily] = {
     name: family for family in AUDIO_FAMILIES.values() for name in family.hub_classes
 }
-"""The same by the class that a hub folder's config.json names."""
+"""Families that hear, by the class that a hub folder's config.json names."""
 
 __all__ = [
     "AUDIO_CLASSES",

@@ -68,7 +68,7 @@ class TensorNames:
 
 OUR_NAMES = TensorNames()
 PLAIN_GATE = ("mlp.gate_proj", "mlp.up_proj")
-"""Of TensorNames.zero_biases: of a gated feed-forward the projection down alone has a bias."""
+"""For TensorNames.zero_biases where only the down projection of a gated feed-forward has a bias."""
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 FUSED_QKV = TensorNames(fused={"self_attn.qkv_proj": QKV})
 

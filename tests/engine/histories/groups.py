@@ -13,7 +13,7 @@ Drawing = Callable[[Choices, int], tuple[KVGroup, ...]]
 
 
 def one_group(choose: Choices, size: int) -> tuple[KVGroup, ...]:
-    """That of most models."""
+    """The one group of most models."""
     return ONE_GROUP
 
 

@@ -48,7 +48,7 @@ class Kind:
     seeds: int
     """How many seeded ones there are, from seed 0 on."""
     operations: int
-    """Of each of them."""
+    """How many operations each of them has."""
     met: dict[str, int]
     """How often all of them together meet what they are for, at least."""
     about: str = "steps"

@@ -96,7 +96,7 @@ class Pair:
 
     @property
     def h(self) -> RankHarness:
-        """That of the first."""
+        """The harness of the first walker."""
         return self.walkers[0].h
 
     def connect(self) -> None:

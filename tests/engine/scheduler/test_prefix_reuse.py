@@ -50,7 +50,7 @@ def test_the_last_token_is_computed_even_where_all_is_known() -> None:
 
 @pytest.mark.parametrize("in_flight", [1, 2, 4])
 def test_an_answer_is_found_too_when_it_comes_back_in_a_prompt(in_flight: int) -> None:
-    """Of a block that is scheduled, the last tokens may be unknown for some steps."""
+    """The last tokens of a block that is scheduled may be unknown for some steps."""
     h = Harness(block_size=4, max_num_batched_tokens=64, max_steps_in_flight=in_flight)
     front = h.connect()
     h.start_worker()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.sources import digest
-from tests.instruction_sets import instruction_set
+from tests.instruction_sets import chosen, instruction_set
 
 
 @pytest.fixture
@@ -50,21 +49,6 @@ def test_names_and_contents_count(tmp_path: Path) -> None:
     second = digest(tmp_path)
     (tmp_path / "b.h").write_text("two")
     assert len({first, second, digest(tmp_path)}) == 3
-
-
-def chosen(code: str = "") -> str:
-    """The instruction set that a process of its own takes by itself, once it has run `code`."""
-    environment = {name: value for name, value in os.environ.items() if name != library.CHOICE}
-    ask = "from penstock_kernels.cpu import library; print(library.instruction_set())"
-    found = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{ask}"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return found.stdout.strip()
 
 
 def test_it_shares_the_openmp_library_that_torch_brings() -> None:

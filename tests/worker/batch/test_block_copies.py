@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from penstock.protocol.to_worker import Copy
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import PlanError
 
+Kind = Literal["device", "out", "in"]
 BLOCKS, HOST_BLOCKS, WIDTHS = 5, 3, (8, 3, 16)
 """Of the device, of the host tier, and bytes of a block in each layer."""
 
@@ -30,16 +32,20 @@ def test_each_kind_copies_all_layers_from_its_source_to_its_target(seed: int) ->
     draw, device = random.Random(seed), layers(seed)
     places = {"device": contents(device), "host": [b""] * HOST_BLOCKS}
     copies = BlockCopies(device, HOST_BLOCKS)
-    kinds = {"device": ("device", "device"), "out": ("device", "host"), "in": ("host", "device")}
+    kinds: dict[Kind, tuple[str, str]] = {
+        "device": ("device", "device"),
+        "out": ("device", "host"),
+        "in": ("host", "device"),
+    }
     # What the host tier holds at first isn't said.
-    first = [("out", block, block) for block in range(HOST_BLOCKS)]
+    first: list[tuple[Kind, int, int]] = [("out", block, block) for block in range(HOST_BLOCKS)]
     later = [
         (kind, draw.randrange(len(places[source])), draw.randrange(len(places[target])))
         for kind, (source, target) in draw.choices(list(kinds.items()), k=40)
     ]
     assert {kind for kind, _, _ in later} == set(kinds)
     for kind, source, target in first + later:
-        copies.make([Copy(kind, source, target)])  # type: ignore[arg-type]
+        copies.make([Copy(kind, source, target)])
         read, written = kinds[kind]
         places[written][target] = places[read][source]
         assert contents(device) == places["device"]

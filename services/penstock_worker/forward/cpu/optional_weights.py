@@ -94,7 +94,7 @@ class OptionalWeights:
         return self.matrix(TYPES.removesuffix(".weight"), *shape, kind=self.kind)
 
     def projection(self) -> PackedMatrix | None:
-        """Of embeddings."""
+        """Returns what makes the layers' rows of embeddings; None: embeddings are such rows."""
         config = self.config
         if not config.embedding_size:
             return None

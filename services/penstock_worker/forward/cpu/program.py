@@ -122,7 +122,7 @@ class _Model:
     adapted: AdaptedPhases | None = None
     aux_hidden: CPUAuxHidden | None = None
     seeing: Callable[[Attention], Attention] | None = None
-    """Of an encoder (see compile_encoder)."""
+    """Adds what only an encoder's attention has (see compile_encoder); None: it is a decoder."""
     in_memory: list[Attention] = field(default_factory=list)
     """Attention of each kind that layers of an encoder have (see _sharing)."""
 

@@ -38,7 +38,7 @@ class DisentangledAttention:
     lengths: list[int]
     """Tokens of each input."""
     distances: list[Distances]
-    """Those of each layer."""
+    """The distances that each layer counts."""
     seen: list[int] | None
     """How many tokens of each input its tokens see; None: all (`Inputs.seen`)."""
 

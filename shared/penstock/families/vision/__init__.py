@@ -14,7 +14,7 @@ _FOUND = [each for own in _MODULES for each in own.values() if isinstance(each, 
 VISION_FAMILIES: dict[str, VisionFamily] = {
     each.name: each for each in sorted(_FOUND, key=lambda each: each.known_as.casefold())
 }
-"""By WeightFiles.tower, in the order of what people call them."""
+"""Families that see by WeightFiles.tower, in the order of what people call them."""
 
 VISION_CLASSES: dict[str, VisionFamily] = {
     name: family for family in VISION_FAMILIES.values() for name in family.hub_classes

@@ -27,8 +27,9 @@ from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.projector_form import QUARTER
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec, WindowSpec
+from penstock.prepare.mmproj.common_names import IN_LAYER, TOWER
 from penstock.prepare.mmproj.file import MAX_LAYERS, Kinds, MmprojFile, MmprojTokens, as_written
-from penstock.prepare.mmproj.kinds import IN_LAYER, TOWER, MmprojKind
+from penstock.prepare.mmproj.kinds import MmprojKind
 
 WHOLE = (2, 5, 8, 11)
 """Layers that attend to a whole tile."""

@@ -28,8 +28,9 @@ from penstock.forms.scanned import ScannedImages
 from penstock.forms.video import FrameSampling
 from penstock.model.projector_spec import NormedTwiceProjector, PoolProjector
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
+from penstock.prepare.mmproj.common_names import IN_LAYER, NOT_SEEN, TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.prepare.mmproj.kinds import IN_LAYER, NOT_SEEN, TOWER, MmprojKind
+from penstock.prepare.mmproj.kinds import MmprojKind
 from penstock.prepare.mmproj.videos import with_videos
 
 SPARE_TOKENS = tuple(f"<unused{number}>" for number in range(99))

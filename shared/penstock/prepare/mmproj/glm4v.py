@@ -15,8 +15,9 @@ from penstock.families.vision.reading import MAX_WIDTH
 from penstock.forms.patches import PatchImages
 from penstock.model.projector_spec import GatedMergerProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
+from penstock.prepare.mmproj.common_names import OF_FRAMES, TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
-from penstock.prepare.mmproj.kinds import OF_FRAMES, TOWER, MmprojKind
+from penstock.prepare.mmproj.kinds import MmprojKind
 from penstock.prepare.mmproj.qwen_vl import FRAMES, merge_of, patch_tower
 from penstock.prepare.mmproj.videos import as_of_release
 

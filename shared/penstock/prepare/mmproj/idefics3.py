@@ -7,11 +7,12 @@ from penstock.families.vision.reading import MAX_PIXELS, bounded
 from penstock.forms.tiled import TiledImages
 from penstock.model.projector_spec import ShuffleProjector
 from penstock.model.tower_spec import VisionSpec
+from penstock.prepare.mmproj.common_names import TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.gemma import (
     siglip_tower,
 )
-from penstock.prepare.mmproj.kinds import TOWER, MmprojKind
+from penstock.prepare.mmproj.kinds import MmprojKind
 
 
 def idefics3(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:

@@ -13,8 +13,9 @@ from penstock.forms.pixels import Colour
 from penstock.forms.video import FrameSampling
 from penstock.model.projector_spec import SquareMLPProjector
 from penstock.model.tower_spec import LearnedPositions, VisionSpec
+from penstock.prepare.mmproj.common_names import TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.prepare.mmproj.kinds import TOWER, MmprojKind
+from penstock.prepare.mmproj.kinds import MmprojKind
 from penstock.prepare.mmproj.videos import with_videos
 
 MEAN: Colour = (0.485, 0.456, 0.406)

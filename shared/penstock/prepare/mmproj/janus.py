@@ -10,8 +10,9 @@ from penstock.families.vision.janus import PLACEHOLDER as JANUS_TOKEN
 from penstock.forms.fixed import FixedImages
 from penstock.model.projector_spec import MLPProjector
 from penstock.model.tower_spec import LearnedPositions, VisionSpec
+from penstock.prepare.mmproj.common_names import TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.prepare.mmproj.kinds import TOWER, MmprojKind
+from penstock.prepare.mmproj.kinds import MmprojKind
 
 
 def janus_pro(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:

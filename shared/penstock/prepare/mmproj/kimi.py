@@ -16,8 +16,9 @@ from penstock.forms.patches import PatchImages
 from penstock.model.layer_spec import NormSpec
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
+from penstock.prepare.mmproj.common_names import PROJECTOR, TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
-from penstock.prepare.mmproj.kinds import PROJECTOR, TOWER, MmprojKind
+from penstock.prepare.mmproj.kinds import MmprojKind
 from penstock.prepare.mmproj.qwen_vl import MAX_PICTURE
 
 TOKEN = "<|media_pad|>"

@@ -11,8 +11,9 @@ from penstock.families.vision.reading import bounded
 from penstock.forms.naflex import NaflexImages
 from penstock.model.projector_spec import SquareMLPProjector
 from penstock.model.tower_spec import LearnedPositions, VisionSpec
+from penstock.prepare.mmproj.common_names import PROJECTOR, TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.prepare.mmproj.kinds import PROJECTOR, TOWER, MmprojKind
+from penstock.prepare.mmproj.kinds import MmprojKind
 
 
 def lfm2_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:

@@ -10,8 +10,9 @@ from penstock.families.vision.reading import MAX_WIDTH, bounded
 from penstock.forms.fitted import FittedImages
 from penstock.model.projector_spec import AdapterProjector
 from penstock.model.tower_spec import VisionSpec
+from penstock.prepare.mmproj.common_names import TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.prepare.mmproj.kinds import TOWER, MmprojKind
+from penstock.prepare.mmproj.kinds import MmprojKind
 
 TOKEN, BEGIN, END = "<|patch|>", "<|image_start|>", "<|image_end|>"
 

@@ -17,8 +17,9 @@ from penstock.forms.anyres import AnyresImages
 from penstock.forms.fixed import FixedImages
 from penstock.model.projector_spec import AnyresProjector, MLPProjector
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
+from penstock.prepare.mmproj.common_names import TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.prepare.mmproj.kinds import TOWER, MmprojKind
+from penstock.prepare.mmproj.kinds import MmprojKind
 
 MARK = "<image>"
 UNKNOWN = "<unk>"

@@ -27,8 +27,9 @@ from penstock.formats.fields import Fields
 from penstock.forms.sliced import SlicedImages
 from penstock.model.media_facts import KindFacts
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
+from penstock.prepare.mmproj.common_names import IN_LAYER, TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, side_of_table
-from penstock.prepare.mmproj.kinds import IN_LAYER, TOWER, MmprojKind
+from penstock.prepare.mmproj.kinds import MmprojKind
 from penstock.prepare.mmproj.videos import with_videos
 
 TOKEN = "<|image_pad|>"

@@ -9,8 +9,9 @@ from penstock.forms.rows import RowImages
 from penstock.model.layer_spec import NormSpec
 from penstock.model.projector_spec import MLPProjector, SquareMLPProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
+from penstock.prepare.mmproj.common_names import PROJECTOR, TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.prepare.mmproj.kinds import PROJECTOR, TOWER, MmprojKind
+from penstock.prepare.mmproj.kinds import MmprojKind
 
 
 def pixtral(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:

@@ -16,8 +16,9 @@ from penstock.forms.patches import PatchImages
 from penstock.forms.pixels import Colour
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec, WindowSpec
+from penstock.prepare.mmproj.common_names import OF_FRAMES, TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.prepare.mmproj.kinds import OF_FRAMES, TOWER, MmprojKind
+from penstock.prepare.mmproj.kinds import MmprojKind
 from penstock.prepare.mmproj.videos import as_of_release
 
 FRAMES = 2

@@ -21,8 +21,9 @@ from penstock.model.sound_projector_spec import (
     QueryProjector,
     StackProjector,
 )
+from penstock.prepare.mmproj.common_names import HEARS
 from penstock.prepare.mmproj.file import MAX_LAYERS, Kinds, MmprojFile, MmprojTokens, as_written
-from penstock.prepare.mmproj.kinds import HEARS, MmprojEars, MmprojKind
+from penstock.prepare.mmproj.kinds import MmprojEars, MmprojKind
 from penstock.prepare.sound_readers import WINDOW_SECONDS
 from penstock.prepare.transcription import asked_chat, spoken_chat
 

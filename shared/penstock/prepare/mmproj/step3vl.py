@@ -10,8 +10,9 @@ from penstock.forms.windowed import WindowedImages
 from penstock.model.projector_form import QUARTER
 from penstock.model.projector_spec import HalvingProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
+from penstock.prepare.mmproj.common_names import TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
-from penstock.prepare.mmproj.kinds import TOWER, MmprojKind
+from penstock.prepare.mmproj.kinds import MmprojKind
 
 TOKEN = "<im_patch>"
 TILE_SQUARES = 9
