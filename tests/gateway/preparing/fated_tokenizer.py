@@ -17,9 +17,11 @@ def _spin() -> None:
 
 
 def _swell() -> None:
+    """Takes address space and, as bytes of zeros are pages that nobody has touched, hardly a
+    processor's time: the limit of time isn't met first, however slow the machine."""
     held = []
     while True:
-        held.append(bytearray(64 << 20))
+        held.append(bytes(64 << 20))
 
 
 def _wait() -> None:
