@@ -51,10 +51,25 @@ def test_what_must_be_light_loads_nothing_heavy(statement: str) -> None:
     assert not loaded_after(statement) & set(HEAVY)
 
 
-def test_the_worker_loads_torch_but_not_transformers() -> None:
-    loaded = loaded_after("import penstock_worker.process, penstock_worker.steps.runner")
-    assert "torch" in loaded
-    assert "transformers" not in loaded
+def test_a_worker_on_a_cpu_loads_nothing_heavy() -> None:
+    """What it begins with and what the CPU kernels compute with: `import torch` gives a module that
+    nobody has looked into."""
+    statement = """
+from penstock_worker.process import preload
+preload()
+import penstock_worker.forward.cpu.backend
+from penstock_worker.machine.torch_import import torch_runs
+assert not torch_runs()
+"""
+    assert loaded_after(statement) & set(HEAVY) == {"torch"}
+
+
+def test_a_worker_loads_its_models_family_alone() -> None:
+    statement = """
+import penstock_worker.process, penstock_worker.weights.opening, penstock_engine.process, sys
+assert "penstock.families.served" not in sys.modules
+"""
+    loaded_after(statement)
 
 
 def test_importing_penstock_costs_next_to_nothing() -> None:

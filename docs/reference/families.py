@@ -9,9 +9,9 @@ import transformers
 
 from docs.reference.pages import WRITTEN
 from docs.reference.registered import unserved_section
-from penstock.families import AUDIO_FAMILIES, FAMILIES, Family
-from penstock.families.family import TowerFamily
-from penstock.families.vision import VISION_FAMILIES
+from penstock.families.family import Family, TowerFamily
+from penstock.families.served import AUDIO_FAMILIES, FAMILIES
+from penstock.families.vision.served import VISION_FAMILIES
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import mechanisms

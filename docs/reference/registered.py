@@ -12,18 +12,18 @@ from typing import NamedTuple
 import gguf
 from transformers.models.auto import modeling_auto
 
-from penstock.families import (
+from penstock.families.eagle3 import HEAD_CLASSES
+from penstock.families.family import EncoderFamily
+from penstock.families.gemma4_assistant import CLASSES as ASSISTANTS
+from penstock.families.gemma4_assistant import GGUF_ASSISTANT
+from penstock.families.served import (
     AUDIO_CLASSES,
     ENCODER_TYPES,
     GGUF_ARCHITECTURES,
     GGUF_ENCODERS,
     HUB_CLASSES,
-    EncoderFamily,
 )
-from penstock.families.eagle3 import HEAD_CLASSES
-from penstock.families.gemma4_assistant import CLASSES as ASSISTANTS
-from penstock.families.gemma4_assistant import GGUF_ASSISTANT
-from penstock.families.vision import VISION_CLASSES
+from penstock.families.vision.served import VISION_CLASSES
 from penstock.prepare.gguf_encoders import BERT_FILES
 from penstock.prepare.hub_config import POOLING_CLASSES
 from penstock.prepare.hub_pooling import CLASSIFIES, CLASSIFIES_TOKENS

@@ -16,7 +16,6 @@ from penstock.formats.gguf import QUANTISED_TYPES, READ_TYPES, TENSOR_TYPES
 from penstock.prepare.quantised import METHODS, read_quantisation
 from penstock_kernels.cpu.matrix import SOURCES, MatrixKind
 from penstock_kernels.cpu.memory import Arena
-from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.stored import CheckpointTensor
 from tests.shared.releases.reading import READ, RELEASES
 from tests.worker.quantised_cases import CASES
@@ -117,7 +116,11 @@ def _of_matrix(stored: CheckpointTensor) -> tuple[str, str]:
 
     packed = CheckpointPacking(1, Arena()).pack(stored.quantised)
     columns = range(stored.shape[1])
-    kept = "fp8" if fp8_kind(stored, columns, CPU) else kept_as(stored, columns) or "float"
+    kept = (
+        "fp8"
+        if fp8_kind(stored, columns, torch.device("cpu"))
+        else kept_as(stored, columns) or "float"
+    )
     bits = "8" if kept.startswith("int8") else "4" if kept[0] in "ie" else kept
     return _bits(MatrixKind(packed.struct.kind)), bits
 

@@ -168,7 +168,7 @@ class _GivenOrStored(Weights):
     def _piece(self, name: str, shape: tuple[int, ...]) -> Tensor:
         stored, given = self.stored(name, shape), self._given.get(name)
         found = _as_in_file(stored) if given is None else given
-        return found if stored.rearrange is None else stored.rearrange(found)
+        return found if stored.rearrange is None else found[torch.from_numpy(stored.sources())]
 
 
 def _as_in_file(stored: StoredTensor) -> Tensor:

@@ -10,7 +10,6 @@ import torch
 from penstock.errors import StartupError
 from penstock.model.prepared_model import WeightFiles
 from penstock.model.quantised_checkpoint import WeightScheme
-from penstock.protocol.to_worker import Setup
 from penstock_worker.quantisation.fp8 import FP8_GROUP
 from penstock_worker.quantisation.registry import FORMATS
 
@@ -125,18 +124,3 @@ def cache_dtype(requested: str, computed: torch.dtype, device: DeviceDtypes = HO
             f"kv_cache_dtype is {requested!r}; allowed are auto, {', '.join(device.caches)}"
         )
     return device.caches[requested]
-
-
-def check_calculated(setup: Setup) -> None:
-    """Raises StartupError for calculate_kv_scales where scales can't be calculated."""
-    if not setup.calculate_kv_scales:
-        return
-    if setup.kv_cache_dtype != "fp8":
-        raise StartupError(
-            f"calculate_kv_scales needs kv_cache_dtype fp8, which is {setup.kv_cache_dtype}"
-        )
-    if setup.group is not None:
-        raise StartupError(
-            "calculate_kv_scales is not served where several workers share a model; a checkpoint's "
-            "own scales are"
-        )

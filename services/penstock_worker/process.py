@@ -13,7 +13,7 @@ from penstock.config.settings import MetricsSettings, TransportSettings
 from penstock.process import logs
 from penstock.process.start_phases import START
 from penstock_worker.engine_session import CoreSession
-from penstock_worker.machine.torch_import import import_torch
+from penstock_worker.machine.torch_import import defer_torch
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.membership import Membership
 from penstock_worker.worker import Worker
@@ -159,13 +159,13 @@ def _set_environment() -> None:
 
 
 def preload() -> None:
-    """Imports torch and what is built on it: while the session opens, or before there is one. All
-    of it stays, so that the garbage collector needn't look at it, neither meanwhile (a tenth of the
-    time) nor later."""
+    """Imports what loads models, torch when it is asked for: while the session opens, or before
+    there is one. All of it stays, so that the garbage collector needn't look at it, neither
+    meanwhile (a tenth of the time) nor later."""
     _set_environment()
     gc.disable()
     try:
-        import_torch()
+        defer_torch()
         import penstock_worker.loading.load  # noqa: F401
     finally:
         gc.freeze()

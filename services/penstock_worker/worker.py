@@ -29,7 +29,7 @@ from penstock_worker.steps.errors import DeviceLost, OutOfDeviceMemory
 from penstock_worker.steps.in_flight import StepsInFlight
 
 if TYPE_CHECKING:
-    # Imported where a Setup arrives: torch takes a second, and the session opens meanwhile.
+    # Imported where a Setup arrives: it takes a while, and the session opens meanwhile.
     from penstock_worker.extensions import ExtensionMethods
     from penstock_worker.loading.loaded import Loaded
 

@@ -8,7 +8,7 @@ from docs.reference.families import families_page
 from docs.reference.formats import formats_page
 from docs.reference.pages import commands_page, settings_page
 from docs.reference.weights import weights_page
-from penstock.families import FAMILIES
+from penstock.families.served import FAMILIES
 from tests.docs.snippets import text_of
 
 HOW = "run `python -m docs.reference.generate`"

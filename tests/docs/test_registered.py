@@ -15,7 +15,7 @@ from docs.reference.registered import (
     registered_classes,
     unserved,
 )
-from penstock.families import FAMILIES
+from penstock.families.served import FAMILIES
 from tests.docs.snippets import text_of
 
 ASKED_FOR = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -69,26 +67,6 @@ def test_rope_turns_pairs_by_the_angle(dtype: torch.dtype) -> None:
     turned = pairs * torch.polar(torch.ones_like(angle), angle)
     true = torch.cat((turned.real, turned.imag), -1)
     close(reference.apply_rope(x, *reference.rope_table(frequencies, 50)), true, dtype)
-
-
-def test_llama3_scaling_bands() -> None:
-    wavelengths = torch.tensor([100.0, 2048.0, 4096.0, 8192.0, 100_000.0])
-    scaled = reference.llama3_scaled(
-        2 * math.pi / wavelengths,
-        factor=8.0,
-        low_freq_factor=1.0,
-        high_freq_factor=4.0,
-        original_max_position=8192,
-    )
-    ratio = (2 * math.pi / wavelengths) / scaled
-    # At 4096 the blend is (2 - 1) / (4 - 1): a third kept, two thirds divided by 8.
-    assert torch.allclose(ratio, torch.tensor([1.0, 1.0, 1 / (1 / 3 + 2 / 24), 8.0, 8.0]))
-
-
-def test_linear_scaling() -> None:
-    assert torch.equal(
-        reference.linear_scaled(torch.tensor([1.0, 0.5]), 4.0), torch.tensor([0.25, 0.125])
-    )
 
 
 def test_log_softmax_row() -> None:

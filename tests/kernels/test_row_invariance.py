@@ -51,7 +51,7 @@ def test_linear(inputs: int, outputs: int, dtype: torch.dtype, threads: int) -> 
 @pytest.mark.timeout(240)
 def test_linear_of_bfloat16_is_rounded_once(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     """Whatever the processor can do: columns in several blocks, and in a narrow last one."""
-    monkeypatch.setattr(linear_module, "MULTIPLIES_BFLOAT16", False)
+    monkeypatch.setattr(linear_module, "multiplies_bfloat16", lambda: False)
     monkeypatch.setattr(linear_module, "WIDENED_BLOCK", 96)
     weight = rows_of(203, 577, dtype=torch.bfloat16)
     x = rows_of(101, 577, dtype=torch.bfloat16)

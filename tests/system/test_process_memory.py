@@ -1,5 +1,5 @@
-"""What the processes of a running system have mapped and imported: torch belongs to the worker
-alone, and nothing comes back that a process needs only for some requests."""
+"""What the processes of a running system have mapped and imported: torch belongs to workers that
+compute with it, and nothing comes back that a process needs only for some requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock import LLM
+from penstock import LLM, SamplingParams
 from testing import preloaded
 from testing.serving import Server, wait_until
 
@@ -36,8 +36,21 @@ def test_nor_in_the_supervisor(server: Server) -> None:
     assert torch_files(server.process.pid) == []
 
 
-def test_the_worker_has_it(server: Server) -> None:
-    assert any("libtorch" in file for file in torch_files(server.child("worker 0")))
+def test_a_worker_that_computes_with_torch_has_it() -> None:
+    options = {"attention_backend": "reference", "max_model_len": 256, "num_kv_blocks": 32}
+    others = set(psutil.Process().children(recursive=True))
+    with preloaded.executed(), LLM(**options) as llm:
+        llm.generate(["Once"], SamplingParams(max_tokens=1), use_tqdm=False)
+        (worker,) = (
+            child.pid
+            for child in set(psutil.Process().children(recursive=True)) - others
+            if child.cmdline()[:1] and child.cmdline()[0].startswith("penstock: worker")
+        )
+        assert any("libtorch" in file for file in torch_files(worker))
+
+
+def test_a_worker_of_a_gguf_file_on_a_cpu_has_none(plain: Server) -> None:
+    assert torch_files(plain.child("worker 0")) == []
 
 
 def test_a_worker_on_a_cpu_keeps_neither_triton_nor_the_file_that_it_packed(server: Server) -> None:
@@ -57,7 +70,7 @@ COMPILED = {
     "engine": EVERYWHERE | {"zmq"},
     "gateway 0": EVERYWHERE
     | {"httptools", "pydantic_core", "tokenizers", "uvloop", "websockets", "zmq"},
-    "worker 0": EVERYWHERE | {"numpy", "penstock_kernels", "torch", "zmq"},
+    "worker 0": EVERYWHERE | {"numpy", "penstock_kernels", "zmq"},
     "template": EVERYWHERE | {"markupsafe"},
 }
 """Packages with libraries that a process may have mapped after an ordinary answer."""

@@ -11,7 +11,9 @@ import torch
 
 from penstock_worker.weights.names import ROPE_FACTORS
 from penstock_worker.weights.stored import StoredTensor
-from penstock_worker.weights.weights import CPU, Weights
+from penstock_worker.weights.weights import Weights
+
+CPU = torch.device("cpu")
 
 
 class RandomWeights(Weights):

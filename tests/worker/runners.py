@@ -14,6 +14,7 @@ from penstock.protocol.to_worker import SlotWork
 from penstock_worker.alignment.slots import alignments
 from penstock_worker.batch.block_copies import BlockCopies, Copies
 from penstock_worker.batch.inputs import NO_DRAFTS, Drafts
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
 from penstock_worker.device.queue import HostQueue
@@ -43,7 +44,7 @@ class Observed(Generate):
         self, scheduled: list[SlotWork], rows: np.ndarray, drafts: Drafts = NO_DRAFTS
     ) -> Tensor:
         batch = prepare_inputs(scheduled, self.slots, self.features.extending, drafts)
-        everything = self._forward.logits(batch, np.arange(len(batch.tokens)))
+        everything = in_torch(self._forward.logits(batch, np.arange(len(batch.tokens))))
         row = 0
         for work in scheduled:
             self._observer(work.slot, work.start, everything[row : row + work.count])

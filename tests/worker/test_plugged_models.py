@@ -117,7 +117,7 @@ def test_a_family_that_would_replace_ours_is_left_out(
 ) -> None:
     (site / "pst_family.py").write_text(
         "from dataclasses import replace\n"
-        "from penstock.families import FAMILIES\n"
+        "from penstock.families.served import FAMILIES\n"
         "SAME = FAMILIES['llama']\n"
         "CLASS = replace(SAME, name='pst_llama')\n"
         "NONE = 'llama'\n"

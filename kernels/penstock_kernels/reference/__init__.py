@@ -53,10 +53,7 @@ from penstock_kernels.reference.rope import (
     apply_rope,
     apply_rope_last,
     inverse_frequencies,
-    linear_scaled,
-    llama3_scaled,
     rope_table,
-    yarn_scaled,
 )
 from penstock_kernels.reference.sampling import SamplingCuts, log_softmax_row, sample_row, top_ids
 
@@ -83,8 +80,6 @@ __all__ = [
     "inverse_frequencies",
     "layer_norm",
     "linear",
-    "linear_scaled",
-    "llama3_scaled",
     "log_softmax_row",
     "mamba1",
     "mamba2",
@@ -108,5 +103,4 @@ __all__ = [
     "write_kv",
     "write_rows",
     "xielu",
-    "yarn_scaled",
 ]

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock_kernels.reference.rms_norm import row_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SQRT_HALF = math.sqrt(0.5)
 GELU_SLOPE = math.sqrt(8.0 / math.pi)

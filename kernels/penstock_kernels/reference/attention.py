@@ -18,15 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
 
 from penstock_kernels.reference.activations import soft_cap as capped
 from penstock_kernels.reference.batched import batched_product
 from penstock_kernels.reference.kv_cache import KVRows
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KEY_SPLIT = 64
 """Token positions per key split. Results depend on it. 32 is slow at long contexts (43 ms for one
@@ -343,7 +345,7 @@ def gather_keys(cache: KVRows, slots: Tensor) -> Tensor:
 def _padded(x: Tensor) -> Tensor:
     """Returns x with its last dimension padded to a multiple of LANES."""
     missing = -x.shape[-1] % LANES
-    return pad(x, (0, missing)) if missing else x
+    return torch.nn.functional.pad(x, (0, missing)) if missing else x
 
 
 def _pairs(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BATCH_TILE = 16
 """Matrices per call. BLAS may compute a batch of 1 in another order than a batch of 2 (MKL on 2
@@ -23,7 +26,7 @@ def batched_product(left: Tensor, right: Tensor) -> Tensor:
     """
     rows = left.shape[1]
     if rows % MKL_ROWS == 2:
-        return batched_product(pad(left, (0, 0, 0, 2)), right)[:, :rows]
+        return batched_product(torch.nn.functional.pad(left, (0, 0, 0, 2)), right)[:, :rows]
     items = left.shape[0]
     out = left.new_empty(items, left.shape[1], right.shape[2])
     whole = items - items % BATCH_TILE

@@ -8,8 +8,9 @@ the order of heads, so that a token's choice depends on its sequence alone.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor
 
 from penstock_kernels.reference.attention import (
     KEY_SPLIT,
@@ -19,6 +20,9 @@ from penstock_kernels.reference.attention import (
 )
 from penstock_kernels.reference.batched import batched_product
 from penstock_kernels.reference.kv_cache import KVRows
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def choose_tokens(

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock_kernels.reference.attention import (
     AttentionPlan,
@@ -22,6 +22,9 @@ from penstock_kernels.reference.attention import (
     rows_of,
 )
 from penstock_kernels.reference.kv_cache import KVRows
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

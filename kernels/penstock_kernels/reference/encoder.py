@@ -9,13 +9,15 @@ computes one input at a time, so the shapes of its products depend on that input
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
-from torch.nn import functional
 
 from penstock_kernels.reference.activations import GELU_CUBE, GELU_SLOPE
 from penstock_kernels.reference.linear import LANES, _whole_lanes
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ENCODER_TILE = 36
 """Rows per tile. Results depend on it. MKL on AVX2 processes 6 rows at a time; it sums in another
@@ -56,9 +58,11 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
     Each row independently; computed in float32 and rounded once. `weight` and `bias` may have a
     wider dtype than x."""
     if weight.dtype == x.dtype:
-        return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
     wide = None if bias is None else bias.to(weight.dtype)
-    return functional.layer_norm(x.to(weight.dtype), x.shape[-1:], weight, wide, eps).to(x.dtype)
+    return torch.nn.functional.layer_norm(x.to(weight.dtype), x.shape[-1:], weight, wide, eps).to(
+        x.dtype
+    )
 
 
 def activate(x: Tensor, kind: str) -> Tensor:
@@ -72,7 +76,7 @@ def activate(x: Tensor, kind: str) -> Tensor:
     if kind == "silu":
         return x / x.neg().exp_().add_(1.0)
     if kind != "gelu_tanh":
-        return functional.gelu(x)
+        return torch.nn.functional.gelu(x)
     bent = (x * x).mul_(x).mul_(GELU_CUBE).add_(x)
     return x / bent.mul_(-GELU_SLOPE).exp_().add_(1.0)
 
@@ -99,7 +103,7 @@ def attend(
     start = 0
     for length, keys in zip(lengths, seen or lengths, strict=True):
         rows, visible = slice(start, start + length), slice(start, start + keys)
-        mixed = functional.scaled_dot_product_attention(
+        mixed = torch.nn.functional.scaled_dot_product_attention(
             _by_head(query, rows),
             _by_head(key, visible),
             _by_head(value, visible),

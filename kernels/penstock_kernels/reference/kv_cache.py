@@ -9,10 +9,12 @@ is read as padding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class KVRows(Protocol):
@@ -35,9 +37,8 @@ class Int8Rows:
     levels rounded to nearest even. NaN or infinity make the scale NaN, so that the whole vector
     reads as NaN."""
 
-    dtype = torch.float32
-
     def __init__(self, kv_heads: int, slots: int, head_dim: int) -> None:
+        self.dtype = torch.float32
         self.levels = torch.empty(kv_heads, slots, head_dim, dtype=torch.int8)
         self.scales = torch.empty(kv_heads, slots, 1)
 

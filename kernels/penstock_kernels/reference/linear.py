@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
 
 from penstock_kernels.reference.tiling import ROW_TILE, pad_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 COLUMN_BLOCK = 4096
 """Output columns computed at a time, so that a vocabulary-sized weight is read from memory once for
@@ -28,11 +32,13 @@ WIDENED_BLOCK = 1024
 thread with AVX-512 but no BF16, in milliseconds: 29 with 512, 31 with 1,024, 79 with 4,096 (the
 float32 copy no longer stays in the cache); 40 by oneDNN's bfloat16 product."""
 
-MULTIPLIES_BFLOAT16 = any(
-    torch.cpu.get_capabilities().get(unit, False) for unit in ("avx512_bf16", "amx_bf16")
-)
-"""Whether the processor has bfloat16 instructions. Without them, oneDNN divides a tile's rows among
-3 threads and sums the first row of each part in another order."""
+
+@cache
+def multiplies_bfloat16() -> bool:
+    """Returns whether the processor has bfloat16 instructions. Without them, oneDNN divides a
+    tile's rows among 3 threads and sums the first row of each part in another order."""
+    found = torch.cpu.get_capabilities()
+    return any(found.get(unit, False) for unit in ("avx512_bf16", "amx_bf16"))
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -54,7 +60,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     exact, and rounds each sum once.
     """
     padded = pad_rows(x)
-    if x.dtype == torch.bfloat16 and not MULTIPLIES_BFLOAT16:
+    if x.dtype == torch.bfloat16 and not multiplies_bfloat16():
         out = _widened_product(padded, weight)
     else:
         out = _product(padded, weight)
@@ -101,7 +107,7 @@ def _whole_lanes(weight: Tensor) -> Tensor:
     the rows of a tile are summed in different orders.
     """
     missing = max(-weight.shape[0] % LANES, FEWEST_OUTPUTS - weight.shape[0])
-    return pad(weight, (0, 0, 0, missing)) if missing else weight
+    return torch.nn.functional.pad(weight, (0, 0, 0, missing)) if missing else weight
 
 
 def _tiles_aligned(x: Tensor) -> bool:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
-from torch import Tensor
 
-_LARGEST = torch.finfo(torch.float32).max
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,12 @@ All tensors are float32. States are contiguous, and are changed in place.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def causal_conv(x: Tensor, last: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _NUCLEUS_GUESSES = (64, 1024)
 """Sizes tried for the nucleus before the whole vocabulary is sorted."""

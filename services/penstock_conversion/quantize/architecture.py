@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 
 from penstock.errors import UnsupportedModel
-from penstock.families import FAMILIES
 from penstock.families.family import Family
 from penstock.families.gguf_reading import RMS_EPS, GGUFMetadata
+from penstock.families.served import FAMILIES
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFTensor
 from penstock.formats.gguf_writing import ValueType

@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-import torch
-from torch import Tensor
+import numpy as np
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
@@ -25,7 +24,7 @@ from penstock.prepare.inputs import TOKENIZER_CONFIG
 from penstock_conversion.quantize.architecture import architecture_keys, check_same, file_family
 from penstock_conversion.quantize.source import SourceModel, SourceTensor
 from penstock_conversion.quantize.vocabulary import vocabulary_metadata
-from penstock_kernels import reference
+from penstock_worker.layers.rotary_tables import frequencies_of, llama3_scaled
 from penstock_worker.weights.family_names import in_file
 from penstock_worker.weights.names import to_gguf
 from penstock_worker.weights.opening import open_weights
@@ -68,7 +67,7 @@ def folder_source(prepared: PreparedModel, folder: Path) -> SourceModel:
 
 def _tensors(prepared: PreparedModel, config: ModelConfig) -> Iterator[SourceTensor]:
     names = file_family(config).gguf_names
-    found = open_weights(prepared.weights, config, torch.float32).tensors
+    found = open_weights(prepared.weights, config).tensors
     for name, stored in found.items():
         if stored.spare or (name == _HEAD and config.tie_word_embeddings):
             continue
@@ -92,18 +91,18 @@ def _rotating_heads(name: str, config: ModelConfig) -> int:
 
 
 def _after(
-    first: Callable[[Tensor], Tensor] | None, last: Callable[[Tensor], Tensor]
-) -> Callable[[Tensor], Tensor]:
+    first: Callable[[np.ndarray], np.ndarray] | None, last: Callable[[np.ndarray], np.ndarray]
+) -> Callable[[np.ndarray], np.ndarray]:
     """What puts rows in order, after what does so already."""
     return last if first is None else lambda rows: last(first(rows))
 
 
-def _pairs_together(rows: Tensor, heads: int, dims: int) -> Tensor:
+def _pairs_together(rows: np.ndarray, heads: int, dims: int) -> np.ndarray:
     """Reorders [heads * head_dim, ...] from rotary pairs that are half of the rotating `dims` apart
     to adjacent ones."""
-    by_head = rows.unflatten(0, (heads, -1))
-    turning = by_head[:, :dims].unflatten(1, (2, dims // 2)).transpose(1, 2).flatten(1, 2)
-    return torch.cat((turning, by_head[:, dims:]), 1).reshape(rows.shape)
+    by_head = rows.reshape(heads, rows.shape[0] // heads, *rows.shape[1:])
+    order = np.arange(dims).reshape(2, dims // 2).T.reshape(-1)
+    return np.concatenate((by_head[:, order], by_head[:, dims:]), 1).reshape(rows.shape)
 
 
 def _divisors(rope: RopeSpec) -> SourceTensor:
@@ -111,15 +110,8 @@ def _divisors(rope: RopeSpec) -> SourceTensor:
     scaling = rope.scaling
     if scaling is None:
         raise ValueError("the rotation isn't scaled")
-    plain = reference.inverse_frequencies(rope.dims, rope.theta)
-    scaled = reference.llama3_scaled(
-        plain,
-        factor=scaling.factor,
-        low_freq_factor=scaling.low_freq_factor,
-        high_freq_factor=scaling.high_freq_factor,
-        original_max_position=scaling.original_max_position,
-    )
-    content = (plain / scaled).numpy().view("uint8")
+    plain = frequencies_of(rope.dims, rope.theta)
+    content = (plain / llama3_scaled(plain, scaling)).view("uint8")
     return SourceTensor(
         _ROPE_FACTORS, StoredTensor(_ROPE_FACTORS, (rope.dims // 2,), "F32", content)
     )

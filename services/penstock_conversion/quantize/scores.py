@@ -15,6 +15,7 @@ from penstock.prepare.folder import TOKENIZER
 from penstock.protocol.to_worker import Setup
 from penstock.text.tokenizer import Tokenizer
 from penstock_worker.batch.inputs import Batch
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Forward, Recipe
 
@@ -79,7 +80,7 @@ def _of_window(forward: Forward, recipe: Recipe, part: list[int], blocks: int) -
             more_tables=tuple([each] for each in tables[1:]),
             slots=(0,),
         )
-        logits = forward.logits(batch, np.arange(len(own)))
+        logits = in_torch(forward.logits(batch, np.arange(len(own))))
         following = torch.tensor(part[start + 1 : start + 1 + len(own)])
         logits = torch.log_softmax(logits.double(), -1)
         found.append(logits.gather(1, following[:, None])[:, 0].numpy())

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
 
 from penstock.adapters import AdaptedModule, Adapter, StoredFactor, UnfitAdapter
 from penstock.errors import UnsupportedModel
@@ -17,6 +16,9 @@ from penstock_worker.adapters.expert_factors import ExpertCuts
 from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Rows with lengths of their own: DoRA (Liu et al., "DoRA: Weight-Decomposed Low-Rank Adaptation",
 # 2024).
@@ -57,7 +59,7 @@ class RowLengths:
         for start in range(first, rows.stop, _BLOCK):
             block = range(start, min(start + _BLOCK, outputs))
             matrix = torch.empty(len(block), inputs)
-            stored.read_part_into(matrix, (block, range(inputs)), Tensor.copy_)
+            stored.read_part_into(matrix, (block, range(inputs)), torch.Tensor.copy_)
             changed = matrix.double()
             changed += scale * (up[block.start : block.stop].double() @ down.double())
             length = changed.square().sum(1).sqrt()
@@ -83,7 +85,8 @@ class RowLengths:
 
 _MOST_NAMES = 12
 """Most names that a message lists."""
-_LARGEST = torch.finfo(torch.bfloat16).max
+_LARGEST = float.fromhex("0x1.fep127")
+"""Of bfloat16."""
 _LAYER = re.compile(r"^(encoder\.)?layers?\.\d+\.")
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 

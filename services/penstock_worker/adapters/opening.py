@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import torch
-
 from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.interface import HoldsAdapters
@@ -24,7 +22,6 @@ def step_adapters(
         open_weights,
         prepared.weights,
         prepared.decoder,
-        torch.float32,
         load_format=setup.load_format,
     )
     model = adaptable_decoder(

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.linear import linear
@@ -24,6 +23,9 @@ from penstock_worker.adapters.fitting import Fitted, FittedMatrix, FittedModule,
 from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.quantisation.interface import Product, Table
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

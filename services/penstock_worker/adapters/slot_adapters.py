@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.process import logs
@@ -30,6 +29,7 @@ from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.batch.slots import PlanError, Slots
 from penstock_worker.machine.priority import step_back
 from penstock_worker.steps.feature import StepFeature
+from penstock_worker.steps.torch_context import without_gradients
 from penstock_worker.weights.weights import Weights
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class SlotAdapters(StepFeature):
         if found != digest:
             raise _ChangedFiles("its files have changed since it was registered")
         modules = fitted(adapter, self._model, self._bounds.max_lora_rank, self._weights)
-        with torch.inference_mode():  # Threads don't inherit it.
+        with without_gradients():  # Threads don't inherit it.
             return self._holds.hold(modules)
 
     def _failed(self, entry: _Entry, reason: str, tell: Tell, *, unfit: bool = False) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.model.media_facts import alignment_of
 from penstock.model.prepared_model import PreparedModel
@@ -19,6 +19,9 @@ from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import SampledToken
 from penstock_worker.steps.feature import Outcomes, StepFeature
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def can_align(forward: object, prepared: PreparedModel) -> bool:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock_worker.attention.interface import BatchLayout, StepAttention
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class EncodedAttention(Protocol):

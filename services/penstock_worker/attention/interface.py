@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.errors import StartupError
 from penstock.model.attention_spec import CompressedSpec, IndexSpec, KVHeadsSpec
@@ -24,6 +23,9 @@ from penstock.model.kv_layout import (
     one_group,
 )
 from penstock.model.mechanisms import COMPRESSED, OWN_HEADS
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

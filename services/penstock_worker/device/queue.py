@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from penstock_worker.machine.memory import give_back_freed
 from penstock_worker.metrics.phases import Phase, Phases
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class QueueMark(Protocol):
@@ -33,7 +36,7 @@ class DeviceQueue(Protocol):
     def mark(self) -> QueueMark:
         """Records a mark after everything queued so far."""
 
-    def numbers(self, values: Sequence[int]) -> Tensor:
+    def numbers(self, values: Sequence[int]) -> Tensor | np.ndarray:
         """Returns the values as [n] int64 on the device, without waiting for it."""
 
     def usable(self) -> bool:
@@ -99,8 +102,8 @@ class HostQueue:
     def mark(self) -> _HostMark:
         return _HostMark()
 
-    def numbers(self, values: Sequence[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64)
+    def numbers(self, values: Sequence[int]) -> np.ndarray:
+        return np.array(values, dtype=np.int64)
 
     def usable(self) -> bool:
         return True
@@ -135,7 +138,7 @@ class ReportedWhenQueued:
         self._device.mark()
         return _HostMark()
 
-    def numbers(self, values: Sequence[int]) -> Tensor:
+    def numbers(self, values: Sequence[int]) -> Tensor | np.ndarray:
         return self._device.numbers(values)
 
     def usable(self) -> bool:

@@ -9,15 +9,13 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from penstock.config.plugins import ATTENTION_BACKENDS, named_plugin
 from penstock.errors import StartupError
 from penstock.model.config import TransformersConfig
 from penstock.model.prepared_model import PreparedModel
 from penstock.process import logs
 from penstock.protocol.to_worker import Setup
-from penstock_worker.forward.device import compute_device
+from penstock_worker.forward.device import computes_on_gpu
 from penstock_worker.forward.interface import Recipe, Unable
 from penstock_worker.parallel.ranks import ALONE, Ranks
 
@@ -62,6 +60,16 @@ def _check_precision(name: str, setup: Setup) -> None:
     raise StartupError(reason) if name in _ON_DEVICE else Unable(reason)
 
 
+def chooses_torch(prepared: PreparedModel, setup: Setup) -> bool:
+    """Returns whether `choose` begins with a backend that computes with torch. It may end with one
+    in any case: the CPU kernels can't run every model, and reading some tensors takes torch."""
+    if setup.attention_backend != "auto":
+        return setup.attention_backend != _PRECISE
+    if isinstance(prepared.config, TransformersConfig):
+        return True
+    return computes_on_gpu(setup)
+
+
 def choose(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
     """Returns the recipe that `setup` asks for. Raises StartupError if there is none.
 
@@ -101,9 +109,11 @@ def choose_among(
 ) -> Any:
     """Returns the recipe that `setup` asks for, among the given modules (by backend name, fastest
     first): whatever the chosen module's `recipe` returns. Raises StartupError if there is none."""
-    name, device = setup.attention_backend, compute_device(setup)
+    name, on_gpu = setup.attention_backend, computes_on_gpu(setup)
     if name == "auto":
-        found = {each: modules[each] for each in _candidates(modules, prepared, setup, device)}
+        found = {
+            each: modules[each] for each in _candidates(modules, prepared, setup, on_gpu=on_gpu)
+        }
         return _fastest(found, prepared, setup, threads, ranks)
     if name not in modules:
         raise StartupError(f"attention_backend is {name!r}; allowed are auto, {', '.join(modules)}")
@@ -120,14 +130,14 @@ def choose_among(
 
 
 def _candidates(
-    modules: Mapping[str, str], prepared: PreparedModel, setup: Setup, device: torch.device
+    modules: Mapping[str, str], prepared: PreparedModel, setup: Setup, *, on_gpu: bool
 ) -> list[str]:
     if setup.device == "cuda":
         return list(_ON_DEVICE)
     if isinstance(prepared.config, TransformersConfig):
         return [_BY_TRANSFORMERS]
     own = [name for name in modules if name != _BY_TRANSFORMERS]
-    return own if device.type == "cuda" else [name for name in own if name not in _ON_DEVICE]
+    return own if on_gpu else [name for name in own if name not in _ON_DEVICE]
 
 
 def _fastest(

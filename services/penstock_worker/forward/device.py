@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from penstock.errors import StartupError
 from penstock.protocol.to_worker import Setup
+from penstock_worker.machine.torch_import import torch_runs
 
-CPU = torch.device("cpu")
+DRIVERS = ("nvidiactl", "dxg", "kfd")
+"""Files in /dev, one of which is there where a process can use a GPU: NVIDIA's driver, the one of
+Windows' subsystem for Linux, AMD's."""
+
+
+def computes_on_gpu(setup: Setup) -> bool:
+    """Returns whether there is a GPU and the setup doesn't ask for the CPU. Only where a driver is,
+    torch is asked. Raises StartupError if a GPU is asked for and there is none."""
+    if setup.device not in ("auto", "cpu", "cuda"):
+        raise StartupError(f"device is {setup.device!r}; allowed are auto, cpu, cuda")
+    if setup.device == "cpu":
+        return False
+    has_driver = any(Path("/dev", each).exists() for each in DRIVERS)
+    asks_torch = has_driver or setup.device == "cuda" or torch_runs()
+    return asks_torch and compute_device(setup).type == "cuda"
 
 
 def compute_device(setup: Setup) -> torch.device:
     """Returns a GPU if there is one and the setup doesn't ask for the CPU. Ranks of a group are
     assigned to the GPUs of their machine round-robin. Raises StartupError if a GPU is asked for and
     there is none."""
-    if setup.device not in ("auto", "cpu", "cuda"):
-        raise StartupError(f"device is {setup.device!r}; allowed are auto, cpu, cuda")
     if setup.device == "cpu":
-        return CPU
+        return torch.device("cpu")
     if torch.cuda.is_available():
         rank = 0 if setup.group is None else setup.group.rank
         return torch.device("cuda", rank % torch.cuda.device_count())
@@ -26,7 +41,7 @@ def compute_device(setup: Setup) -> torch.device:
         raise StartupError(
             f"device is 'cuda', but torch {torch.__version__} (built for {built}) finds no GPU"
         )
-    return CPU
+    return torch.device("cpu")
 
 
 def device_name(device: torch.device) -> str:

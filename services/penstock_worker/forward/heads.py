@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.model.config import HeadConfig
 from penstock_worker.forward.interface import Batch, Forward
-from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.weights import Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ID_GROUPS = "masked_embedding"
 """How the names begin of the tensors that say which groups an assistant's ids are in."""
@@ -28,7 +29,7 @@ class OpenHead(Protocol):
     def __call__(
         self,
         dtype: torch.dtype,
-        device: torch.device = CPU,
+        device: torch.device | None = None,
         *,
         keep_quantised: bool = False,
     ) -> Weights:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import KVGroup
@@ -17,9 +16,12 @@ from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.adaptable import adaptable_modules, expert_modules
 from penstock_worker.adapters.interface import HoldsAdapters
 from penstock_worker.batch.inputs import Batch as Batch
+from penstock_worker.batch.logits import Logits
 from penstock_worker.models.aux_hidden import AuxHidden
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from penstock_worker.media.encoder import MediaEncodings
     from penstock_worker.states.live_states import LiveStates
 
@@ -61,7 +63,7 @@ class Forward(Protocol):
     def layers_done(self) -> int:
         """Layers computed since the start. May be read from another thread during a step."""
 
-    def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
+    def logits(self, batch: Batch, rows: np.ndarray) -> Logits:
         """Computes every row of the batch, stores its keys and values, and returns logits.
 
         `rows` is [n] int64 and may be empty. Returns [n, vocab] float32. A row has the same bits

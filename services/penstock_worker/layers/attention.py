@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from copy import copy
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock.model.attention_spec import AttentionSpec
 from penstock_kernels.reference import softplus
@@ -16,6 +16,9 @@ from penstock_worker.layers.feed_forward import FeedForward
 from penstock_worker.layers.parts import NO_NORM, Norm, NormedInput, Parts
 from penstock_worker.layers.step import Step
 from penstock_worker.quantisation.interface import Product
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 QUERIES_AND_GATES = "q_and_gate_proj"
 """Gives all heads' queries, then all heads' gates of the result."""

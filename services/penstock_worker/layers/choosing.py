@@ -7,7 +7,7 @@ rounds them to 8 bits. Constant factors of all scores are left out here: they ch
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from penstock.model.attention_spec import IndexSpec
 from penstock.model.block_index_spec import BlockIndexSpec
@@ -27,6 +27,9 @@ from penstock_worker.weights.names import (
     INDEX_QUERY_NORM,
     INDEX_WEIGHTS,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ChoosingIndex:

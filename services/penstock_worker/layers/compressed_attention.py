@@ -9,9 +9,9 @@ scores are left out here: they change no choice.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock.model.attention_spec import AttentionSpec, CompressedSpec, IndexSpec
 from penstock_kernels import reference
@@ -26,6 +26,9 @@ from penstock_worker.attention.interface import (
 from penstock_worker.layers.parts import Norm, Parts, RMSNorm
 from penstock_worker.layers.step import Step
 from penstock_worker.quantisation.interface import Product
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 INDEX = "compressor.indexer"
 POSITION_BIAS = "position_bias"

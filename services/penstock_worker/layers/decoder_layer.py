@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-
-from torch import Tensor
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.model.layer_spec import LayerSpec, StreamsSpec
 from penstock_worker.layers.attention import CROSS_NORM, CrossAttention, CrossLayer, SelfAttention
@@ -25,6 +24,9 @@ from penstock_worker.layers.per_layer_inputs import Layer, LayerInput
 from penstock_worker.layers.picture_layer import PictureLayer
 from penstock_worker.layers.step import Step
 from penstock_worker.layers.streams import LowRankPath, StreamUpdate
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ExpertsBeside:
@@ -303,8 +305,8 @@ def _load_feed_forward(parts: Parts, layer: int, spec: LayerSpec) -> AnyFeedForw
 
 # A layer of a model with several residuals.
 
-Attention = Callable[[Tensor, Step], Tensor]
-Network = Callable[[Tensor], Tensor]
+Attention: TypeAlias = "Callable[[Tensor, Step], Tensor]"
+Network: TypeAlias = "Callable[[Tensor], Tensor]"
 
 
 class StreamsLayer:

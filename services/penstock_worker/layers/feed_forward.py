@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from msgspec.structs import replace
-from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.model.layer_spec import XIELU, ExpertsSpec, FeedForwardSpec
@@ -17,8 +17,11 @@ from penstock_worker.layers.parts import LayerExperts, NormedInput, Ops, Parts
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.names import TOKEN_EXPERTS
-from penstock_worker.weights.placing import NOWHERE
+from penstock_worker.weights.placing import is_nowhere
 from penstock_worker.weights.weights import Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Coefficients = tuple[float, float, float, float]
 """What reference.xielu is called with."""
@@ -366,7 +369,7 @@ def load_by_token(weights: Weights, vocab: int, spec: ExpertsSpec, prefix: str) 
     that there aren't, or that a token has twice."""
     name = f"{prefix}.{TOKEN_EXPERTS}"
     table = weights.take_table(name, (vocab, spec.active))
-    if table.device == NOWHERE:
+    if is_nowhere(table.device):
         return table
     ordered = table.sort(-1).values
     if bool(((table < 0) | (table >= spec.count)).any()):

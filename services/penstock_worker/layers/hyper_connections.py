@@ -11,15 +11,18 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock.model.layer_spec import HyperConnectionsSpec
 from penstock_kernels import reference
 from penstock_worker.layers.feed_forward import FeedForward, MixtureOfExperts
 from penstock_worker.layers.parts import LayerAttention, Norm, Parts
 from penstock_worker.layers.step import Step
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

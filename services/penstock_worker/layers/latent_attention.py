@@ -9,9 +9,9 @@ computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock.model.attention_spec import LatentSpec
 from penstock_worker.attention.interface import ScoreRule
@@ -21,6 +21,9 @@ from penstock_worker.layers.parts import NO_NORM, Norm, Parts, RMSNorm
 from penstock_worker.layers.step import Step
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.weights import Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class LatentAttention:

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
 
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import FeedForwardSpec
@@ -20,6 +19,9 @@ from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import Shard, deal_units, head_ranges
 from penstock_worker.quantisation.interface import Product, Table
 from penstock_worker.weights.weights import Matrix, Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Ops(Protocol):

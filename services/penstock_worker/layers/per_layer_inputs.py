@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
 
 from penstock.model.layer_spec import PerLayerInputsSpec
 from penstock_worker.layers.parts import Norm, Ops, Parts
 from penstock_worker.layers.step import Step
 from penstock_worker.quantisation.interface import Product, Table
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TABLE = "embed_tokens_per_layer.weight"
 

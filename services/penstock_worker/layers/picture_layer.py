@@ -7,8 +7,9 @@ the pictures behind it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor
 
 from penstock_kernels import reference
 from penstock_worker.attention.encoded import EncodedAttention
@@ -16,6 +17,9 @@ from penstock_worker.layers.feed_forward import FeedForward
 from penstock_worker.layers.parts import Norm, Parts
 from penstock_worker.layers.step import Step
 from penstock_worker.quantisation.interface import Product
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class PictureAttention:

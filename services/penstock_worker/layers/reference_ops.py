@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock.model.layer_spec import FeedForwardSpec
 from penstock.model.recurrent_spec import RecurrentSpec
@@ -16,6 +16,9 @@ from penstock_worker.layers.parts import DecoderOps, LayerExperts, Parts, Recurr
 from penstock_worker.layers.recurrent.mixers import RecurrentLayer
 from penstock_worker.quantisation.interface import Product, Table
 from penstock_worker.weights.weights import Matrix, plain
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

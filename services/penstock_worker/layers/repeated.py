@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from copy import copy
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from penstock_worker.layers.attention import SelfAttention
 from penstock_worker.layers.decoder_layer import DecoderLayer, SummedLayer
 from penstock_worker.layers.parts import Norm, Parts
 from penstock_worker.layers.per_layer_inputs import Layer
 from penstock_worker.layers.step import Step
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def again(layer: Layer, number: int) -> DecoderLayer | SummedLayer:

@@ -4,13 +4,17 @@ efficient transformers", 2023), with a low-rank path beside attention (Menghani 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor
 
 from penstock.model.layer_spec import StreamsSpec
 from penstock_kernels.reference import soft_cap
 from penstock_worker.layers.parts import Norm, Ops, Parts
 from penstock_worker.quantisation.interface import Product
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LEAST_SQUARE = 1e-5
 """Mean square that a stream is taken to have at least when it is scaled."""

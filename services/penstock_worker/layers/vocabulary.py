@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock.model.config import ModelConfig
 from penstock_kernels import reference
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.shard import Shard
 from penstock_worker.quantisation.interface import Product, Table
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class TokenEmbedding:

@@ -8,6 +8,9 @@ import hashlib
 from penstock_worker.machine.cpu import instruction_set
 
 ONE_RANK = "1 rank"
+TABLES = "tables 2"
+"""Of rotary angles, which backends are given (layers.rotary_tables): counted with each change of
+their bits."""
 
 
 def fingerprint(digest: str, computing: str, layout: str = ONE_RANK) -> str:
@@ -24,4 +27,4 @@ def fingerprint(digest: str, computing: str, layout: str = ONE_RANK) -> str:
 
 def arithmetic(computing: str, layout: str = ONE_RANK) -> tuple[str, str, str]:
     """Returns what `fingerprint` covers beside the model, in words."""
-    return computing, instruction_set(), layout
+    return f"{computing} {TABLES}", instruction_set(), layout

@@ -23,8 +23,7 @@ from penstock_worker.alignment.slots import alignments, can_align
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue, ReportedWhenQueued, queue_of
-from penstock_worker.dtype import check_calculated
-from penstock_worker.forward.backends import choose
+from penstock_worker.forward.backends import choose, chooses_torch
 from penstock_worker.forward.interface import (
     DeviceRecipe,
     Forward,
@@ -34,13 +33,14 @@ from penstock_worker.forward.interface import (
 )
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
+from penstock_worker.loading.calculated_scales import check_calculated
 from penstock_worker.loading.fingerprint import arithmetic, fingerprint
 from penstock_worker.loading.host import load_on_host
 from penstock_worker.loading.kernels import triton_kernels
 from penstock_worker.loading.loaded import Loaded
-from penstock_worker.loading.tensors import check_tensors
 from penstock_worker.machine.cpu import compute_threads
 from penstock_worker.machine.memory import mib
+from penstock_worker.machine.torch_import import import_torch, when_torch_runs
 from penstock_worker.media.planning import check_media, told_of
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.place import RankPlace
@@ -57,6 +57,7 @@ from penstock_worker.steps.feature import StepFeature
 from penstock_worker.steps.generate import Generate, Likeliest
 from penstock_worker.steps.runner import ShareThreads, StepRunner
 from penstock_worker.steps.stage import EarlierStage, GrammarsElsewhere
+from penstock_worker.steps.torch_context import without_gradients
 from penstock_worker.stores.host_cache import HostCache
 from penstock_worker.stores.opening import open_store, refuse_store
 from penstock_worker.stores.tier import StoreTier
@@ -87,7 +88,7 @@ def load(
     """
     begun = time.monotonic()
     threads = compute_threads(setup.threads)
-    torch.set_num_threads(1)  # Backends have threads of their own.
+    when_torch_runs(_compute_alone)
     prepared = load_manifest(setup.model_dir)
     if setup.digest and prepared.digest != setup.digest:
         raise StartupError(
@@ -98,13 +99,10 @@ def load(
     check_calculated(setup)
     if setup.load_format == "auto":
         check_weights(prepared)
-        try:
-            check_tensors(prepared)
-        except Unable as error:
-            raise StartupError(f"the model can't be computed: {error}") from error
     if setup.pooling is not None:
         from penstock_worker.loading.pooling import load_pooling
 
+        _check_tensors(prepared, setup)
         refuse_store(setup, "a pooling model stores no KV there")
         return load_pooling(prepared, setup, threads, begun, phases)
     check_media(prepared, setup)
@@ -121,6 +119,25 @@ def load(
     return loaded
 
 
+def _compute_alone() -> None:
+    """Backends have threads of their own."""
+    torch.set_num_threads(1)
+
+
+def _check_tensors(prepared: PreparedModel, setup: Setup) -> None:
+    """Raises StartupError or UnsupportedModel for files that lack what the model asks for, before
+    any weights are read. The CPU kernels' loader, which needs no torch, asks for each tensor in the
+    same way as it reads it."""
+    from penstock_worker.loading.tensors import check_tensors
+
+    if setup.load_format != "auto":
+        return
+    try:
+        check_tensors(prepared)
+    except Unable as error:
+        raise StartupError(f"the model can't be computed: {error}") from error
+
+
 def _load_generator(
     prepared: PreparedModel,
     grammars: SlotGrammars,
@@ -131,6 +148,9 @@ def _load_generator(
     ranks: Ranks,
     transport: TransportSettings,
 ) -> Loaded:
+    if chooses_torch(prepared, setup):
+        import_torch()
+        _check_tensors(prepared, setup)
     recipe = choose(prepared, setup, threads, ranks)
     draft = draft_loader(prepared, recipe, setup, threads, ranks)
     if draft is not None:
@@ -142,7 +162,7 @@ def _load_generator(
     # Either each thread computes and samples a share of the step, or one call uses all threads.
     shares = threads if recipe.threads_by_share else 1
     sampler = choose_sampler(threads // shares)
-    with torch.inference_mode():
+    with without_gradients():
         forward, blocks, host_blocks = load_on_host(recipe, setup, ranks)
         # What drafts computes its own part of a block again.
         parts = None if draft is None else draft.served_parts

@@ -18,7 +18,7 @@ from penstock_worker.models.decoder import HEAD, DecoderModel, headless
 from penstock_worker.pooling.heads import VECTORS, head_of
 from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.opening import open_weights
-from penstock_worker.weights.placing import NOWHERE
+from penstock_worker.weights.placing import nowhere
 from penstock_worker.weights.stored import StoredTensor
 
 DTYPE = torch.float32
@@ -43,12 +43,12 @@ def check_tensors(prepared: PreparedModel) -> None:
         elif isinstance(config, EncoderConfig):
             from penstock_worker.pooling.encoders import build_encoder
 
-            build_encoder(prepared, setup_of_loaders(prepared), DTYPE, device=NOWHERE)
+            build_encoder(prepared, setup_of_loaders(prepared), DTYPE, device=nowhere())
         of_text = isinstance(config, ModelConfig) and prepared.pooling is not None
         if config.takes_media and prepared.media is not None and not of_text:
             from penstock_worker.media.loading import load_senses
 
-            load_senses(prepared, DTYPE, "auto", NOWHERE)
+            load_senses(prepared, DTYPE, "auto", nowhere())
 
 
 def refusal(prepared: PreparedModel) -> str:
@@ -61,7 +61,7 @@ def refusal(prepared: PreparedModel) -> str:
 
 
 def _check_decoder(prepared: PreparedModel, config: ModelConfig) -> None:
-    weights = open_weights(prepared.weights, config, DTYPE, device=NOWHERE)
+    weights = open_weights(prepared.weights, config, DTYPE, device=nowhere())
     if prepared.pooling is not None:
         head_of(weights, config, prepared.pooling, VECTORS)
         config = headless(config)
@@ -99,7 +99,7 @@ def cpu_bytes(prepared: PreparedModel) -> int | None:
     except ImportError:
         return None
     whole = kind_of(dtype_of(setup_of_loaders(prepared), prepared.weights.dtype))
-    tensors = open_weights(prepared.weights, config, DTYPE, device=NOWHERE).tensors
+    tensors = open_weights(prepared.weights, config, DTYPE, device=nowhere()).tensors
     if config.tie_word_embeddings:
         tensors = {name: stored for name, stored in tensors.items() if name != HEAD}
     return sum(

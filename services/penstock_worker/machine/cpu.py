@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
 from penstock.process import logs
 
 log = logs.get(__name__)
@@ -46,8 +44,17 @@ def instruction_set() -> str:
     """What decides which kernels torch and its BLAS choose: maker, vector width, BF16 units."""
     flags = _cpu_field("flags").split()
     special = [flag for flag in ("avx512_bf16", "amx_bf16", "avx512_vnni") if flag in flags]
-    parts = [_cpu_field("vendor_id"), torch.backends.cpu.get_cpu_capability(), *special]
+    width = next((name for name, needs in _WIDTHS.items() if needs <= set(flags)), "DEFAULT")
+    parts = [_cpu_field("vendor_id"), width, *special]
     return " ".join(part for part in parts if part)
+
+
+_WIDTHS = {
+    "AVX512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "avx2"},
+    "AVX2": {"avx2", "fma"},
+}
+"""What torch calls the widths of its kernels, widest first, and the processor's flags that each
+takes."""
 
 
 def _cpu_field(name: str) -> str:

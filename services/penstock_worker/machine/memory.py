@@ -17,6 +17,7 @@ from penstock.process import logs
 from penstock.process.memory import trim_heap
 from penstock.protocol.to_worker import Setup
 from penstock_worker.machine.cpu import cgroup_folders
+from penstock_worker.machine.torch_import import torch_runs
 
 log = logs.get(__name__)
 
@@ -226,6 +227,6 @@ def give_back_pages(memory: np.ndarray) -> int:
 def give_back_freed() -> None:
     """Gives freed memory of this process back that is kept for later: by the C library, and by
     torch of a device's memory."""
-    if torch.cuda.is_initialized():
+    if torch_runs() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     trim_heap()

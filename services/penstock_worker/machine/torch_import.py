@@ -1,4 +1,9 @@
-"""Imports torch without what only its compilers, its meta device and training need.
+"""Imports torch only where somebody asks for something of it, and then without what only its
+compilers, its meta device and training need.
+
+The CPU kernels serve a GGUF file without torch, whose import takes most of a start and 200 MiB.
+Modules say `import torch` at their top nevertheless, since most of what they are for needs it: in a
+worker that is a module which is run when an attribute of it is looked at.
 
 torch ends its own import with a module that says in Python, for some thousand operations, what
 shape they give. A quarter of the import's processor time goes into it and into the decompositions
@@ -13,7 +18,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -38,25 +43,59 @@ UNUSED = (
 )
 """Packages that change nothing outside of themselves."""
 DEFERRED = META + UNUSED
+_TORCH = "torch"
+_READ_FROM_OUTSIDE = ("__path__", "__version__")
+"""Names with underscores that run torch: the first is what whoever imports one of its modules asks
+for. Others are asked for by whoever looks at all modules."""
 
 _RUNNING = threading.RLock()
 
 
+def defer_torch() -> None:
+    """Makes `import torch` give a module that is run when something of it is wanted. Does nothing
+    where torch has been imported. Without torch, ImportError comes when something of it is
+    wanted."""
+    if _TORCH in sys.modules:
+        return
+    spec = PathFinder.find_spec(_TORCH) or ModuleSpec(_TORCH, None, is_package=True)
+    real = spec.loader or _Missing()
+    module = ModuleType(_TORCH)
+    module.__spec__, module.__loader__ = spec, real
+    if spec.origin is not None:
+        module.__file__ = spec.origin
+    spec.loader = _DeferringLoader(real)
+    spec.loader.exec_module(module)
+    sys.modules[_TORCH] = module
+
+
 def import_torch() -> None:
     """Imports torch, but for the modules of `DEFERRED`, which are there and not run yet. Does
-    nothing where torch has been imported."""
-    if "torch" in sys.modules:
-        return
-    finder = _Finder()
-    sys.meta_path.insert(0, finder)
-    try:
-        import torch  # noqa: F401
-    finally:
-        sys.meta_path.remove(finder)
+    nothing where torch has been run."""
+    defer_torch()
+    _run(sys.modules[_TORCH])
+
+
+def torch_runs() -> bool:
+    """Whether torch has been imported, and not only deferred."""
+    module = sys.modules.get(_TORCH)
+    return module is not None and not isinstance(module, _Deferred)
+
+
+def when_torch_runs(call: Callable[[], None]) -> None:
+    """Calls it when torch has been imported: now, or when something of it is wanted."""
+    with _RUNNING:
+        if torch_runs():
+            call()
+        else:
+            _WAITING.append(call)
+
+
+_WAITING: list[Callable[[], None]] = []
 
 
 def complete_torch() -> None:
     """Runs what `import_torch` left out. For whoever uses the meta device, traces or compiles."""
+    import_torch()
     for name in DEFERRED:
         module = sys.modules.get(name)
         if module is not None:
@@ -65,14 +104,26 @@ def complete_torch() -> None:
 
 class _Deferred(ModuleType):
     """A module that is run when something of it is wanted. importlib's own lazy modules are run by
-    any look at them, and `inspect` looks at all there are."""
+    any look at them, and `inspect` looks at all there are; and a second thread may see one half
+    run."""
 
     def __getattr__(self, name: str) -> object:
-        # The path is what whoever imports one of a package's modules asks for.
-        if name.startswith("__") and not (name == "__path__" and _is_package(self)):
+        wanted = name in _READ_FROM_OUTSIDE and _is_package(self)
+        if name.startswith("__") and not wanted:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} yet")
-        _run(self)
+        with _RUNNING:  # Another thread waits until the module has been run.
+            if vars(self).get("_runs"):
+                return _of_a_running_module(self, name)
+            _run(self)
         return getattr(self, name)
+
+
+def _of_a_running_module(module: ModuleType, name: str) -> object:
+    """Returns what its own code, which is being run, asks for and hasn't defined yet."""
+    given = vars(module).get("__getattr__")
+    if given is None:
+        raise AttributeError(f"module {module.__name__!r} has no attribute {name!r} yet")
+    return given(name)
 
 
 class _DeferringLoader(Loader):
@@ -86,6 +137,16 @@ class _DeferringLoader(Loader):
         """`_run` does, later."""
         vars(module).pop("__path__", None)
         module.__class__ = _Deferred
+
+
+class _Missing(Loader):
+    """Of a package that isn't installed."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        raise ModuleNotFoundError(f"No module named {module.__name__!r}", name=module.__name__)
 
 
 class _Finder(MetaPathFinder):
@@ -110,8 +171,31 @@ def _run(module: ModuleType) -> None:
         spec = module.__spec__
         if spec is None or not isinstance(spec.loader, _DeferringLoader):
             return
-        spec.loader = module.__loader__ = spec.loader.real
-        module.__class__ = ModuleType
+        deferring = spec.loader
+        spec.loader = module.__loader__ = deferring.real
         if spec.submodule_search_locations is not None:
             module.__path__ = spec.submodule_search_locations
-        spec.loader.exec_module(module)
+        vars(module)["_runs"] = True
+        try:
+            _execute(module, deferring.real)
+        except BaseException:
+            spec.loader = module.__loader__ = deferring
+            deferring.exec_module(module)
+            raise
+        finally:
+            vars(module).pop("_runs", None)
+        module.__class__ = ModuleType
+        if module.__name__ == _TORCH:
+            while _WAITING:
+                _WAITING.pop(0)()
+
+
+def _execute(module: ModuleType, loader: Loader) -> None:
+    finder = _Finder()
+    if module.__name__ == _TORCH:
+        sys.meta_path.insert(0, finder)
+    try:
+        loader.exec_module(module)
+    finally:
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.process import logs
 from penstock.protocol.common import MediaSpan
@@ -27,6 +26,8 @@ from penstock_worker.steps.errors import StepLost
 from penstock_worker.steps.feature import StepFeature
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from penstock_worker.batch.inputs import Batch
 
 log = logs.get(__name__)

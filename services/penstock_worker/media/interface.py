@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from torch import Tensor
 
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
 from penstock.protocol.worker_resources import DropMedia, LoadMedia, LoadMediaChunk
 from penstock_worker.media.pieces import Pieces
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Tell = Callable[[MediaTaken | MediaReady | MediaFailed], None]
 """Sends an answer to the engine core. From any thread."""

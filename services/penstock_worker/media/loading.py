@@ -4,11 +4,11 @@ forward pass. Towers are imported where a model has them: most have none."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.model.prepared_model import PreparedModel
@@ -18,7 +18,9 @@ from penstock_worker.media.interface import MEL, Sees
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.media.planning import media_of
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.weights.placing import CPU
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Connect = Callable[[Callable[[], None]], None]
 """Called with a function that is called after each of a tower's layers."""
@@ -32,14 +34,16 @@ class ModelMedia:
         prepared: PreparedModel,
         setup: Setup,
         ranks: Ranks,
-        dtype: torch.dtype,
-        device: torch.device = CPU,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
         threads: int = 1,
         joins_spans: bool = True,
     ) -> None:
-        """`dtype`: of the tower and of what it gives, which are on `device`. `threads`: that encode
-        an item on a CPU. `joins_spans`: see MediaEncodings."""
-        self.encodings: MediaEncodings | None = media_of(prepared, setup, dtype, joins_spans)
+        """`dtype`: of the tower and of what it gives (None: float32), which are on `device` (None:
+        the CPU). `threads`: that encode an item on a CPU. `joins_spans`: see MediaEncodings."""
+        self.encodings: MediaEncodings | None = media_of(
+            prepared, setup, 4 if dtype is None else dtype.itemsize, joins_spans
+        )
         """The model's encodings; None: it takes none."""
         self._prepared = prepared
         self._load_format = setup.load_format
@@ -54,9 +58,9 @@ class ModelMedia:
         encodings = self.encodings
         if encodings is None or not self._encodes:
             return connect_nothing
-        senses = load_senses(
-            self._prepared, self._dtype, self._load_format, self._device, self._threads
-        )
+        dtype = torch.float32 if self._dtype is None else self._dtype
+        device = torch.device("cpu") if self._device is None else self._device
+        senses = load_senses(self._prepared, dtype, self._load_format, device, self._threads)
         return lambda done: encodings.see_with(senses(done))
 
 
@@ -72,7 +76,7 @@ def load_senses(
     prepared: PreparedModel,
     dtype: torch.dtype,
     load_format: str,
-    device: torch.device = CPU,
+    device: torch.device,
     threads: int = 1,
 ) -> Senses:
     """Reads the tower's weights. Raises UnsupportedModel for those that don't fit, and for a model

@@ -7,9 +7,11 @@ one.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 T = TypeVar("T")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from penstock.errors import StartupError
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.prepared_model import PreparedModel
@@ -30,19 +28,20 @@ def check_media(prepared: PreparedModel, setup: Setup) -> None:
 
 
 def media_of(
-    prepared: PreparedModel, setup: Setup, dtype: torch.dtype, joins_spans: bool = True
+    prepared: PreparedModel, setup: Setup, itemsize: int, joins_spans: bool = True
 ) -> MediaEncodings | None:
-    """Returns None for a model that takes no media. joins_spans: see MediaEncodings."""
+    """Returns None for a model that takes no media. itemsize: bytes of a number that its tower
+    gives. joins_spans: see MediaEncodings."""
     config = prepared.config
     if not config.takes_media:
         return None
     if prepared.media is None:
         log.warning("the model takes no media: its files don't say how they are prepared")
         return None
-    rows = media_rows(config, setup.max_model_len, dtype.itemsize, setup.encoder_cache_rows)
+    rows = media_rows(config, setup.max_model_len, itemsize, setup.encoder_cache_rows)
     return MediaEncodings(
         rows=rows,
-        row_bytes=config.media_width * dtype.itemsize,
+        row_bytes=config.media_width * itemsize,
         load_bytes=load_bytes(config, setup.max_model_len, setup.media_load_bytes),
         sections=isinstance(config, ModelConfig) and any(rope.sections for rope in config.ropes),
         whole_spans=config.vision is not None and config.vision.spans_whole,

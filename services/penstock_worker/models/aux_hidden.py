@@ -6,9 +6,12 @@ Heads draft from it (see speculation.draft_head).
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class AuxHidden:

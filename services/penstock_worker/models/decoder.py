@@ -8,10 +8,10 @@ embeddings, the last stage has a copy of the embedding.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
-from torch import Tensor
 
 from penstock.model.config import ModelConfig
 from penstock_worker.adapters.interface import ProductAdapters
@@ -34,6 +34,9 @@ from penstock_worker.models.aux_hidden import AuxHidden
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.weights.weights import Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EMBEDDING = "embed_tokens.weight"
 POSITIONS = "embed_positions.weight"

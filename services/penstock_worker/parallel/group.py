@@ -22,7 +22,7 @@ from torch import distributed as dist
 from torch.distributed.distributed_c10d import AllgatherOptions, AllToAllOptions
 
 from penstock.protocol.to_worker import RankGroup, Setup
-from penstock_worker.forward.device import CPU, compute_device
+from penstock_worker.forward.device import compute_device
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.rendezvous import Rendezvous, answers, split_address
@@ -250,7 +250,8 @@ class Group:
 
 def device_of(setup: Setup) -> torch.device:
     """Returns the device whose tensors this worker exchanges with other ranks."""
-    return compute_device(setup) if setup.attention_backend in ("auto", "triton") else CPU
+    on_host = setup.attention_backend not in ("auto", "triton")
+    return torch.device("cpu") if on_host else compute_device(setup)
 
 
 class _Connector:

@@ -9,14 +9,14 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
 
 from penstock_kernels.reference import rank_sum as plain_rank_sum
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.place import RankPlace
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from penstock_worker.parallel.group import Group
 
 
@@ -84,7 +84,7 @@ def lengthened(x: Tensor, size: int) -> Tensor:
     """Returns x with its last dimension padded with zeros to `size`. Returns x itself where nothing
     is missing: torch's `pad` would copy it."""
     short = size - x.shape[-1]
-    return pad(x, (0, short)) if short else x
+    return torch.nn.functional.pad(x, (0, short)) if short else x
 
 
 class RecordedWork(Protocol):

@@ -6,8 +6,8 @@ from functools import partial
 
 import torch
 
-from penstock.families import ENCODERS
 from penstock.families.bert_gguf import BERT_FILES
+from penstock.families.served import ENCODERS
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup

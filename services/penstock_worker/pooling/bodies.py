@@ -14,6 +14,7 @@ from torch import Tensor
 from penstock.model.config import EncoderConfig
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.adapters.interface import BatchAdapters
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import PlanError, Slots
 from penstock_worker.device.memory import memory_of
@@ -78,7 +79,7 @@ class DecoderBody:
     def hidden(self, works: list[SlotWork], slots: Slots) -> Hidden:
         batch = prepare_inputs(works, slots, self._media)
         batch = replace(batch, adapters=self._adapters.of_batch(works))
-        vectors = self._forward.logits(batch, np.cumsum(batch.counts) - 1)
+        vectors = in_torch(self._forward.logits(batch, np.cumsum(batch.counts) - 1))
         return Hidden(vectors.float(), None)
 
     def cancel(self) -> None:

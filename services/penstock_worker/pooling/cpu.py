@@ -18,7 +18,6 @@ from penstock_worker.forward.cpu import backend as generating
 from penstock_worker.forward.cpu.adapters import PackedAdapters
 from penstock_worker.forward.cpu.backend import shapes_of
 from penstock_worker.forward.cpu.dtypes import dtype_of, in_two_parts, kind_of, numerics_of
-from penstock_worker.forward.cpu.media import TOWER_DTYPE
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.cpu.split import WHOLE
 from penstock_worker.forward.interface import Unable
@@ -89,7 +88,7 @@ def recipe(
             phases,
             build,
             pool=pooled_by(mode),
-            pictures=Pictures(prepared, setup, TOWER_DTYPE, threads),
+            pictures=Pictures(prepared, setup, torch.float32, threads),
             adapters=adapters,
             shares=1,
         )

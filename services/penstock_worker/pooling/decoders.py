@@ -27,11 +27,12 @@ from penstock_worker.pooling.bodies import DecoderBody
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, head_of
 from penstock_worker.pooling.pooler import pooling_runner
 from penstock_worker.pooling.recipe import PoolingParts, PoolingRecipe, pooling_fingerprint
-from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.weights import Weights
 
 if TYPE_CHECKING:
     from penstock_worker.device.block_copies import DeviceBlockCopies
+
+CPU = torch.device("cpu")
 
 
 def require_attention(config: ModelConfig) -> None:

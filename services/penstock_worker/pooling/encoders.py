@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.families import ENCODERS
+from penstock.families.served import ENCODERS
 from penstock.model.config import EncoderConfig
 from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
@@ -29,8 +29,9 @@ from penstock_worker.pooling.recipe import BLOCKS_EACH, PoolingParts
 from penstock_worker.pooling.space import Pictures, SpaceBody
 from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.files import gguf_by_our_names, named_tensors, safetensors_tensors
-from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.weights import Weights
+
+CPU = torch.device("cpu")
 
 Adding = Callable[[BatchAdapters | None, np.ndarray], AbstractContextManager[None]]
 """Returns a context in which products add the adapters of inputs of these lengths."""

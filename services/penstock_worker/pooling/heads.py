@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
-from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.families import ENCODERS
+from penstock.families.served import ENCODERS
 from penstock.model.config import EncoderConfig, ModelConfig, SharedSpace
 from penstock.model.pooling_config import DENSE_TENSORS, DenseLayer, PoolingConfig
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.files import named_tensors, safetensors_tensors
 from penstock_worker.weights.weights import Weights
 
-Head = Callable[[Tensor], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Head: TypeAlias = "Callable[[Tensor], Tensor]"
 """Maps [inputs, hidden] to [inputs, labels], float32; dense layers and products that are made for
 one input at a time map [hidden] to [labels]."""
 

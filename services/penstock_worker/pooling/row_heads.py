@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.families import ENCODERS
 from penstock.families.family import EncoderFamily
+from penstock.families.served import ENCODERS
 from penstock.model.config import EncoderConfig
 from penstock.model.pooling_config import PoolingConfig, SparseWeights
 from penstock.model.prepared_model import PreparedModel

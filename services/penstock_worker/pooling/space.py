@@ -24,7 +24,8 @@ from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.pooling.bodies import EncoderBody, Hidden
 from penstock_worker.pooling.heads import Head
 from penstock_worker.sampler.transfers import transfers
-from penstock_worker.weights.placing import CPU
+
+CPU = torch.device("cpu")
 
 MIXED = "a picture is an input by itself, without any text"
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock_worker.quantisation.interface import Product, Quantization, Table
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FP8_GROUP = 128
 """Inputs that share a scale, where they don't all: penstock_kernels.triton.linear.fp8_blocks."""

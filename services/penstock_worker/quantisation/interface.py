@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
 
 from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_kernels.triton.linear.gguf_weights import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Product(Protocol):
@@ -118,13 +120,13 @@ class Quantization:
 # Unquantised floating-point formats, with one element per block.
 
 
-def _plain(name: str, dtype: torch.dtype) -> StoredFormat:
+def _plain(name: str, size: int, dtype: str) -> StoredFormat:
     def decode(blocks: Tensor) -> Tensor:
-        return blocks.view(dtype)
+        return blocks.view(getattr(torch, dtype))
 
-    return StoredFormat(name, 1, dtype.itemsize, decode, plain=True, packed=True)
+    return StoredFormat(name, 1, size, decode, plain=True, packed=True)
 
 
-F32 = _plain("F32", torch.float32)
-F16 = _plain("F16", torch.float16)
-BF16 = _plain("BF16", torch.bfloat16)
+F32 = _plain("F32", 4, "float32")
+F16 = _plain("F16", 2, "float16")
+BF16 = _plain("BF16", 2, "bfloat16")

@@ -4,10 +4,9 @@ A new one needs a module beside this one, and its line here."""
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
-from torch.nn.functional import linear as library_linear
 
 from penstock.errors import StartupError
 from penstock.process import logs
@@ -22,6 +21,9 @@ from penstock_worker.quantisation.interface import (
     Quantization,
     StoredFormat,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 log = logs.get(__name__)
 
@@ -57,7 +59,7 @@ def packed_product(
 
     def product(x: Tensor) -> Tensor:
         if not batch_invariant and x.shape[0] >= MANY_ROWS:
-            return library_linear(x, dequantise(packed, x.dtype), bias)
+            return torch.nn.functional.linear(x, dequantise(packed, x.dtype), bias)
         return weight_only_linear(x, packed, bias, batch_invariant=batch_invariant)
 
     return product

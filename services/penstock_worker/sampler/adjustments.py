@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.protocol.common import LogitsAdjustments, SpeechRules, TimestampRules, TokenSampling
 from penstock_kernels import reference as ops
 from penstock_worker.sampler.bad_words import NOTHING, BadWords, Banned
 from penstock_worker.sampler.penalties import Penalties, PromptIds
 from penstock_worker.sampler.thinking import ThinkingState
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class RequestAdjustments:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
 from penstock_kernels.cpu.adjustments import CPURowAdjustments
@@ -14,6 +14,7 @@ from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.likeliest import Likeliest
 from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.sampler import Row, Sampled, sample, uniform
+from penstock_worker.batch.logits import Logits, in_numpy
 from penstock_worker.sampler.adjustments import SequenceAdjustments
 from penstock_worker.sampler.interface import (
     IMPOSSIBLE,
@@ -23,6 +24,9 @@ from penstock_worker.sampler.interface import (
     found,
 )
 from penstock_worker.sampler.listed import listed_ids
+
+if TYPE_CHECKING:
+    pass
 
 
 class _ThreadMemory(threading.local):
@@ -44,8 +48,8 @@ class CPUSampler:
         self._threads = threads
         self._memory = _ThreadMemory(threads)
 
-    def sample(self, logits: Tensor, requests: list[SampleRequest]) -> list[SampledToken]:
-        values = logits.numpy()
+    def sample(self, logits: Logits, requests: list[SampleRequest]) -> list[SampledToken]:
+        values = in_numpy(logits)
         if all(request.wants_likeliest for request in requests):
             return found(self._memory.likeliest.tokens(values))
         draws = _draws(requests)
@@ -90,10 +94,12 @@ class CPUSampler:
         return TokenLogprobs(values[0], tuple(shown), tuple(values))
 
     def score(
-        self, logits: Tensor, tokens: Sequence[int], count: int
+        self, logits: Logits, tokens: Sequence[int], count: int
     ) -> list[TokenLogprobs] | None:
         rows = [Row(given=token, logprobs=count) for token in tokens]
-        sampled = sample(logits.numpy(), rows, threads=self._threads, scratch=self._memory.scratch)
+        sampled = sample(
+            in_numpy(logits), rows, threads=self._threads, scratch=self._memory.scratch
+        )
         if (sampled.tokens < 0).any():
             return None
         return [_logprobs(sampled, row) for row in range(len(rows))]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.protocol.common import ErrorCode, TokenLogprobs, TokenSampling
+from penstock_worker.batch.logits import Logits
 from penstock_worker.sampler.adjustments import SequenceAdjustments, adjusted_values
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 IMPOSSIBLE = -1e30
 """Reported in place of a log-probability of -inf."""
@@ -126,12 +129,12 @@ class Sampler(Protocol):
     def fingerprint(self) -> str:
         """Everything but the logits and requests that results depend on."""
 
-    def sample(self, logits: Tensor, requests: list[SampleRequest]) -> list[SampledToken]:
+    def sample(self, logits: Logits, requests: list[SampleRequest]) -> list[SampledToken]:
         """Samples one token for each row. `logits` is [rows, vocab] float32, and is not
         modified."""
 
     def score(
-        self, logits: Tensor, tokens: Sequence[int], count: int
+        self, logits: Logits, tokens: Sequence[int], count: int
     ) -> list[TokenLogprobs] | None:
         """Returns the log-probabilities of a given token of each row, and of its `count` most
         likely ones.
@@ -166,7 +169,7 @@ class QueuedSampler(Protocol):
         """Everything but the logits and requests that results depend on."""
 
     def launch(
-        self, logits: Tensor, requests: list[SampleRequest], slots: list[int]
+        self, logits: Logits, requests: list[SampleRequest], slots: list[int]
     ) -> QueuedSamples:
         """Queues the sampling of one token for each row. `logits` is [rows, vocab] on the device;
         `slots` are those of the rows."""
@@ -176,7 +179,7 @@ class QueuedSampler(Protocol):
         token. Called only for requests with adjustments."""
 
     def queue_score(
-        self, logits: Tensor, tokens: Sequence[int], count: int
+        self, logits: Logits, tokens: Sequence[int], count: int
     ) -> Callable[[], list[TokenLogprobs] | None]:
         """Queues Sampler.score. Calling the result waits for it."""
 
@@ -209,7 +212,7 @@ class HostSampler:
         return self._sampler.fingerprint
 
     def launch(
-        self, logits: Tensor, requests: list[SampleRequest], slots: list[int]
+        self, logits: Logits, requests: list[SampleRequest], slots: list[int]
     ) -> HostSamples:
         return HostSamples(self._sampler.sample(logits, requests))
 
@@ -217,7 +220,7 @@ class HostSampler:
         return False
 
     def queue_score(
-        self, logits: Tensor, tokens: Sequence[int], count: int
+        self, logits: Logits, tokens: Sequence[int], count: int
     ) -> Callable[[], list[TokenLogprobs] | None]:
         scores = self._sampler.score(logits, tokens, count)
         return lambda: scores

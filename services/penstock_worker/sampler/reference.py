@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
 from penstock_kernels import reference as ops
+from penstock_worker.batch.logits import Logits, in_numpy, in_torch
 from penstock_worker.sampler.adjustments import adjust_row
 from penstock_worker.sampler.interface import (
     IMPOSSIBLE,
@@ -19,14 +20,18 @@ from penstock_worker.sampler.interface import (
 )
 from penstock_worker.sampler.listed import listed_ids
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 class ReferenceSampler:
     """A sampler that needs no compiled library."""
 
     fingerprint = "reference"
 
-    def sample(self, logits: Tensor, requests: list[SampleRequest]) -> list[SampledToken]:
-        best, finite = _argmax(logits.numpy())
+    def sample(self, logits: Logits, requests: list[SampleRequest]) -> list[SampledToken]:
+        best, finite = _argmax(in_numpy(logits))
+        logits = in_torch(logits)
         draws = ops.uniform(
             [request.sampling.seed for request in requests],
             [request.index for request in requests],
@@ -49,10 +54,11 @@ class ReferenceSampler:
         return choices
 
     def score(
-        self, logits: Tensor, tokens: Sequence[int], count: int
+        self, logits: Logits, tokens: Sequence[int], count: int
     ) -> list[TokenLogprobs] | None:
-        if not all(_argmax(logits.numpy())[1]):
+        if not all(_argmax(in_numpy(logits))[1]):
             return None
+        logits = in_torch(logits)
         return [_logprobs(row, token, count) for row, token in zip(logits, tokens, strict=True)]
 
 

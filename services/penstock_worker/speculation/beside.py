@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from torch import Tensor
 
 from penstock.process import logs
 from penstock_worker.forward.heads import HeadForward
 from penstock_worker.forward.interface import Batch, Forward, LikeliestForward
 from penstock_worker.models.aux_hidden import AuxHidden
 from penstock_worker.speculation.hidden_rows import HiddenRows
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 log = logs.get(__name__)
 

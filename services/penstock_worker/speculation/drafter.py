@@ -13,12 +13,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import Copy, FetchKV, Plan, SlotWork
@@ -27,6 +26,9 @@ from penstock_worker.forward.interface import Batch
 from penstock_worker.sampler import SampleRequest
 from penstock_worker.sampler.interface import QueuedSampler
 from penstock_worker.speculation.drafting import Proposer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock_worker.forward.interface import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass

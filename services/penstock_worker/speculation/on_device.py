@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
 
 from penstock_worker.device.memory import DeviceMemory
 from penstock_worker.forward.heads import DeviceHead, DeviceHeadBuild
 from penstock_worker.forward.interface import DeviceBuild, DeviceForward
 from penstock_worker.models.aux_hidden import AuxHidden
 from penstock_worker.speculation.beside import Beside, DraftPass, HeadLayers
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class DeviceDraftPass(DraftPass, Protocol):

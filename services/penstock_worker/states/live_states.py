@@ -18,10 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from torch import Tensor
 
 from penstock.model.kv_layout import STATE_BYTES, KVGroup
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
@@ -29,6 +28,9 @@ from penstock_worker.batch.inputs import Drafts
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.states.snapshots import Snapshots
 from penstock_worker.steps.feature import StepFeature
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LOST = -1
 """What stands in place of a number of tokens: the state is that of no tokens, and of no use."""

@@ -6,15 +6,18 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.model.kv_layout import STATE_BYTES
 from penstock_worker.forward.interface import Batch
 from penstock_worker.layers.recurrent.interface import Scan
 from penstock_worker.states.live_states import LOST, Held, LiveStates
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

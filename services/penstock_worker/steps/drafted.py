@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-import torch
-from torch import Tensor
 
 from penstock.process import logs
+from penstock_worker.batch.logits import Logits
 from penstock_worker.batch.slots import Slots
 from penstock_worker.device.queue import DeviceQueue
 from penstock_worker.grammar import SlotGrammars
@@ -19,6 +18,10 @@ from penstock_worker.sampler import SampledToken, SampleRequest
 from penstock_worker.sampler.interface import QueuedSampler, found
 from penstock_worker.steps.errors import StepLost
 from penstock_worker.steps.launch import DraftedTokens, sample_request
+from penstock_worker.steps.torch_context import lacks_device_memory
+
+if TYPE_CHECKING:
+    pass
 
 log = logs.get(__name__)
 
@@ -35,7 +38,7 @@ class SampleRows(Protocol):
 class LogitsRows:
     """Samples from logits, [rows, vocab]."""
 
-    logits: Tensor
+    logits: Logits
     sampler: QueuedSampler
     queue: DeviceQueue
 
@@ -87,10 +90,10 @@ class DraftRounds:
         while going:
             try:
                 outcomes = self._round(going, drafted, sample)
-            except (StepLost, GroupLost, torch.OutOfMemoryError):
+            except (StepLost, GroupLost):
                 raise
-            except Exception:
-                if self._together:
+            except Exception as error:
+                if self._together or isinstance(error, lacks_device_memory()):
                     raise
                 # What was sampled before is true. The next step comes to the same place.
                 log.error("drafted tokens can't be checked", exception=True, slots=len(going))

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-from torch import Tensor
+import torch
 
 from penstock.process import logs
 from penstock.protocol.common import TokenLogprobs
@@ -24,6 +25,7 @@ from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.block_copies import Copies
 from penstock_worker.batch.inputs import NO_DRAFTS, Drafts
+from penstock_worker.batch.logits import Logits
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.device.queue import DeviceQueue
@@ -41,6 +43,9 @@ from penstock_worker.steps.launch import Launch, drafted_tokens, sample_request,
 from penstock_worker.steps.plans import failure
 from penstock_worker.steps.prompt_logprobs import PromptLogprobs
 from penstock_worker.steps.sampled_ahead import RowsAhead
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 log = logs.get(__name__)
 
@@ -160,7 +165,7 @@ class Generate(StepKind[Launch]):
 
     def logits(
         self, scheduled: list[SlotWork], rows: np.ndarray, drafts: Drafts = NO_DRAFTS
-    ) -> Tensor:
+    ) -> Logits:
         """Runs one forward pass over all of these works, and what is drafted after them. Returns
         [rows, vocab], the logits of the given rows."""
         return self._forward.logits(self._inputs(scheduled, drafts), rows)
@@ -190,7 +195,7 @@ class Generate(StepKind[Launch]):
         of_slot = dict(zip(due.numbers, tokens, strict=False))
         launch.samples = HostSamples(found([of_slot[number] for number in launch.asked]))
 
-    def _sample(self, logits: Tensor, due: Due, launch: Launch, start: StepStart) -> None:
+    def _sample(self, logits: Logits, due: Due, launch: Launch, start: StepStart) -> None:
         """Queues the sampling of the tokens that are due. `logits` is [slots, vocab]."""
         numbers, slots, requests = due.numbers, due.slots, due.requests
         if self._needs_tokens(due.bound, slots, requests):
@@ -309,6 +314,6 @@ class NewestTokens:
         slots are mostly those of the step before."""
         known, sent = self._sent
         if sent is None or known != slots:
-            sent = self._queue.numbers(slots)
+            sent = torch.as_tensor(self._queue.numbers(slots))
             self._sent = (list(slots), sent)
         return sent

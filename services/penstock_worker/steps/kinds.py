@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-import torch
-
 from penstock.process import logs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import FetchKV, Plan, SlotWork, ToWorker
@@ -22,6 +20,7 @@ from penstock_worker.steps.absent import lacking, refusal
 from penstock_worker.steps.errors import DeviceLost, OutOfDeviceMemory, StepLost
 from penstock_worker.steps.feature import StepFeature, StepFeatures, Tell
 from penstock_worker.steps.plans import failure
+from penstock_worker.steps.torch_context import lacks_device_memory
 
 log = logs.get(__name__)
 
@@ -42,7 +41,7 @@ class Guard:
             return call(*arguments)
         except (PlanError, StepLost, GroupLost):
             raise  # The device is not probed: it may be stalled in a collective.
-        except torch.OutOfMemoryError as error:
+        except lacks_device_memory() as error:
             lost: StepLost = OutOfDeviceMemory(str(error))
         except Exception as error:
             if self._queue.usable():

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.to_worker import SlotWork
@@ -14,6 +13,9 @@ from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler.interface import NOT_FINITE
 from penstock_worker.steps.feature import StepFeatures
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ROWS = 128
 """Rows whose logits are held in memory at once, whatever the size of a step: 128 rows of 150,000
@@ -29,7 +31,7 @@ class QueuedScorer(Protocol):
 Scores = Callable[[], list[TokenLogprobs] | None]
 """Waits for what was queued and returns it; None if a logit is not finite."""
 
-Logits = Callable[[list[SlotWork], np.ndarray], Tensor]
+Logits: TypeAlias = "Callable[[list[SlotWork], np.ndarray], Tensor]"
 """Runs one forward pass over the works, and returns the logits of the given rows."""
 
 

@@ -38,6 +38,7 @@ from penstock_worker.steps.feature import Feature, Tell
 from penstock_worker.steps.kinds import Guard, Queued, StepKind, StepStart
 from penstock_worker.steps.multi_step import Disturbed, MultiStepDecoding
 from penstock_worker.steps.plans import StepOrder, answer, computable, failure
+from penstock_worker.steps.torch_context import without_gradients
 
 log = logs.get(__name__)
 
@@ -117,7 +118,7 @@ class StepRunner(Generic[Queued]):
         of the slots concerned, unless several ranks compute the steps together.
         """
         self._order.check(plan)
-        with torch.inference_mode():
+        with without_gradients():
             step = self._guard(self._queue_step, plan, disturbed)
         self._in_flight.append(step)
         return step
@@ -171,7 +172,7 @@ class StepRunner(Generic[Queued]):
         return list(chain.from_iterable(shares))
 
     def _share(self, scheduled: list[SlotWork], start: StepStart) -> list[Queued]:
-        with torch.inference_mode():  # Threads don't inherit it.
+        with without_gradients():  # Threads don't inherit it.
             return self._attempt(scheduled, start)
 
     def _attempt(
@@ -301,7 +302,7 @@ class ShareThreads:
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, "compute", torch.set_num_threads, (1,))
+        self._pool = ThreadPoolExecutor(threads, "compute", _compute_alone)
         # All are started now: in the middle of a step there may be no memory for one.
         together = Barrier(threads)
         list(self._pool.map(lambda _: together.wait(), range(threads)))
@@ -319,6 +320,10 @@ class ShareThreads:
     def close(self) -> None:
         """Ends the threads after their current work."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _compute_alone() -> None:
+    torch.set_num_threads(1)
 
 
 def deal(scheduled: list[SlotWork], hands: int) -> list[list[SlotWork]]:

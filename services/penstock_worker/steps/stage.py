@@ -8,21 +8,25 @@ them skips any because of what it knows by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import GrammarReady, SlotResult
 from penstock.protocol.to_worker import SlotWork, ToWorker
 from penstock.protocol.worker_resources import CompileGrammar, DropGrammar
 from penstock_worker.batch.block_copies import Copies
+from penstock_worker.batch.logits import Logits
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Forward
 from penstock_worker.steps.feature import StepFeature, Tell
 from penstock_worker.steps.kinds import Guard, StepKind, StepStart
 from penstock_worker.steps.prompt_logprobs import PromptLogprobs, PromptScores
+
+if TYPE_CHECKING:
+    pass
 
 NO_ROWS = np.empty(0, dtype=np.int64)
 
@@ -53,7 +57,7 @@ class EarlierStage(StepKind[list[SlotWork]]):
     def settle(self, queued: list[SlotWork], guard: Guard) -> dict[int, SlotResult]:
         return {work.slot: SlotResult(work.slot) for work in queued}
 
-    def _pass(self, scheduled: list[SlotWork], rows: np.ndarray) -> Tensor:
+    def _pass(self, scheduled: list[SlotWork], rows: np.ndarray) -> Logits:
         batch = prepare_inputs(scheduled, self.slots, self.features.extending)
         return self._forward.logits(batch, rows)
 
@@ -62,7 +66,7 @@ class _NoScores:
     """Takes the sampler's place, as this stage has no logits."""
 
     def queue_score(
-        self, logits: Tensor, tokens: Sequence[int], count: int
+        self, logits: Logits, tokens: Sequence[int], count: int
     ) -> Callable[[], list[TokenLogprobs]]:
         return list
 

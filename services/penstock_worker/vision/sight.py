@@ -25,8 +25,9 @@ from penstock_worker.vision.projectors.mergers import load_deepstack
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.vision.tower import make_tower
 from penstock_worker.weights.opening import open_tower_weights
-from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.weights import Weights
+
+CPU = torch.device("cpu")
 
 
 class Sight:

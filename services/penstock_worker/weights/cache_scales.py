@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock_worker.parallel.shard import Shard
 from penstock_worker.weights.weights import Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SCALE = re.compile(
     r"(layers\.\d+)\.(?!encoder_attn|cross_attn)\w+"

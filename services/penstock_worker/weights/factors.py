@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.model.config import ModelConfig
@@ -21,6 +21,9 @@ from penstock_worker.weights.stored import (
     StoredTensor,
     as_checkpoint,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SHORTEST = 1e-12
 """What a row is divided by at least, as torch's normalize has it."""

@@ -10,8 +10,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from penstock.errors import UnsupportedModel
 from penstock.families.tensor_names import TensorNames
@@ -289,24 +288,27 @@ def _rotating_heads(module: str, config: ModelConfig, layer: LayerSpec) -> int |
     return None
 
 
-def _halves_apart(rows: Tensor, heads: int, dims: int) -> Tensor:
+def _halves_apart(rows: np.ndarray, heads: int, dims: int) -> np.ndarray:
     """Reorders [heads * head_dim, ...] from adjacent pairs to pairs that are half of the rotating
     `dims` numbers apart. What lies after these stays."""
-    by_head = rows.unflatten(0, (heads, rows.shape[0] // heads))
-    turning = by_head[:, :dims].unflatten(1, (dims // 2, 2)).transpose(1, 2).flatten(1, 2)
-    if dims == by_head.shape[1]:
-        return turning.reshape(rows.shape)
-    return torch.cat((turning, by_head[:, dims:]), 1).reshape(rows.shape)
+    by_head = rows.reshape(heads, rows.shape[0] // heads, *rows.shape[1:])
+    turning = _pairs_apart(by_head[:, :dims])
+    return np.concatenate((turning, by_head[:, dims:]), 1).reshape(rows.shape)
 
 
-def _swapped(rows: Tensor, heads: int) -> Tensor:
+def _pairs_apart(turning: np.ndarray) -> np.ndarray:
+    """[heads, dims, ...]: first each pair's first row, then each pair's second one."""
+    return np.concatenate((turning[:, ::2], turning[:, 1::2]), 1)
+
+
+def _swapped(rows: np.ndarray, heads: int) -> np.ndarray:
     """Puts the second half of each head's rows in front of the first; [heads * head_dim, ...]."""
-    return rows.unflatten(0, (heads, 2, -1)).flip(1).reshape(rows.shape)
+    halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+    return halves[:, ::-1].reshape(rows.shape)
 
 
-def _last_halves_apart(rows: Tensor, heads: int, dims: int) -> Tensor:
+def _last_halves_apart(rows: np.ndarray, heads: int, dims: int) -> np.ndarray:
     """Reorders as _halves_apart does, for heads whose last `dims` numbers rotate."""
-    by_head = rows.unflatten(0, (heads, -1))
+    by_head = rows.reshape(heads, rows.shape[0] // heads, *rows.shape[1:])
     fixed, turning = by_head[:, :-dims], by_head[:, -dims:]
-    apart = turning.unflatten(1, (dims // 2, 2)).transpose(1, 2).flatten(1, 2)
-    return torch.cat((fixed, apart), 1).reshape(rows.shape)
+    return np.concatenate((fixed, _pairs_apart(turning)), 1).reshape(rows.shape)

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.model.config import ModelConfig
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix
 from penstock_worker.quantisation.interface import BF16, F16, F32
 from penstock_worker.weights.stored import CheckpointTensor, StoredTensor, as_checkpoint
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BYTES = {F32.name: 4, BF16.name: 2, F16.name: 2}
 """Bytes of a number of formats that can be filled up."""

@@ -33,7 +33,6 @@ from penstock_worker.weights.filled import fill_values
 from penstock_worker.weights.lacking_names import decoder_name
 from penstock_worker.weights.names import to_gguf, with_head_from_hub
 from penstock_worker.weights.opening import open_weights
-from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.repacking import LAYOUTS
 from penstock_worker.weights.stored import StoredTensor
@@ -102,7 +101,7 @@ class OwnHeadFiles:
         draft: int,
         config: HeadConfig,
         dtype: torch.dtype,
-        device: torch.device = CPU,
+        device: torch.device | None = None,
         *,
         keep_quantised: bool = False,
     ) -> Weights:
@@ -169,7 +168,7 @@ def eagle3_weights(
     served: tuple[WeightFiles, ModelConfig],
     config: HeadConfig,
     dtype: torch.dtype,
-    device: torch.device = CPU,
+    device: torch.device | None = None,
     *,
     keep_quantised: bool = False,
 ) -> Weights:

@@ -10,10 +10,8 @@ from collections.abc import Collection
 from functools import cache
 
 from penstock.errors import UnsupportedModel
-from penstock.families import AUDIO_FAMILIES
 from penstock.families.family import TowerFamily
 from penstock.families.tower_names import beginning
-from penstock.families.vision import VISION_FAMILIES
 
 _IGNORED = re.compile(
     r"(^|\.)(?:rotary_(?:pos_)?emb\.(?:inv_freq|original_inv_freq|cos_cached|sin_cached)"
@@ -211,6 +209,10 @@ _DECODERS = ("transformer.", "wte.")
 @cache
 def _towers() -> re.Pattern[str]:
     """What the names of tensors begin with that a model has beside its decoder, by all families."""
+    # Here, because this imports every family, and only a folder of the hub's asks.
+    from penstock.families.served import AUDIO_FAMILIES
+    from penstock.families.vision.served import VISION_FAMILIES
+
     towers: list[TowerFamily] = [*VISION_FAMILIES.values(), *AUDIO_FAMILIES.values()]
     keys = {key for each in towers for key in each.hub_names}
     return beginning({key for key in keys if not key.startswith(_DECODERS)})

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf, isnan
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.families.finding import served_family
@@ -22,13 +22,15 @@ from penstock_worker.weights.filled import fill_values
 from penstock_worker.weights.further_tokens import add_further_tokens
 from penstock_worker.weights.lacking_names import decoder_name, tower_name
 from penstock_worker.weights.names import ROPE_FACTORS
-from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.repacking import LAYOUTS
 from penstock_worker.weights.stand_ins import add_zero_biases
-from penstock_worker.weights.stored import CheckpointTensor, Place, StoredTensor
+from penstock_worker.weights.stored import CheckpointTensor, Place, StoredTensor, copied
 from penstock_worker.weights.tower_files import Part, tower_tensors
 from penstock_worker.weights.weights import Readable, Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Random weights in a model's shapes, for measuring speed without a checkpoint.
 
@@ -52,9 +54,7 @@ class DummyTensor:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def read_part_into(
-        self, out: Tensor, part: tuple[range, ...], place: Place = Tensor.copy_
-    ) -> None:
+    def read_part_into(self, out: Tensor, part: tuple[range, ...], place: Place = copied) -> None:
         """Fills `out`. The part and the place are ignored."""
         if self._name == ROPE_FACTORS or (out.dim() == 1 and self._name.endswith(_ONES)):
             out.fill_(1.0)
@@ -68,7 +68,7 @@ class DummyTensor:
 class DummyWeights(Weights):
     """Has every tensor that is asked for, in whatever shape."""
 
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, dtype: torch.dtype | None, device: torch.device | None) -> None:
         super().__init__({}, dtype, device)
 
     def source(self, name: str, shape: tuple[int, ...]) -> Readable:
@@ -104,9 +104,7 @@ class FiniteTensor:
 
     stored: StoredTensor
 
-    def read_part_into(
-        self, out: Tensor, part: tuple[range, ...], place: Place = Tensor.copy_
-    ) -> None:
+    def read_part_into(self, out: Tensor, part: tuple[range, ...], place: Place = copied) -> None:
         """Raises UnsupportedModel for numbers that aren't finite in the dtype of `out`."""
         self.stored.read_part_into(out, part, place)
         if bool(out.isfinite().logical_not_().any().cpu()):
@@ -123,14 +121,15 @@ def _damaged(name: str) -> UnsupportedModel:
 def open_weights(
     files: WeightFiles,
     config: ModelConfig,
-    dtype: torch.dtype,
+    dtype: torch.dtype | None = None,
     *,
-    device: torch.device = CPU,
+    device: torch.device | None = None,
     load_format: str = "auto",
     keep_quantised: bool = False,
 ) -> Weights:
     """Maps the files and checks their headers. No tensor data is read yet.
 
+    `dtype`: of tensors that are asked for without one; None: float32. `device`: None is the CPU.
     `load_format` is "auto", or "dummy", which needs no files. With `keep_quantised`, matrices of
     quantised types are not unpacked.
     """
@@ -173,7 +172,7 @@ def open_tower_weights(
     dtype: torch.dtype,
     part: Part,
     *,
-    device: torch.device = CPU,
+    device: torch.device | None = None,
     load_format: str = "auto",
 ) -> Weights:
     """Maps a checkpoint's tensors of tower and projector. No tensor data is read yet. Raises

@@ -3,14 +3,27 @@ being transferred."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor
 
-from penstock_worker.weights.stored import CHUNK_ELEMENTS, Place
+from penstock_worker.weights.stored import CHUNK_ELEMENTS, Place, copied
 
-CPU = torch.device("cpu")
-NOWHERE = torch.device("meta")
-"""Tensors there have shapes and no data."""
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NOWHERE = "meta"
+"""The type of device on which tensors have shapes and no data."""
+
+
+def nowhere() -> torch.device:
+    """Returns the device on which tensors have shapes and no data."""
+    return torch.device(NOWHERE)
+
+
+def is_nowhere(device: torch.device | None) -> bool:
+    """Whether nothing is read. None is the CPU."""
+    return device is not None and device.type == NOWHERE
 
 
 class PinnedPlacing:
@@ -44,6 +57,6 @@ class PinnedPlacing:
         self._copied.reverse()
 
 
-def placing(device: torch.device) -> Place:
-    """Returns how chunks are copied to tensors on that device."""
-    return PinnedPlacing() if device.type == "cuda" else Tensor.copy_
+def placing(device: torch.device | None) -> Place:
+    """Returns how chunks are copied to tensors on that device; None: the CPU."""
+    return PinnedPlacing() if device is not None and device.type == "cuda" else copied

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.process import logs
 from penstock_kernels.triton.linear.gguf_weights import GROUP, Layout, empty
@@ -20,7 +20,6 @@ from penstock_worker.quantisation.fp8 import FP8, FP8_GROUP, FP8Blocks, FP8Rows
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
 from penstock_worker.quantisation.interface import KeptMatrix
 from penstock_worker.quantisation.registry import FORMATS
-from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.repacking import LAYOUTS, fits, repacked
 from penstock_worker.weights.stored import (
     CheckpointTensor,
@@ -30,6 +29,9 @@ from penstock_worker.weights.stored import (
     log_growth,
 )
 from penstock_worker.weights.weights import Matrix, Stacked, Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 log = logs.get(__name__)
 
@@ -50,7 +52,10 @@ class QuantisedWeights(Weights):
     """
 
     def __init__(
-        self, tensors: dict[str, StoredTensor], dtype: torch.dtype, device: torch.device = CPU
+        self,
+        tensors: dict[str, StoredTensor],
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
     ) -> None:
         super().__init__(tensors, dtype, device)
         self._rounded: list[StoredTensor] = []
@@ -183,7 +188,7 @@ def fp8_kind(
         return None
     if not (wide_inputs or matrix.float8_inputs):
         return None
-    if device != CPU and torch.cuda.get_device_capability(device) < FP8.capability:
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < FP8.capability:
         return None
     if matrix.by_row:
         return BY_ROW
@@ -280,12 +285,10 @@ def _layout(kept: str, inputs: int) -> Layout:
     if kept.startswith("e2m1"):
         group = int(kept.split()[1])
         unit = inputs if group < GROUP else 0
-        return Layout(
-            4, e2m1=True, group=group, factors=torch.uint8, unit=unit, unit_dtype=torch.float32
-        )
+        return Layout(4, e2m1=True, group=group, factors="uint8", unit=unit, unit_dtype="float32")
     bits = 4 if kept.startswith("int4") else 8
     if kept.endswith("wide"):
-        return Layout(bits, minima=True, factors=torch.float32, unit=inputs)
+        return Layout(bits, minima=True, factors="float32", unit=inputs)
     return Layout(bits, offset=8 if bits == 4 else 0)
 
 
@@ -330,7 +333,7 @@ def _e2m1_groups(
 def _write(target: Tensor, values: Tensor, start: int, place: Place) -> None:
     values = values.to(target.dtype).contiguous()
     staged = values
-    if target.device != CPU:
+    if target.device.type != "cpu":
         staged = torch.empty(values.shape, dtype=values.dtype, device=target.device)
         place(staged, values)
     target[:, start : start + len(values)].copy_(staged.transpose(0, 1))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock_kernels.triton.linear.gguf_weights import GROUP, Layout, empty
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
 from penstock_worker.quantisation.registry import FORMATS
-from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.stored import CHUNK_ELEMENTS, Place, StoredTensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _KEPT = {name: form.kept for name, form in FORMATS.items() if form.kept is not None}
 
@@ -72,7 +74,7 @@ def _read(
             values = _by_row(found[name], blocks.shape[0], width, per)
             values = values[:, skipped // per : skipped // per + target.shape[0]].contiguous()
             staged = values
-            if target.device != CPU:
+            if target.device.type != "cpu":
                 staged = torch.empty(values.shape, dtype=values.dtype, device=target.device)
                 place(staged, values)
             begin = start + at

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.model.config import ModelConfig
@@ -53,9 +52,10 @@ def _rows_of_a_head(
     return spec.key_heads, (several, several)
 
 
-def _by_thing(rows: Tensor, heads: int, sizes: Sequence[int]) -> Tensor:
-    by_head = rows.unflatten(0, (heads, sum(sizes)))
-    return torch.cat([thing.flatten(0, 1) for thing in by_head.split(list(sizes), 1)])
+def _by_thing(rows: np.ndarray, heads: int, sizes: Sequence[int]) -> np.ndarray:
+    by_head = rows.reshape(heads, sum(sizes), *rows.shape[1:])
+    things = np.split(by_head, [*accumulate(sizes[:-1])], 1)
+    return np.concatenate([thing.reshape(-1, *rows.shape[1:]) for thing in things])
 
 
 def of_kv_heads(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.mapping import release
@@ -17,14 +17,29 @@ from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix
 from penstock_worker.quantisation.interface import StoredFormat
 from penstock_worker.quantisation.registry import FORMATS
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 log = logs.get(__name__)
 
 CHUNK_ELEMENTS = 1 << 20
 """Elements decoded at a time, so that temporary memory stays small and mostly in cache."""
 
-Place = Callable[[Tensor, Tensor], object]
+_FLOATS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "F32": lambda data: np.array(data.view("<f4"), dtype=np.float32),
+    "F16": lambda data: data.view("<f2").astype(np.float32),
+    "BF16": lambda data: (data.view("<u2").astype(np.uint32) << 16).view(np.float32),
+}
+"""What reads plain types' bytes, uint8, by the types' names."""
+
+Place: TypeAlias = "Callable[[Tensor, Tensor], object]"
 """Copies the second tensor (values) to the first (the target). Both have the same shape. The target
 is contiguous, and may have another dtype and be on another device."""
+
+
+def copied(target: Tensor, values: Tensor) -> None:
+    """Copies to a tensor in this process's memory: a Place."""
+    target.copy_(values)
 
 
 def not_finite(tensor: StoredTensor) -> UnsupportedModel:
@@ -57,8 +72,9 @@ class StoredTensor:
     """A key of FORMATS."""
     data: np.ndarray
     """uint8: the tensor's bytes in the file."""
-    rearrange: Callable[[Tensor], Tensor] | None = None
-    """Applied to the decoded tensor, where the file has its rows in another order."""
+    rearrange: Callable[[np.ndarray], np.ndarray] | None = None
+    """Where the file has rows in another order: maps the file's, whatever they are, [rows, ...], to
+    ours."""
     spare: bool = False
     """Whether the model may have no use for it."""
     factors: tuple[float, ...] = ()
@@ -100,7 +116,7 @@ class StoredTensor:
         places[sources] = np.arange(len(rows), dtype=np.int32)
         return part, places
 
-    def read_into(self, out: Tensor, place: Place = Tensor.copy_) -> None:
+    def read_into(self, out: Tensor, place: Place = copied) -> None:
         """Decodes into `out`, a contiguous tensor of the same shape, rounding to its dtype.
 
         Always copies, because a memory map isn't aligned as the matrix kernels need it. `place`
@@ -111,11 +127,9 @@ class StoredTensor:
             return
         stored = torch.empty_like(out)
         self._decode(stored.view(-1), place)
-        out.copy_(self.rearrange(stored))
+        out.copy_(stored[torch.from_numpy(self.sources()).to(stored.device)])
 
-    def read_part_into(
-        self, out: Tensor, part: tuple[range, ...], place: Place = Tensor.copy_
-    ) -> None:
+    def read_part_into(self, out: Tensor, part: tuple[range, ...], place: Place = copied) -> None:
         """Does what read_into does, for the part [rows, columns] or [rows] of the tensor. Decodes
         only the blocks that contain the part, a chunk of rows at a time."""
         if all(len(want) == size for want, size in zip(part, self.shape, strict=True)):
@@ -129,6 +143,16 @@ class StoredTensor:
         else:
             rows, columns = part
             self._decode_part(out, rows, columns, place)
+
+    def floats(self) -> np.ndarray | None:
+        """Returns the tensor's numbers as a float32 array of its shape, which nothing else holds;
+        None for a type or factors that only torch decodes."""
+        read = _FLOATS.get(self.format)
+        if read is None or self.factors:
+            return None
+        found = read(self.content).reshape(self.shape)
+        self.release()
+        return found if self.rearrange is None else found[self.sources()]
 
     def _in_rows(self) -> StoredTensor:
         """Returns the same numbers with two dimensions: a row has all but the first."""
@@ -166,7 +190,7 @@ class StoredTensor:
         rows = np.arange(self.shape[0])
         if self.rearrange is None:
             return rows
-        return self.rearrange(torch.from_numpy(rows)).numpy()
+        return self.rearrange(rows)
 
     def blocks_of(self, sources: np.ndarray, blocks: range) -> Tensor:
         """Returns a copy of some blocks of some rows in the file, [rows, blocks, bytes] uint8."""
@@ -277,6 +301,9 @@ class CheckpointTensor(StoredTensor):
         if self.matrix is None:
             raise TypeError(f"{self.name} was made without its matrix")
         return self.matrix
+
+    def floats(self) -> None:
+        """torch decodes it."""
 
     def row_range(self, rows: range) -> CheckpointTensor:
         if self.rearrange is not None:

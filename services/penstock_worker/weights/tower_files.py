@@ -7,9 +7,7 @@ import re
 from typing import Literal
 
 from penstock.errors import UnsupportedModel
-from penstock.families import AUDIO_FAMILIES
 from penstock.families.tower_names import SPACE, WHISPER, TowerNames, namer
-from penstock.families.vision import VISION_FAMILIES
 from penstock.formats.gguf import GGUFFile
 from penstock.model.prepared_model import WeightFiles
 from penstock_worker.weights.files import read_tensors, safetensors_tensors
@@ -43,6 +41,10 @@ def tower_tensors(files: WeightFiles, part: Part) -> tuple[dict[str, StoredTenso
 
 def hub_names(tower: str, part: Part) -> TowerNames:
     """Returns the names in the hub's files of a family's models (see WeightFiles.tower)."""
+    # Here, because this imports every family.
+    from penstock.families.served import AUDIO_FAMILIES
+    from penstock.families.vision.served import VISION_FAMILIES
+
     if part == "audio":
         return AUDIO_FAMILIES[tower].hub_names if tower in AUDIO_FAMILIES else WHISPER
     return VISION_FAMILIES[tower].hub_names if tower in VISION_FAMILIES else SPACE

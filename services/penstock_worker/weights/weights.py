@@ -6,19 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.process import logs
 from penstock_worker.parallel.shard import Shard
 from penstock_worker.quantisation.interface import KeptMatrix
 from penstock_worker.weights.cut import Cut
-from penstock_worker.weights.placing import CPU, NOWHERE, placing
+from penstock_worker.weights.placing import is_nowhere, placing
 from penstock_worker.weights.stored import Place, StoredTensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 log = logs.get(__name__)
 
@@ -31,20 +33,20 @@ class Stacked:
     pieces: tuple[Tensor | KeptMatrix, ...]
 
 
-Matrix = Tensor | KeptMatrix | Stacked
+Matrix: TypeAlias = "Tensor | KeptMatrix | Stacked"
 """[outputs, inputs]. A plain tensor has the dtype of the computation."""
 
 
 def plain(matrix: Matrix) -> Tensor:
     """Returns the matrix as a tensor, for kernels that know no other kind. Raises TypeError if it
     isn't one."""
-    if isinstance(matrix, Tensor):
+    if isinstance(matrix, torch.Tensor):
         return matrix
     raise TypeError(f"a {type(matrix).__name__} is no plain tensor; was it meant to be unpacked?")
 
 
 def rows_of(piece: Tensor | KeptMatrix) -> int:
-    return piece.shape[0] if isinstance(piece, Tensor) else piece.outputs
+    return piece.shape[0] if isinstance(piece, torch.Tensor) else piece.outputs
 
 
 _INTEGERS = {"I64": "<i8", "I32": "<i4"}
@@ -64,21 +66,35 @@ class Readable(Protocol):
 class Weights:
     """Hands out each tensor of a checkpoint once, checked and converted.
 
-    Every tensor is a fresh copy with torch's own alignment, on `device`; NOWHERE, nothing is read.
+    Every tensor is a fresh copy with torch's own alignment, of `dtype` (None: float32) and on
+    `device` (None: the CPU); nowhere, nothing is read. What `array` gives needs no torch.
     UnsupportedModel names a tensor that is missing, has another shape or a type that can't be read,
     or (in `finish`) was not taken.
     """
 
     def __init__(
-        self, tensors: dict[str, StoredTensor], dtype: torch.dtype, device: torch.device = CPU
+        self,
+        tensors: dict[str, StoredTensor],
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
     ) -> None:
-        self.dtype = dtype
-        self.device = device
+        self._dtype = dtype
+        self._device = device
         self._place = placing(device)
         self._tensors = tensors
         self._taken: set[str] = set()
         self._cut: Cut | None = None
         self._named: Callable[[str], str] = str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of tensors that are asked for without one."""
+        return torch.float32 if self._dtype is None else self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where tensors are."""
+        return torch.device("cpu") if self._device is None else self._device
 
     def calling(self, named: Callable[[str], str]) -> Weights:
         """Says how the file calls tensors that it lacks: named maps our names."""
@@ -129,7 +145,7 @@ class Weights:
         rows = sum(_count(cut[0]) for cut in cuts)
         inner = map(_count, cuts[0][1:])
         out = torch.empty(rows, *inner, dtype=dtype or self.dtype, device=self.device)
-        if self.device == NOWHERE:
+        if is_nowhere(self._device):
             return out
         start = 0
         for source, cut in zip(sources, cuts, strict=True):
@@ -138,6 +154,15 @@ class Weights:
                 _read(source, out[start:end], neighbours, cut[1:], self._place)
                 start = end
         return out
+
+    def array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Returns one tensor as a float32 array of its own; zeros where nothing is read."""
+        source = self.source(name, shape)
+        found = source.floats() if isinstance(source, StoredTensor) and self._cut is None else None
+        if found is not None and self._device is None:
+            return found
+        taken = self.take(name, shape, torch.float32)
+        return np.zeros(shape, np.float32) if is_nowhere(self._device) else taken.cpu().numpy()
 
     def take_matrix(self, parts: Sequence[tuple[str, Sequence[int]]]) -> Matrix:
         """Takes what take_stacked does, for a matrix that is used for products or look-ups. It may
@@ -157,8 +182,8 @@ class Weights:
                 f"tensor {stored.name} is stored as {stored.format}; {', '.join(_INTEGERS)} are"
                 " allowed in a table of numbers"
             )
-        if self.device == NOWHERE:
-            return torch.empty(tuple(shape), dtype=torch.int64, device=NOWHERE)
+        if is_nowhere(self._device):
+            return torch.empty(tuple(shape), dtype=torch.int64, device=self.device)
         found = stored.content.view(_INTEGERS[stored.format]).astype(np.int64)
         return torch.from_numpy(found).view(tuple(shape)).to(self.device)
 
@@ -183,11 +208,14 @@ class Weights:
         """Returns the one number of a tensor of any shape that holds just one."""
         shape = self._tensors[name].shape if name in self._tensors else ()
         stored = self.stored(name, shape if prod(shape) == 1 else ())
-        if self.device == NOWHERE:
+        if is_nowhere(self._device):
             return 0.0
-        out = torch.empty(stored.shape)
-        stored.read_into(out)
-        return out.item()
+        found = stored.floats()
+        if found is None:
+            out = torch.empty(stored.shape)
+            stored.read_into(out)
+            return out.item()
+        return float(found.item())
 
     def has(self, name: str) -> bool:
         """Whether the checkpoint has the tensor."""

@@ -1,19 +1,52 @@
-"""Finds a model's family by name: first among the built-in ones, then among those of plug-ins."""
+"""Finds a model's family by name: first among the built-in ones, then among those of plug-ins.
+
+There are more than a hundred modules of families. A process that reads a prepared model is told by
+its manifest which one it needs, and imports no other.
+"""
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from importlib import import_module
+from types import ModuleType
 
-from penstock import families
 from penstock.config import plugins
 from penstock.config.plugins import BrokenPlugin, Plugin
 from penstock.errors import StartupError
 from penstock.families.family import Family
 
+_KNOWN: dict[str, Family] = {}
+"""Families whose modules were named, by their names."""
+_MODULE = re.compile(r"penstock\.families\.\w+")
+
+
+def know_family(name: str, module: str) -> None:
+    """Imports the family of a prepared model from the module that defines it. Does nothing where
+    there is no such module, or where it defines another: `family_named` looks everywhere then."""
+    if name in _KNOWN or not _MODULE.fullmatch(module):
+        return
+    try:
+        defined = vars(import_module(module)).values()
+    except ModuleNotFoundError:
+        return
+    _KNOWN.update((each.name, each) for each in defined if _is_family(each, name))
+
+
+def _is_family(value: object, name: str) -> bool:
+    return isinstance(value, Family) and value.name == name
+
 
 def family_named(name: str) -> Family | None:
     """The family that ModelConfig.architecture names; None if neither we nor a plug-in have it."""
-    return families.FAMILIES.get(name) or _plugged().get(name)
+    if name in _KNOWN:
+        return _KNOWN[name]
+    return served().FAMILIES.get(name) or _plugged().get(name)
+
+
+def served() -> ModuleType:
+    """Returns the module with all built-in families, which are imported then."""
+    return import_module("penstock.families.served")
 
 
 def served_family(name: str) -> Family:
@@ -28,22 +61,22 @@ def served_family(name: str) -> Family:
 def family_of_class(name: str) -> Family | None:
     """The family whose models have this class in config.json (`architectures`); None if no family
     has."""
-    if name in families.HUB_CLASSES:
-        return families.HUB_CLASSES[name]
+    if name in served().HUB_CLASSES:
+        return served().HUB_CLASSES[name]
     return next((each for each in _plugged().values() if name in each.hub_classes), None)
 
 
 def family_of_gguf(name: str) -> Family | None:
     """The family whose GGUF files have this `general.architecture`; None if no family has."""
-    if name in families.GGUF_ARCHITECTURES:
-        return families.GGUF_ARCHITECTURES[name]
+    if name in served().GGUF_ARCHITECTURES:
+        return served().GGUF_ARCHITECTURES[name]
     plugged = _plugged().values()
     return next((each for each in plugged if name in (each.gguf, *each.gguf_also)), None)
 
 
 def package_of(name: str) -> str:
     """Name and version of the package whose plug-in is this family; empty for a built-in one."""
-    if name in families.FAMILIES:
+    if name in _KNOWN or name in served().FAMILIES:
         return ""
     return next((each.package for each in _families() if each.value.name == name), "")
 
@@ -69,7 +102,7 @@ def _checked(plugin: Plugin[object], others: list[Plugin[Family]]) -> Family:
     family, whose = plugin.value, f"the plug-in {plugin.name} of {plugin.package}"
     if not isinstance(family, Family):
         raise BrokenPlugin(f"{whose} is {family!r}, and not a Family")
-    taken = {**families.FAMILIES, **{each.value.name: each.value for each in others}}
+    taken = {**served().FAMILIES, **{each.value.name: each.value for each in others}}
     if family.name in taken:
         raise BrokenPlugin(f"{whose}: the family {family.name} already exists")
     classes = {name for each in taken.values() for name in each.hub_classes}

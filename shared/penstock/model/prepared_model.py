@@ -74,6 +74,8 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
     """How pictures, sounds and videos are prepared; None: the model takes no media."""
     contents: dict[str, str] = {}
     """sha256 (hex) of the files beside it, by their names."""
+    family_module: str = ""
+    """The module that defines a decoder's family; empty: all are looked through."""
     samples: dict[str, str] = {}
     """sha256 (hex) of samples of each file that weights are read from, by its path."""
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from penstock.config.settings import ModelImpl
 from penstock.errors import UnsupportedModel
-from penstock.families import AUDIO_CLASSES, MODEL_NAMES
 from penstock.families.bounds import MAX_EXPERTS, MAX_LAYERS, layer_count
 from penstock.families.eagle3 import is_eagle3
 from penstock.families.finding import family_of_class
 from penstock.families.gemma4_assistant import is_assistant
-from penstock.families.vision import VISION_CLASSES
+from penstock.families.served import AUDIO_CLASSES, MODEL_NAMES
+from penstock.families.vision.served import VISION_CLASSES
 from penstock.formats.fields import Fields
 from penstock.model.config import TransformersConfig
 from penstock.model.layer_spec import NormSpec

@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from penstock.families import HUB_CLASSES
 from penstock.families.gguf_reading import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
+from penstock.families.served import HUB_CLASSES
 from penstock.formats.gguf import GGUFFile
 from penstock.formats.safetensors_file import SafetensorsFile
 from penstock.model.compressed_kv import entry_numbers, token_numbers

@@ -21,12 +21,11 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
-from penstock.families import ENCODERS
-from penstock.families.finding import family_named
+from penstock.families.finding import family_named, know_family
 from penstock.model.config import EncoderConfig, HeadConfig, TransformersConfig
 from penstock.model.prepared_model import PreparedModel
 
-FORMAT_VERSION = 22
+FORMAT_VERSION = 23
 """Raise it whenever the same input gives another prepared folder."""
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
@@ -126,9 +125,13 @@ def load_manifest(folder: str | os.PathLike[str]) -> PreparedModel:
 
 def _is_served(manifest: PreparedModel) -> bool:
     if isinstance(manifest.config, EncoderConfig):
+        # Every family is imported here, and only for encoders.
+        from penstock.families.served import ENCODERS
+
         return manifest.family in ENCODERS
     if isinstance(manifest.config, (TransformersConfig, HeadConfig)):
         return True
+    know_family(manifest.family, manifest.family_module)
     return family_named(manifest.family) is not None
 
 

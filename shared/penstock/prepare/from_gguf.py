@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families import GGUF_ARCHITECTURES, GGUF_ENCODERS, MODEL_NAMES
 from penstock.families.bert_gguf import BERT_FILES
 from penstock.families.finding import family_of_gguf
 from penstock.families.gemma4_assistant import GGUF_ASSISTANT, read_gguf_assistant
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.hub_reading import refuse_unknown
+from penstock.families.served import GGUF_ARCHITECTURES, GGUF_ENCODERS, MODEL_NAMES
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.gguf import READ_TYPES, GGUFFile

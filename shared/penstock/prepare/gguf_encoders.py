@@ -10,11 +10,11 @@ from __future__ import annotations
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families import ENCODERS, GGUF_ENCODERS
 from penstock.families.bert_gguf import BERT_FILES
 from penstock.families.bert_reading import bert_encoder
 from penstock.families.gguf_reading import GGUFMetadata, rounded
 from penstock.families.hub_reading import refuse_unknown
+from penstock.families.served import ENCODERS, GGUF_ENCODERS
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import EncoderConfig

@@ -8,15 +8,15 @@ from functools import partial
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families import AUDIO_CLASSES, ENCODER_TYPES, HUB_CLASSES, MODEL_NAMES, Family
 from penstock.families.bert_reading import read_bert
 from penstock.families.bounds import check_drafts
-from penstock.families.family import TowerFamily
+from penstock.families.family import Family, TowerFamily
 from penstock.families.finding import family_of_class
 from penstock.families.hub_defaults import ABSENT
 from penstock.families.hub_reading import pass_over
-from penstock.families.vision import HARMLESS as HARMLESS_IN_TOWERS
-from penstock.families.vision import VISION_CLASSES
+from penstock.families.served import AUDIO_CLASSES, ENCODER_TYPES, HUB_CLASSES, MODEL_NAMES
+from penstock.families.vision.reading import HARMLESS as HARMLESS_IN_TOWERS
+from penstock.families.vision.served import VISION_CLASSES
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.prepare.checkpoint import (

@@ -15,16 +15,15 @@ from penstock.formats.safetensors_file import SafetensorsFile
 from penstock.formats.weight_files import find_safetensors
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.pooling_config import DenseLayer, LateInteraction, PoolingConfig
-from penstock.prepare.hub_pooling import (
+from penstock.prepare.hub_pooling import MAX_DENSE, dense_of
+from penstock.prepare.hub_tokenizer import HubTokenizer
+from penstock.prepare.pooling_files import (
     LATE_SETTINGS,
-    MAX_DENSE,
     MODULES,
     STANFORD_SETTINGS,
-    dense_of,
     read_modules,
     read_settings,
 )
-from penstock.prepare.hub_tokenizer import HubTokenizer
 from penstock.process import logs
 from penstock.text.tokenizer import load_backend
 

@@ -15,8 +15,9 @@ from penstock.formats.safetensors_file import SafetensorsFile
 from penstock.formats.weight_files import find_safetensors
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.pooling_config import DenseLayer, LateInteraction, PoolingConfig, SparseWeights
-from penstock.prepare.hub_pooling import MAX_DENSE, VECTORS_OF_TOKENS, WEIGHTS_OF_TOKENS
+from penstock.prepare.hub_pooling import MAX_DENSE
 from penstock.prepare.hub_tokenizer import HubTokenizer, token_named
+from penstock.prepare.pooling_files import VECTORS_OF_TOKENS, WEIGHTS_OF_TOKENS
 from penstock.process import logs
 from penstock.text.tokenizer import load_backend
 

@@ -12,12 +12,10 @@ from typing import Any
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families import HUB_CLASSES
 from penstock.families.hub_reading import refuse_unknown
-from penstock.families.vision import VISION_CLASSES
+from penstock.families.served import HUB_CLASSES
+from penstock.families.vision.served import VISION_CLASSES
 from penstock.formats.fields import Fields
-from penstock.formats.small_file import read_json
-from penstock.formats.weight_files import is_file_name
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.pooling_config import (
     Activation,
@@ -27,15 +25,16 @@ from penstock.model.pooling_config import (
     PoolingMode,
     SparseWeights,
 )
+from penstock.prepare.pooling_files import (
+    DENSE_WEIGHTS,
+    LATE_SETTINGS,
+    MODULES,
+    SENTENCE_CONFIG,
+    inside,
+    read_modules,
+    read_settings,
+)
 
-MODULES = "modules.json"
-DENSE_WEIGHTS = "model.safetensors"
-SENTENCE_CONFIG = "sentence_bert_config.json"
-LATE_SETTINGS = "config_sentence_transformers.json"
-STANFORD_SETTINGS = "artifact.metadata"
-WEIGHTS_OF_TOKENS, VECTORS_OF_TOKENS = "sparse_linear", "colbert_linear"
-"""BGE-M3's further layers."""
-MAX_BYTES = 1 << 20
 MAX_LABELS = 65_536
 MOST_PROMPTS = 256
 LONGEST_PROMPT = 8192
@@ -56,25 +55,6 @@ _FLAGS: dict[str, PoolingMode] = {
 _OTHER_FLAGS = ("pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens")
 _MODES: dict[str, PoolingMode] = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last"}
 _ACTIVATIONS: dict[str, DenseActivation] = {"identity": "identity", "tanh": "tanh"}
-
-
-def pooling_inputs(path: Path) -> list[Path]:
-    """The files whose change makes a prepared folder stale."""
-    layers = [f"{name}.safetensors" for name in (WEIGHTS_OF_TOKENS, VECTORS_OF_TOKENS)]
-    own = (MODULES, SENTENCE_CONFIG, LATE_SETTINGS, STANFORD_SETTINGS, *layers)
-    named = [path / name for name in own]
-    folders = {*path.glob("*_*"), *_module_folders(path)}
-    modules = [folder / name for folder in folders for name in ("config.json", DENSE_WEIGHTS)]
-    return [file for file in (*named, *sorted(modules)) if file.is_file()]
-
-
-def _module_folders(path: Path) -> list[Path]:
-    """Folders that modules.json names, whatever they are called; none if it can't be read."""
-    try:
-        folders = [_inside(path, module) for module in read_modules(path)]
-    except UnsupportedModel:  # its reader will say so
-        return []
-    return [folder for folder in folders if folder != path]
 
 
 def read_pooling(
@@ -172,12 +152,12 @@ def _from_modules(
     dense: list[DenseLayer] = []
     for module, kind in zip(modules, kinds, strict=True):
         if kind == "Pooling":
-            mode = _mode(read_settings(_inside(path, module) / "config.json"))
+            mode = _mode(read_settings(inside(path, module) / "config.json"))
         elif kind == "Normalize":
             normalize = True
         elif kind == "Dense":
             width = dense[-1].outputs if dense else config.hidden_size
-            dense.append(read_dense(_inside(path, module), width))
+            dense.append(read_dense(inside(path, module), width))
         elif kind not in ("Transformer", "Dropout"):
             raise UnsupportedModel(
                 f"{path / MODULES}: a module of type {kind!r} is not served; Transformer, "
@@ -215,7 +195,7 @@ def _splade(
             f"{path / MODULES}: {SPLADE} is served after an encoder alone, not with "
             f"{', '.join(others) or 'a decoder'}"
         )
-    fields = read_settings(_inside(path, modules[kinds.index(SPLADE)]) / "config.json")
+    fields = read_settings(inside(path, modules[kinds.index(SPLADE)]) / "config.json")
     strategy = fields.text("pooling_strategy", "max")
     activation = fields.text("activation_function", "relu")
     if strategy not in ("max", "sum"):
@@ -237,7 +217,7 @@ def dense_of(path: Path, modules: list[dict[str, Any]], size: int) -> tuple[Dens
     for module in modules:
         kind = str(module.get("type", "")).rpartition(".")[2]
         if kind == "Dense":
-            dense.append(read_dense(_inside(path, module), dense[-1].outputs if dense else size))
+            dense.append(read_dense(inside(path, module), dense[-1].outputs if dense else size))
         elif kind != "Transformer":
             raise UnsupportedModel(
                 f"{path / MODULES}: a module of type {kind!r} is not served for late interaction; "
@@ -321,37 +301,3 @@ def _activation(stated: Fields, labels: int) -> Activation:
     if problem == "multi_label_classification" or labels == 1:
         return "sigmoid"
     return "softmax"
-
-
-def read_modules(folder: Path) -> list[dict[str, Any]]:
-    """What modules.json lists. Raises UnsupportedModel."""
-    path = folder / MODULES
-    modules = _json(path)
-    if not isinstance(modules, list) or not all(isinstance(each, dict) for each in modules):
-        raise UnsupportedModel(f"{path} is not a JSON list of objects")
-    return modules
-
-
-def _inside(folder: Path, module: dict[str, Any]) -> Path:
-    name = module.get("path")
-    # The folder itself is named by nothing.
-    if not isinstance(name, str) or not is_file_name(name):
-        raise UnsupportedModel(f"{folder / MODULES}: a module's path is {str(name)[:80]!r}")
-    return folder / name
-
-
-def read_settings(path: Path) -> Fields:
-    """The settings in a file; none if there is no such file."""
-    if not path.is_file():
-        return Fields({}, str(path))
-    values = _json(path)
-    if not isinstance(values, dict):
-        raise UnsupportedModel(f"{path} is not a JSON object")
-    return Fields(values, str(path))
-
-
-def _json(path: Path) -> Any:
-    try:
-        return read_json(path, MAX_BYTES)
-    except FileNotFoundError as error:
-        raise UnsupportedModel(f"{path} is not readable JSON: {error}") from None

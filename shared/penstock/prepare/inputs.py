@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.formats.gguf_names import part_paths
 from penstock.formats.weight_files import INDEX_FILE
 from penstock.hub.selection import BESIDE_SLOW_TOKENIZERS, SLOW_TOKENIZERS
-from penstock.prepare.hub_pooling import pooling_inputs
+from penstock.prepare.pooling_files import pooling_inputs
 from penstock.prepare.resolve import ResolvedModel
 
 CONFIG = "config.json"

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from penstock.errors import UnsupportedModel
 from penstock.families import clip
 from penstock.families.media_tokens import MediaTokens
-from penstock.families.vision import VISION_CLASSES
 from penstock.families.vision.gemma3n import EXTRACTOR as GEMMA3N
 from penstock.families.vision.image_processor import ImageSettings, check_all_read
 from penstock.families.vision.reading import Makers, Videos, VisionFamily
+from penstock.families.vision.served import VISION_CLASSES
 from penstock.families.vision.video_processor import VideoSettings
 from penstock.families.vision.video_processor import check_all_read as check_video_read
 from penstock.families.vision.videos import KEYS

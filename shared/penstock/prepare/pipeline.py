@@ -12,22 +12,15 @@ from penstock.config.settings import ModelImpl
 from penstock.errors import ModelNotFound, PenstockError, UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.model.prepared_model import PreparedModel
-from penstock.prepare.by_transformers import is_for_transformers
 from penstock.prepare.carry import carried
-from penstock.prepare.checkpoint import Checkpoint
-from penstock.prepare.digest import model_digest
 from penstock.prepare.folder import (
-    FORMAT_VERSION,
     default_cache_dir,
     folder_name,
     is_sound,
-    sample_digest,
     write_folder,
 )
 from penstock.prepare.inputs import CONFIG, MAX_JSON_BYTES, inputs_of
 from penstock.prepare.resolve import Fetch, Report, ResolvedModel, resolve
-from penstock.request.generation_config import filled
 
 
 def prepare_model(
@@ -51,9 +44,12 @@ def prepare_model(
     if is_sound(folder):
         return folder
     report(f"preparing {found.name}")
-    checkpoint = _read(found, model_impl, language_model_only, overrides)
+    # Here, because the readers need numpy, tokenizers and every family, and most starts don't.
+    from penstock.prepare.making import manifest_of, read_checkpoint
+
+    checkpoint = read_checkpoint(found, model_impl, language_model_only, overrides)
     return write_folder(
-        folder, _manifest(found, checkpoint), checkpoint.tokenizer_json, checkpoint.chat_template
+        folder, manifest_of(found, checkpoint), checkpoint.tokenizer_json, checkpoint.chat_template
     )
 
 
@@ -130,54 +126,11 @@ def _for_transformers(found: ResolvedModel, model_impl: ModelImpl) -> bool:
         return False
     if model_impl == "transformers":
         return True
+    from penstock.prepare.by_transformers import is_for_transformers
+
     try:
         stated = read_json(found.path / CONFIG, MAX_JSON_BYTES)
     except FileNotFoundError:
         return False  # The reader says so.
     where = str(found.path / CONFIG)
     return isinstance(stated, dict) and is_for_transformers(Fields(stated, where), model_impl)
-
-
-def _read(
-    found: ResolvedModel, model_impl: ModelImpl, language_model_only: bool, overrides: str
-) -> Checkpoint:
-    """Imported here: the readers need numpy and tokenizers, and most starts don't need them."""
-    if found.kind == "gguf" and model_impl == "transformers":
-        raise UnsupportedModel(
-            f"{found.path}: model_impl is transformers, whose code reads no GGUF files; a folder "
-            "in the hub's format is needed, or auto"
-        )
-    if found.kind == "gguf":
-        from penstock.prepare.from_gguf import read_gguf
-
-        return read_gguf(found.path, found.mmproj, overrides)
-    from penstock.prepare.from_hub_folder import read_hub_folder
-
-    return read_hub_folder(
-        found.path, model_impl, language_model_only=language_model_only, overrides=overrides
-    )
-
-
-def _manifest(found: ResolvedModel, checkpoint: Checkpoint) -> PreparedModel:
-    samples = {file: sample_digest(Path(file)) for file in _weights_of(checkpoint)}
-    return PreparedModel(
-        format_version=FORMAT_VERSION,
-        name=found.name,
-        source=found.source,
-        config=checkpoint.config,
-        generation=filled(checkpoint.generation, found.advised),
-        weights=checkpoint.weights,
-        digest=model_digest(checkpoint, samples),
-        has_chat_template=bool(checkpoint.chat_template),
-        add_bos=checkpoint.add_bos,
-        pooling=checkpoint.pooling,
-        media=checkpoint.media,
-        samples={file: digest.hex() for file, digest in samples.items()},
-    )
-
-
-def _weights_of(checkpoint: Checkpoint) -> list[str]:
-    """The files that weights are read from."""
-    dense = () if checkpoint.pooling is None else checkpoint.pooling.files
-    files = [*checkpoint.weights.files, *(layer.file for layer in dense)]
-    return [*files, checkpoint.weights.mmproj] if checkpoint.weights.mmproj else files

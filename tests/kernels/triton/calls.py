@@ -328,7 +328,7 @@ CALLS: dict[str, Callable[[], object]] = {
             "iq4_xs": gguf_weights.Layout(8, factors=torch.int8),
             "mxfp4": gguf_weights.Layout(4, e2m1=True, factors=torch.uint8, unit=0),
             "nvfp4": gguf_weights.Layout(
-                4, e2m1=True, group=16, factors=torch.uint8, unit=14336, unit_dtype=torch.float32
+                4, e2m1=True, group=16, factors="uint8", unit=14336, unit_dtype="float32"
             ),
         }.items()
     },

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import penstock.families
-from penstock.families import ENCODERS, FAMILIES, HUB_CLASSES
 from penstock.families.family import EncoderFamily, Family
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.served import ENCODERS, FAMILIES, HUB_CLASSES
 from penstock.families.source import GGUFSource
 from penstock.formats.fields import Fields
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.families import AUDIO_FAMILIES
-from penstock.families.vision import VISION_FAMILIES
+from penstock.families.served import AUDIO_FAMILIES
+from penstock.families.vision.served import VISION_FAMILIES
 
 ROOT = Path(__file__).parents[3]
 PRODUCT = ("shared/penstock", "services/penstock_worker", "kernels")

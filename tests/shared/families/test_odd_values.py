@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from penstock.errors import UnsupportedModel
-from penstock.families import GGUF_ARCHITECTURES
 from penstock.families.bounds import layers_without_drafts
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.served import GGUF_ARCHITECTURES
 from penstock.formats.fields import Fields
 from penstock.model.attention_spec import AttentionSpec
 from penstock.model.kv_layout import kv_layout

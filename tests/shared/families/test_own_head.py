@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.families import FAMILIES
 from penstock.families.family import (
     BESIDE_THE_LAYERS,
     LAYER_BEHIND_THE_LAST,
     LAYERS_OF_THEIR_OWN,
     OwnHead,
 )
+from penstock.families.served import FAMILIES
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from penstock.errors import UnsupportedModel
-from penstock.families import AUDIO_CLASSES, ENCODER_TYPES, HUB_CLASSES
 from penstock.families.family import TowerFamily
-from penstock.families.vision import HARMLESS as HARMLESS_IN_TOWERS
-from penstock.families.vision import VISION_CLASSES
+from penstock.families.served import AUDIO_CLASSES, ENCODER_TYPES, HUB_CLASSES
+from penstock.families.vision.reading import HARMLESS as HARMLESS_IN_TOWERS
+from penstock.families.vision.served import VISION_CLASSES
 from penstock.formats.fields import Fields
 from penstock.prepare.hub_config import (
     HARMLESS,

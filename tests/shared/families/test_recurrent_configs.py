@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from penstock.errors import UnsupportedModel
-from penstock.families import GGUF_ARCHITECTURES
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.served import GGUF_ARCHITECTURES
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import MAX_STATE_TOKENS, kv_groups

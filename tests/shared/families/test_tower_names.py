@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.families import AUDIO_FAMILIES
 from penstock.families.family import TowerFamily
+from penstock.families.served import AUDIO_FAMILIES
 from penstock.families.tower_names import TowerNames, beginning, file_names, namer, under
-from penstock.families.vision import VISION_FAMILIES
+from penstock.families.vision.served import VISION_FAMILIES
 from penstock.prepare.mmproj import EARS, KINDS
 
 NAMES = under(

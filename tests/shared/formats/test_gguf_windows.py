@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import UnsupportedModel
-from penstock.families import GGUF_ARCHITECTURES
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.hub_reading import FULL, SLIDING
+from penstock.families.served import GGUF_ARCHITECTURES
 from penstock.formats.fields import Fields
 
 KEYS: dict[str, Any] = {

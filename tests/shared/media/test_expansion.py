@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import InvalidRequest, UnsupportedModel
-from penstock.families.vision import VISION_FAMILIES
+from penstock.families.vision.served import VISION_FAMILIES
 from penstock.formats.fields import Fields
 from penstock.forms.registry import ImagePreparation
 from penstock.forms.sheets import SheetImages

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import UnsupportedModel
-from penstock.families import AUDIO_CLASSES, HUB_CLASSES
-from penstock.families.vision import VISION_CLASSES
+from penstock.families.served import AUDIO_CLASSES, HUB_CLASSES
+from penstock.families.vision.served import VISION_CLASSES
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig, TransformersConfig
 from penstock.prepare import find_prepared, load_manifest, prepare

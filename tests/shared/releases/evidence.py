@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.families import Family
-from penstock.families.family import TowerFamily
+from penstock.families.family import Family, TowerFamily
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.prepare.hub_config import classes_of

@@ -16,7 +16,7 @@ from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from penstock.errors import UnsupportedModel
-from penstock.families import ENCODER_TYPES
+from penstock.families.served import ENCODER_TYPES
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.prepare.hub_pooling import read_pooling

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.families import FAMILIES
+from penstock.families.served import FAMILIES
 from tests.shared.formats.all_cases import ALL
 from tests.shared.formats.hands import HANDS
 from tests.shared.releases.evidence import TEMPLATES, TOKENIZERS, VOCABULARIES, WEIGHTS

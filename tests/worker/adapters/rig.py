@@ -18,6 +18,7 @@ from penstock_worker.adapters.adaptable import adaptable_modules
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter
 from penstock_worker.adapters.models import adaptable_decoder
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.parallel.ranks import ALONE, Ranks
@@ -123,7 +124,7 @@ def logits_of(
             adapters=BatchAdapters(distinct, np.array(which)) if distinct else None,
         )
         with torch.inference_mode():
-            rows = forward.logits(batch, np.arange(counts.sum()))
+            rows = in_torch(forward.logits(batch, np.arange(counts.sum())))
         for at, part in zip(running, rows.split(counts.tolist()), strict=True):
             found[at].append(part.clone())
     return [torch.cat(parts) for parts in found]

@@ -18,6 +18,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import WeightFiles
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.models import adaptable_decoder
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.parallel.ranks import Ranks
 from tests.adapter_folders import Factors, random_factors, write_peft
 from tests.worker.adapters.rig import SMALL, AdapterRig, Sequence_, factors_of, logits_of
@@ -178,7 +179,7 @@ class _AllRows:
         self._forward, self._ranks = forward, ranks
 
     def logits(self, batch: Any, rows: np.ndarray) -> torch.Tensor:
-        found = self._forward.logits(batch, rows)
+        found = in_torch(self._forward.logits(batch, rows))
         return found if self._ranks.place.last else torch.zeros(len(rows), 1)
 
 

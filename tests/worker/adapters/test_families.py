@@ -15,6 +15,7 @@ from penstock.model.config import ModelConfig
 from penstock_worker.adapters.adaptable import adaptable_modules, expert_modules
 from penstock_worker.adapters.fitting import FittedModule
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward import reference
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.cpu import backend as cpu
@@ -85,7 +86,7 @@ class Adapted:
         count = len(batch.counts)
         which = np.array([1] * (count - 1) + [0])
         adapters = BatchAdapters(self.held[:count], which)
-        return self.forward.logits(replace(batch, adapters=adapters), rows)
+        return in_torch(self.forward.logits(replace(batch, adapters=adapters), rows))
 
 
 def adapted(model: CPUModel, ranks: Ranks = ALONE, threads: int = 1) -> Adapted:

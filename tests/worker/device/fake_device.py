@@ -18,6 +18,7 @@ from torch import Tensor
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.to_worker import Copy
 from penstock_worker.batch.block_copies import BlockCopies
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.sampler import (
     ReferenceSampler,
@@ -166,7 +167,7 @@ class FakeForward:
         self._device.clock += len(tokens)
         with torch.inference_mode():
             true = Batch(tokens, batch.tables, batch.starts, batch.counts)
-            logits = self._forward.logits(true, rows).clone()
+            logits = in_torch(self._forward.logits(true, rows)).clone()
             for row, token in enumerate(tokens[rows].tolist()):
                 if token in self.spoiled:
                     logits[row] = float("nan")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import penstock_conversion
 from penstock.prepare import load_manifest
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward.interface import Batch, Forward
 from testing.forward_pass import blocks_of, recipe_of, sequences_of
 
@@ -43,7 +44,9 @@ class Penstock:
         total = 0.0
         for start in range(0, len(tokens) - 1, CHUNK):
             end = min(start + CHUNK, len(tokens) - 1)
-            logits = forward.logits(_batch(tokens[start:end], start), np.arange(end - start))
+            logits = in_torch(
+                forward.logits(_batch(tokens[start:end], start), np.arange(end - start))
+            )
             total += surprise(logits, tokens[start + 1 : end + 1])
         return total / (len(tokens) - 1)
 

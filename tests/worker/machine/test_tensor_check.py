@@ -138,11 +138,11 @@ import msgspec, torch
 from penstock.model.config import ModelConfig
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import DummyWeights
-from penstock_worker.weights.placing import NOWHERE
+from penstock_worker.weights.placing import nowhere
 with torch.inference_mode():
     for case in json.load(sys.stdin):
         config = msgspec.json.decode(case, type=ModelConfig)
-        DecoderModel(config, DummyWeights(torch.float32, NOWHERE), positions=1)
+        DecoderModel(config, DummyWeights(torch.float32, nowhere()), positions=1)
 left_out = sys.modules["torch._meta_registrations"]
 assert "Deferred" in type(left_out).__name__, left_out
 """

@@ -1,10 +1,13 @@
-"""torch is imported without what its meta device needs, and completed where somebody needs it."""
+"""torch is imported where somebody asks for something of it, without what its meta device needs,
+and completed where somebody needs that."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -43,3 +46,83 @@ def test_what_is_left_out_of_torch_is_run_when_it_is_asked_for() -> None:
         "Linear tensor(0.)",
         "SourceFileLoader",
     ], done.stderr
+
+
+def run(program: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+DEFERRED = """
+import inspect, sys, threading
+from penstock_worker.machine.torch_import import defer_torch, torch_runs, when_torch_runs
+defer_torch()
+import torch
+inspect.getmodule(inspect.currentframe())  # looks at every module
+print(torch_runs(), "torch._C" in sys.modules)
+when_torch_runs(lambda: print("runs", torch_runs()))
+found, together = [], threading.Barrier(6)
+def ask():
+    together.wait()
+    found.append(torch.ones(3).sum().item())
+threads = [threading.Thread(target=ask) for _ in range(6)]
+for each in threads: each.start()
+for each in threads: each.join()
+when_torch_runs(lambda: print("at once"))
+from torch import Tensor
+import torch.nn.functional
+print(found, type(torch).__name__, Tensor is torch.Tensor, torch.__version__ != "")
+"""
+
+
+def test_a_deferred_torch_is_run_once_when_threads_ask_for_something() -> None:
+    assert run(DEFERRED) == [
+        "False False",
+        "runs True",
+        "at once",
+        f"{[3.0] * 6} module True True",
+    ]
+
+
+@pytest.mark.parametrize("asks", ["import torch.nn", "torch.ones(1)", "torch.__version__"])
+def test_a_module_or_an_attribute_of_it_runs_it(asks: str) -> None:
+    program = f"""
+from penstock_worker.machine.torch_import import defer_torch, torch_runs
+defer_torch()
+import torch
+{asks}
+print(torch_runs())
+"""
+    assert run(program) == ["True"]
+
+
+def test_one_that_cannot_be_imported_says_so_each_time(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('broken')\n")
+    program = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from penstock_worker.machine.torch_import import defer_torch, torch_runs
+defer_torch()
+import torch
+for _ in range(2):
+    try: torch.ones(1)
+    except ImportError as error: print(error, torch_runs())
+"""
+    assert run(program) == ["broken False"] * 2
+
+
+def test_one_that_is_not_installed_is_missed_when_it_is_wanted() -> None:
+    program = """
+import sys
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
+from penstock_worker.machine.torch_import import defer_torch
+defer_torch()
+import torch
+try: torch.ones(1)
+except ModuleNotFoundError as error: print(error.name)
+"""
+    assert run(program) == ["torch"]

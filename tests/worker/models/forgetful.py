@@ -11,6 +11,7 @@ import torch
 
 from penstock.model.kv_layout import KVLayout
 from penstock.protocol.to_worker import NO_BLOCK
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward.interface import Batch, Forward
 
 
@@ -31,7 +32,7 @@ def in_one_chunk(forward: Forward, groups: int, course: Course) -> torch.Tensor:
     tables = [np.arange(width) + width * group for group in range(groups)]
     more = tuple([each] for each in tables[1:])
     batch = Batch(course.tokens, [tables[0]], np.array([0]), np.array([length]), more)
-    return forward.logits(batch, np.arange(length)).cpu()
+    return in_torch(forward.logits(batch, np.arange(length))).cpu()
 
 
 class Forgetful:
@@ -64,7 +65,7 @@ class Forgetful:
                 np.array([count, count]),
                 tuple(self.of(group) for group in range(1, len(self.groups))),
             )
-            found.append(self.forward.logits(batch, np.arange(count, 2 * count)).cpu())
+            found.append(in_torch(self.forward.logits(batch, np.arange(count, 2 * count))).cpu())
             start += count
             for own in self.tables:
                 self.forget(own, start)

@@ -15,6 +15,7 @@ from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.attention.interface import BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch
 from penstock_worker.models.decoder import DecoderModel
@@ -109,7 +110,7 @@ class CPURun:
         tokens = np.concatenate([np.asarray(tokens) for _, tokens in work])
         batch = Batch(tokens, first, np.array(starts), np.array(counts), tuple(more), slots)
         with torch.inference_mode():
-            logits = self.forward.logits(batch, np.arange(len(tokens)))
+            logits = in_torch(self.forward.logits(batch, np.arange(len(tokens))))
         self._lengths.update({sequence: len(tokens) for sequence, tokens in work})
         return list(logits.split(counts))
 

@@ -18,6 +18,7 @@ from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.program import Buffer, PhaseKind
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.interface import Batch, Forward
 from tests.kernels.cpu.test_arguments import changed
@@ -139,7 +140,7 @@ def test_a_copy_of_blocks_has_what_choosing_tokens_needs(
 def computed(forward: Forward, table: np.ndarray, start: int, count: int) -> torch.Tensor:
     tokens = TOKENS[start : start + count]
     batch = Batch(tokens, [table], np.array([start]), np.array([count]))
-    return forward.logits(batch, np.arange(count))
+    return in_torch(forward.logits(batch, np.arange(count)))
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from penstock.model.speculation import SpeculativeConfig
 from penstock.prepare.hub_config import read_config
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward.aux_hidden import aux_hidden_for
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.forward.reference import ReferenceForward
@@ -73,7 +74,7 @@ def computed(
     first, *more = ([table + BLOCKS * group] for group in range(groups))
     new = tokens[start : start + count]
     batch = Batch(new, first, np.array([start]), np.array([count]), tuple(more))
-    return of.logits(batch, np.arange(count))
+    return in_torch(of.logits(batch, np.arange(count)))
 
 
 def with_specs(

@@ -10,6 +10,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import WeightFiles
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.forward.reference import ReferenceForward
@@ -44,7 +45,7 @@ def batch_of(
 
 def alone(of: Forward, groups: int = 1) -> torch.Tensor:
     batch = batch_of(groups, TOKENS, [np.arange(7)], [0], [len(TOKENS)])
-    return of.logits(batch, np.arange(len(TOKENS)))
+    return in_torch(of.logits(batch, np.arange(len(TOKENS))))
 
 
 def in_chunks_and_company(of: Forward, groups: int = 1) -> torch.Tensor:
@@ -54,7 +55,7 @@ def in_chunks_and_company(of: Forward, groups: int = 1) -> torch.Tensor:
     for count, more in ((1, 7), (15, 1), (50, 60), (33, 1), (1, 1)):
         tokens = np.concatenate((COMPANY[beside : beside + more], TOKENS[start : start + count]))
         batch = batch_of(groups, tokens, [other, mine], [beside, start], [more, count])
-        found.append(of.logits(batch, np.arange(more, more + count)))
+        found.append(in_torch(of.logits(batch, np.arange(more, more + count))))
         start, beside = start + count, beside + more
     return torch.cat(found)
 

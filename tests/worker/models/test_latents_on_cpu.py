@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward.interface import Batch
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models.case_sizes import SIZES
@@ -34,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alone(model: CPUModel) -> torch.Tensor:
     forward = model.forward(block_size=16, num_blocks=40, threads=1)
     batch = Batch(TOKENS, [np.arange(34)], np.array([0]), np.array([LENGTH]))
-    return forward.logits(batch, np.arange(LENGTH))
+    return in_torch(forward.logits(batch, np.arange(LENGTH)))
 
 
 def in_chunks_and_company(model: CPUModel, threads: int) -> torch.Tensor:
@@ -48,7 +49,7 @@ def in_chunks_and_company(model: CPUModel, threads: int) -> torch.Tensor:
             sequences.insert(0, (other, beside, more))
         tables, starts, counts = zip(*sequences, strict=True)
         batch = Batch(tokens, list(tables), np.array(starts), np.array(counts))
-        found.append(forward.logits(batch, np.arange(more, more + count)))
+        found.append(in_torch(forward.logits(batch, np.arange(more, more + count))))
         start, beside = start + count, beside + more
     return torch.cat(found)
 

@@ -17,6 +17,7 @@ from penstock.model.attention_spec import KVHeadsSpec
 from penstock.model.prepared_model import WeightFiles
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.reference import ReferenceForward
@@ -36,7 +37,7 @@ def logits(model: DecoderModel, tokens: np.ndarray = TOKENS) -> torch.Tensor:
     with torch.inference_mode():
         forward = ReferenceForward(model, ReferenceAttention(shape, 4))
         batch = Batch(tokens, [np.arange(4)], np.array([0]), np.array([len(tokens)]))
-        return forward.logits(batch, np.arange(len(tokens)))
+        return in_torch(forward.logits(batch, np.arange(len(tokens))))
 
 
 def saved(case: str, folder: Path) -> Path:

@@ -17,6 +17,7 @@ from penstock.model.kv_layout import kv_layout
 from penstock.model.prepared_model import WeightFiles
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.program import Buffer, PhaseKind, Program
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
@@ -85,7 +86,7 @@ def test_bits_over_several_splits(case: str, settings: dict[str, Any]) -> None:
             np.array([530]),
             tuple([each] for each in tables[1:]),
         )
-        true = forward(1).logits(batch, np.arange(530))
+        true = in_torch(forward(1).logits(batch, np.arange(530)))
         assert bool(true.isfinite().all())
         assert true.std() > 0
     check(Same(true), lambda: forward(2), layout, LONG)

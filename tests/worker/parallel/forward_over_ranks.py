@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.parallel.ranks import Ranks
@@ -34,7 +35,7 @@ class ForwardOverRanks:
     def logits(self, batch: Batch, rows: np.ndarray) -> torch.Tensor:
         def compute(ranks: Ranks) -> torch.Tensor | None:
             with torch.inference_mode():
-                found = self.by_rank[ranks].logits(batch, rows)
+                found = in_torch(self.by_rank[ranks].logits(batch, rows))
             assert len(found) == (len(rows) if ranks.place.last else 0)
             return found if ranks.place.last else None
 

@@ -14,6 +14,7 @@ from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import ExpertsSpec
 from penstock.model.prepared_model import WeightFiles
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward import reference
 from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.forward.interface import Batch
@@ -145,7 +146,7 @@ def test_one_token_after_many(two: Formed) -> None:
     def logits(forward: Any) -> torch.Tensor:
         for start, end in ((0, 400), (400, 598), (598, 600)):
             batch = Batch(tokens[start:end], [table], np.array([start]), np.array([end - start]))
-            found = forward.logits(batch, np.array([end - start - 1]))
+            found = in_torch(forward.logits(batch, np.array([end - start - 1])))
         return found
 
     ours = logits(ForwardOverRanks(two, mine, blocks=40, threads=3))
@@ -176,8 +177,10 @@ def test_a_group_that_is_over_ends_the_step(two: Formed) -> None:
     together = ForwardOverRanks(two, model("gemma"), threads=2)
     two.ranks[0].abandon()
     with pytest.raises(GroupLost):
-        together.by_rank[two.ranks[0]].logits(
-            Batch(np.array([1, 2]), [np.arange(1)], np.array([0]), np.array([2])), np.array([1])
+        in_torch(
+            together.by_rank[two.ranks[0]].logits(
+                Batch(np.array([1, 2]), [np.arange(1)], np.array([0]), np.array([2])), np.array([1])
+            )
         )
     two.ranks[0]._abandoned = False
 

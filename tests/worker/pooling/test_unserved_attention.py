@@ -26,7 +26,6 @@ from penstock_worker.pooling.encoder.kernels import (
 )
 from penstock_worker.pooling.encoder.model import DisentangledAttention
 from penstock_worker.weights.opening import DummyWeights
-from penstock_worker.weights.placing import CPU
 from testing.pooling_models import save
 from tests.worker.pooling.test_cpu_pooling import KERNEL_SIZES
 
@@ -84,7 +83,7 @@ def test_tokens_that_see_those_before_them_only(tmp_path: Path) -> None:
 
 
 def test_token_types_that_nobody_gives(tmp_path: Path) -> None:
-    model = DecoderModel(_config(tmp_path).layers, DummyWeights(torch.float32, CPU), positions=4)
+    model = DecoderModel(_config(tmp_path).layers, DummyWeights(torch.float32, None), positions=4)
     rows = torch.ones(ROWS, dtype=torch.int64)
     assert model.embedded(rows, rows, rows).shape == (ROWS, KERNEL_SIZES["hidden_size"])
     with pytest.raises(ValueError, match="has token types, and none are given"):

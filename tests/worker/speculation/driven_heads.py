@@ -10,6 +10,7 @@ from penstock.model.speculation import SpeculativeConfig
 from penstock.prepare import load_manifest
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.backends import choose
@@ -85,7 +86,7 @@ class Run:
         assert not drafts or self.states.fitting(work, drafts) == drafts
         batch = prepare_inputs(work, self.slots, drafts=drafts or {})
         with torch.inference_mode():
-            logits = self.forward.logits(batch, torch.arange(len(batch.tokens)).numpy())
+            logits = in_torch(self.forward.logits(batch, torch.arange(len(batch.tokens)).numpy()))
         for each in work:
             self.slots[each.slot].computed = each.start + each.count
         return logits

@@ -20,6 +20,7 @@ from penstock.prepare import load_manifest, prepare
 from penstock.prepare.from_hub_folder import read_head
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.backends import choose
@@ -109,7 +110,7 @@ class Run:
         known = {each.slot: ids for each, ids in zip(work, drafts, strict=True) if ids}
         batch = prepare_inputs(work, self.slots, drafts=known)
         with torch.inference_mode():
-            logits = self.forward.logits(batch, torch.arange(len(batch.tokens)).numpy())
+            logits = in_torch(self.forward.logits(batch, torch.arange(len(batch.tokens)).numpy()))
         for each in work:
             self.slots[each.slot].computed = each.start + each.count
         return logits

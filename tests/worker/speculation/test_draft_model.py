@@ -18,6 +18,7 @@ from penstock.model.layer_spec import LayerSpec
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_worker.batch.block_copies import BlockCopies
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.sampler import SampleRequest, choose
@@ -73,7 +74,7 @@ class Flaky:
         self.failures = 0
 
     def logits(self, batch: Batch, rows: np.ndarray) -> torch.Tensor:
-        found = self._forward.logits(batch, rows)
+        found = in_torch(self._forward.logits(batch, rows))
         if self._random.random() < 0.1:
             self.failures += 1
             raise PassFailed
@@ -129,7 +130,7 @@ class Drafting:
                 tuple([table + group * BLOCKS] for group in range(1, self.groups)),
             )
             with torch.inference_mode():
-                row = self.fresh.logits(batch, np.array([len(tokens) - 1]))
+                row = in_torch(self.fresh.logits(batch, np.array([len(tokens) - 1])))
             emitted = len(tokens) - sequence.num_prompt
             request = SampleRequest(sequence.sampling, sequence.index, emitted)
             (sampled,) = self.sampler.sample(row[:, :VOCAB].contiguous(), [request])

@@ -14,6 +14,7 @@ import torch
 from penstock.errors import StartupError
 from penstock.protocol.from_worker import MediaReady
 from penstock.protocol.to_worker import Plan
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.backends import choose
@@ -85,7 +86,7 @@ def test_ranks_see_what_one_worker_sees(
             slots = Slots(bounds)
             slots.apply(plan)
             batch = prepare_inputs(plan.work, slots, [held])
-            found = forward.logits(batch, np.arange(len(tokens)))
+            found = in_torch(forward.logits(batch, np.arange(len(tokens))))
             held.close()
         assert slots[0].failed is None
         return found

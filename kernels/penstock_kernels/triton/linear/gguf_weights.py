@@ -7,12 +7,17 @@ numbers, and those of K-quants stay the products that they are in the file.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 GROUP = 32
 """Inputs whose levels are contiguous."""
+DtypeName = Literal["float16", "float32", "int8", "uint8"]
+"""What torch calls a dtype: the types of files are listed where no torch is imported, too."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +33,12 @@ class Layout:
     group: int = GROUP
     """Inputs that share a scale: 16 or 32."""
     minima: bool = False
-    factors: torch.dtype | None = None
+    factors: DtypeName | None = None
     """Dtype of scales and minima. None: they are float16 and there are no units. Otherwise a scale
     is such a number, mostly a whole one, times its unit."""
     unit: int = 256
     """Inputs that share a unit; 0: there are no units."""
-    unit_dtype: torch.dtype = torch.float16
+    unit_dtype: DtypeName = "float16"
 
     @property
     def units(self) -> bool:
@@ -104,7 +109,8 @@ def empty(layout: Layout, outputs: int, inputs: int, device: torch.device) -> GG
     """Allocates weights to be filled. `inputs` is a multiple of 32, and of the layout's unit if it
     has units."""
     planes = layout.bits - 4 if layout.bits in (5, 6) else 0
-    scaled = layout.factors or torch.float16
+    scaled = getattr(torch, layout.factors or "float16")
+    unit = getattr(torch, layout.unit_dtype)
 
     def tensor(per: int, dtype: torch.dtype, *inner: int) -> Tensor:
         return torch.empty(inputs // per, outputs, *inner, dtype=dtype, device=device)
@@ -116,8 +122,6 @@ def empty(layout: Layout, outputs: int, inputs: int, device: torch.device) -> GG
         high=tensor(GROUP, torch.int32, planes) if planes else None,
         scales=tensor(layout.group, scaled),
         minima=tensor(layout.group, scaled) if layout.minima else None,
-        units=tensor(layout.unit, layout.unit_dtype) if layout.units else None,
-        unit_minima=tensor(layout.unit, layout.unit_dtype)
-        if layout.units and layout.minima
-        else None,
+        units=tensor(layout.unit, unit) if layout.units else None,
+        unit_minima=tensor(layout.unit, unit) if layout.units and layout.minima else None,
     )

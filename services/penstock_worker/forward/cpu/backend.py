@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import kv_layout
@@ -55,7 +53,6 @@ from penstock_worker.forward.cpu.dtypes import (
 )
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.cpu.latent_layers import index_shape
-from penstock_worker.forward.cpu.media import TOWER_DTYPE
 from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, RankSplit
@@ -95,14 +92,14 @@ def recipe(
     block_bytes = blocks.size if blocks else sum(halves_of(shapes, cache)) * page_layers
     groups = groups_with_states(config, layout.groups, block_bytes, setup, ranks.place)
     states = program_states(config, groups, setup)
-    media = ModelMedia(prepared, setup, ranks, TOWER_DTYPE, threads=threads)
+    media = ModelMedia(prepared, setup, ranks, threads=threads)  # in float32, as residuals are
     adaptable = purpose.adaptable(config, setup)
     adapters = None if adaptable is None else PackedAdapters(adaptable, setup, dtype)
     split = RankSplit(shard, ranks) if ranks.place.tensor > 1 else WHOLE
     taken = aux_hidden_for(config, setup)
 
     def build() -> Callable[[int], Forward]:
-        weights = open_weights(prepared.weights, config, torch.float32)
+        weights = open_weights(prepared.weights, config)
         purpose.take(weights)
         loader = CPUWeights(config, weights, kind_of(dtype), threads)
         see, join, ends = media.load(), None, None
@@ -281,16 +278,16 @@ class CPUEncoderDecoder:
     def kv_blocks(self) -> list[np.ndarray]:
         return self.decoder.kv_blocks()
 
-    def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
+    def logits(self, batch: Batch, rows: np.ndarray) -> np.ndarray:
         """Logits as Forward has them. Those of an encoder's rows are zeros."""
         division = Division.of(batch.starts, batch.counts, self.encoder_rows)
         if len(division.decoded) < len(batch.tokens):
             self.stores.logits(_encoded(batch, division), _NO_ROWS)
         places, found = division.find(rows)
-        logits = torch.zeros(len(rows), self.vocab)
+        logits = np.zeros((len(rows), self.vocab), dtype=np.float32)
         if len(division.decoded):
             decoded = self.decoder.logits(decoded_part(batch, division, self.encoder_rows), found)
-            logits[torch.from_numpy(places)] = decoded
+            logits[places] = decoded
         return logits
 
     def crossing(self, batch: Batch) -> Crossing:

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.model.config import ModelConfig
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.operands import Attention
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program
+from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward.cpu.gates import forms_of, product_into
 from penstock_worker.forward.cpu.layers import LayerPhases
 from penstock_worker.forward.cpu.weights import CrossWeights, LayerWeights, ModelWeights
 from penstock_worker.forward.interface import Batch, Forward
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -182,7 +186,7 @@ class ShownHeads:
     def _shown(self, forward: Forward, batch: Batch | None) -> Tensor:
         if batch is None:
             return torch.empty(0, len(self.places), self.head_dim)
-        rows = forward.logits(batch, np.arange(len(batch.tokens)))
+        rows = in_torch(forward.logits(batch, np.arange(len(batch.tokens))))
         return rows.view(len(rows), self.heads, self.head_dim)[:, torch.from_numpy(self.places)]
 
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.decoder_step import DecoderStep
@@ -70,7 +68,7 @@ class CPUForward(RunsProgram):
     def kv_blocks(self) -> list[np.ndarray]:
         return self._decoder.kv_blocks()
 
-    def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
+    def logits(self, batch: Batch, rows: np.ndarray) -> np.ndarray:
         if self._ends is not None:
             self._ends.receive(len(batch.tokens))
             if not self._ends.ranks.place.last:
@@ -78,7 +76,7 @@ class CPUForward(RunsProgram):
         logits = self._computed(self._decoder.logits, batch, rows)
         if self._join_logits is not None and len(rows):
             self._join_logits(logits)
-        return torch.from_numpy(logits)
+        return logits
 
     @property
     def finds_likeliest(self) -> bool:

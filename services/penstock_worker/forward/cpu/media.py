@@ -12,9 +12,6 @@ from penstock_kernels.cpu.decoder_step import NOTHING_GIVEN, GivenRows
 from penstock_kernels.cpu.program import Phase, PhaseKind
 from penstock_worker.media.interface import BatchMedia
 
-TOWER_DTYPE = torch.float32
-"""Whatever the decoder's is: that of the residual which a picture's rows become."""
-
 
 def taken(config: ModelConfig) -> Iterator[Phase]:
     """Phases after the embedding that put rows in the place of placeholders."""
@@ -37,7 +34,7 @@ def given_rows(media: BatchMedia | None) -> GivenRows:
         return NOTHING_GIVEN
     rows = numbers = None
     if media.embeddings is not None:
-        rows, numbers = _int32(media.rows), media.embeddings.to(TOWER_DTYPE).contiguous().numpy()
+        rows, numbers = _int32(media.rows), media.embeddings.to(torch.float32).contiguous().numpy()
     return GivenRows(
         rows=rows,
         numbers=numbers,

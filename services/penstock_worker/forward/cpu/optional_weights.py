@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import HyperConnectionsSpec, LayerSpec
@@ -83,7 +82,7 @@ class OptionalWeights:
             return self.matrix(POSITIONS.removesuffix(".weight"), *shape, kind=self.kind)
         table = np.zeros((rows + count, config.hidden_size), dtype=np.float32)
         shape = (count, config.hidden_size)
-        table[rows:] = self.weights.take(POSITIONS, shape, torch.float32).numpy()
+        table[rows:] = self.weights.array(POSITIONS, shape)
         return pack("F32", table.view(np.uint8), table.shape, kind=MatrixKind.F32)
 
     def types(self) -> PackedMatrix | None:
@@ -223,4 +222,4 @@ class OptionalWeights:
 
     def _floats(self, name: str, shape: tuple[int, int]) -> np.ndarray:
         # What they make decides about every number of a residual, and they are small.
-        return np.ascontiguousarray(self.weights.take(name, shape, torch.float32).numpy())
+        return np.ascontiguousarray(self.weights.array(name, shape))

@@ -69,11 +69,11 @@ class CPUPacking:
         log_growth(self._grown)
 
     def vector(self, name: str, size: int) -> np.ndarray:
-        return self.weights.take(name, (size,), torch.float32).numpy()
+        return self.weights.array(name, (size,))
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """A tensor as float32."""
-        return self.weights.take(name, shape, torch.float32).numpy()
+        return self.weights.array(name, shape)
 
     def matrix(
         self,

@@ -42,7 +42,7 @@ from penstock_worker.layers.attention import GATES, HEAD_GATES, QUERIES_AND_GATE
 from penstock_worker.layers.feed_forward import SUB_NORM, coefficients, load_by_token
 from penstock_worker.layers.latent_attention import per_head
 from penstock_worker.layers.recurrent.mixer_parts import NAME as RECURRENT
-from penstock_worker.layers.rotary import Rotary
+from penstock_worker.layers.rotary_tables import tables_of
 from penstock_worker.parallel.shard import Shard
 from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.heads import SharedEnds
@@ -96,7 +96,7 @@ class CPUWeights:
         numbers = range(config.num_layers) if shard is None else shard.layers
         if shard is not None:
             self.weights.ignore_those(Cut(shard).elsewhere)
-        rotaries = [Rotary.load(rope, self.weights, positions) for rope in config.ropes]
+        rotaries = [tables_of(rope, self.weights, positions) for rope in config.ropes]
         layers: dict[int, LayerWeights] = {}
         for number in numbers:
             repeated = config.layer(number).repeats

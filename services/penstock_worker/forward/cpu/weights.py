@@ -13,7 +13,7 @@ from penstock_kernels.cpu.operands import CPUEntries, NormWeights, RotationTable
 from penstock_kernels.cpu.recurrent import Recurrent
 from penstock_kernels.cpu.streams import CPUMixing, CPUStreams
 from penstock_worker.layers.feed_forward import Coefficients
-from penstock_worker.layers.rotary import Rotary
+from penstock_worker.layers.rotary_tables import AngleTables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,11 +295,8 @@ class ModelWeights:
     """Makes the layers' rows of embeddings of another size."""
 
 
-def rotation_table(rotary: Rotary, spec: RopeSpec) -> RotationTable:
-    factors = rotary.query_factors
+def rotation_table(tables: AngleTables, spec: RopeSpec) -> RotationTable:
     return RotationTable(
-        rotary.cos.numpy(),
-        rotary.sin.numpy(),
-        None if factors is None else factors.numpy(),
+        *tables,
         np.array(spec.axes, dtype=np.uint8) if spec.axes else None,
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock.model.recurrent_spec import GatedDeltaSpec
 from penstock_kernels import reference
@@ -20,6 +20,9 @@ from penstock_worker.layers.recurrent.mixer_parts import (
     own_part,
 )
 from penstock_worker.quantisation.interface import Product
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LENGTH_EPS = 1e-6
 """Added to the squares of the lengths that queries and keys are divided by."""

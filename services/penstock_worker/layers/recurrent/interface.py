@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-Scan = Callable[[Tensor, Tensor], Tensor]
+Scan: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
 """A Mixer's `scan`."""
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock.model.recurrent_spec import Mamba1Spec
 from penstock_kernels import reference
 from penstock_worker.layers.parts import Norm, Parts, RMSNorm
 from penstock_worker.layers.recurrent.mixer_parts import NAME, Convolution, decay_rate, divided
 from penstock_worker.quantisation.interface import Product
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

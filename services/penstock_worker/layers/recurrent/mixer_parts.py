@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
-from torch import Tensor
 
 from penstock.model.recurrent_spec import GatedDeltaSpec, RecurrentSpec
 from penstock_kernels import reference
 from penstock_worker.layers.parts import Parts
 from penstock_worker.parallel.shard import recurrent_shard
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Spec = TypeVar("Spec", bound=RecurrentSpec)
 NAME = "recurrent"

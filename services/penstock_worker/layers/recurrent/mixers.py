@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock.model.recurrent_spec import (
     GatedDeltaSpec,
@@ -28,6 +28,9 @@ from penstock_worker.layers.recurrent.mixer_parts import (
 )
 from penstock_worker.layers.step import Step
 from penstock_worker.quantisation.interface import Product
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Mamba 2 (Dao and Gu, "Transformers are SSMs", 2024).
 

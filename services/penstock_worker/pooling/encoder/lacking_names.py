@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from penstock.families import ENCODERS
 from penstock.families.family import ClassifierHead
+from penstock.families.served import ENCODERS
 from penstock.families.tensor_names import TensorNames
 from penstock.model.config import EncoderConfig, SharedSpace
 from penstock_worker.pooling.encoder.names import HEADS

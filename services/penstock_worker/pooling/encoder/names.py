@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
-from penstock.families import ENCODERS
 from penstock.families.family import ClassifierHead
+from penstock.families.served import ENCODERS
 
 _PREFIXES = (
     *ENCODERS,

@@ -10,10 +10,10 @@ their own, so an `input_scale` isn't needed.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.formats.safetensors_file import SafetensorsTensor
 from penstock.model.quantised_checkpoint import WeightScheme
@@ -27,9 +27,26 @@ from penstock_worker.quantisation.checkpoints.module import (
     float32,
 )
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _SCALES = ("weight_scale_inv", "scale", "weight_scale")
 _SCALE_TYPES = (*FLOATS, *POWERS)
-E4M3 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
+
+
+def _e4m3() -> np.ndarray:
+    """Returns the numbers that bytes stand for, [256] float32: a sign, four bits of exponent and
+    three of mantissa, as in FP8 Formats for Deep Learning (Micikevicius et al., 2022)."""
+    exponents, mantissas = np.divmod(np.arange(128, dtype=np.float32), 8)
+    subnormal = exponents == 0
+    positive = np.ldexp(
+        np.where(subnormal, 0, 8) + mantissas, (np.where(subnormal, 1, exponents) - 10).astype(int)
+    ).astype(np.float32)
+    positive[127] = np.nan
+    return np.concatenate((positive, -positive))
+
+
+E4M3 = _e4m3()
 """The numbers that bytes stand for, float32; 127 and 255 are not numbers."""
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.model.quantised_checkpoint import WeightScheme
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, finite, shifted
@@ -28,6 +28,9 @@ from penstock_worker.quantisation.checkpoints.module import (
     float32,
     integers,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _STATES = tuple(f"weight.quant_state.bitsandbytes__{kind}" for kind in ("nf4", "fp4"))
 _STORED = ("U8", *FLOATS)

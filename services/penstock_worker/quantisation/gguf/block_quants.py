@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor
 
 from penstock_kernels.triton.linear.gguf_weights import Layout
 from penstock_worker.quantisation.gguf.blocks import fifth_bits, gguf_format, half, nibbles, signed
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Q4_0: blocks of 32 4-bit values with offset 8, and a scale.
 

@@ -7,14 +7,17 @@ dequantisation does it, with one rounding per operation, so the bits agree.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock.formats.gguf import BLOCKS
 from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_kernels.triton.linear.gguf_weights import Layout
 from penstock_worker.quantisation.interface import GroupedForm, Groups, KeptForm, StoredFormat
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def gguf_format(
@@ -56,9 +59,7 @@ def grouped_format(
         return {"levels": packed_nibbles(by_32), "scales": scales, "minima": minima}
 
     signed = kind is MatrixKind.S8W16
-    layout = Layout(
-        8 if signed else 4, group=group, minima=not signed, factors=torch.float32, unit=0
-    )
+    layout = Layout(8 if signed else 4, group=group, minima=not signed, factors="float32", unit=0)
     return StoredFormat(
         name,
         *BLOCKS[name],

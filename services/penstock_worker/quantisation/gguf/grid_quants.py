@@ -8,9 +8,9 @@ a look-up gives all of them.
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_worker.quantisation.gguf.blocks import (
@@ -31,6 +31,9 @@ from penstock_worker.quantisation.gguf.grids import (
     vectors,
 )
 from penstock_worker.quantisation.interface import Groups
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PARITY = 128
 """Combinations of 7 signs, which an eighth completes: an even number of values is negative."""

@@ -11,11 +11,13 @@ from __future__ import annotations
 import zlib
 from base64 import b85decode
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Grid(NamedTuple):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor
 
 from penstock_kernels.triton.linear.gguf_weights import Layout
 from penstock_worker.quantisation.gguf.blocks import (
@@ -16,6 +17,9 @@ from penstock_worker.quantisation.gguf.blocks import (
     signed,
     two_bit_levels,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # What several K-quants have in common: super-blocks of 256 elements, in eight groups of 32 with a
 # 6-bit scale and minimum each, in units of one float16 for the scales and one for the minima.
@@ -77,7 +81,7 @@ def _split_q2_k(blocks: Tensor) -> dict[str, Tensor]:
     }
 
 
-_Q2_K_LAYOUT = Layout(4, group=16, minima=True, factors=torch.uint8)
+_Q2_K_LAYOUT = Layout(4, group=16, minima=True, factors="uint8")
 
 Q2_K = gguf_format("Q2_K", _decode_q2_k, layout=_Q2_K_LAYOUT, split=_split_q2_k, packed=True)
 
@@ -114,7 +118,7 @@ def _split_q3_k(blocks: Tensor) -> dict[str, Tensor]:
     }
 
 
-_Q3_K_LAYOUT = Layout(4, offset=4, group=16, factors=torch.int8)
+_Q3_K_LAYOUT = Layout(4, offset=4, group=16, factors="int8")
 
 Q3_K = gguf_format("Q3_K", _decode_q3_k, layout=_Q3_K_LAYOUT, split=_split_q3_k, packed=True)
 
@@ -130,7 +134,7 @@ def _split_q4_k(blocks: Tensor) -> dict[str, Tensor]:
     return k_factors(blocks) | {"levels": packed_nibbles(k_nibbles(blocks[:, 16:]))}
 
 
-_Q4_K_LAYOUT = Layout(4, minima=True, factors=torch.uint8)
+_Q4_K_LAYOUT = Layout(4, minima=True, factors="uint8")
 
 Q4_K = gguf_format("Q4_K", _decode_q4_k, layout=_Q4_K_LAYOUT, split=_split_q4_k, packed=True)
 
@@ -152,7 +156,7 @@ def _split_q5_k(blocks: Tensor) -> dict[str, Tensor]:
     return k_factors(blocks) | {"levels": packed_nibbles(levels), "high": bit_planes(levels, 5)}
 
 
-_Q5_K_LAYOUT = Layout(5, minima=True, factors=torch.uint8)
+_Q5_K_LAYOUT = Layout(5, minima=True, factors="uint8")
 
 Q5_K = gguf_format("Q5_K", _decode_q5_k, layout=_Q5_K_LAYOUT, split=_split_q5_k, packed=True)
 
@@ -183,6 +187,6 @@ def _split_q6_k(blocks: Tensor) -> dict[str, Tensor]:
     }
 
 
-_Q6_K_LAYOUT = Layout(6, offset=32, group=16, factors=torch.int8)
+_Q6_K_LAYOUT = Layout(6, offset=32, group=16, factors="int8")
 
 Q6_K = gguf_format("Q6_K", _decode_q6_k, layout=_Q6_K_LAYOUT, split=_split_q6_k, packed=True)

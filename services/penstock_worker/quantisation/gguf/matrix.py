@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor
 
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_worker.quantisation.interface import Product, Table
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class GGUFMatrix(GGUFWeights):

@@ -3,24 +3,26 @@ entries are int8, so that levels become signed bytes without rounding."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor
 
 from penstock_kernels.triton.linear.gguf_weights import Layout
 from penstock_worker.quantisation.gguf.blocks import gguf_format, half, nibbles, packed_nibbles
 
-IQ4 = torch.tensor(
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=torch.int8
-)
+if TYPE_CHECKING:
+    from torch import Tensor
+
+IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """The table of IQ4_NL and IQ4_XS (`kvalues_iq4nl` in ggml-common.h)."""
-E2M1 = torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=torch.int8)
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the 4-bit floating-point numbers of the OCP microscaling formats, version 1.0: the highest
 bit is the sign, then come two bits of exponent and one of mantissa."""
 
 
-def looked_up(levels: Tensor, table: Tensor) -> Tensor:
+def looked_up(levels: Tensor, table: tuple[int, ...]) -> Tensor:
     """Maps uint8 levels from 0 to 15 to the table's entries, int8 of the same shape."""
-    return table[levels.int()]
+    return torch.tensor(table, dtype=torch.int8)[levels.int()]
 
 
 # IQ4_NL: blocks of 32 4-bit entries of a table, and a scale.
@@ -71,7 +73,7 @@ def _split_iq4_xs(blocks: Tensor) -> dict[str, Tensor]:
     }
 
 
-_IQ4_XS_LAYOUT = Layout(8, factors=torch.int8)
+_IQ4_XS_LAYOUT = Layout(8, factors="int8")
 
 IQ4_XS = gguf_format(
     "IQ4_XS", _decode_iq4_xs, layout=_IQ4_XS_LAYOUT, split=_split_iq4_xs, packed=True
@@ -102,7 +104,7 @@ def _split_mxfp4(blocks: Tensor) -> dict[str, Tensor]:
     return {"levels": blocks[:, None, 1:], "scales": blocks[:, :1]}
 
 
-_MXFP4_LAYOUT = Layout(4, e2m1=True, factors=torch.uint8, unit=0)
+_MXFP4_LAYOUT = Layout(4, e2m1=True, factors="uint8", unit=0)
 
 MXFP4 = gguf_format("MXFP4", _decode_mxfp4, layout=_MXFP4_LAYOUT, split=_split_mxfp4, packed=True)
 
@@ -132,6 +134,6 @@ def _split_nvfp4(blocks: Tensor) -> dict[str, Tensor]:
     return {"levels": levels, "scales": _scales_nvfp4(blocks)}
 
 
-_NVFP4_LAYOUT = Layout(4, e2m1=True, group=16, factors=torch.uint8, unit=0)
+_NVFP4_LAYOUT = Layout(4, e2m1=True, group=16, factors="uint8", unit=0)
 
 NVFP4 = gguf_format("NVFP4", _decode_nvfp4, layout=_NVFP4_LAYOUT, split=_split_nvfp4, packed=True)

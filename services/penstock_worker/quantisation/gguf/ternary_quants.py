@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_kernels.triton.linear.gguf_weights import Layout
@@ -17,6 +18,9 @@ from penstock_worker.quantisation.gguf.blocks import (
     two_bit_levels,
 )
 from penstock_worker.quantisation.interface import Groups, KeptForm, StoredFormat
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def _groups(levels: Tensor, unit: Tensor) -> Groups:
@@ -30,14 +34,17 @@ def _groups(levels: Tensor, unit: Tensor) -> Groups:
 # fraction of 256: the first one is the highest.
 
 
-_DIGITS = ((torch.arange(256) * 3 ** torch.arange(5)[:, None] & 255) * 3 >> 8).to(torch.uint8)
-"""[5 digits, 256 bytes]."""
+@cache
+def _digits_of_bytes() -> Tensor:
+    """Returns [5 digits, 256 bytes] uint8."""
+    return ((torch.arange(256) * 3 ** torch.arange(5)[:, None] & 255) * 3 >> 8).to(torch.uint8)
 
 
 def _digits(packed: Tensor, count: int) -> Tensor:
     """Returns [blocks, count * bytes]: the first digit of all bytes, then the second, …"""
     places = packed.long()
-    return torch.cat([_DIGITS[digit][places] for digit in range(count)], 1)
+    of_byte = _digits_of_bytes()
+    return torch.cat([of_byte[digit][places] for digit in range(count)], 1)
 
 
 def _tq1_0(blocks: Tensor) -> Groups:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.families.media_tokens import MediaTokens
-from penstock.families.vision import VISION_CLASSES
+from penstock.families.vision.served import VISION_CLASSES
 from penstock.formats.fields import Fields
 from penstock.forms.patches import PatchImages
 from penstock.model.media_facts import KindFacts

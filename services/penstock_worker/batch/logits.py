@@ -1,0 +1,25 @@
+"""Rows of logits, in the arrays of whoever computes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Logits: TypeAlias = Any
+"""[rows, vocab] float32: numpy's array where the CPU kernels compute, which need no torch; else
+torch's tensor. Both are cut and indexed alike, and neither is modified."""
+
+
+def in_numpy(logits: Logits) -> np.ndarray:
+    """Returns logits that are in this process's memory, without a copy."""
+    return logits if isinstance(logits, np.ndarray) else logits.numpy()
+
+
+def in_torch(logits: Logits) -> Tensor:
+    """Returns them as a tensor, without a copy."""
+    return torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits

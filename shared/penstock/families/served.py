@@ -1,0 +1,88 @@
+"""The families of models that are served: all that the modules beside this one define and that
+config.json has a class for. Those that see are in penstock.families.vision.served.
+
+Importing this imports every family. Who reads a prepared model asks `finding` for its one.
+"""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from penstock import families
+from penstock.families.family import EncoderFamily, Family
+from penstock.families.hearing import AudioFamily
+
+AnyFamily = Family | EncoderFamily | AudioFamily
+_MODULES = [
+    import_module(f"{families.__name__}.{each.name}")
+    for each in iter_modules(families.__path__)
+    if not each.ispkg and f"{families.__name__}.{each.name}" != __name__
+]
+_FOUND: list[AnyFamily] = [
+    each for module in _MODULES for each in vars(module).values() if isinstance(each, AnyFamily)
+]
+
+FAMILIES: dict[str, Family] = {
+    each.name: each
+    for each in sorted(
+        (each for each in _FOUND if isinstance(each, Family) and each.hub_classes),
+        key=lambda each: each.known_as.casefold(),
+    )
+}
+"""Decoders, by ModelConfig.architecture, in the order of what people call them."""
+
+MODEL_NAMES = ", ".join(family.known_as for family in FAMILIES.values())
+"""What people call the decoders that are served."""
+
+GGUF_ARCHITECTURES: dict[str, Family] = {
+    name: family
+    for family in FAMILIES.values()
+    if family.gguf is not None
+    for name in (family.gguf, *family.gguf_also)
+}
+"""Decoder families by the architecture that a GGUF file names."""
+
+HUB_CLASSES: dict[str, Family] = {
+    name: family for family in FAMILIES.values() for name in family.hub_classes
+}
+"""Decoder families by the class that a hub folder's config.json names."""
+
+ENCODERS: dict[str, EncoderFamily] = {
+    each.name: each for each in _FOUND if isinstance(each, EncoderFamily)
+}
+"""Encoder families by EncoderConfig.family."""
+
+ENCODER_TYPES: dict[str, EncoderFamily] = {
+    kind: family for family in ENCODERS.values() for kind in family.model_types
+}
+"""Encoder families by the model_type that a hub folder's config.json names."""
+
+GGUF_ENCODERS: dict[str, EncoderFamily] = {
+    name: family
+    for family in ENCODERS.values()
+    for name in (family.gguf, *family.gguf_also)
+    if name
+}
+"""Encoder families by the architecture that a GGUF file names, but for those whose files are
+BERT's."""
+
+AUDIO_FAMILIES: dict[str, AudioFamily] = {
+    each.name: each
+    for each in sorted(
+        (each for each in _FOUND if isinstance(each, AudioFamily)),
+        key=lambda each: each.known_as.casefold(),
+    )
+}
+"""Families of models whose tower hears, by WeightFiles.tower. The decoder after it is one of
+FAMILIES. (Whisper's, which attends to what its encoder makes of a sound, is one itself.)"""
+
+AUDIO_CLASSES: dict[str, AudioFamily] = {
+    name: family for family in AUDIO_FAMILIES.values() for name in family.hub_classes
+}
+"""Families that hear, by the class that a hub folder's config.json names."""
+
+
+def module_of(name: str) -> str:
+    """Returns the module that defines a decoder's family; empty for a plug-in's."""
+    family = FAMILIES.get(name)
+    holders = [each.__name__ for each in _MODULES if family in vars(each).values()]
+    return min(holders, default="", key=lambda module: module.rpartition(".")[2] != name)
