@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.protocol.from_worker import FromWorker, Result
 from penstock_engine.core import EngineCore
-from penstock_engine.metrics.snapshot import MetricsSnapshot, state_of
+from penstock_engine.metrics.figures import FigureSnapshot, snapshot
 from penstock_engine.sessions.effects import Effects
 
 FRESH = 0.2
@@ -36,7 +36,7 @@ class Observed:
         self.turned = time.monotonic()
         self._planning = self._applying = 0.0
         self._wanted = False
-        self._state: MetricsSnapshot | None = None
+        self._state: FigureSnapshot | None = None
         self._published = threading.Condition()
 
     def __getattr__(self, name: str) -> Any:
@@ -63,13 +63,13 @@ class Observed:
         return effects
 
     def _publish(self, now: float) -> None:
-        state = state_of(self._core, now, self._planning, self._applying)
+        state = snapshot(self._core, now, self._planning, self._applying)
         with self._published:
             self._wanted = False
             self._state = state
             self._published.notify_all()
 
-    def snapshot(self, patience: float) -> MetricsSnapshot | None:
+    def snapshot(self, patience: float) -> FigureSnapshot | None:
         """The core's state of now; an older one, or none, if the loop doesn't turn for `patience`
         seconds."""
         with self._published:
@@ -92,7 +92,7 @@ class EngineHealth:
         self._core = core
         self._longest_wait = longest_wait
 
-    def snapshot(self) -> MetricsSnapshot | None:
+    def snapshot(self) -> FigureSnapshot | None:
         """The core's, for which a loop that turns is waited for."""
         return self._core.snapshot(self._longest_wait + READY_AGE / 2)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.protocol.from_frontend import CallWorkers, PutToSleep, SetPaused, WakeUp
-from penstock_engine.metrics.snapshot import state_of
+from penstock_engine.metrics.figures import snapshot
 from tests.engine.handlers.test_pause import finish
 from tests.engine.handlers.test_sleep import fall_asleep, sleeping
 from tests.engine.harness import Harness
@@ -51,7 +51,7 @@ def test_it_sleeps_after_its_minutes_and_the_next_request_wakes_it(h: Harness) -
     h.settle()
     assert sleeping(h) == (0, False)
     assert front.status.ready, "requests are taken, and wait"
-    assert state_of(h.core, h.now, 0.0, 0.0).unready == ""
+    assert snapshot(h.core, h.now, 0.0, 0.0).unready == ""
     h.start_worker(life="w")
     h.run()
     assert finish(first) == finish(second) == "length"  # The harness compares the tokens.

@@ -14,16 +14,27 @@ from penstock.protocol.from_frontend import PutToSleep, SetPaused, WakeUp
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.protocol.to_worker import Plan, ToWorker
 from penstock_engine.metrics.counts import MAX_TENANTS, OTHER
-from penstock_engine.metrics.port import families_of
-from penstock_engine.metrics.snapshot import MetricsSnapshot, state_of
+from penstock_engine.metrics.figures import FigureSnapshot, families_of, snapshot
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore
 from tests.engine.walked_harness import Seeded, make_harness
 from tests.engine.walker import Walker
 
 
-def state(h: Harness) -> MetricsSnapshot:
-    return state_of(h.core, h.now, 0.0, 0.0)
+def state(h: Harness) -> FigureSnapshot:
+    return snapshot(h.core, h.now, 0.0, 0.0)
+
+
+class Figures:
+    """The figures of a core, by their names without the prefix."""
+
+    def __init__(self, h: Harness) -> None:
+        self.values: dict[str, Any] = {
+            name.partition(":")[2]: value for name, value in state(h).values.items()
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        return self.values[name]
 
 
 class Watcher:
@@ -77,38 +88,38 @@ def test_counts_are_what_the_peers_saw(seed: int) -> None:
     that leave in mid-stream."""
     walker, watcher = watched_walk(seed)
     h = walker.h
-    found = state(h)
+    found = Figures(h)
     accepted = [request for request in watcher.requests() if request.accepted]
     rejected = Counter(r.rejected.code for r in watcher.requests() if r.rejected is not None)
-    assert {code: n for code, n in found.rejected.items() if n} == dict(rejected)
-    assert found.resumed == sum(request.submit.resumed for request in accepted)
+    assert {code: n for code, n in found.requests_rejected.items() if n} == dict(rejected)
+    assert found.requests_resumed == sum(request.submit.resumed for request in accepted)
 
-    tokens = {name: tenant.generation_tokens for name, tenant in found.tenants.items()}
+    tokens = found.tenant_generation_tokens
     assert {name: n for name, n in tokens.items() if n} == dict(+watcher.tokens)
     prompts: Counter[str] = Counter()
     for request in accepted:
         if not request.submit.resumed:
             prompts[request.submit.tenant or "anonymous"] += len(request.submit.prompt_token_ids)
-    counted = {name: tenant.prompt_tokens for name, tenant in found.tenants.items()}
+    counted = found.tenant_prompt_tokens
     assert {name: n for name, n in counted.items() if n} == dict(prompts)
 
     ended = Counter(watcher.last[id(r)] for r in accepted if is_over(r))
     ended["abort"] += sum(not is_over(r) for front in h.gone for r in accepted_of(front))
-    assert {end: n for end, n in found.ended.items() if n} == dict(+ended)
+    assert {end: n for end, n in found.requests_ended.items() if n} == dict(+ended)
     opened = Counter(
         request.submit.tenant or "anonymous"
         for front in h.fronts
         for request in accepted_of(front)
         if not is_over(request)
     )
-    now_open = {name: tenant.open_requests for name, tenant in found.tenants.items()}
+    now_open = found.tenant_open_requests
     assert {name: n for name, n in now_open.items() if n} == dict(opened)
 
-    assert found.swapped == {"out": watcher.copies["out"], "in": watcher.copies["in"]}
-    assert found.cache_hits <= found.cache_queries
-    assert sum(found.blocks.values()) == found.blocks_total
-    assert found.histograms["step_seconds"].cumulative()[-1][1] == found.steps <= watcher.plans
-    assert found.histograms["iteration_tokens"].total == h.core.state.workers.tokens_computed
+    assert found.swapped_blocks == {"out": watcher.copies["out"], "in": watcher.copies["in"]}
+    assert found.prefix_cache_hits <= found.prefix_cache_queries
+    assert sum(found.kv_blocks.values()) == h.core.state.scheduling.pool.num_blocks
+    assert found.step_seconds.cumulative()[-1][1] == found.steps <= watcher.plans
+    assert found.iteration_tokens_total.total == h.core.state.workers.tokens_computed
     assert found.frontends == len(h.fronts)
 
 
@@ -123,17 +134,17 @@ def accepted_of(front: Front) -> list[RequestScore]:
 def test_the_histories_hold_what_they_are_for() -> None:
     totals: Counter[str] = Counter()
     for seed in SEEDS:
-        found = state(watched_walk(seed)[0].h)
-        totals.update({f"ended {end}": n for end, n in found.ended.items()})
-        totals.update({f"rejected {code}": n for code, n in found.rejected.items()})
-        totals.update(found.swapped)
+        found = Figures(watched_walk(seed)[0].h)
+        totals.update({f"ended {end}": n for end, n in found.requests_ended.items()})
+        totals.update({f"rejected {code}": n for code, n in found.requests_rejected.items()})
+        totals.update(found.swapped_blocks)
         totals.update(
-            resumed=found.resumed,
+            resumed=found.requests_resumed,
             deaths=found.worker_deaths,
-            preemptions=found.preemptions,
-            tenants=len(found.tenants),
-            kept=found.blocks["cached"],
-            hits=found.cache_hits,
+            preemptions=found.num_preemptions,
+            tenants=len(found.tenant_open_requests),
+            kept=found.kv_blocks["cached"],
+            hits=found.prefix_cache_hits,
         )
     elsewhere = {"rejected limited", "rejected unavailable"}
     assert {name for name, count in totals.items() if not count} <= elsewhere, totals
@@ -150,9 +161,14 @@ def test_refusals_that_histories_do_not_meet() -> None:
         h.submit(front, [5, 6, 7], tenant="t", grant=Grant(max_requests=1))
     h.core.drain(h.now)
     h.submit(front, [5, 6, 7])
-    found = state(h)
-    assert found.rejected == {"invalid": 0, "overloaded": 0, "limited": 2, "unavailable": 1}
-    assert found.draining
+    found = Figures(h)
+    assert found.requests_rejected == {
+        "invalid": 0,
+        "overloaded": 0,
+        "limited": 2,
+        "unavailable": 1,
+    }
+    assert state(h).draining
 
 
 def shown(h: Harness, family: str) -> dict[str, float]:
@@ -192,14 +208,14 @@ def test_recovery_lasts_from_the_loss_to_the_next_step() -> None:
     h.kill_worker()
     h.now += 1.5
     h.start_worker()  # It is ready, but what was lost is not yet made good.
-    assert state(h).histograms["recovery_seconds"].cumulative()[-1][1] == 0
+    assert Figures(h).recovery_seconds.cumulative()[-1][1] == 0
     h.now += 0.5
     h.run_step()
-    recovery = state(h).histograms["recovery_seconds"]
+    recovery = Figures(h).recovery_seconds
     assert (recovery.cumulative()[-1][1], recovery.total) == (1, pytest.approx(2.0))
     h.run()
-    assert state(h).worker_deaths == 1
-    assert state(h).histograms["recovery_seconds"].cumulative()[-1][1] == 1
+    assert Figures(h).worker_deaths == 1
+    assert Figures(h).recovery_seconds.cumulative()[-1][1] == 1
 
 
 def test_recovery_without_work_ends_with_a_worker_that_is_ready() -> None:
@@ -211,9 +227,9 @@ def test_recovery_without_work_ends_with_a_worker_that_is_ready() -> None:
     h.kill_worker()  # Twice, before anything could be done: it is one recovery.
     h.now += 1.0
     h.start_worker()
-    recovery = state(h).histograms["recovery_seconds"]
+    recovery = Figures(h).recovery_seconds
     assert (recovery.cumulative()[-1][1], recovery.total) == (1, pytest.approx(3.0))
-    assert state(h).worker_deaths == 2
+    assert Figures(h).worker_deaths == 2
 
 
 def test_step_time_is_the_workers_and_the_rest() -> None:
@@ -225,28 +241,32 @@ def test_step_time_is_the_workers_and_the_rest() -> None:
         h.now += 0.25
         h.run_step()
         steps += 1
-    found = state(h)
+    found = Figures(h)
     assert found.steps == steps
-    assert found.histograms["step_seconds"].total == pytest.approx(0.25 * steps)
-    assert found.parts["compute"] + found.parts["dispatch"] == pytest.approx(0.25 * steps)
-    assert found.histograms["step_sequences"].total == steps
-    assert found.histograms["iteration_tokens"].total == 3 + (steps - 1)
+    assert found.step_seconds.total == pytest.approx(0.25 * steps)
+    assert found.step_part_seconds["compute"] + found.step_part_seconds[
+        "dispatch"
+    ] == pytest.approx(0.25 * steps)
+    assert found.step_sequences.total == steps
+    assert found.iteration_tokens_total.total == 3 + (steps - 1)
 
 
 def test_the_oldest_that_waits_for_its_first_step() -> None:
     h, front = small()
-    assert state(h).oldest_waiting == 0
+    assert Figures(h).oldest_waiting_seconds == 0
     h.submit(front, [5, 6, 7])
     h.now += 2
     h.submit(front, [5, 6])
     h.now += 5
-    found = state(h)
-    assert (found.oldest_waiting, found.waiting, found.waiting_tokens) == (7, 2, 5)
-    assert found.unready == "no worker is connected"
+    found = Figures(h)
+    waiting = found.oldest_waiting_seconds, found.num_requests_waiting, found.waiting_tokens
+    assert waiting == (7, 2, 5)
+    assert state(h).unready == "no worker is connected"
     h.start_worker()
     h.run()
-    found = state(h)
-    assert (found.oldest_waiting, found.waiting_tokens, found.unready) == (0, 0, "")
+    found = Figures(h)
+    assert (found.oldest_waiting_seconds, found.waiting_tokens) == (0, 0)
+    assert state(h).unready == ""
 
 
 def test_a_hundred_tenants_have_names_and_nothing_is_lost() -> None:
@@ -254,14 +274,15 @@ def test_a_hundred_tenants_have_names_and_nothing_is_lost() -> None:
     names = [hashlib.sha256(bytes([n])).hexdigest()[:32] for n in range(MAX_TENANTS + 30)]
     for name in names:
         h.submit(front, [5, 6, 7], tenant=name, max_tokens=2, ignore_eos=True)
-    assert state(h).tenants[OTHER].open_requests == 30
+    assert Figures(h).tenant_open_requests[OTHER] == 30
     h.start_worker()
     h.run()
-    tenants = state(h).tenants
-    assert list(tenants) == [*names[:MAX_TENANTS], OTHER]
-    assert (tenants[names[0]].prompt_tokens, tenants[names[0]].generation_tokens) == (3, 2)
-    assert (tenants[OTHER].prompt_tokens, tenants[OTHER].generation_tokens) == (90, 60)
-    assert all(tenant.open_requests == 0 for tenant in tenants.values())
+    found = Figures(h)
+    prompts, generated = found.tenant_prompt_tokens, found.tenant_generation_tokens
+    assert list(prompts) == list(generated) == [*names[:MAX_TENANTS], OTHER]
+    assert (prompts[names[0]], generated[names[0]]) == (3, 2)
+    assert (prompts[OTHER], generated[OTHER]) == (90, 60)
+    assert found.tenant_open_requests == dict.fromkeys(prompts, 0)
 
 
 def test_a_debt_is_what_a_tenant_had_more_than_another() -> None:
@@ -279,18 +300,17 @@ def test_a_debt_is_what_a_tenant_had_more_than_another() -> None:
             assert sequence.table is not None
             tokens = work.count / 2 if work.count > 1 else 0  # of a prompt: half a token's cost
             charged[sequence.request.tenant] += tokens + 1 + len(sequence.table.blocks) / 64
-        found = state(h)
-        assert found.fair
-        debts = {name: tenant.debt for name, tenant in found.tenants.items()}
-        live = [name for name, tenant in found.tenants.items() if tenant.open_requests]
+        found = Figures(h)
+        debts = found.tenant_debt
+        live = [name for name, count in found.tenant_open_requests.items() if count]
         least = min(charged[name] for name in live)
         expected = {name: max(0.0, tokens - least) for name, tokens in charged.items()}
         assert debts == pytest.approx(expected, abs=0.5), charged
         most = max(most, *debts.values())
         h.run_step()
     assert most > 1
-    assert {tenant.debt for tenant in state(h).tenants.values()} == {0.0}, "nobody owes nobody"
+    assert set(Figures(h).tenant_debt.values()) == {0.0}, "nobody owes nobody"
 
 
 def test_other_policies_know_no_debts() -> None:
-    assert not state(small()[0]).fair
+    assert "tenant_debt" not in Figures(small()[0]).values

@@ -14,8 +14,8 @@ import pytest
 
 from penstock.config.settings import RecordSettings
 from penstock_engine.metrics import observed as observed_module
+from penstock_engine.metrics.figures import snapshot as figures_of
 from penstock_engine.metrics.observed import FRESH, LIVE_AGE, READY_AGE, EngineHealth, Observed
-from penstock_engine.metrics.snapshot import state_of
 from penstock_engine.record.recorder import recording
 from penstock_engine.record.replay_files import replay_all
 from tests.engine.harness import Harness
@@ -62,9 +62,9 @@ def test_the_state_is_of_now_and_at_rest_none_is_made(
 
     def counted(*arguments: Any) -> Any:
         made.append(arguments)
-        return state_of(*arguments)
+        return figures_of(*arguments)
 
-    monkeypatch.setattr(observed_module, "state_of", counted)
+    monkeypatch.setattr(observed_module, "snapshot", counted)
     monkeypatch.setattr(observed_module, "FRESH", 1000.0)
     observed = Observed(harness.core)
     with turning(observed) as turns:
