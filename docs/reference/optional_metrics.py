@@ -10,7 +10,7 @@ from prometheus_client.core import Metric
 
 from penstock.client import EngineClient
 from penstock.config.settings import GatewayConfig, StorageSettings
-from penstock.metrics.families import renderer
+from penstock.metrics.families import Families, renderer
 from penstock_gateway.metrics.endpoint import residence_families, storage_families
 from penstock_gateway.models.backend import ModelBackend, ModelRegistry
 from penstock_gateway.models.residence import Residence
@@ -26,7 +26,7 @@ def storage_metrics() -> str:
             service = Service(ModelRegistry([_backend()]), GatewayConfig(), store=store)
             service.lines = LineCounts()
             asyncio.run(store.stock.look())
-            return _shown(storage_families(service, [""]))
+            return _shown(storage_families(service, Families("")))
         finally:
             store.close()
 
@@ -37,7 +37,7 @@ def residence_metrics() -> str:
     backend.residence = Residence(
         "", pinned=False, is_up=lambda: False, tell=lambda message: False, patience=1.0
     )
-    return _shown(residence_families(backend, [""]))
+    return _shown(residence_families(backend, Families("")))
 
 
 def _backend() -> ModelBackend:

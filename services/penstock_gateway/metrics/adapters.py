@@ -6,14 +6,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
+from penstock.metrics.families import Families
 from penstock_gateway.models.backend import ModelBackend
 
 NAME = "vllm:lora_requests_info"
 
 
-def adapter_families(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
+def adapter_families(backend: ModelBackend, families: Families) -> Iterator[Metric]:
     """One sample, whose value is the time: of several, readers take the latest. None where the
     model takes no adapters."""
     welcome = backend.client.welcome
@@ -27,11 +28,10 @@ def adapter_families(backend: ModelBackend, label: list[str]) -> Iterator[Metric
         if name is not None:
             started = request.entered_at is not None or request.first_token is not None
             (running if started else waiting).add(name)
-    gauge = GaugeMetricFamily(
+    told = (",".join(sorted(each)) for each in (running, waiting - running))
+    yield families.gauges(
         NAME,
         "Adapters of this gateway's open requests; the value is the time.",
-        labels=["model_name", "max_lora", "running_lora_adapters", "waiting_lora_adapters"],
+        ["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
+        {(str(welcome.max_loras), *told): time.time()},
     )
-    told = (",".join(sorted(each)) for each in (running, waiting - running))
-    gauge.add_metric([*label, str(welcome.max_loras), *told], time.time())
-    yield gauge

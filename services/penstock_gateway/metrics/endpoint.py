@@ -6,16 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import Metric
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.metrics.families import CONTENT_TYPE, renderer
+from penstock.metrics.families import CONTENT_TYPE, Families, keyed, renderer
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.ring import forbidden
 from penstock_gateway.metrics.adapters import adapter_families
@@ -26,36 +21,29 @@ from penstock_gateway.service import Service
 
 if TYPE_CHECKING:
     from penstock_gateway.models.backend import ModelBackend
-    from penstock_gateway.service import Service
-
-_LABEL = ["model_name"]
+    from penstock_gateway.service import LineCounts
 
 
-def residence_families(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
-    """Metrics of a model that is started and ended on demand; none for others. label: the model's
-    name."""
+def residence_families(backend: ModelBackend, families: Families) -> Iterator[Metric]:
+    """Metrics of a model that is started and ended on demand; none for others."""
     residence = backend.residence
     if residence is None:
         return
-    loaded = GaugeMetricFamily(
-        "penstock:model_loaded", "1 if the model is loaded, 0 otherwise.", labels=_LABEL
+    yield families.gauge(
+        "penstock:model_loaded",
+        "1 if the model is loaded, 0 otherwise.",
+        backend.unready_reason() is None,
     )
-    loaded.add_metric(label, float(backend.unready_reason() is None))
-    yield loaded
-    waiting = GaugeMetricFamily(
+    yield families.gauge(
         "penstock:model_waiting_requests",
         f"Requests waiting for the model to load. {OURS}",
-        labels=_LABEL,
+        residence.waiting,
     )
-    waiting.add_metric(label, residence.waiting)
-    yield waiting
-    waits = HistogramMetricFamily(
+    yield families.histogram(
         "penstock:model_wait_seconds",
         f"Time that requests waited for the model to load. {OURS}",
-        labels=_LABEL,
+        residence.waits,
     )
-    waits.add_metric(label, residence.waits.cumulative(), residence.waits.total)
-    yield waits
 
 
 SHARED = "Read from the database; every process that uses it reports the same value."
@@ -63,30 +51,28 @@ STATUSES = ("validating", "in_progress", "finalizing", "cancelling")
 """States of batches that are shown although there is none."""
 
 
-def storage_families(service: Service, label: list[str]) -> Iterator[Metric]:
-    """Metrics of what is stored; none if nothing is. label: the model's name, or an empty one."""
+def storage_families(service: Service, families: Families) -> Iterator[Metric]:
+    """Metrics of what is stored; none if nothing is."""
     if service.store is not None:
-        yield from _stock(service, label)
-        uploads = GaugeMetricFamily(
-            "penstock:open_uploads", f"Uploads in progress. {OURS}", labels=_LABEL
+        yield from _stock(service, families)
+        yield families.gauge(
+            "penstock:open_uploads", f"Uploads in progress. {OURS}", service.uploads.open
         )
-        uploads.add_metric(label, service.uploads.open)
-        yield uploads
     if service.lines is not None:
-        yield from _lines(service, label)
+        yield from _lines(service.lines, families)
 
 
-def _stock(service: Service, label: list[str]) -> Iterator[Metric]:
+def _stock(service: Service, families: Families) -> Iterator[Metric]:
     """What the last look found; the endpoint has it look before it collects."""
     stock = None if service.store is None else service.store.stock.latest
     if stock is None:
         return
-    batches = GaugeMetricFamily(
-        "penstock:batches", f"Stored batches, by status. {SHARED}", labels=[*_LABEL, "status"]
+    yield families.gauges(
+        "penstock:batches",
+        f"Stored batches, by status. {SHARED}",
+        ["status"],
+        keyed(dict.fromkeys(STATUSES, 0) | stock.batches),
     )
-    for status, count in (dict.fromkeys(STATUSES, 0) | stock.batches).items():
-        batches.add_metric([*label, status], count)
-    yield batches
     for name, words, value in (
         ("batch_waiting_lines", "Lines of batches not yet answered.", stock.waiting_lines),
         ("stored_files", "Stored files.", stock.files),
@@ -94,28 +80,20 @@ def _stock(service: Service, label: list[str]) -> Iterator[Metric]:
         ("stored_responses", "Stored responses.", stock.responses),
         ("stored_response_bytes", "Bytes of stored responses.", stock.response_bytes),
     ):
-        gauge = GaugeMetricFamily(f"penstock:{name}", f"{words} {SHARED}", labels=_LABEL)
-        gauge.add_metric(label, value)
-        yield gauge
+        yield families.gauge(f"penstock:{name}", f"{words} {SHARED}", value)
 
 
-def _lines(service: Service, label: list[str]) -> Iterator[Metric]:
-    counts = service.lines
-    if counts is None:
-        return
-    ended = CounterMetricFamily(
+def _lines(counts: LineCounts, families: Families) -> Iterator[Metric]:
+    outcomes = ("completed", "failed", "refused")
+    yield families.counters(
         "penstock:batch_lines",
         f"Lines of batches answered, by outcome. {OURS}",
-        labels=[*_LABEL, "outcome"],
+        ["outcome"],
+        keyed({outcome: getattr(counts, outcome) for outcome in outcomes}),
     )
-    for outcome in ("completed", "failed", "refused"):
-        ended.add_metric([*label, outcome], getattr(counts, outcome))
-    yield ended
-    gauge = GaugeMetricFamily(
-        "penstock:batch_open_lines", f"Lines of batches being answered. {OURS}", labels=_LABEL
+    yield families.gauge(
+        "penstock:batch_open_lines", f"Lines of batches being answered. {OURS}", counts.open
     )
-    gauge.add_metric(label, counts.open)
-    yield gauge
 
 
 OPERATION = Operation(
@@ -157,10 +135,14 @@ class Collector:
 
     def collect(self) -> Iterator[Metric]:
         # What all models have in common stands under the one model's name, or under none.
-        shared = [self._service.served() or ""]
-        yield from self._of_models(lambda model, label: engine_families(model.client, label))
+        shared = Families(self._service.served() or "")
+        yield from self._of_models(lambda model, own: engine_families(model.client, own))
         yield from self._of_models(_prefix_cache)
-        yield self._open_requests(shared)
+        yield shared.gauge(
+            "penstock:gateway_open_requests",
+            f"Requests in progress. {OURS}",
+            self._service.open_requests,
+        )
         yield from self._of_models(_tokens)
         yield from self._responses(shared)
         yield from preparer_families(self._service.preparers, shared)
@@ -172,39 +154,32 @@ class Collector:
         yield from self._of_models(residence_families)
 
     def _of_models(
-        self, families: Callable[[ModelBackend, list[str]], Iterable[Metric]]
+        self, families_of: Callable[[ModelBackend, Families], Iterable[Metric]]
     ) -> Iterator[Metric]:
         """Families of each model, those of one name as one."""
         found: dict[str, Metric] = {}
         for backend in self._service.models.backends:
-            for family in families(backend, [backend.name or ""]):
+            for family in families_of(backend, Families(backend.name or "")):
                 if family.name in found:
                     found[family.name].samples.extend(family.samples)
                 else:
                     found[family.name] = family
         yield from found.values()
 
-    def _open_requests(self, label: list[str]) -> Metric:
-        gauge = GaugeMetricFamily(
-            "penstock:gateway_open_requests", f"Requests in progress. {OURS}", labels=_LABEL
+    def _responses(self, families: Families) -> Iterator[Metric]:
+        yield families.counters(
+            "penstock:http_responses",
+            f"HTTP responses by status. {OURS}",
+            ["code"],
+            {(str(status),): count for status, count in sorted(self._service.responses.items())},
         )
-        gauge.add_metric(label, self._service.open_requests)
-        return gauge
+        yield families.gauge(
+            "penstock:realtime_connections",
+            f"Open WebSockets. {OURS}",
+            self._service.connections.open,
+        )
 
-    def _responses(self, label: list[str]) -> Iterator[Metric]:
-        responses = CounterMetricFamily(
-            "penstock:http_responses", f"HTTP responses by status. {OURS}", labels=[*_LABEL, "code"]
-        )
-        for status, count in sorted(self._service.responses.items()):
-            responses.add_metric([*label, str(status)], count)
-        yield responses
-        sockets = GaugeMetricFamily(
-            "penstock:realtime_connections", f"Open WebSockets. {OURS}", labels=_LABEL
-        )
-        sockets.add_metric(label, self._service.connections.open)
-        yield sockets
-
-    def _media(self, label: list[str]) -> Iterator[Metric]:
+    def _media(self, families: Families) -> Iterator[Metric]:
         desk = self._service.media
         pool, cache = desk.pool.counts, desk.cache
         for name, words, value in (
@@ -217,23 +192,15 @@ class Collector:
             ("cache_queries", "Lookups in the cache of prepared media items.", cache.queries),
             ("cache_hits", "Hits in the cache of prepared media items.", cache.hits),
         ):
-            yield _counter(f"penstock:media_{name}", f"{words} {OURS}", label, value)
-        held = GaugeMetricFamily(
+            yield families.counter(f"penstock:media_{name}", f"{words} {OURS}", value)
+        yield families.gauge(
             "penstock:media_held_bytes",
             f"Bytes of media held by open requests. {OURS}",
-            labels=_LABEL,
+            desk.budget.held,
         )
-        held.add_metric(label, desk.budget.held)
-        yield held
 
 
-def _counter(name: str, words: str, label: list[str], value: float) -> Metric:
-    counter = CounterMetricFamily(name, words, labels=_LABEL)
-    counter.add_metric(label, value)
-    return counter
-
-
-def _prefix_cache(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
+def _prefix_cache(backend: ModelBackend, families: Families) -> Iterator[Metric]:
     """Metrics of the prefix cache, unless an engine core exports them itself: they would be counted
     twice."""
     welcome, counts = backend.client.welcome, backend.counts
@@ -243,27 +210,25 @@ def _prefix_cache(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
         ("prefix_cache_queries", "Prompt tokens looked up in cache.", counts.cache_queries),
         ("prefix_cache_hits", "Prompt tokens found in the KV cache.", counts.cache_hits),
     ):
-        yield _counter(f"vllm:{name}", f"{words} {OURS}", label, value)
+        yield families.counter(f"vllm:{name}", f"{words} {OURS}", value)
 
 
-def _tokens(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
+def _tokens(backend: ModelBackend, families: Families) -> Iterator[Metric]:
     counts = backend.counts
     for name, words, value in (
         ("prompt_tokens", "Prompt tokens.", counts.prompt_tokens),
         ("generation_tokens", "Generated tokens.", counts.generation_tokens),
     ):
-        yield _counter(f"vllm:{name}", f"{words} {OURS}", label, value)
-    ended = CounterMetricFamily(
+        yield families.counter(f"vllm:{name}", f"{words} {OURS}", value)
+    yield families.counters(
         "vllm:request_success",
         f"Sequences that ended, by finish reason. {OURS}",
-        labels=[*_LABEL, "finished_reason"],
+        ["finished_reason"],
+        keyed(counts.finished),
     )
-    for reason, count in counts.finished.items():
-        ended.add_metric([*label, reason], count)
-    yield ended
 
 
-def _spend(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
+def _spend(backend: ModelBackend, families: Families) -> Iterator[Metric]:
     """Metrics of what API keys have used; none if there are no keys."""
     if backend.spend is None:
         return
@@ -277,15 +242,15 @@ def _spend(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
         ),
         ("generation_tokens", "Tokens generated for an API key.", "generation_tokens"),
     ):
-        counter = CounterMetricFamily(
-            f"penstock:key_{name}", f"{words} {OURS}", labels=[*_LABEL, "key"]
+        yield families.counters(
+            f"penstock:key_{name}",
+            f"{words} {OURS}",
+            ["key"],
+            keyed({key: getattr(spend, field) for key, spend in backend.spend.by_key.items()}),
         )
-        for key, spend in backend.spend.by_key.items():
-            counter.add_metric([*label, key], getattr(spend, field))
-        yield counter
 
 
-def _histograms(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
+def _histograms(backend: ModelBackend, families: Families) -> Iterator[Metric]:
     counts = backend.counts
     for name, words, histogram in (
         ("time_to_first_token_seconds", "From submission.", counts.first_token),
@@ -325,6 +290,4 @@ def _histograms(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
             counts.inference,
         ),
     ):
-        family = HistogramMetricFamily(f"vllm:{name}", f"{words} {OURS}", labels=_LABEL)
-        family.add_metric(label, histogram.cumulative(), histogram.total)
-        yield family
+        yield families.histogram(f"vllm:{name}", f"{words} {OURS}", histogram)

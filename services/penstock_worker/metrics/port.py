@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from prometheus_client.core import Metric
 
 from penstock.config.settings import MetricsSettings
-from penstock.metrics.families import CONTENT_TYPE, Families, renderer
+from penstock.metrics.families import CONTENT_TYPE, Families, keyed, renderer
 from penstock.metrics.port import Page, Reply, bind, health_page, serving
 from penstock_worker.metrics.counts import WorkerCounts
 from penstock_worker.metrics.phases import Phases
@@ -78,7 +78,7 @@ def families_of(counts: WorkerCounts, phases: Phases) -> Iterator[Metric]:
         "Time in parts of steps, each computing thread's own: forward passes, sampling, waiting "
         "for grammars' masks, copying KV blocks, encoding media.",
         ["phase"],
-        {(name,): seconds for name, seconds in phases.seconds.items()},
+        keyed(phases.seconds),
     )
     for name, words, value in (
         ("busy_seconds", "Time in steps.", counts.busy_seconds),
@@ -100,7 +100,7 @@ def families_of(counts: WorkerCounts, phases: Phases) -> Iterator[Metric]:
         "KV blocks of the disk tier. written; left_out: not written, because writing was behind or "
         "failed; damaged: found damaged when read.",
         ["result"],
-        {(result,): count for result, count in counts.disk_blocks().items()},
+        keyed(counts.disk_blocks()),
     )
     yield from _transfers(families, counts.transfers())
     yield families.gauge("penstock:worker_kv_bytes", "Memory of the KV pool.", counts.kv_bytes)
@@ -112,13 +112,13 @@ def _transfers(families: Families, counts: TransferCounts) -> Iterator[Metric]:
         "KV blocks exchanged with workers of other engine cores. fetched; gone: evicted by the "
         "other worker before the fetch; served: sent to others.",
         ["result"],
-        {(result,): count for result, count in counts.blocks().items()},
+        keyed(counts.blocks()),
     )
     yield families.counters(
         "penstock:worker_peer_kv_bytes",
         "Bytes of these blocks.",
         ["direction"],
-        {(direction,): count for direction, count in counts.moved_bytes().items()},
+        keyed(counts.moved_bytes()),
     )
     yield families.counter(
         "penstock:worker_peer_kv_faults",

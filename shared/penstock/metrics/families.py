@@ -6,6 +6,7 @@ Imports prometheus_client: only where somebody asks for metrics.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -21,6 +22,11 @@ from penstock.metrics.histogram import Histogram
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 LABEL = "model_name"
+
+
+def keyed(values: Mapping[Any, float]) -> dict[tuple[str, ...], float]:
+    """Numbers by the value of their one label, as `gauges` and `counters` take them."""
+    return {(name,): value for name, value in values.items()}
 
 
 class Families:
@@ -57,8 +63,19 @@ class Families:
 
     def histogram(self, name: str, words: str, histogram: Histogram) -> Metric:
         """Counts by bucket, and the sum of what was observed."""
-        family = HistogramMetricFamily(name, words, labels=[LABEL])
-        family.add_metric([self._model], histogram.cumulative(), histogram.total)
+        return self.histograms(name, words, (), {(): histogram})
+
+    def histograms(
+        self,
+        name: str,
+        words: str,
+        labels: Iterable[str],
+        values: Mapping[tuple[str, ...], Histogram],
+    ) -> Metric:
+        """A family of histograms, one for each value of the labels."""
+        family = HistogramMetricFamily(name, words, labels=[LABEL, *labels])
+        for key, histogram in values.items():
+            family.add_metric([self._model, *key], histogram.cumulative(), histogram.total)
         return family
 
 

@@ -10,6 +10,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.client.observer import ObservedRequest
+from penstock.metrics.families import Families
 from penstock.protocol.common import AdapterFile, NamedAdapter
 from penstock_gateway.metrics.adapters import NAME, adapter_families
 from penstock_gateway.metrics.counts import CountingObserver, GatewayCounts
@@ -35,7 +36,7 @@ def test_running_and_waiting_ones() -> None:
     backend: Any = SimpleNamespace(client=engine, counts=counts)
 
     def told() -> tuple[set[str], set[str], int]:
-        [family] = adapter_families(backend, [MODEL])
+        [family] = adapter_families(backend, Families(MODEL))
         return picked(family.samples)
 
     def begin(digest: str) -> ObservedRequest:
