@@ -172,7 +172,7 @@ class BodyExchange:
             return
         self._turn.leave()
         try:
-            await self._place.wait(MOST_WAIT)
+            await self._place.enter(MOST_WAIT)
         except TimeoutError:
             raise Overloaded(
                 "other requests with large bodies are being prepared, as many as may be at a time",

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from penstock.errors import Overloaded
 from penstock.process import logs
+from penstock.request.tenant_places import TenantPlace, TenantPlaces, fewer_than_free, one_each
 from penstock_gateway.preparing.forks import PreparerForks, PreparerWork
-from penstock_gateway.preparing.places import TenantPlace, TenantPlaces
 from penstock_gateway.preparing.process import PreparerProcess
-from penstock_gateway.preparing.turns import TenantTurn, TenantTurns
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -76,8 +75,8 @@ class Preparers:
         """Endpoints that the forks know."""
         self._idle: list[PreparerProcess] = []
         self._count = 0
-        self._places = TenantPlaces(MOST)
-        self._turns = TenantTurns(at_a_time())
+        self._places = TenantPlaces(MOST, fewer_than_free)
+        self._turns = TenantPlaces(at_a_time(), one_each)
         self.outcomes: dict[Outcome, int] = dict.fromkeys(get_args(Outcome), 0)
         """What became of tasks that a process was given, since this gateway began."""
 
@@ -116,9 +115,9 @@ class Preparers:
         """Ids of the preparers that have nothing to do."""
         return [process.pid for process in self._idle]
 
-    def turn(self, tenant: str) -> TenantTurn:
+    def turn(self, tenant: str) -> TenantPlace:
         """The turn of a body of this tenant's. A tenant's bodies wait for one another."""
-        return TenantTurn(self._turns, tenant)
+        return TenantPlace(self._turns, tenant)
 
     def place(self, tenant: str) -> TenantPlace:
         """The place of a process for this tenant, to be had before one is taken."""

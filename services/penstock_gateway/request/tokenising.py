@@ -18,8 +18,8 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS
+from penstock.request.tenant_places import TenantPlaces, one_each
 from penstock_gateway.models.backend import EngineInfo
-from penstock_gateway.preparing.turns import TenantTurns
 
 Made = TypeVar("Made")
 
@@ -37,27 +37,29 @@ tenant: ContextVar[str] = ContextVar("tenant", default="")
 """The tenant whose request is being worked on."""
 
 
-_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, TenantTurns] = WeakKeyDictionary()
-_LOOP_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, TenantTurns] = WeakKeyDictionary()
+_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, TenantPlaces] = WeakKeyDictionary()
+_LOOP_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, TenantPlaces] = WeakKeyDictionary()
 
 
 _AT_ONCE = nullcontext()
+AT_A_TIME = 2
+"""Long texts that are worked on at a time."""
 
 
 def turn(size: int) -> AbstractAsyncContextManager[None]:
     """The tenant's turn, if there is much to do."""
     if size <= LONG_TEXT:
         return _AT_ONCE
-    turns = _TURNS.setdefault(asyncio.get_running_loop(), TenantTurns())
-    return turns.turn(tenant.get())
+    turns = _TURNS.setdefault(asyncio.get_running_loop(), TenantPlaces(AT_A_TIME, one_each))
+    return turns.place(tenant.get())
 
 
 @asynccontextmanager
 async def loop_turn() -> AsyncIterator[None]:
     """The tenant's turn at long work on the event loop itself, which rests again and again: one at
     a time, or their pieces would add up between two turns of a stream."""
-    turns = _LOOP_TURNS.setdefault(asyncio.get_running_loop(), TenantTurns(1))
-    async with turns.turn(tenant.get()):
+    turns = _LOOP_TURNS.setdefault(asyncio.get_running_loop(), TenantPlaces(1, one_each))
+    async with turns.place(tenant.get()):
         yield
 
 
