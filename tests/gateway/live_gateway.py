@@ -22,7 +22,7 @@ from tests.gateway.fake_engine import FakeEngineClient
 
 
 class LiveGateway:
-    """Use as a context manager. parser: see protocol_class.  loop: makes its event loop.  shared:
+    """Use as a context manager. loop: makes its event loop.  shared:
     the socket, if others accept from it, too."""
 
     def __init__(
@@ -30,7 +30,6 @@ class LiveGateway:
         engine: FakeEngineClient,
         config: GatewayConfig | None = None,
         patience: Patience | None = None,
-        parser: str = "auto",
         loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
         shared: socket.socket | None = None,
     ) -> None:
@@ -39,7 +38,7 @@ class LiveGateway:
         self.service = self.app.state.service
         self._server = GatewayServer(self.app, shared=shared is not None)
         self._server.config.http = http_protocol.protocol_class(
-            self.service.patience, parser, self.service.config.max_header_bytes
+            self.service.patience, self.service.config.max_header_bytes
         )
         self._socket = shared or listener.bind("127.0.0.1", 0)
         self.port: int = self._socket.getsockname()[1]

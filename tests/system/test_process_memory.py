@@ -77,7 +77,7 @@ COMPILED = {
 IMPORTED = {
     "engine": EVERYWHERE | {"typing_extensions", "zmq"},
     "fork-server": EVERYWHERE
-    | {"annotated_doc", "annotated_types", "anyio", "click", "fastapi", "h11", "httptools"}
+    | {"annotated_doc", "annotated_types", "anyio", "click", "fastapi", "httptools"}
     | {"opentelemetry", "prometheus_client", "pydantic", "pydantic_core", "python_multipart"}
     | {"sniffio", "starlette", "tokenizers", "typing_extensions", "typing_inspection", "uvicorn"}
     | {"uvloop", "websockets", "zmq"},

@@ -102,9 +102,7 @@ class GatewayServer(AcceptingServer):
             uvicorn.Config(
                 app,
                 http=protocol_class(self._service.patience, max_head_bytes=config.max_header_bytes),
-                # h11 has a bound of its own, which must not be the one that counts.
-                h11_max_incomplete_event_size=2 * config.max_header_bytes,
-                ws=protocol_class_of_sockets(self._service.patience) or "none",
+                ws=protocol_class_of_sockets(self._service.patience),
                 ws_max_size=MAX_MESSAGE,
                 ws_per_message_deflate=False,
                 lifespan="off",

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 from starlette.types import Message, Scope
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import MAX_LINE_LENGTH, MAX_NUM_HEADERS
 
 from penstock.process import logs
 from penstock_gateway.http.errors import INVALID, ErrorBody, ErrorReply
@@ -233,16 +235,9 @@ class _Bounded:
 
 
 def _head_limits() -> str:
-    from websockets.http11 import MAX_LINE_LENGTH, MAX_NUM_HEADERS
-
     return f"at most {MAX_NUM_HEADERS} headers of {MAX_LINE_LENGTH} bytes are allowed"
 
 
-def protocol_class(patience: Patience) -> type[asyncio.Protocol] | None:
-    """A protocol class with this patience; None without the library that parses WebSockets."""
-    try:
-        from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-    except ImportError:
-        log.warning("/v1/realtime is disabled: the package websockets is not installed")
-        return None
+def protocol_class(patience: Patience) -> type[asyncio.Protocol]:
+    """A protocol class with this patience."""
     return type("BoundedSockets", (_Bounded, WebSocketsSansIOProtocol), {"patience": patience})

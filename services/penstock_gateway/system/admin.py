@@ -28,7 +28,6 @@ class AdminServer(AcceptingServer):
             uvicorn.Config(
                 create_admin_app(service),
                 http=protocol_class(service.patience, max_head_bytes=bound),
-                h11_max_incomplete_event_size=2 * bound,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -242,9 +242,8 @@ async def test_what_the_connection_takes_itself_goes_past_the_application() -> N
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-@pytest.mark.parametrize("parser", ["auto", "h11"])
 def test_a_stream_is_whole_and_a_request_behind_it_in_the_pipe_is_answered(
-    parser: str, loop: Callable[[], asyncio.AbstractEventLoop]
+    loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     def script(prompt: list[int], params: SamplingParams) -> Iterable[Step]:
         for at in range(20):
@@ -257,7 +256,7 @@ def test_a_stream_is_whole_and_a_request_behind_it_in_the_pipe_is_answered(
     first = head + b"content-length: %d\r\n\r\n" % len(body) + body
     second = b"GET /health/live HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
     with (
-        LiveGateway(FakeEngineClient(script), parser=parser, loop=loop) as gateway,
+        LiveGateway(FakeEngineClient(script), loop=loop) as gateway,
         socket.create_connection(("127.0.0.1", gateway.port), 60) as connection,
     ):
         connection.sendall(first + second)

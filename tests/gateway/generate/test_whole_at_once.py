@@ -47,14 +47,14 @@ def script(prompt: list[int], params: SamplingParams) -> Iterable[Step]:
 
 
 def streamed(
-    feeds: bool, name: str, parser: str, loop: Callable[[], asyncio.AbstractEventLoop]
+    feeds: bool, name: str, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> tuple[list[tuple[str, str]], str]:
     """Headers and body of the answer, without what is new in each."""
     engine = FakeEngineClient(script)
     engine.feeds = feeds
     path, body = REQUESTS[name]
     headers = {"x-request-id": "one"} | ({"x-penstock-timeline": "1"} if "time" in name else {})
-    with LiveGateway(engine, parser=parser, loop=loop) as gateway:
+    with LiveGateway(engine, loop=loop) as gateway:
         answer = httpx.post(gateway.url + path, json=body | {"stream": True}, headers=headers)
     assert answer.status_code == 200
     text = re.sub(r"[0-9a-f]{32}", "ID", answer.text)
@@ -65,13 +65,12 @@ def streamed(
 
 
 @LOOPS
-@pytest.mark.parametrize("parser", ["auto", "h11"])
 @pytest.mark.parametrize("name", REQUESTS)
 def test_it_says_the_same_as_a_task_does(
-    name: str, parser: str, loop: Callable[[], asyncio.AbstractEventLoop]
+    name: str, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    at_once = streamed(True, name, parser, loop)
-    assert at_once == streamed(False, name, parser, loop)
+    at_once = streamed(True, name, loop)
+    assert at_once == streamed(False, name, loop)
     assert "<20>" in at_once[1]
 
 

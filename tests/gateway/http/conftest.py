@@ -1,4 +1,4 @@
-"""Gateways on a socket, with both HTTP parsers."""
+"""Gateways on a socket."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.live_gateway import LiveGateway
 
 
-@pytest.fixture(params=["auto", "h11"], ids=["httptools", "h11"])
-def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., LiveGateway]]:
-    """Starts gateways; each test runs with both HTTP parsers."""
+@pytest.fixture
+def start() -> Iterator[Callable[..., LiveGateway]]:
+    """Starts gateways, which end with the test."""
     with ExitStack() as stack:
 
         def start(engine: FakeEngineClient, **keywords: Any) -> LiveGateway:
-            return stack.enter_context(LiveGateway(engine, parser=request.param, **keywords))
+            return stack.enter_context(LiveGateway(engine, **keywords))
 
         yield start

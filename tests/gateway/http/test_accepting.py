@@ -61,14 +61,14 @@ class Endless(Listener):
         return await SeeingEngine.submit(self, *given, **named)
 
 
-def gateway_of(parser: str, loop: str, *tls: str) -> LiveGateway:
+def gateway_of(loop: str, *tls: str) -> LiveGateway:
     config = GatewayConfig(ssl_certfile=tls[0], ssl_keyfile=tls[1]) if tls else None
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     if loop == "uvloop":
         import uvloop
 
         new_loop = uvloop.new_event_loop
-    return LiveGateway(Endless(), config, Patience(head=60.0), parser, new_loop)
+    return LiveGateway(Endless(), config, Patience(head=60.0), new_loop)
 
 
 def run() -> None:
@@ -203,19 +203,11 @@ def served(gateway: Limited) -> bytes:
     return answer
 
 
-@pytest.mark.parametrize(
-    ("parser", "loop"),
-    [
-        ("auto", "uvloop"),
-        ("h11", "asyncio"),
-        pytest.param("auto", "asyncio", marks=pytest.mark.long),
-        pytest.param("h11", "uvloop", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("loop", LOOPS)
 def test_every_client_is_served_or_told_and_streams_go_on(
-    start: Callable[..., Limited], parser: str, loop: str
+    start: Callable[..., Limited], loop: str
 ) -> None:
-    gateway = start(parser, loop)
+    gateway = start(loop)
     with ExitStack() as stack:
         spoken = stack.enter_context(shake(gateway))  # type: ignore[arg-type]
         spoken.read_until(b"session.created")
@@ -263,7 +255,7 @@ def test_every_client_is_served_or_told_and_streams_go_on(
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_silent_connections_keep_nobody_out(start: Callable[..., Limited], loop: str) -> None:
-    gateway = start("auto", loop)
+    gateway = start(loop)
     with ExitStack() as stack:
         for _ in range(2 * LIMIT):
             stack.enter_context(gateway.connect())
@@ -277,7 +269,7 @@ def test_silent_connections_keep_nobody_out_of_https(
 ) -> None:
     """Before keys are agreed on, too: nothing is known of such a connection but its number."""
     files = make_certificate(tmp_path, "gateway")
-    gateway = start("auto", "uvloop", *files)
+    gateway = start("uvloop", *files)
     context = ssl.create_default_context(cafile=files[0])
 
     def speak() -> bytes:
@@ -306,7 +298,7 @@ def test_no_descriptor_at_all_is_one_line_and_no_end(
     start: Callable[..., Limited], loop: str
 ) -> None:
     """Something else has taken them, the reserve too: connections wait in the kernel."""
-    gateway = start("h11", loop)
+    gateway = start(loop)
     with gateway.connect() as stream, ExitStack() as stack:
         stream.post("/v1/completions", COMPLETION)
         stream.read_until(b"data: ")

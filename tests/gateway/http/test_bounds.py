@@ -1,4 +1,4 @@
-"""Bounds that a client meets below the endpoints: heads, trailers, buffers; with both parsers."""
+"""Bounds that a client meets below the endpoints: heads, trailers, buffers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SOCKET_BUFFERS = 20_000_000
 Start = Callable[..., LiveGateway]
 
 
-@pytest.fixture(params=["auto", "h11"], ids=["httptools", "h11"])
-def start(request: pytest.FixtureRequest) -> Iterator[Start]:
+@pytest.fixture
+def start() -> Iterator[Start]:
     with ExitStack() as stack:
 
         def start(engine: FakeEngineClient, **keywords: Any) -> LiveGateway:
-            return stack.enter_context(LiveGateway(engine, parser=request.param, **keywords))
+            return stack.enter_context(LiveGateway(engine, **keywords))
 
         yield start
 

@@ -1,4 +1,4 @@
-"""What HTTP/1 asks of a server, and what clients may try with it, with both parsers."""
+"""What HTTP/1 asks of a server, and what clients may try with it."""
 
 from __future__ import annotations
 
@@ -40,10 +40,9 @@ public class Ask {
 """
 
 
-@pytest.fixture(scope="module", params=["auto", "h11"], ids=["httptools", "h11"])
-def gateway(request: pytest.FixtureRequest) -> Iterator[LiveGateway]:
-    with LiveGateway(FakeEngineClient(say("Hello")), parser=request.param) as gateway:
-        gateway.h11 = request.param == "h11"  # type: ignore[attr-defined]
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[LiveGateway]:
+    with LiveGateway(FakeEngineClient(say("Hello"))) as gateway:
         yield gateway
 
 
@@ -61,7 +60,6 @@ def post(*headers: str, path: str = "/v1/completions", body: bytes = BODY) -> by
     return "\r\n".join(lines).encode() + b"\r\n\r\n"
 
 
-TAKEN_BY_H11 = (b"CONNECT", b"content-length: 5", b"fffffffff")
 LAST = b"GET /version HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 UPGRADE = (
     "connection: Upgrade, HTTP2-Settings",
@@ -89,8 +87,6 @@ def test_as_many_requests_wait_on_a_connection_as_it_may_have(
     """They come in one piece, each of which is read before the first is answered."""
     one = "\r\n".join(["GET /version HTTP/1.1", "host: localhost", *headers]).encode() + b"\r\n\r\n"
     assert answers(gateway, one * MOST_WAITING + LAST).count(b"HTTP/1.1 200") == MOST_WAITING + 1
-    if gateway.h11:  # type: ignore[attr-defined]
-        return  # It reads a request when the one before is answered.
     with gateway.held(), gateway.connect() as connection:
         connection.socket.sendall(one * 600)
     with gateway.connect() as connection:
@@ -175,12 +171,6 @@ def test_what_two_servers_might_read_differently_is_refused(
     gateway: LiveGateway, request_: bytes
 ) -> None:
     """And nothing behind it is read as a request."""
-    taken = any(each in request_ for each in TAKEN_BY_H11)
-    if taken and gateway.h11:  # type: ignore[attr-defined]
-        pytest.skip(
-            "h11 goes by the chunks where there is a length too, answers CONNECT with 404, "
-            "and waits for any chunk: allowed by RFC 9112, and not the default parser"
-        )
     found = answers(gateway, request_ + LAST)
     assert b"HTTP/1.1 200" not in found
     assert found.startswith((b"HTTP/1.1 400", b"HTTP/1.1 405", b"HTTP/1.1 501"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from uvicorn.protocols.http import h11_impl, httptools_impl
+from uvicorn.protocols.http import httptools_impl
 
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 from tests.gateway.live_gateway import LiveGateway
@@ -37,16 +37,14 @@ class NoMemory(int):
         raise MemoryError
 
 
-@pytest.mark.parametrize("parser", ["auto", "h11"])
 def test_a_body_without_memory_is_no_fault_of_its_client(
-    monkeypatch: pytest.MonkeyPatch, parser: str
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It was refused as bytes that are no HTTP."""
-    with LiveGateway(FakeEngineClient(), parser=parser) as gateway:
+    with LiveGateway(FakeEngineClient()) as gateway:
         url = f"{gateway.url}/v1/completions"
         with monkeypatch.context() as patch:
-            for module in (httptools_impl, h11_impl):
-                patch.setattr(module, "HIGH_WATER_LIMIT", NoMemory())
+            patch.setattr(httptools_impl, "HIGH_WATER_LIMIT", NoMemory())
             answer = httpx.post(url, json=BODY)
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "out_of_memory"

@@ -63,11 +63,11 @@ def keys(tmp_path: Path) -> str:
     )
 
 
-@pytest.fixture(params=["auto", "h11"], ids=["httptools", "h11"])
-def gateway(request: pytest.FixtureRequest, keys: str) -> Iterator[LiveGateway]:
+@pytest.fixture
+def gateway(keys: str) -> Iterator[LiveGateway]:
     with ExitStack() as stack:
         config = GatewayConfig(api_keys=keys)
-        yield stack.enter_context(LiveGateway(FakeEngineClient(), config, parser=request.param))
+        yield stack.enter_context(LiveGateway(FakeEngineClient(), config))
 
 
 def operations() -> list[Operation]:
