@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from functools import partial
 from typing import Literal
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from penstock_gateway.storage.database import Database
-from penstock_gateway.storage.held_batches import HOLD_SECONDS, MOST_WATCHED, Holds
+from penstock_gateway.storage.holds import Holds, held
 from penstock_gateway.storage.response_records import ResponseRecords, store_response
 from penstock_gateway.storage.tables import background, responses
 
@@ -38,7 +39,7 @@ class BackgroundRecords:
     def __init__(self, database: Database, kept: ResponseRecords) -> None:
         self._database = database
         self._kept = kept
-        self._holds = Holds()
+        self._holds = Holds(background)
 
     async def add(
         self, work: BackgroundWork, previous_id: str | None, items: str, most_open: int
@@ -72,16 +73,9 @@ class BackgroundRecords:
         the runner works on."""
 
         def work(connection: Connection) -> BackgroundWork | None:
-            now, others = time.time(), background.c.id.not_in(list(busy))
-            free = (background.c.runner == "") & (background.c.held_until < now)
-            held = select(background).with_only_columns(
-                background.c.owner, background.c.id, background.c.runner, background.c.held_until
-            )
-            held = held.where(others, ~free).limit(MOST_WATCHED)
-            holds = {
-                (row.runner, row.owner, row.id): row.held_until for row in connection.execute(held)
-            }
-            ended = list(self._holds.ended(holds, HOLD_SECONDS))
+            others = background.c.id.not_in(list(busy))
+            free = (background.c.runner == "") & (background.c.not_before < time.time())
+            ended = self._holds.ended(connection, others, ~free)
             query = select(background).where(others, free | background.c.id.in_(ended))
             query = query.order_by(background.c.created_at, background.c.id).limit(1)
             row = connection.execute(query.with_for_update(skip_locked=True)).first()
@@ -95,7 +89,7 @@ class BackgroundRecords:
             if response is None:  # Deleted, or it made way for others.
                 connection.execute(delete(background).where(*mine))
                 return None
-            connection.execute(update(background).where(*mine).values(_held(runner)))
+            connection.execute(update(background).where(*mine).values(held(runner)))
             return BackgroundWork(
                 id=row.id,
                 owner=row.owner,
@@ -112,8 +106,8 @@ class BackgroundRecords:
         or deleted."""
 
         def holding(connection: Connection) -> Literal["held", "another's", "gone"]:
-            held = update(background).where(*_holds(runner, work)).values(_held(runner))
-            if connection.execute(held).rowcount:
+            mine = update(background).where(*_holds(runner, work)).values(held(runner))
+            if connection.execute(mine).rowcount:
                 return "held"
             there = select(background.c.id).where(*_one(work.owner, work.id))
             return "gone" if connection.scalar(there) is None else "another's"
@@ -155,7 +149,7 @@ class BackgroundRecords:
         it."""
 
         def postponing(connection: Connection) -> None:
-            later = {"runner": "", "held_until": time.time() + seconds}
+            later = {"runner": "", "not_before": time.time() + seconds}
             connection.execute(update(background).where(*_holds(runner, work)).values(later))
 
         await self._database.run(postponing)
@@ -163,11 +157,7 @@ class BackgroundRecords:
     async def let_go(self, runner: str) -> None:
         """Gives back all work of a runner that leaves."""
 
-        def work(connection: Connection) -> None:
-            mine = update(background).where(background.c.runner == runner)
-            connection.execute(mine.values(runner="", held_until=0.0))
-
-        await self._database.run(work)
+        await self._database.run(partial(self._holds.let_go, runner=runner))
 
     async def cancel(self, owner: str, id: str, response: str | None) -> bool:
         """Whoever works on it ends that. response: what clients see from now on; None: nothing.
@@ -193,7 +183,3 @@ def _holds(runner: str, work: BackgroundWork) -> tuple[ColumnElement[bool], ...]
 def _is_held(connection: Connection, runner: str, work: BackgroundWork) -> bool:
     query = select(background.c.id).where(*_holds(runner, work))
     return connection.execute(query).first() is not None
-
-
-def _held(runner: str) -> dict[str, object]:
-    return {"runner": runner, "held_until": time.time() + HOLD_SECONDS}

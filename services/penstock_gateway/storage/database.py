@@ -313,13 +313,15 @@ def bring_up(connection: Connection, version: int) -> bool:
     return True
 
 
+def _add_column(connection: Connection, table: str, column: str, kind: str) -> None:
+    known = {each["name"] for each in inspect(connection).get_columns(table)}
+    if column not in known:
+        connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {kind}"))
+
+
 def _sizes_of_responses(connection: Connection) -> None:
     """Layout 2 has the bytes of each kept response, so that they can be bounded."""
-    known = {column["name"] for column in inspect(connection).get_columns("penstock_responses")}
-    if "bytes" not in known:
-        connection.execute(
-            text("ALTER TABLE penstock_responses ADD COLUMN bytes BIGINT NOT NULL DEFAULT 0")
-        )
+    _add_column(connection, "penstock_responses", "bytes", "BIGINT NOT NULL DEFAULT 0")
     # Characters, not bytes: nearly right for what is there already, and cheap.
     connection.execute(
         text("UPDATE penstock_responses SET bytes = length(items) + length(response)")
@@ -329,16 +331,19 @@ def _sizes_of_responses(connection: Connection) -> None:
 def _origins_of_answers(connection: Connection) -> None:
     """Layout 3 says of responses in the background what answer was shown, for it to be gone on
     with."""
-    known = {column["name"] for column in inspect(connection).get_columns("penstock_background")}
-    if "origin" not in known:
-        connection.execute(
-            text(
-                "ALTER TABLE penstock_background ADD COLUMN origin VARCHAR(128) DEFAULT '' NOT NULL"
-            )
-        )
+    _add_column(connection, "penstock_background", "origin", "VARCHAR(128) DEFAULT '' NOT NULL")
 
 
-_STEPS: dict[int, Callable[[Connection], None]] = {1: _sizes_of_responses, 2: _origins_of_answers}
+def _times_of_postponed(connection: Connection) -> None:
+    """Layout 4 says of responses in the background when they may be taken again."""
+    _add_column(connection, "penstock_background", "not_before", "FLOAT DEFAULT 0 NOT NULL")
+
+
+_STEPS: dict[int, Callable[[Connection], None]] = {
+    1: _sizes_of_responses,
+    2: _origins_of_answers,
+    3: _times_of_postponed,
+}
 """Steps to the next layout, by the layout that each begins with."""
 
 

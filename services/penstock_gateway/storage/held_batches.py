@@ -1,11 +1,6 @@
 """Batches that a process works on, and their answers.
 
-A process holds a batch for HOLD_SECONDS, counted from when it last renewed the hold, on the clock
-of who looks: one that watches a hold for so long without seeing it renewed takes the batch. No two
-machines need to agree on the time, and none needs to keep it: a clock may be set back. If a process
-dies, others take its batches that way. One that was frozen, and wakes, finds that it holds
-nothing any more: every change to a batch checks that in the same transaction. And there is one
-answer per line: the line's number is its key.
+There is one answer per line: the line's number is its key.
 """
 
 from __future__ import annotations
@@ -14,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, case, delete, select, update
@@ -22,6 +16,7 @@ from sqlalchemy import ColumnElement, Connection, case, delete, select, update
 from penstock_gateway.storage.batch_records import answer_counts, record_of
 from penstock_gateway.storage.database import Database
 from penstock_gateway.storage.file_records import added
+from penstock_gateway.storage.holds import Holds, held
 from penstock_gateway.storage.records import (
     ENDED,
     BatchError,
@@ -32,7 +27,6 @@ from penstock_gateway.storage.records import (
 )
 from penstock_gateway.storage.tables import answers, batches
 
-HOLD_SECONDS = 15.0
 OF_OWNER = 8
 """Batches of one owner that a runner holds: they may all do nothing but wait."""
 LINES_AT_ONCE = 256
@@ -41,35 +35,12 @@ LINES_AT_ONCE = 256
 _FILE_FIELDS = {"batch_output": "output_file_id", "batch_error": "error_file_id"}
 
 
-class Holds:
-    """What one process has seen of others' holds, each by its id, its runner and a value that
-    changes when it is renewed."""
-
-    def __init__(self) -> None:
-        self._seen: dict[Any, tuple[object, float]] = {}
-
-    def ended(self, holds: Mapping[Any, object], seconds: float) -> set[object]:
-        """Ids, the last part of each key, whose hold hasn't changed for so long. holds: all that
-        there are now."""
-        now = time.monotonic()
-        before, self._seen = self._seen, {}
-        for key, value in holds.items():
-            known = before.get(key)
-            since = known[1] if known is not None and known[0] == value else now
-            self._seen[key] = value, since
-        return {key[-1] for key, (_, since) in self._seen.items() if now - since > seconds}
-
-
-MOST_WATCHED = 1000
-"""Holds that one look sees."""
-
-
 class HeldBatches:
     """The runners' side. runner: a name that no other has."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._holds = Holds()
+        self._holds = Holds(batches)
 
     async def claim(self, runner: str, busy: Mapping[str, str]) -> BatchWork | None:
         """A batch that nobody holds, for the runner to hold; None: there is none. Of an owner for
@@ -78,10 +49,7 @@ class HeldBatches:
 
         def work(connection: Connection) -> BatchWork | None:
             others = batches.c.status.not_in(ENDED), batches.c.id.not_in(list(busy))
-            held = select(batches.c.id, batches.c.runner, batches.c.held_until)
-            held = held.where(*others, batches.c.runner != "").limit(MOST_WATCHED)
-            holds = {(row.runner, row.id): row.held_until for row in connection.execute(held)}
-            ended = list(self._holds.ended(holds, HOLD_SECONDS))
+            ended = self._holds.ended(connection, *others, batches.c.runner != "")
             free = (batches.c.runner == "") | batches.c.id.in_(ended)
             query = select(batches).where(*others, free)
             crowds = Counter(busy.values())
@@ -98,7 +66,7 @@ class HeldBatches:
             row = connection.execute(query).first()
             if row is None:
                 return None
-            connection.execute(update(batches).where(batches.c.id == row.id).values(_held(runner)))
+            connection.execute(update(batches).where(batches.c.id == row.id).values(held(runner)))
             return BatchWork(
                 record=record_of(connection, row),
                 owner=row.owner,
@@ -113,8 +81,8 @@ class HeldBatches:
         ended."""
 
         def work(connection: Connection) -> BatchStatus | None:
-            held = update(batches).where(*_holds(runner, batch_id)).values(_held(runner))
-            if not connection.execute(held).rowcount:
+            mine = update(batches).where(*_holds(runner, batch_id)).values(held(runner))
+            if not connection.execute(mine).rowcount:
                 return None
             query = select(batches.c.status).where(batches.c.id == batch_id)
             status: BatchStatus = connection.execute(query).scalar_one()
@@ -125,11 +93,7 @@ class HeldBatches:
     async def let_go(self, runner: str) -> None:
         """Gives back all batches of a runner that leaves."""
 
-        def work(connection: Connection) -> None:
-            mine = update(batches).where(batches.c.runner == runner)
-            connection.execute(mine.values(runner="", held_until=0.0))
-
-        await self._database.run(work)
+        await self._database.run(partial(self._holds.let_go, runner=runner))
 
     async def begin(self, runner: str, batch_id: str, total: int) -> bool:
         """Notes that a batch's file is right, and has so many lines. Returns False if the runner
@@ -210,8 +174,8 @@ class HeldBatches:
         """Keeps a line's answer, unless it has one. False: the runner doesn't hold the batch."""
 
         def work(connection: Connection) -> bool:
-            held = select(batches.c.id).where(*_holds(runner, batch_id))
-            if connection.execute(held).first() is None:
+            mine = select(batches.c.id).where(*_holds(runner, batch_id))
+            if connection.execute(mine).first() is None:
                 return False
             self._database.insert_new(
                 connection, answers, batch_id=batch_id, number=number, ok=ok, line=line
@@ -247,7 +211,3 @@ def _holds(runner: str, batch_id: str) -> tuple[ColumnElement[bool], ...]:
     """Conditions for a batch that the runner still holds and that hasn't ended."""
     mine = batches.c.id == batch_id, batches.c.runner == runner
     return *mine, batches.c.status.not_in(ENDED)
-
-
-def _held(runner: str) -> dict[str, object]:
-    return {"runner": runner, "held_until": time.time() + HOLD_SECONDS}

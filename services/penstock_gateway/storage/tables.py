@@ -16,7 +16,7 @@ from sqlalchemy import (
     TypeDecorator,
 )
 
-VERSION = 3
+VERSION = 4
 """Version of this layout. An older one is brought to it (`database.py`), any other is refused."""
 
 
@@ -96,7 +96,7 @@ batches = Table(
 )
 """key_digest: the SHA-256 of the API key that made it, empty where there are no keys.  metadata,
 errors: JSON.  keep_seconds: how long its results are kept.  runner, held_until: which process works
-on it, and a value that changes when it says so again (held_batches)."""
+on it, and a value that changes when it says so again (`holds.py`)."""
 
 answers = Table(
     "penstock_answers",
@@ -167,7 +167,9 @@ background = Table(
     Column("runner", StoredName(64), nullable=False),
     Column("held_until", Float, nullable=False),
     Column("origin", StoredName(128), nullable=False, server_default=""),
+    Column("not_before", Float, nullable=False, server_default="0"),
 )
 """Responses in the background that haven't ended, each beside its row in `responses`, which clients
 see.  body: of the request that answers it, as JSON.  runner, held_until: as of a batch.  origin: of
-the answer of which clients have seen a part (generate.replay); empty: of none."""
+the answer of which clients have seen a part (generate.replay); empty: of none.  not_before: when
+work that a process gave back may be taken again."""

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.config.settings import StorageSettings
 from penstock.errors import StartupError
-from penstock_gateway.storage import bucket_contents, held_batches
+from penstock_gateway.storage import bucket_contents, holds
 from penstock_gateway.storage.store import Store
 from tests.gateway.batches.object_store import ObjectStore, named, object_store
 from tests.gateway.batches.storing import Storing, line, storing
@@ -99,7 +99,7 @@ async def test_a_batch_waits_for_its_store(
     gateway: Storing, bucket: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Away, or broken off halfway: it is taken up again, and no line is lost."""
-    monkeypatch.setattr(held_batches, "HOLD_SECONDS", 0.3)
+    monkeypatch.setattr(holds, "HOLD_SECONDS", 0.3)
     batch = await gateway.begin(line("a") + line("b"))
     async with gateway.running():
         bucket.failing = 503

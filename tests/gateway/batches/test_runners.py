@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from penstock.config.settings import GatewayConfig
 from penstock.errors import Overloaded
 from penstock_gateway.batches import run
-from penstock_gateway.storage import held_batches
+from penstock_gateway.storage import held_batches, holds
 from penstock_gateway.storage.held_batches import OF_OWNER
 from penstock_gateway.storage.records import RequestCounts
 from tests.gateway.batches.storing import Storing, line, storing
@@ -39,7 +39,7 @@ async def test_a_line_that_finds_no_room_comes_again(gateway: Storing, monkeypat
 
 async def test_a_runner_that_dies_leaves_its_work_to_another(gateway: Storing, monkeypatch) -> None:
     """What was answered isn't asked again; what was under way is."""
-    monkeypatch.setattr(held_batches, "HOLD_SECONDS", 1.5)
+    monkeypatch.setattr(holds, "HOLD_SECONDS", 1.5)
     asked: list[str] = []
     held = asyncio.Event()
 
@@ -72,7 +72,7 @@ async def test_a_clock_that_is_set_back_keeps_nothing_waiting(
     gateway: Storing, monkeypatch
 ) -> None:
     """The clock goes back by an hour when the runner that holds a batch has just died."""
-    monkeypatch.setattr(held_batches, "HOLD_SECONDS", 1.5)
+    monkeypatch.setattr(holds, "HOLD_SECONDS", 1.5)
     batch_id = await gateway.begin(line("a"))
     assert await gateway.store.held.claim("dead", {}) is not None
     now = time.time

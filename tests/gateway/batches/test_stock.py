@@ -152,6 +152,7 @@ async def test_a_database_of_the_first_layout_is_brought_up(
     with sqlite3.connect(tmp_path / "data" / "penstock.db") as old:
         old.execute("ALTER TABLE penstock_responses DROP COLUMN bytes")
         old.execute("ALTER TABLE penstock_background DROP COLUMN origin")
+        old.execute("ALTER TABLE penstock_background DROP COLUMN not_before")
         old.execute("UPDATE penstock_layout SET version = 1")
     for _ in range(2):
         store = Store(settings, str(tmp_path / "data"))

@@ -17,7 +17,7 @@ from penstock.config.settings import GatewayConfig
 from penstock.errors import Overloaded
 from penstock_gateway.batches.background import BackgroundRunner
 from penstock_gateway.batches.process import caller_of
-from penstock_gateway.storage import background_records, response_records
+from penstock_gateway.storage import background_records, holds, response_records
 from tests.gateway.batches.storing import Storing, storing
 from tests.gateway.fake_engine import FakeEngineClient, say
 from tests.gateway.keyring import ALICE, BOB, bearer, key, write
@@ -162,7 +162,7 @@ async def test_another_runner_goes_on_when_one_has_died(
     gateway: Storing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway.engine.script = ENDLESS
-    monkeypatch.setattr(background_records, "HOLD_SECONDS", 2.0)
+    monkeypatch.setattr(holds, "HOLD_SECONDS", 2.0)
     ids = [(await begin(gateway, f"{number}?"))["id"] for number in range(3)]
     records = gateway.store.background
     assert records is not None
@@ -181,7 +181,7 @@ async def test_a_clock_that_is_set_back_keeps_no_response_waiting(
     gateway: Storing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that a dead runner holds, and one that was put off for a while."""
-    monkeypatch.setattr(background_records, "HOLD_SECONDS", 2.0)
+    monkeypatch.setattr(holds, "HOLD_SECONDS", 2.0)
     ids = [(await begin(gateway, f"{number}?"))["id"] for number in range(2)]
     records = gateway.store.background
     assert records is not None

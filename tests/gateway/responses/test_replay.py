@@ -275,7 +275,7 @@ async def postponed(gateway: Storing) -> bool:
     records = gateway.store.background
     assert records is not None
     (row,) = await records._database.read(lambda c: list(c.execute(select(background))))
-    return row.runner == "" and row.held_until > 0
+    return row.runner == "" and row.not_before > 0
 
 
 async def open_ones(gateway: Storing) -> list[str]:
