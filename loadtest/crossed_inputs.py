@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gguf
-import msgspec
 from tokenizers import Tokenizer
 
 from loadtest.report import Document, say, sections, table
+from loadtest.sent_once import Sender
 from penstock.prepare import prepare
 from penstock.prepare.folder import TOKENIZER
 from testing.costs.fillers import written
@@ -131,45 +129,6 @@ def _written(folder: Path, recipe: Recipe, model: str) -> Body:
     return Body(recipe, model, file, len(content))
 
 
-class Sender:
-    """The other tenant. url: of the server.  patience: seconds until it gives up."""
-
-    def __init__(
-        self, process: asyncio.subprocess.Process, url: str, key: str, patience: float
-    ) -> None:
-        self._process, self._url, self._key, self._patience = process, url, key, patience
-
-    async def send(self, body: Body) -> Document:
-        """Sends it, and says what came of it."""
-        asked = {
-            "url": self._url + body.recipe.path,
-            "key": self._key,
-            "file": str(body.file),
-            "patience": self._patience,
-        }
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is None or stdout is None:
-            raise RuntimeError("the client has no pipes")
-        stdin.write(json.dumps(asked).encode() + b"\n")
-        await stdin.drain()
-        answer: Document = msgspec.json.decode(await stdout.readline())
-        return {**answer, "bytes": body.size, "model": body.model}
-
-
-@asynccontextmanager
-async def sender(url: str, key: str, patience: float) -> AsyncIterator[Sender]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "loadtest.sent_once"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield Sender(process, url, key, patience)
-    finally:
-        process.kill()
-        await process.wait()
-
-
 Heard = Callable[[Callable[[], Awaitable[Document]]], Awaitable[Document]]
 """Does something beside the stream, and tells what the stream felt of it."""
 
@@ -182,15 +141,15 @@ async def crossed(heard: Heard, sending: Sender, sent: list[Body]) -> list[Docum
         return {"status": 0, "seconds": 0.0, "bytes": 0, "model": "", "said": ""}
 
     first, *others = sent
-    await sending.send(first)
+    await sending.send(first.recipe.path, first.file)
     rows = [{"kind": "nothing", "path": "", **await heard(nothing)}]
     for body in others:
         begun = time.monotonic()
 
         async def send(body: Body = body) -> Document:
-            answer = await sending.send(body)
+            answer = await sending.send(body.recipe.path, body.file)
             await asyncio.sleep(AFTER)
-            return answer
+            return {**answer, "bytes": body.size, "model": body.model}
 
         recipe = body.recipe
         row = {"kind": recipe.name, "path": recipe.path, "was": recipe.was, **await heard(send)}

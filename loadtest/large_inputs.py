@@ -28,7 +28,6 @@ import msgspec
 
 from loadtest import crossed_inputs
 from loadtest.adversary.__main__ import LOST
-from loadtest.repeated_body import sending
 from loadtest.report import (
     Document,
     Flags,
@@ -38,6 +37,7 @@ from loadtest.report import (
     sections,
     table,
 )
+from loadtest.sent_once import repeated, sender
 from penstock.process.machine import version_of
 from penstock.request.api_keys import entry, new_key
 from penstock.version import __version__
@@ -145,7 +145,7 @@ async def _crossed(
     model = crossed_inputs.DEFAULT
     async with (
         connected(server.url, options.streams, key=keys["alice"]) as client,
-        crossed_inputs.sender(server.url, keys["mallory"], options.patience) as sending,
+        sender(server.url, keys["mallory"], options.patience) as sending,
     ):
         body = {"prompt": "a b c d", "model": model}
         letters = (await client.post("/tokenize", json=body)).json()["tokens"]
@@ -195,7 +195,10 @@ async def _run(
                 if not any(part in name for part in wanted):
                     continue
                 content = msgspec.json.encode(body)
-                async with sending(server.url + path, keys["mallory"], content) as answers:
+                async with (
+                    sender(server.url, keys["mallory"], 60.0) as mallory,
+                    repeated(mallory, path, content) as answers,
+                ):
                     row = await _heard(alice, name, options.seconds, server)
                 counts = ", ".join(f"{n} x {s}" for s, n in sorted(answers.items()))
                 rows.append({**row, "answers": counts})
