@@ -131,11 +131,11 @@ def routes(service: Service) -> list[OperationRoute]:
 
     async def batch(request: Request) -> Response:
         name, owner = request.path_params["id"], tenant_of(request.scope)
-        return _json(_there(await service.stored().batches.find(owner, name), name))
+        return _json(existing(await service.stored().batches.find(owner, name), name))
 
     async def cancel(request: Request) -> Response:
         name, owner = request.path_params["id"], tenant_of(request.scope)
-        record = _there(await service.stored().batches.cancel(owner, name), name)
+        record = existing(await service.stored().batches.cancel(owner, name), name)
         if record.status not in ("cancelling", "cancelled"):
             raise HTTPError(
                 409,
@@ -152,7 +152,8 @@ def routes(service: Service) -> list[OperationRoute]:
     ]
 
 
-def _there(record: BatchRecord | None, name: str) -> BatchRecord:
+def existing(record: BatchRecord | None, name: str) -> BatchRecord:
+    """The record. Raises HTTPError where there is none of that name."""
     if record is None:
         raise HTTPError(404, f"there is no batch {clip(name)}", code="batch_not_found")
     return record

@@ -18,7 +18,7 @@ from penstock.process import logs
 from penstock_gateway.http.errors import HTTPError, clip, leaving, unavailable
 from penstock_gateway.http.operations import Operation, OperationRoute, asked
 from penstock_gateway.http.replies import send_json
-from penstock_gateway.request.body import feed_body
+from penstock_gateway.request.body import content_type, feed_body
 from penstock_gateway.request.endpoint import convert
 from penstock_gateway.request.fields import tenant_of
 from penstock_gateway.request.multipart import Form, FormReader, boundary_of
@@ -70,7 +70,7 @@ async def receive_file(
         raise TooLarge(f"{FILE} has more than {most} bytes, the maximum", param=FILE)
 
     try:
-        reader = FormReader(boundary_of(_content_type(scope)), FILE, take, writer.write)
+        reader = FormReader(boundary_of(content_type(scope)), FILE, take, writer.write)
         limit = settings.max_file_bytes + FORM_BYTES
         await feed_body(scope, receive, reader.feed, limit=limit, timeout=patience)
         record = _record(file_id, read_form(reader.finish()), writer.size)
@@ -177,13 +177,6 @@ def _record(file_id: str, asked: FileForm, size: int) -> FileRecord:
         purpose=asked.purpose,
         expires_at=None if life is None else now + life,
     )
-
-
-def _content_type(scope: Scope) -> bytes:
-    for name, value in scope["headers"]:
-        if name == b"content-type":
-            return bytes(value)
-    return b""
 
 
 TAG = "batches"

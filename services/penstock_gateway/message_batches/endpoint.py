@@ -17,6 +17,7 @@ from penstock.errors import InvalidRequest, TooLarge
 from penstock.process import logs
 from penstock_gateway.anthropic.errors import ERRORS
 from penstock_gateway.anthropic.models import BETA, MOST, USUAL
+from penstock_gateway.batches.endpoint import existing
 from penstock_gateway.batches.request import BODY, BatchLine
 from penstock_gateway.files.endpoint import RETRY_AFTER, check_room, no_room, read_on
 from penstock_gateway.http.errors import HTTPError, clip, unavailable
@@ -284,7 +285,7 @@ def routes(service: Service) -> list[OperationRoute]:
     async def cancel(request: Request) -> Response:
         store, owner = service.stored(), tenant_of(request.scope)
         name = request.path_params["id"]
-        record = _there(await store.message_batches.cancel(owner, name), name)
+        record = existing(await store.message_batches.cancel(owner, name), name)
         if record.status in ENDED:
             raise InvalidRequest(f"the batch {name} has ended, and can't be canceled")
         return _response(store, record)
@@ -335,13 +336,7 @@ async def _add_file(store: Store, owner: str, file: FileRecord) -> None:
 
 async def _find(store: Store, request: Request) -> BatchRecord:
     name, owner = request.path_params["id"], tenant_of(request.scope)
-    return _there(await store.message_batches.find(owner, name), name)
-
-
-def _there(record: BatchRecord | None, name: str) -> BatchRecord:
-    if record is None:
-        raise HTTPError(404, f"there is no batch {clip(name)}", code="batch_not_found")
-    return record
+    return existing(await store.message_batches.find(owner, name), name)
 
 
 async def _page(store: Store, owner: str, request: Request) -> MessageBatchPage:

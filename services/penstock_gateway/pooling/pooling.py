@@ -9,7 +9,7 @@ import msgspec
 from penstock.client.pool_request import pooling_model
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import Pooling, PoolingTask
-from penstock.request.pooling_params import check_input_type
+from penstock.request.pooling_params import check_input_type, default_task
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.embeddings import (
     base64_of,
@@ -96,12 +96,6 @@ class PoolingEndpoint(PoolEndpoint[PoolingRequest]):
             return raw
         data = await vector_list(results, call.splices, PooledData, base64=base64_of(request))
         return PoolingReply(call.id, call.created, call.model, data, usage_of(results))
-
-
-def default_task(tasks: tuple[PoolingTask, ...]) -> PoolingTask:
-    """The task of a request that names none, as in vLLM: all of a model for embeddings, the classes
-    of a classifier."""
-    return "token_embed" if tasks[0] == "embed" and "token_embed" in tasks else tasks[0]
 
 
 OPERATION = posting(

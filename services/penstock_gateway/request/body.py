@@ -306,3 +306,11 @@ def _read_headers(scope: Scope) -> tuple[int | None, bool]:
                 code="unsupported_content_encoding",
             )
     return declared, expects
+
+
+def content_type(scope: Scope) -> bytes:
+    """The request's header of that name; empty where it has none."""
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            return bytes(value)
+    return b""

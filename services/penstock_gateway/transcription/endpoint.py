@@ -31,7 +31,7 @@ from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.http.replies import send_whole
 from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.models.backend import AskedModel
-from penstock_gateway.request.body import feed_body
+from penstock_gateway.request.body import content_type, feed_body
 from penstock_gateway.request.endpoint import skipping
 from penstock_gateway.request.fields import check_request_id, request_terms, terms_headers
 from penstock_gateway.request.multipart import Form, FormReader, boundary_of
@@ -85,7 +85,7 @@ class SpeechEndpoint:
                 raise file.too_large(service.media.max_bytes)
             lease.take(size, FILE)
 
-        reader = FormReader(boundary_of(_content_type(scope)), FILE, take)
+        reader = FormReader(boundary_of(content_type(scope)), FILE, take)
         await feed_body(
             scope,
             receive,
@@ -173,13 +173,6 @@ class Course:
             terms=msgspec.structs.replace(self._terms, adapter=asked.adapter),
         )
         return Transcript(transcriber)
-
-
-def _content_type(scope: Scope) -> bytes:
-    for name, value in scope["headers"]:
-        if name == b"content-type":
-            return bytes(value)
-    return b""
 
 
 TRANSCRIBE = posting(

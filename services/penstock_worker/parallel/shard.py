@@ -68,7 +68,7 @@ def recurrent_shard(spec: RecurrentSpec, tensor: int, rank: int) -> RecurrentSha
 
 def _short_conv(spec: ShortConvSpec, tensor: int, rank: int) -> RecurrentShard:
     _refuse_more(tensor, spec.width, "channels of short convolutions")
-    own = (_dealt(spec.width, tensor)[rank],)
+    own = (deal(spec.width, tensor)[rank],)
     rows = {"in_proj": _after(own, 0, spec.width, 2 * spec.width), "conv": own}
     return RecurrentShard(msgspec.structs.replace(spec, width=_count(own)), rows, own)
 
@@ -139,10 +139,10 @@ def _shares(groups: int, each: int, tensor: int) -> list[tuple[range, range]]:
     """Returns for each rank its groups, and which of a group's heads it has. There are at most as
     many ranks as heads."""
     if groups >= tensor:
-        return [(part, range(each)) for part in _dealt(groups, tensor)]
+        return [(part, range(each)) for part in deal(groups, tensor)]
     found = []
-    for group, owners in enumerate(_dealt(tensor, groups)):
-        found += [(range(group, group + 1), part) for part in _dealt(each, len(owners))]
+    for group, owners in enumerate(deal(tensor, groups)):
+        found += [(range(group, group + 1), part) for part in deal(each, len(owners))]
     return found
 
 
@@ -151,13 +151,6 @@ def _heads(part: range, each: range, several: int) -> range:
     side."""
     first = part.start * several + each.start
     return range(first, first + len(part) * len(each))
-
-
-def _dealt(count: int, hands: int) -> list[range]:
-    """Consecutive ranges whose sizes differ by at most one, the larger ones first."""
-    least, extra = divmod(count, hands)
-    starts = [hand * least + min(hand, extra) for hand in range(hands + 1)]
-    return [range(low, high) for low, high in pairwise(starts)]
 
 
 def _count(ranges: Sequence[range]) -> int:

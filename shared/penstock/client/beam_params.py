@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import FinishReason, TokenLogprobs
-from penstock.request.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams, check_whole
 
 
 class Hypothesis(msgspec.Struct, kw_only=True):
@@ -50,8 +50,8 @@ class BeamSearchParams(msgspec.Struct, kw_only=True, frozen=True):
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _whole("beam_width", self.beam_width, 1, MAX_BEAM_WIDTH)
-        _whole("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        check_whole("beam_width", self.beam_width, 1, MAX_BEAM_WIDTH)
+        check_whole("max_tokens", self.max_tokens, 1, 2**31 - 1)
         penalty = self.length_penalty
         number = isinstance(penalty, (int, float)) and not isinstance(penalty, bool)
         if not number or not abs(penalty) <= MAX_LENGTH_PENALTY:
@@ -73,11 +73,4 @@ class BeamSearchParams(msgspec.Struct, kw_only=True, frozen=True):
             include_stop_str_in_output=self.include_stop_str_in_output,
             skip_special_tokens=self.skip_special_tokens,
             ignore_eos=True,
-        )
-
-
-def _whole(name: str, value: int, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise InvalidRequest(
-            f"{name} must be a whole number in [{low}, {high}], not {value!r}", param=name
         )

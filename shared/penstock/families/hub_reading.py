@@ -383,3 +383,11 @@ def _factors(settings: Fields, key: str, dims: int) -> tuple[float, ...]:
     if min(found) <= 0:
         raise settings.wrong(key, "a list of positive numbers")
     return found
+
+
+def flags(fields: Fields, key: str, count: int) -> list[bool]:
+    """A list of 0 or 1 for each layer. Raises UnsupportedModel."""
+    found = fields.listed(key, int)
+    if len(found) != count or set(found) - {0, 1}:
+        raise fields.wrong(key, f"a list of {count} times 0 or 1")
+    return [each == 1 for each in found]

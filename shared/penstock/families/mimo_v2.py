@@ -112,7 +112,7 @@ def _ropes(fields: Fields, size: int) -> tuple[RopeSpec, RopeSpec]:
 
 def _kinds(fields: Fields, count: int) -> list[str]:
     if PATTERN in fields and "layer_types" not in fields:
-        pattern = _bits(fields, PATTERN, count)
+        pattern = hub.flags(fields, PATTERN, count)
         return [hub.SLIDING if sliding else hub.FULL for sliding in pattern]
     default = [hub.SLIDING if number and (number + 1) % 6 else hub.FULL for number in range(count)]
     return hub.layer_kinds(fields, count, default)
@@ -120,15 +120,8 @@ def _kinds(fields: Fields, count: int) -> list[str]:
 
 def _sparse(fields: Fields, count: int) -> list[bool]:
     if EXPERTS_IN in fields and "mlp_layer_types" not in fields:
-        return _bits(fields, EXPERTS_IN, count)
+        return hub.flags(fields, EXPERTS_IN, count)
     return hub.sparse_behind(fields, count)
-
-
-def _bits(fields: Fields, key: str, count: int) -> list[bool]:
-    found = fields.listed(key, int)
-    if len(found) != count or set(found) - {0, 1}:
-        raise fields.wrong(key, f"a list of {count} times 0 or 1")
-    return [each == 1 for each in found]
 
 
 def _gguf(model: GGUFMetadata) -> ModelConfig:

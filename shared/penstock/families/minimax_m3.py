@@ -176,7 +176,7 @@ def _choosing(fields: Fields, section: Fields, count: int) -> list[bool]:
         return [kind == SPARSE for kind in kinds]
     if "sparse_attention_freq" not in section:
         return [False] * count
-    return _flags(section, "sparse_attention_freq", count)
+    return hub.flags(section, "sparse_attention_freq", count)
 
 
 def _with_experts(fields: Fields, count: int) -> list[bool]:
@@ -184,14 +184,7 @@ def _with_experts(fields: Fields, count: int) -> list[bool]:
     fields.ignore("first_k_dense_replace")  # says what moe_layer_freq says
     if "mlp_layer_types" in fields or "moe_layer_freq" not in fields:
         return hub.sparse_behind(fields.with_absent({"first_k_dense_replace": 0}), count)
-    return _flags(fields, "moe_layer_freq", count)
-
-
-def _flags(fields: Fields, key: str, count: int) -> list[bool]:
-    found = fields.listed(key, int)
-    if len(found) != count or set(found) - {0, 1}:
-        raise fields.wrong(key, f"a list of {count} times 0 or 1")
-    return [each == 1 for each in found]
+    return hub.flags(fields, "moe_layer_freq", count)
 
 
 def _gguf(model: GGUFMetadata) -> ModelConfig:

@@ -134,3 +134,12 @@ class Fields:
         if default is None:
             raise UnsupportedModel(f"{self.where}: {key} is missing")
         return default
+
+
+def keys_below(values: Mapping[str, Any], part: str, where: object) -> Fields:
+    """The settings whose keys begin with the part's name and a dot, without these."""
+    begin = f"{part}."
+    found = {
+        key.removeprefix(begin): value for key, value in values.items() if key.startswith(begin)
+    }
+    return Fields(found, f"{where}, {part}")

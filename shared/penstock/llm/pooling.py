@@ -32,7 +32,6 @@ from penstock.llm.pooling_jobs import (
     pooled,
     run_job,
     scored_inputs,
-    welcome_of,
 )
 from penstock.llm.pooling_outputs import (
     ClassificationOutput,
@@ -241,7 +240,7 @@ class PoolingCalls:
         return [_max_sim(runs[one], runs[len(first) + two]) for one, two in pairs]
 
     def _welcome(self) -> Welcome:
-        return welcome_of(self._llm)
+        return self._llm.welcome
 
     def _pool(
         self,

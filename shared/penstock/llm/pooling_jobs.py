@@ -22,7 +22,7 @@ from penstock.client.pooling_inputs import (
     refuse_instruction,
     text_input,
 )
-from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded
+from penstock.errors import InvalidRequest, Overloaded
 from penstock.llm.media_given import (
     has_media,
     kind_of_part,
@@ -37,7 +37,12 @@ from penstock.media.items import PreparedItems
 from penstock.media.sources import MediaSource
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.to_frontend import Welcome
-from penstock.request.pooling_params import PoolingParams, check_dimensions, check_input_type
+from penstock.request.pooling_params import (
+    PoolingParams,
+    check_dimensions,
+    check_input_type,
+    default_task,
+)
 from penstock.request.terms import Terms
 
 if TYPE_CHECKING:
@@ -68,6 +73,9 @@ class Started(Protocol):
 
     @property
     def text(self) -> ModelText: ...
+
+    @property
+    def welcome(self) -> Welcome: ...
 
     @property
     def window(self) -> int: ...
@@ -104,14 +112,6 @@ async def run_job(llm: Started, job: PoolJob, name: str) -> PoolResult:
             await asyncio.sleep(wait if left is None else min(wait, left / 1000))
 
 
-def welcome_of(llm: Started) -> Welcome:
-    """Raises EngineUnavailable before the engine has said what it serves."""
-    welcome = llm._started().welcome
-    if welcome is None:
-        raise EngineUnavailable("the engine has not said yet which model it serves")
-    return welcome
-
-
 def jobs_for(
     llm: Started,
     prompts: list[Prompt],
@@ -120,11 +120,11 @@ def jobs_for(
     terms: Terms,
 ) -> list[PoolJob]:
     """Checked and tokenised. task: the method's own. Raises InvalidRequest."""
-    welcome, text = welcome_of(llm), llm.text
+    welcome, text = llm.welcome, llm.text
     pooling = pooling_model(welcome)
     if task is not None and params.task not in (None, task):
         raise InvalidRequest(f"task is {params.task}; this method's is {task}", param="task")
-    wanted = task or params.task or _default_task(welcome.pooling_tasks)
+    wanted = task or params.task or default_task(welcome.pooling_tasks)
     check_task(wanted, welcome)
     check_dimensions(params.dimensions, pooling)
     check_input_type(params.input_type, pooling)
@@ -297,10 +297,6 @@ def _read(
             f"not {str(prompt)[:80]!r}"
         )
     return ids_input(ids, welcome, limit=limit)
-
-
-def _default_task(tasks: tuple[PoolingTask, ...]) -> PoolingTask:
-    return "token_embed" if tasks[0] == "embed" and "token_embed" in tasks else tasks[0]
 
 
 def job_of(given: PoolInput, asked: Pooling, terms: Terms) -> PoolJob:

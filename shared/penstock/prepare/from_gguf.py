@@ -16,7 +16,7 @@ from penstock.families.gemma4_assistant import GGUF_ASSISTANT, read_gguf_assista
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.hub_reading import refuse_unknown
 from penstock.families.served import GGUF_ARCHITECTURES, GGUF_ENCODERS, MODEL_NAMES
-from penstock.formats.fields import Fields
+from penstock.formats.fields import Fields, keys_below
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.gguf import READ_TYPES, GGUFFile
 from penstock.formats.gguf_names import part_paths
@@ -41,7 +41,6 @@ from penstock.prepare.gguf_encoders import (
     OUTER,
     RANK,
     is_encoder,
-    of_architecture,
     read_encoder,
 )
 from penstock.prepare.gguf_tokenizer import BuiltTokenizer, build_tokenizer
@@ -258,7 +257,7 @@ def read_decoder_pooling(file: GGUFFile, size: int) -> PoolingConfig | None:
     """None for a model that generates text. size: of its hidden states. Raises UnsupportedModel for
     another pooling than that of the last token, and for another reranker than Qwen3's."""
     name = Fields(file.metadata, str(file.path)).text("general.architecture")
-    fields = of_architecture(file, name)
+    fields = keys_below(file.metadata, name, file.path)
     kind = fields.integer("pooling_type", 0)
     if kind == 0:
         return None

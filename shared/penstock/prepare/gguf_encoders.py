@@ -15,7 +15,7 @@ from penstock.families.bert_reading import bert_encoder
 from penstock.families.gguf_reading import GGUFMetadata, rounded
 from penstock.families.hub_reading import refuse_unknown
 from penstock.families.served import ENCODERS, GGUF_ENCODERS
-from penstock.formats.fields import Fields
+from penstock.formats.fields import Fields, keys_below
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import EncoderConfig
 from penstock.model.pooling_config import DENSE_TENSORS, DenseLayer, PoolingConfig, PoolingMode
@@ -42,7 +42,7 @@ def read_encoder(file: GGUFFile) -> tuple[EncoderConfig, PoolingConfig]:
     """Raises UnsupportedModel for a variant that the blocks of the model can't compute."""
     name = Fields(file.metadata, str(file.path)).text("general.architecture")
     where = f"{file.path}, {name}"
-    fields = of_architecture(file, name)
+    fields = keys_below(file.metadata, name, file.path)
     if fields.flag("attention.causal", False):
         raise UnsupportedModel(f"{where}: causal attention is not served")
     pooling, ranks = fields.integer("pooling_type", 0), OUTER in file.tensors
@@ -156,17 +156,6 @@ def _dense(file: GGUFFile, size: int) -> tuple[DenseLayer, ...]:
         )
         found.append(layer)
     return tuple(found)
-
-
-def of_architecture(file: GGUFFile, name: str) -> Fields:
-    """The metadata about an architecture, without its name in front."""
-    prefix = f"{name}."
-    found = {
-        key.removeprefix(prefix): value
-        for key, value in file.metadata.items()
-        if key.startswith(prefix)
-    }
-    return Fields(found, f"{file.path}, {name}")
 
 
 def _rows(file: GGUFFile, name: str) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.errors import UnsupportedModel
 from penstock.families import clip
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.vision.gemma3n import EXTRACTOR as GEMMA3N
@@ -22,7 +21,6 @@ from penstock.families.vision.video_processor import VideoSettings
 from penstock.families.vision.video_processor import check_all_read as check_video_read
 from penstock.families.vision.videos import KEYS
 from penstock.formats.fields import Fields
-from penstock.formats.small_file import read_json
 from penstock.model.audio_spec import (
     AudioSpec,
     BiasedConformerSpec,
@@ -33,8 +31,9 @@ from penstock.model.audio_spec import (
 )
 from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind
 from penstock.model.sound_projector_spec import EmbedderProjector
+from penstock.prepare.added_tokens import json_of
 from penstock.prepare.hub_config import classes_of
-from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR, VIDEO_PREPROCESSOR
+from penstock.prepare.inputs import PREPROCESSOR, PROCESSOR, VIDEO_PREPROCESSOR
 from penstock.prepare.phi_readers import PHI4, phi4_sounds
 from penstock.prepare.sound_readers import (
     GEMMA4,
@@ -144,40 +143,30 @@ def _by_makers(
         return values, where
     if not values:
         where = str(path / PROCESSOR)
-    return makers(values, _values(path / PROCESSOR), where), where
+    return makers(values, json_of(path / PROCESSOR), where), where
 
 
 def _section(path: Path, *names: str) -> tuple[dict[str, Any], str]:
     """A part of the processor's settings, whatever its name, and where they stand; empty if the
     folder has none."""
-    whole = _values(path / PROCESSOR)
+    whole = json_of(path / PROCESSOR)
     for name in names:
         inner = whole.get(name)
         if isinstance(inner, dict):
             return inner, f"{path / PROCESSOR}, {name}"
-    return _values(path / PREPROCESSOR), str(path / PREPROCESSOR)
+    return json_of(path / PREPROCESSOR), str(path / PREPROCESSOR)
 
 
 def _video_section(path: Path) -> tuple[dict[str, Any], str]:
     """Settings of the video processor, and where they stand, as transformers looks for them: a
     folder that is older than video processors has the same for pictures and videos."""
-    inner = _values(path / PROCESSOR).get("video_processor")
+    inner = json_of(path / PROCESSOR).get("video_processor")
     if isinstance(inner, dict):
         return inner, f"{path / PROCESSOR}, video_processor"
     for file in (path / VIDEO_PREPROCESSOR, path / PREPROCESSOR):
-        if values := _values(file):
+        if values := json_of(file):
             return values, str(file)
     return {}, str(path / PREPROCESSOR)
-
-
-def _values(file: Path) -> dict[str, Any]:
-    try:
-        values = read_json(file, MAX_JSON_BYTES)
-    except FileNotFoundError:
-        return {}
-    if not isinstance(values, dict):
-        raise UnsupportedModel(f"{file} is not a JSON object")
-    return values
 
 
 class OwnSounds(NamedTuple):

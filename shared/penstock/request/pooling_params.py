@@ -73,3 +73,9 @@ def check_dimensions(dimensions: int | None, pooling: PoolingConfig) -> None:
             f"dimensions is {dimensions}; this model's embeddings can be cut to {allowed}",
             param="dimensions",
         )
+
+
+def default_task(tasks: tuple[PoolingTask, ...]) -> PoolingTask:
+    """The task of a request that names none, as in vLLM: all of a model for embeddings, the classes
+    of a classifier."""
+    return "token_embed" if tasks[0] == "embed" and "token_embed" in tasks else tasks[0]

@@ -49,10 +49,10 @@ class RepetitionDetectionParams(msgspec.Struct, kw_only=True, frozen=True):
 
     def __post_init__(self) -> None:
         where = "repetition_detection"
-        _whole(f"{where}.max_pattern_size", self.max_pattern_size, 1, MAX_PATTERN)
-        _whole(f"{where}.min_pattern_size", self.min_pattern_size, 0, self.max_pattern_size)
+        check_whole(f"{where}.max_pattern_size", self.max_pattern_size, 1, MAX_PATTERN)
+        check_whole(f"{where}.min_pattern_size", self.min_pattern_size, 0, self.max_pattern_size)
         most = MAX_REPETITION // self.max_pattern_size
-        _whole(f"{where}.min_count", self.min_count, 2, most)
+        check_whole(f"{where}.min_count", self.min_count, 2, most)
 
 
 class RequestOutputKind(enum.Enum):
@@ -198,7 +198,8 @@ def _number(name: str, value: float, low: float, high: float, low_open: bool = F
         )
 
 
-def _whole(name: str, value: int, low: int, high: int) -> None:
+def check_whole(name: str, value: int, low: int, high: int) -> None:
+    """Raises InvalidRequest for what is no whole number from `low` to `high`."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidRequest(
             f"{name} must be a whole number in [{low}, {high}], not {value!r}", param=name
@@ -233,7 +234,7 @@ def _check_stop_ids(name: str, ids: list[int]) -> None:
             param=name,
         )
     for token in ids:
-        _whole(name, token, 0, 2**31 - 1)
+        check_whole(name, token, 0, 2**31 - 1)
 
 
 def _check_logprob_ids(name: str, ids: list[int]) -> None:
@@ -243,7 +244,7 @@ def _check_logprob_ids(name: str, ids: list[int]) -> None:
             param=name,
         )
     for token in ids:
-        _whole(name, token, 0, 2**31 - 1)
+        check_whole(name, token, 0, 2**31 - 1)
 
 
 def _check_bias(name: str, bias: dict[int, float]) -> None:
@@ -252,7 +253,7 @@ def _check_bias(name: str, bias: dict[int, float]) -> None:
             f"{name} must map at most {MAX_LOGIT_BIAS} token ids to numbers", param=name
         )
     for token, value in bias.items():
-        _whole(name, token, 0, 2**31 - 1)
+        check_whole(name, token, 0, 2**31 - 1)
         _number(name, value, -100.0, 100.0)
 
 
@@ -263,7 +264,7 @@ def _check_allowed(name: str, ids: list[int]) -> None:
             param=name,
         )
     for token in ids:
-        _whole(name, token, 0, 2**31 - 1)
+        check_whole(name, token, 0, 2**31 - 1)
 
 
 def _check_bad_words(name: str, words: list[str]) -> None:
@@ -306,12 +307,12 @@ def _in(low: float, high: float, *, low_open: bool = False) -> Callable[[str, An
 
 
 def _within(low: int, high: int) -> Callable[[str, Any], None]:
-    return partial(_whole, low=low, high=high)
+    return partial(check_whole, low=low, high=high)
 
 
 def _limit(name: str, value: int | None) -> None:
     if value is not None:
-        _whole(name, value, 0, MOST)
+        check_whole(name, value, 0, MOST)
 
 
 def _with_defaults(

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.formats.fields import Fields
+from penstock.formats.fields import Fields, keys_below
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import ModelConfig
 from penstock.model.media_facts import MediaFacts
@@ -57,7 +57,7 @@ def read_mmproj(
         ropes = tuple(msgspec.structs.replace(rope, **plain) for rope in text.ropes)
         text = msgspec.structs.replace(text, ropes=ropes)
     part = "clip.audio" if kind.hears else "clip.vision"
-    keys = _keys(file, part)
+    keys = keys_below(file.metadata, part, file.path)
     if kind.sized and keys.integer("projection_dim", text.hidden_size) != text.hidden_size:
         raise UnsupportedModel(
             f"{where} makes rows of {keys.integer('projection_dim')} numbers; its model's hidden "
@@ -68,7 +68,7 @@ def read_mmproj(
         found, kinds = kind.read(MmprojFile(file, keys, text), tokens)
         audio = None
         if kind.ears and stated.flag("clip.has_audio_encoder", False):
-            own = MmprojFile(file, _keys(file, "clip.audio"), text)
+            own = MmprojFile(file, keys_below(file.metadata, "clip.audio", file.path), text)
             audio, heard = EARS[kind.ears].read(own, tokens)
             kinds |= heard
     parts = {"audio": found} if kind.hears else {"vision": found, "audio": audio}
@@ -110,14 +110,3 @@ def _check_decoder(kind: MmprojKind, text: ModelConfig, where: str) -> None:
             f"{where} belongs to {kind.known_as}, whose decoder is of the family "
             f"{' or '.join(kind.decoders)}, and not {text.architecture}"
         )
-
-
-def _keys(file: GGUFFile, part: str) -> Fields:
-    """Keys of a part, without its name in front."""
-    begin = f"{part}."
-    values = {
-        key.removeprefix(begin): value
-        for key, value in file.metadata.items()
-        if key.startswith(begin)
-    }
-    return Fields(values, f"{file.path}, {part}")
