@@ -17,10 +17,14 @@ from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.protocol.to_worker import Setup
 from penstock_worker.device.block_copies import DeviceBlockCopies
 from penstock_worker.device.memory import DeviceMemory, device_kv_blocks, measure, memory_of
+from penstock_worker.device.queue import ReportedWhenQueued, queue_of
 from penstock_worker.device.stored_cache import staging_bytes, stored_cache
 from penstock_worker.forward.buckets import GRAPH_BYTES
 from penstock_worker.forward.interface import DeviceBuild, DeviceForward, DeviceRecipe
+from penstock_worker.loading.kernels import triton_kernels
+from penstock_worker.loading.parts import StepParts
 from penstock_worker.machine.memory import free_memory, longest_blocks
+from penstock_worker.metrics.phases import Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler.adjustments import adjustments_of
 from penstock_worker.sampler.interface import SampleRequest
@@ -83,6 +87,47 @@ def load_on_device(
         except torch.OutOfMemoryError as error:
             raise StartupError(f"not enough memory on the device to sample: {error}") from error
     return DeviceParts(pool.forward, pool.copies, pool.blocks, pool.rehearse, sampler)
+
+
+def device_parts(
+    recipe: DeviceRecipe,
+    setup: Setup,
+    served_parts: int | None,
+    vocab: int,
+    phases: Phases,
+    ranks: Ranks,
+) -> StepParts:
+    """Loads a model onto a GPU. `served_parts`: parts of a KV block that are kept elsewhere; None:
+    all are."""
+    with torch.inference_mode():
+        parts = load_on_device(recipe, setup, vocab, ranks)
+        copy_seconds = parts.copies.seconds()
+    # The digest of the model covers the scales of its files, but not those that a trial step gave.
+    # They are calculated only for one rank, so all ranks still have one fingerprint.
+    scales = parts.forward.kv_scales.hex()
+    queue = queue_of(recipe.device)
+    return StepParts(
+        device=recipe.device_name,
+        queue=queue,
+        stage_queue=ReportedWhenQueued(queue),
+        forward=parts.forward,
+        timed_forward=parts.forward,
+        sampler=parts.sampler,
+        timed_sampler=parts.sampler,
+        memory=parts.sampler,
+        copies=parts.copies,
+        timed_copies=parts.copies,
+        copy_seconds=copy_seconds,
+        blocks=parts.blocks,
+        cache=parts.stored_cache(setup, recipe, served_parts),
+        calculated=f" scales {scales}" if setup.calculate_kv_scales else "",
+        scales=f" {scales}",
+        kernels=triton_kernels(parts.rehearse, parts.forward.capture),
+        newest=parts.forward.newest,
+        check=ranks.check,
+        phases=phases,
+        runs_ahead=True,
+    )
 
 
 def use_device(device: torch.device) -> None:

@@ -20,14 +20,11 @@ from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.opening import step_adapters
 from penstock_worker.alignment.slots import alignments, can_align
-from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
-from penstock_worker.device.queue import HostQueue, ReportedWhenQueued, queue_of
 from penstock_worker.forward.backends import choose, chooses_torch
 from penstock_worker.forward.interface import (
     DeviceRecipe,
     Forward,
-    LikeliestForward,
     Recipe,
     Unable,
 )
@@ -35,9 +32,9 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.loading.calculated_scales import check_calculated
 from penstock_worker.loading.fingerprint import arithmetic, fingerprint
-from penstock_worker.loading.host import load_on_host
-from penstock_worker.loading.kernels import triton_kernels
+from penstock_worker.loading.host import host_parts
 from penstock_worker.loading.loaded import Loaded
+from penstock_worker.loading.parts import StepParts
 from penstock_worker.machine.cpu import compute_threads
 from penstock_worker.machine.memory import mib
 from penstock_worker.machine.torch_import import import_torch, when_torch_runs
@@ -45,20 +42,14 @@ from penstock_worker.media.planning import check_media, told_of
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.sampler import CPUSampler, Sampler
-from penstock_worker.sampler import choose as choose_sampler
-from penstock_worker.sampler.interface import HostSampler
 from penstock_worker.sampler.memory import SamplerMemory
 from penstock_worker.speculation.choose import drafting_for
 from penstock_worker.speculation.drafting import Proposer
 from penstock_worker.speculation.loaders import LoadsDrafts, draft_loader
-from penstock_worker.states.planning import planned_bytes
 from penstock_worker.steps.feature import StepFeature
-from penstock_worker.steps.generate import Generate, Likeliest
-from penstock_worker.steps.runner import ShareThreads, StepRunner
+from penstock_worker.steps.generate import Generate
+from penstock_worker.steps.runner import StepRunner
 from penstock_worker.steps.stage import EarlierStage, GrammarsElsewhere
-from penstock_worker.steps.torch_context import without_gradients
-from penstock_worker.stores.host_cache import HostCache
 from penstock_worker.stores.opening import open_store, refuse_store
 from penstock_worker.stores.tier import StoreTier
 
@@ -155,151 +146,59 @@ def _load_generator(
     draft = draft_loader(prepared, recipe, setup, threads, ranks)
     if draft is not None:
         recipe = draft.recipe()
+    # What drafts computes its own part of a block again.
+    kept = None if draft is None else draft.served_parts
     if isinstance(recipe, DeviceRecipe):
-        return _load_on_device(
-            recipe, draft, prepared, grammars, setup, begun, phases, ranks, transport
-        )
-    # Either each thread computes and samples a share of the step, or one call uses all threads.
-    shares = threads if recipe.threads_by_share else 1
-    sampler = choose_sampler(threads // shares)
-    with without_gradients():
-        forward, blocks, host_blocks = load_on_host(recipe, setup, ranks)
-        # What drafts computes its own part of a block again.
-        parts = None if draft is None else draft.served_parts
-        kv_blocks = forward.kv_blocks()
-        copies, cache = BlockCopies(kv_blocks, host_blocks), HostCache(kv_blocks[:parts])
-    computing = f"{recipe.fingerprint} sampler {sampler.fingerprint}"
-    named = fingerprint(prepared.digest, computing, ranks.place.layout)
-    stored = open_store(
-        setup,
-        cache,
-        named,
-        recipe.kv_groups,
-        place=ranks.place,
-        transport=transport,
-    )
-    rows = prepared.decoder.encoder_rows
-    bounds = SlotBounds.of(setup, prepared.config.vocab_size, blocks, recipe.kv_groups, rows)
-    slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
-    ready = Ready(
-        num_kv_blocks=blocks,
-        device="cpu",
-        fingerprint=named,
-        arithmetic=arithmetic(computing, ranks.place.layout),
-        disk_kv=stored is not None,
-        load_seconds=time.monotonic() - begun,
-        num_host_blocks=host_blocks,
-        copy_seconds=copies.seconds(),
-        kv_groups=recipe.kv_groups,
-        encoder_rows=rows,
-        aligns=can_align(forward, prepared),
-        goes_on=ranks.place.ranks == 1 and recipe.states is None,
-        **told_of(recipe.media),
-    )
-    log.info(
-        "model loaded",
-        model=prepared.name,
-        dtype=recipe.dtype,
-        stored=prepared.weights.dtype,
-        backend=recipe.backend,
-        threads=threads,
-        kv_blocks=blocks,
-        kv_groups=len(recipe.kv_groups),
-        kv_memory=mib(blocks * recipe.block_bytes),
-        host_blocks=host_blocks,
-        seconds=ready.load_seconds,
-        **({} if recipe.states is None else {"states": mib(planned_bytes(recipe.states, setup))}),
-        **({} if draft is None else draft.told),
-        **_memory_of(recipe),
-    )
-    of_model, forward = forward, phases.watch(forward, "logits", "forward")
-    timed = phases.watch(copies, "make", "copies")
-    if recipe.media is not None:
-        phases.time(recipe.media, "encode", "encode")
-    host_sampler = HostSampler(sampler)
-    features = features_of(
-        prepared,
-        setup,
-        recipe,
-        ranks.place,
-        slots,
-        forward,
-        stored=stored,
-        grammars=phases.time(grammars, "masks", "masks"),
-        model=None if draft is None else draft.proposer(slots, host_sampler, host_blocks),
-    )
-    queue = HostQueue()
-    if not ranks.place.last:
-        stage = EarlierStage(forward, slots, timed, features)
-        runner: StepRunner[Any] = StepRunner(queue, stage)
-        return Loaded(setup, runner, ready, copies.device_bytes, give_back=copies.give_back)
-    generate = Generate(
-        queue,
-        forward,
-        HostSampler(phases.watch(sampler, "sample", "sample")),
-        slots,
-        copies=timed,
-        features=features,
-        together=ranks.place.ranks > 1,
-        likeliest=_likeliest(of_model, sampler, phases),
-    )
-    runner = StepRunner(queue, generate, threads=ShareThreads(shares) if shares > 1 else None)
-    return Loaded(setup, runner, ready, copies.device_bytes, give_back=copies.give_back)
+        # Imported here: a worker on a CPU needs no Triton, which takes 65 MB and half a second.
+        from penstock_worker.loading.device import device_parts
+
+        parts = device_parts(recipe, setup, kept, prepared.config.vocab_size, phases, ranks)
+    else:
+        parts = host_parts(recipe, setup, kept, threads, phases, ranks)
+        phases.time(grammars, "masks", "masks")
+    return assembled(parts, recipe, draft, prepared, grammars, setup, begun, ranks, transport)
 
 
-def _likeliest(forward: Forward, sampler: Sampler, phases: Phases) -> Likeliest | None:
-    """Returns what gives the CPU kernels' sampler tokens in place of logits."""
-    if not isinstance(forward, LikeliestForward) or not forward.finds_likeliest:
-        return None
-    if not isinstance(sampler, CPUSampler):
-        return None
-    return phases.watch(forward, "likeliest", "forward").likeliest
-
-
-def _load_on_device(
-    recipe: DeviceRecipe,
+def assembled(
+    parts: StepParts,
+    recipe: Recipe,
     draft: LoadsDrafts | None,
     prepared: PreparedModel,
     grammars: SlotGrammars,
     setup: Setup,
     begun: float,
-    phases: Phases,
     ranks: Ranks,
-    transport: TransportSettings,
+    transport: TransportSettings = PLAIN,
 ) -> Loaded:
-    # Imported here: a worker on a CPU needs no Triton, which takes 65 MB and half a second.
-    from penstock_worker.loading.device import load_on_device
-
-    with torch.inference_mode():
-        parts = load_on_device(recipe, setup, prepared.config.vocab_size, ranks)
-        copy_seconds = parts.copies.seconds()
-    # The digest of the model covers the scales of its files, but not those that a trial step gave.
-    # They are calculated only for one rank, so all ranks still have one fingerprint.
-    scales = parts.forward.kv_scales.hex()
-    calculated = f" scales {scales}" if setup.calculate_kv_scales else ""
-    computing = f"{recipe.fingerprint} sampler {parts.sampler.fingerprint}{calculated}"
-    named = fingerprint(prepared.digest, computing, ranks.place.layout)
+    """Builds the StepRunner of a model that generates. `begun`: when its loading began, by
+    time.monotonic."""
+    place, host_blocks = ranks.place, parts.copies.host_blocks
+    computing = f"{recipe.fingerprint} sampler {parts.sampler.fingerprint}{parts.calculated}"
+    named = fingerprint(prepared.digest, computing, place.layout)
     stored = open_store(
         setup,
-        parts.stored_cache(setup, recipe, None if draft is None else draft.served_parts),
-        f"{named} {scales}",
+        parts.cache,
+        f"{named}{parts.scales}",
         recipe.kv_groups,
-        place=ranks.place,
+        place=place,
         transport=transport,
     )
-    kernels = triton_kernels(parts.rehearse, parts.forward.capture)
+    rows = prepared.decoder.encoder_rows
+    bounds = SlotBounds.of(setup, prepared.config.vocab_size, parts.blocks, recipe.kv_groups, rows)
+    slots = Slots(bounds, tokens_from_plans=not place.last)
     ready = Ready(
         num_kv_blocks=parts.blocks,
-        device=recipe.device_name,
+        device=parts.device,
         fingerprint=named,
-        arithmetic=arithmetic(computing, ranks.place.layout),
+        arithmetic=arithmetic(computing, place.layout),
         disk_kv=stored is not None,
         load_seconds=time.monotonic() - begun,
-        num_host_blocks=parts.copies.host_blocks,
-        copy_seconds=copy_seconds,
+        num_host_blocks=host_blocks,
+        copy_seconds=parts.copy_seconds,
         kv_groups=recipe.kv_groups,
-        encoder_rows=prepared.decoder.encoder_rows,
+        encoder_rows=rows,
         aligns=can_align(parts.forward, prepared),
+        goes_on=parts.goes_on,
         **told_of(recipe.media),
     )
     log.info(
@@ -308,49 +207,49 @@ def _load_on_device(
         dtype=recipe.dtype,
         stored=prepared.weights.dtype,
         backend=recipe.backend,
-        device=recipe.device_name,
+        device=parts.device,
         kv_blocks=parts.blocks,
-        host_blocks=parts.copies.host_blocks,
+        kv_groups=len(recipe.kv_groups),
+        host_blocks=host_blocks,
         seconds=ready.load_seconds,
+        **parts.told,
         **({} if draft is None else draft.told),
         **_memory_of(recipe),
     )
-    rows = prepared.decoder.encoder_rows
-    bounds = SlotBounds.of(setup, prepared.config.vocab_size, parts.blocks, recipe.kv_groups, rows)
-    slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
-    queue = queue_of(recipe.device)
     features = features_of(
         prepared,
         setup,
         recipe,
-        ranks.place,
+        place,
         slots,
-        parts.forward,
+        parts.timed_forward,
         stored=stored,
         grammars=grammars,
-        memory=SamplerMemory(parts.sampler, slots),
-        model=None
-        if draft is None
-        else draft.proposer(slots, parts.sampler, parts.copies.host_blocks),
-        runs_ahead=True,
+        memory=None if parts.memory is None else SamplerMemory(parts.memory, slots),
+        model=None if draft is None else draft.proposer(slots, parts.sampler, host_blocks),
+        runs_ahead=parts.runs_ahead,
     )
-    if not ranks.place.last:
-        stage = EarlierStage(parts.forward, slots, parts.copies, features)
-        runner: StepRunner[Any] = StepRunner(ReportedWhenQueued(queue), stage)
-        return Loaded(setup, runner, ready, parts.copies.device_bytes, kernels)
-    generate = Generate(
-        queue,
-        parts.forward,
-        parts.sampler,
-        slots,
-        copies=parts.copies,
-        features=features,
-        newest=parts.forward.newest,
-        together=ranks.place.ranks > 1,
-        check=ranks.check,
+    runner: StepRunner[Any]
+    if place.last:
+        generate = Generate(
+            parts.queue,
+            parts.timed_forward,
+            parts.timed_sampler,
+            slots,
+            copies=parts.timed_copies,
+            features=features,
+            newest=parts.newest,
+            together=place.ranks > 1,
+            check=parts.check,
+            likeliest=parts.likeliest,
+        )
+        runner = StepRunner(parts.queue, generate, threads=parts.threads, phases=parts.phases)
+    else:
+        stage = EarlierStage(parts.timed_forward, slots, parts.timed_copies, features)
+        runner = StepRunner(parts.stage_queue, stage)
+    return Loaded(
+        setup, runner, ready, parts.copies.device_bytes, parts.kernels, give_back=parts.give_back
     )
-    runner = StepRunner(queue, generate, phases=phases)
-    return Loaded(setup, runner, ready, parts.copies.device_bytes, kernels)
 
 
 def features_of(

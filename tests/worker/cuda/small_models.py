@@ -24,6 +24,7 @@ from penstock_worker.forward.triton_limits import attention_of
 from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.loading import load as loading
+from penstock_worker.loading.device import device_parts
 from penstock_worker.loading.loaded import Loaded
 from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.models.decoder import DecoderModel
@@ -99,6 +100,5 @@ def load_on_device(
 ) -> Loaded:
     """Loads a model without drafts as a worker does once it has chosen a device's recipe."""
     grammars, begun = loading._grammars(prepared, setup, ranks), time.monotonic()
-    return loading._load_on_device(
-        recipe, None, prepared, grammars, setup, begun, Unwatched(), ranks, loading.PLAIN
-    )
+    parts = device_parts(recipe, setup, None, prepared.config.vocab_size, Unwatched(), ranks)
+    return loading.assembled(parts, recipe, None, prepared, grammars, setup, begun, ranks)
