@@ -21,15 +21,9 @@ from penstock.model.speculation import SpeculativeConfig
 from penstock.prepare.folder import TOKENIZER
 from penstock.prepare.overrides import overrides_of
 from penstock.process.numa import RankNodes
-from penstock.protocol.common import (
-    MAX_CALL_BYTES,
-    MAX_MEDIA_ITEMS,
-    MAX_MEDIA_SPANS,
-    GrammarKind,
-    NamedAdapter,
-    SleepLevel,
-)
+from penstock.protocol.common import MAX_CALL_BYTES, GrammarKind, NamedAdapter, SleepLevel
 from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS
+from penstock.protocol.media import MAX_MEDIA_ITEMS, MAX_MEDIA_SPANS
 from penstock.protocol.to_frontend import Limits, WeightFacts, Welcome
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_engine.kv.settings import check_kept, fetches_ahead, kv_peers, prefills_from

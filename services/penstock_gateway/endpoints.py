@@ -29,7 +29,7 @@ from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.ollama import embed as ollama_embed
 from penstock_gateway.ollama import endpoint as ollama
 from penstock_gateway.ollama import models as ollama_models
-from penstock_gateway.pooling import classify, embeddings, pooling, score
+from penstock_gateway.pooling import classify, embeddings, pooling, rerank, score
 from penstock_gateway.realtime import endpoint as realtime
 from penstock_gateway.responses import compact
 from penstock_gateway.responses import endpoint as responses
@@ -64,6 +64,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     embeddings.routes,
     pooling.routes,
     score.routes,
+    rerank.routes,
     classify.routes,
     files.routes,
     batches.routes,

@@ -21,8 +21,8 @@ from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN, Packing, vector_list
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
 from penstock_gateway.pooling.fields import PoolFields, Whole
-from penstock_gateway.pooling.score import each_vector
 from penstock_gateway.pooling.scored import Document, Scored, scored_inputs
+from penstock_gateway.pooling.scoring import each_vector
 from penstock_gateway.request.input_texts import texts_of
 from penstock_gateway.service import Service
 

@@ -23,7 +23,8 @@ from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, pos
 from penstock_gateway.pooling.classify import Classify
 from penstock_gateway.pooling.embeddings import Embeddings
 from penstock_gateway.pooling.pooling import PoolingEndpoint
-from penstock_gateway.pooling.score import Rerank, ScoreEndpoint
+from penstock_gateway.pooling.rerank import Rerank
+from penstock_gateway.pooling.score import ScoreEndpoint
 from penstock_gateway.request.endpoint import JsonEndpoint, with_body
 from penstock_gateway.request.forwarding import named_model, read_fields
 from penstock_gateway.service import Service

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
+from penstock.protocol.media import Media, MediaItem, MediaSpan
 from penstock.protocol.to_worker import Plan
 from penstock.protocol.worker_resources import DropMedia, LoadMedia, LoadMediaChunk
 

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.protocol.common import (
-    MAX_MEDIA_CHUNK,
     AdapterFile,
     Claim,
     Grammar,
     Grant,
-    Media,
     SessionTerms,
     Stopping,
     TokenSampling,
@@ -30,6 +28,7 @@ from penstock.protocol.from_frontend import (
     OpenSequence,
     Submit,
 )
+from penstock.protocol.media import MAX_MEDIA_CHUNK, Media
 from penstock.protocol.to_frontend import (
     Accepted,
     Adapters,

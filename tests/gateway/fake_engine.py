@@ -18,11 +18,12 @@ from penstock.client.client_view import EngineState
 from penstock.client.delivery import Sink
 from penstock.client.emitted import KnownTokens
 from penstock.client.live import LiveFeed
-from penstock.client.observer import UNOBSERVED, Observer, RequestEvents, RequestTiming, observe
+from penstock.client.observer import UNOBSERVED, Observer, RequestEvents, observe
 from penstock.client.placement import Computing, Placement
 from penstock.client.ready_params import ReadyParams, ready_of_each
 from penstock.client.routing import RoutingRequest
 from penstock.client.session_turns import TextSink
+from penstock.client.timing import RequestTiming
 from penstock.errors import PenstockError
 from penstock.media.items import PromptMedia
 from penstock.model.prepared_model import GenerationDefaults

@@ -14,7 +14,7 @@ from penstock.media.fetch import Fetcher
 from penstock.media.items import PromptMedia
 from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.model.sound_facts import LogMel
-from penstock.protocol.common import Media
+from penstock.protocol.media import Media
 from penstock.protocol.to_frontend import Limits
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer

@@ -12,9 +12,10 @@ import numpy as np
 
 from penstock.media.prepared import write
 from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.common import Media, MediaItem, MediaSpan, Pooling, TokenSampling
+from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.from_frontend import MediaFile, OpenSequence, Stopping, Submit
 from penstock.protocol.from_worker import FromWorker, MediaFailed, MediaReady, WorkerHello
+from penstock.protocol.media import Media, MediaItem, MediaSpan
 from penstock.protocol.to_frontend import NeedMedia, Outputs, Pooled, Rejected
 from penstock.protocol.to_worker import Plan, Setup, ToWorker
 from penstock.protocol.worker_resources import DropMedia, LoadMedia

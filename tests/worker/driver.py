@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from penstock.model.config import ModelConfig
-from penstock.protocol.common import Media, Pooling, TokenLogprobs, TokenSampling, Vectors
+from penstock.protocol.common import Pooling, TokenLogprobs, TokenSampling, Vectors
 from penstock.protocol.from_worker import SlotResult
+from penstock.protocol.media import Media
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from penstock.protocol.common import Media, MediaItem, MediaSpan
+from penstock.protocol.media import Media, MediaItem, MediaSpan
 from tests.worker.vision.vision_cases import PLACEHOLDER
 
 

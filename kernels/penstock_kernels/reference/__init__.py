@@ -24,7 +24,8 @@ from penstock_kernels.reference.activations import (
     sparse_gate,
     xielu,
 )
-from penstock_kernels.reference.attention import AttentionPlan, paged_attention, plan_attention
+from penstock_kernels.reference.attention import paged_attention
+from penstock_kernels.reference.attention_plan import AttentionPlan, plan_attention
 from penstock_kernels.reference.choosing import choose_blocks, choose_tokens
 from penstock_kernels.reference.compressed import SeenRows, attention_over, entries_of
 from penstock_kernels.reference.encoder import layer_norm

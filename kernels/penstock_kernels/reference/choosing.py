@@ -12,12 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from penstock_kernels.reference.attention import (
-    KEY_SPLIT,
-    AttentionPlan,
-    gather_keys,
-    query_tiles,
-)
+from penstock_kernels.reference.attention import gather_keys, query_tiles
+from penstock_kernels.reference.attention_plan import KEY_SPLIT, AttentionPlan
 from penstock_kernels.reference.batched import batched_product
 from penstock_kernels.reference.kv_cache import KVRows
 

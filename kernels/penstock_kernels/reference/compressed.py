@@ -14,13 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from penstock_kernels.reference.attention import (
-    AttentionPlan,
-    folded,
-    partials,
-    query_tiles,
-    rows_of,
-)
+from penstock_kernels.reference.attention import folded, partials, query_tiles, rows_of
+from penstock_kernels.reference.attention_plan import AttentionPlan
 from penstock_kernels.reference.kv_cache import KVRows
 
 if TYPE_CHECKING:

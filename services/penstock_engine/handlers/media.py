@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable
 
 from penstock.errors import InvalidRequest
-from penstock.protocol.common import MAX_MEDIA_ITEMS, MAX_MEDIA_SPANS, Media, MediaItem, Stopping
+from penstock.protocol.common import Stopping
 from penstock.protocol.from_frontend import MediaChunk, MediaFile, MediaLost, Submit
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
+from penstock.protocol.media import MAX_MEDIA_ITEMS, MAX_MEDIA_SPANS, Media, MediaItem
 from penstock_engine.core_state import CoreState
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.ranges import MAX_COUNT, check_whole

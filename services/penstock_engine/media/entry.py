@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from penstock.protocol.common import MEDIA_OVERHEAD, MediaItem
+from penstock.protocol.media import MEDIA_OVERHEAD, MediaItem
 from penstock_engine.request.request import Request, Sequence
 
 

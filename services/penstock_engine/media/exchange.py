@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from penstock.protocol.common import MediaFailure
+from penstock.protocol.media import MediaFailure
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.media.encodings import Encodings
 from penstock_engine.media.entry import MediaEntry, MediaStage

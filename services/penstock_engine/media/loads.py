@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 
-from penstock.protocol.common import MAX_MEDIA_CHUNK, MediaFailure
+from penstock.protocol.media import MAX_MEDIA_CHUNK, MediaFailure
 from penstock.protocol.to_frontend import NeedMedia
 from penstock.protocol.worker_resources import DropMedia, LoadMedia, LoadMediaChunk
 from penstock_engine.kv.pool import BrokenState

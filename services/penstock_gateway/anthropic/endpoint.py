@@ -6,7 +6,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock_gateway.anthropic.conversation import Conversation
 from penstock_gateway.anthropic.errors import ERRORS
 from penstock_gateway.anthropic.models import BETA

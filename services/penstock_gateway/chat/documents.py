@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaDesk, MediaLease
+from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaDesk
 from penstock.media.document import TEXT
 from penstock.media.sources import MediaSource
 from penstock.media.wire import DocumentText

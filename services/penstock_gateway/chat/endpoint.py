@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from penstock.errors import Field, InvalidRequest
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.request.structured_outputs import PARAM
 from penstock_gateway.chat.custom_tools import CUSTOM

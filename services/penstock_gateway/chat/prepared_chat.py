@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.chat.endpoint import ChatRequest, blame_of, check_chat, prompt_of, tools_of
 from penstock_gateway.chat.messages import Message

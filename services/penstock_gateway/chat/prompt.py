@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.errors import Field, InvalidRequest
-from penstock.media.desk import MediaDesk, MediaLease
+from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaDesk
 from penstock.media.items import PromptMedia
 from penstock.media.prompt import of_chat
 from penstock.parsing.written_calls import Call, Mark, writer_of

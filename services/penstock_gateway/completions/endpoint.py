@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 from penstock.errors import Field, InvalidRequest
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.completions.reply import CompletionSpec, TextCompletion

@@ -19,7 +19,7 @@ from penstock_gateway.http.errors import HTTPError, clip, leaving, unavailable
 from penstock_gateway.http.operations import Operation, OperationRoute, asked
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.request.body import content_type, feed_body
-from penstock_gateway.request.endpoint import convert
+from penstock_gateway.request.decoding import convert
 from penstock_gateway.request.fields import tenant_of
 from penstock_gateway.request.multipart import Form, FormReader, boundary_of
 from penstock_gateway.service import Service

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock_gateway.chat.reply import ChatCompletion, ChatSpec
 from penstock_gateway.fim.prompt import check_fim, fim_prompt
 from penstock_gateway.generate.endpoint import GenerateEndpoint

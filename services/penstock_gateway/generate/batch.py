@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
     from penstock.client.delivery import Sink
     from penstock.client.emitted import KnownTokens
-    from penstock.client.observer import RequestTiming
     from penstock.client.placement import Computing
     from penstock.client.ready_params import ReadyParams
     from penstock.client.session_turns import TextSink
+    from penstock.client.timing import RequestTiming
     from penstock.media.items import PromptMedia
     from penstock.protocol.common import Claim, ErrorCode, FinishReason, TokenLogprobs
     from penstock.request.sampling_params import SamplingParams

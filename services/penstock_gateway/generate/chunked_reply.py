@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
+from collections.abc import AsyncIterator, Container, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -45,15 +45,24 @@ if TYPE_CHECKING:
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.generate.timeline import RequestTimeline
     from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.generate.fast_chunks import FastChunk, FastChunks
 
 TURN = 0.002
 """Seconds that a reply is written without a pause."""
+
+
 STEP = 32
 """Tokens whose log-probabilities are written at once: with 20 alternatives each, half of a TURN."""
+
+
 MANY = 128
 """Tokens from which on writing what is shown of them may need more than a turn."""
+
+
 LONG_TEXT = 1024
 """Characters of a text that are read at once."""
+
+
 PIECE = 1 << 16
 """Bytes of a piece, about."""
 
@@ -64,13 +73,6 @@ def _place() -> tuple[bytes, re.Pattern[bytes]]:
     draws its own: gateways are forks, and what was drawn before would be the same in all."""
     mark = secrets.token_hex(16).encode()
     return mark, re.compile(rb'"' + mark + rb':(\d+)"')
-
-
-@cache
-def _text_mark() -> str:
-    """What stands where the text of a fast chunk will. Nobody can have it in a model's name or a
-    request's id."""
-    return secrets.token_hex(16)
 
 
 class Pace:
@@ -361,52 +363,3 @@ class ChunkedReply(Placeless, ABC, Generic[Piece]):
 
     def _plain_chunk(self, choice: int, text: str, nullable: bool) -> msgspec.Struct:
         return self._chunk([self._text_piece(choice, text)], None if nullable else UNSET)
-
-
-# Chunks of a stream that differ only in one text, written without building them anew.
-
-
-class FastChunk:
-    """chunk_of: makes the chunk for a text. What comes before and after the text is encoded once:
-    with the text's JSON between them, they are the bytes that append_event gives.
-    """
-
-    __slots__ = ("_after", "_before")
-
-    def __init__(self, chunk_of: Callable[[str], msgspec.Struct]) -> None:
-        event = bytearray()
-        append_event(event, chunk_of(_text_mark()))
-        self._before, self._after = bytes(event).split(f'"{_text_mark()}"'.encode())
-
-    @property
-    def around(self) -> tuple[bytes, bytes]:
-        return self._before, self._after
-
-    def event(self, text: str) -> bytes:
-        return b"".join((self._before, encoder.encode(text), self._after))
-
-
-ChunkOf = Callable[[int, str, bool], msgspec.Struct]
-"""A chunk, from a choice's index and a text; `usage` in it is absent, or null if that says so."""
-
-
-class FastChunks:
-    """Fast chunks of one reply: one for each choice, made when it is first wanted.
-
-    chunk_of is handed in each time, and not kept: it is a reply's own method, and what holds one
-    another is freed by the garbage collector only.
-    """
-
-    __slots__ = ("_by_choice",)
-
-    def __init__(self) -> None:
-        self._by_choice: dict[int, FastChunk] = {}  # -1 - choice where usage is null.
-
-    def of(self, choice: int, chunk_of: ChunkOf, *, nullable: bool) -> FastChunk:
-        """Returns the choice's. nullable: its usage is null."""
-        key = -1 - choice if nullable else choice
-        fast = self._by_choice.get(key)
-        if fast is None:
-            fast = FastChunk(lambda text: chunk_of(choice, text, nullable))
-            self._by_choice[key] = fast
-        return fast

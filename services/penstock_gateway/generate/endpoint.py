@@ -22,7 +22,7 @@ from penstock.client.placement import Computing
 from penstock.client.request_bounds import check_generates
 from penstock.client.turn_budget import forget
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock.media.items import PromptMedia
 from penstock.media.words import WORDS
 from penstock.request.terms import Terms

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.types import Scope
 
-from penstock.client.observer import LAST_WORD
+from penstock.client.timing import LAST_WORD
 from penstock.errors import InvalidRequest
 from penstock.process import logs
 from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.tracing.trace import log_fields
 
 if TYPE_CHECKING:
-    from penstock.client.observer import RequestTiming
+    from penstock.client.timing import RequestTiming
     from penstock.protocol.to_frontend import SequenceTimeline
 
 log = logs.get(__name__)

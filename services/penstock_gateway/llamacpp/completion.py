@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.completions.endpoint import MAX_PROMPTS, MAX_SEQUENCES

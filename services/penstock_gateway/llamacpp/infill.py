@@ -4,7 +4,7 @@ other files, in; what belongs between out, in llama.cpp's form."""
 from __future__ import annotations
 
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock.text.fim import fim_tokens
 from penstock_gateway.fim.endpoint import FIMRequest
 from penstock_gateway.fim.prompt import OtherFile, fim_prompt, with_files

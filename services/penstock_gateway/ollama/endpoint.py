@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.client.request_bounds import check_generates
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock.request.terms import Terms
 from penstock_gateway.chat.endpoint import ChatRequest, blame_of, num_logprobs, tools_of
 from penstock_gateway.chat.messages import Message

@@ -28,7 +28,8 @@ from penstock.client.pooling_inputs import (
 )
 from penstock.client.turn_budget import TurnBudget
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaDesk, MediaLease
+from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaDesk
 from penstock.media.sources import MediaSource
 from penstock.model.media_facts import MediaFacts
 from penstock.protocol.common import Pooling

@@ -22,7 +22,7 @@ from penstock_gateway.preparing.wire import encode
 from penstock_gateway.storage.stored_file import StoredFile
 
 if TYPE_CHECKING:
-    from penstock.media.desk import MediaLease
+    from penstock.media.budget import MediaLease
     from penstock_gateway.models.backend import AskedModel
     from penstock_gateway.service import Service
 

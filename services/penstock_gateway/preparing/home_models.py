@@ -12,7 +12,8 @@ import msgspec
 from penstock.client.pool_request import PoolResult
 from penstock.errors import EngineUnavailable
 from penstock.media.items import PromptMedia
-from penstock.protocol.common import Media, Pooling
+from penstock.protocol.common import Pooling
+from penstock.protocol.media import Media
 from penstock.request.terms import Terms
 from penstock_gateway.models.backend import AskedModel, EngineInfo, ModelBackend, ModelRegistry
 from penstock_gateway.preparing.channel import Channel

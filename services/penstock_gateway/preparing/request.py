@@ -33,7 +33,7 @@ from penstock_gateway.request.fields import RequestFields
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from penstock.media.desk import MediaLease
+    from penstock.media.budget import MediaLease
     from penstock_gateway.generate.reply import ReplyHead
     from penstock_gateway.generate.reply_spec import ReplySpec
     from penstock_gateway.models.backend import AskedModel

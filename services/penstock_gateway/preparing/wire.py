@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.client.ready_params import ReadyParams
-from penstock.protocol.common import Media
+from penstock.protocol.media import Media
 from penstock.request.sampling_params import SamplingParams
 
 MAX_FRAME = 512 << 20

@@ -15,7 +15,7 @@ import msgspec
 from starlette.types import Message, Receive, Send
 
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock.process import logs
 from penstock.request.terms import Terms
 from penstock.transcription.begin import facts_of
@@ -27,8 +27,9 @@ from penstock_gateway.http.sockets import closing
 from penstock_gateway.keys.ring import current, renew
 from penstock_gateway.realtime.utterance import AUDIO, Utterance
 from penstock_gateway.request.body import check_amount_now
-from penstock_gateway.request.endpoint import decode_fields, skipping
+from penstock_gateway.request.decoding import decode_fields
 from penstock_gateway.request.fields import Flag, Text
+from penstock_gateway.request.skipping import skipping
 from penstock_gateway.service import Service
 from penstock_gateway.tracing import trace as tracing
 

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.client.computing import fingerprint_of_parts
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock.media.sources import MediaSource
 from penstock.request.terms import Terms
 from penstock.transcription.begin import begin, facts_of

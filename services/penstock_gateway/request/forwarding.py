@@ -9,7 +9,7 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from penstock_gateway.request.body import check_amount, check_json_type, read_body
-from penstock_gateway.request.endpoint import decode_fields
+from penstock_gateway.request.decoding import decode_fields
 from penstock_gateway.request.fields import tenant_of
 from penstock_gateway.service import Service
 

@@ -11,7 +11,7 @@ from starlette.responses import Response as HTTPResponse
 from starlette.types import Receive, Scope, Send
 
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock.request.terms import Terms
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.generate.endpoint import GenerateEndpoint

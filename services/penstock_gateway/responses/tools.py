@@ -20,7 +20,7 @@ from penstock_gateway.chat.tool_choice import (
 )
 from penstock_gateway.chat.tools import ANY_TOOLS, OPENAI_TOOLS, Tool, ToolLimits
 from penstock_gateway.http.errors import clip
-from penstock_gateway.request.endpoint import convert
+from penstock_gateway.request.decoding import convert
 from penstock_gateway.responses.tool_kinds import BY_TOOL, NamedTool, ToolKind
 
 log = logs.get(__name__)

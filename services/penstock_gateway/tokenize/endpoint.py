@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.prompt import (

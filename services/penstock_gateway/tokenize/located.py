@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.generate.chunked_reply import JsonList, Pace
 from penstock_gateway.http.operations import Operation, posting

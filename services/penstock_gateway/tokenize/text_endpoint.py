@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock_gateway.http.events import while_connected
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import EngineInfo

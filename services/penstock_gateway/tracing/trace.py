@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.observer import RequestTiming
+from penstock.client.timing import RequestTiming
 
 if TYPE_CHECKING:
     from starlette.types import Scope

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, Status, StatusCode, format_trace_id, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from penstock.client.observer import LAST_WORD
+from penstock.client.timing import LAST_WORD
 from penstock.process import logs
 from penstock.version import __version__
 from penstock_gateway.http.errors import ClientGone, as_http_error
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
     from starlette.types import Scope
 
-    from penstock.client.observer import RequestTiming
+    from penstock.client.timing import RequestTiming
     from penstock.config.settings import GatewayConfig
     from penstock.protocol.to_frontend import SequenceTimeline
 

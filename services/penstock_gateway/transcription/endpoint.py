@@ -14,7 +14,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.client.request_bounds import check_generates
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock.media.sources import MediaSource
 from penstock.request.terms import Terms
 from penstock.transcription.begin import begin, facts_of
@@ -32,9 +32,9 @@ from penstock_gateway.http.replies import send_whole
 from penstock_gateway.http.scope_keys import REQUEST_ID
 from penstock_gateway.models.backend import AskedModel
 from penstock_gateway.request.body import content_type, feed_body
-from penstock_gateway.request.endpoint import skipping
 from penstock_gateway.request.fields import check_request_id, request_terms, terms_headers
 from penstock_gateway.request.multipart import Form, FormReader, boundary_of
+from penstock_gateway.request.skipping import skipping
 from penstock_gateway.service import Service
 from penstock_gateway.tracing import trace as tracing
 from penstock_gateway.transcription.request import (

@@ -11,7 +11,7 @@ from msgspec import Meta
 from penstock.config.foreign_names import meant
 from penstock.errors import InvalidRequest
 from penstock.transcription.wishes import Wishes, code_of
-from penstock_gateway.request.endpoint import convert
+from penstock_gateway.request.decoding import convert
 from penstock_gateway.request.fields import Flag, Number, Text, Whole
 from penstock_gateway.request.multipart import Form
 from penstock_gateway.request.skipped_fields import say_field

@@ -11,7 +11,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock.protocol.to_frontend import Welcome
 from penstock_gateway.completions.endpoint import check as check_completion
 from penstock_gateway.completions.endpoint import token_ids_of
@@ -22,7 +22,7 @@ from penstock_gateway.generate.search import search_of
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import GENERATING_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
-from penstock_gateway.pooling.score import Rerank
+from penstock_gateway.pooling.rerank import Rerank
 from penstock_gateway.request.answer_form import blame
 from penstock_gateway.request.endpoint import Headers, with_body
 from penstock_gateway.request.forwarding import named_model, read_fields

@@ -9,7 +9,7 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaLease
+from penstock.media.budget import MediaLease
 from penstock_gateway.completions.endpoint import CompletionRequest, Completions
 from penstock_gateway.generate.job import PreparedRequest
 from penstock_gateway.generate.reply import ReplyHead

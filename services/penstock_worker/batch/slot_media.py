@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.protocol.common import Media, MediaSpan
+from penstock.protocol.media import Media, MediaSpan
 from penstock.protocol.to_worker import NewSequence
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from penstock.process import logs
-from penstock.protocol.common import MediaSpan
 from penstock.protocol.from_worker import MediaFailed
+from penstock.protocol.media import MediaSpan
 from penstock.protocol.to_worker import PartlyEncoded, Plan, SlotWork, ToWorker
 from penstock.protocol.worker_resources import DropMedia, LoadMedia, LoadMediaChunk
 from penstock_worker.batch.slot_media import TEXT, SlotMedia

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.model.audio_spec import AudioSpec
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.tower_spec import VisionSpec
-from penstock.protocol.common import MAX_MEDIA_ITEMS, MEDIA_OVERHEAD
+from penstock.protocol.media import MAX_MEDIA_ITEMS, MEDIA_OVERHEAD
 
 USUAL_ROWS = 16_384
 """Rows of encodings that are kept: as many as the largest picture has that any of the families

@@ -19,8 +19,8 @@ import numpy as np
 
 from penstock.media.prepared import BrokenItem, read
 from penstock.process import logs
-from penstock.protocol.common import MAX_MEDIA_CHUNK, MediaFailure
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
+from penstock.protocol.media import MAX_MEDIA_CHUNK, MediaFailure
 from penstock.protocol.worker_resources import LoadMedia, LoadMediaChunk
 from penstock_worker.media.interface import Tell
 from penstock_worker.media.unfit import UnfitItem

@@ -13,9 +13,9 @@ import torch
 
 from penstock.process import logs
 from penstock_kernels.triton.linear.gguf_weights import GROUP, Layout, empty
-from penstock_worker.quantisation.checkpoints.compressed_tensors import E2M1Matrix
 from penstock_worker.quantisation.checkpoints.fp8 import FP8Matrix
 from penstock_worker.quantisation.checkpoints.matrix import LevelMatrix
+from penstock_worker.quantisation.checkpoints.mxfp4 import E2M1Matrix
 from penstock_worker.quantisation.fp8 import FP8, FP8_GROUP, FP8Blocks, FP8Rows
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
 from penstock_worker.quantisation.interface import KeptMatrix

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.client.observer import UNOBSERVED, RequestEvents, RequestTiming
+from penstock.client.observer import UNOBSERVED, RequestEvents
 from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
 from penstock.client.routing import Blame
+from penstock.client.timing import RequestTiming
 from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.protocol.common import FinishReason, Stopping, TokenLogprobs, TokenSampling
 from penstock.protocol.from_frontend import Advance, OpenSequence, Submit

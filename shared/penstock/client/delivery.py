@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client.deltas import SequenceDelta
 from penstock.client.emitted import KnownTokens
-from penstock.client.observer import UNOBSERVED, RequestEvents, RequestTiming
+from penstock.client.observer import UNOBSERVED, RequestEvents
 from penstock.client.session_turns import ConsumerTurns, TextSink
+from penstock.client.timing import RequestTiming
 
 if TYPE_CHECKING:
     from penstock.client.emitted import EmittedSequence

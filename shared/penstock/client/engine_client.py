@@ -25,7 +25,7 @@ from penstock.client.fleet import Resolver, parse_endpoints, resolve
 from penstock.client.generation import Generation
 from penstock.client.generation_request import GenerationRequest, stopping, token_sampling
 from penstock.client.media import PreparedMedia
-from penstock.client.observer import Observer, RequestTiming, observe
+from penstock.client.observer import Observer, observe
 from penstock.client.placement import placement_of
 from penstock.client.pool_request import PoolRequest, PoolResult, check_input, check_task
 from penstock.client.ready_params import ReadyParams, ready_of_each, ready_params
@@ -34,6 +34,7 @@ from penstock.client.request_bounds import check_generates, check_prompt
 from penstock.client.routing_policies import make_routing
 from penstock.client.served_model import ModelText
 from penstock.client.thinking import asked_budget
+from penstock.client.timing import RequestTiming
 from penstock.config.settings import TransportSettings
 from penstock.errors import EngineUnavailable
 from penstock.media.items import PromptMedia

@@ -14,11 +14,11 @@ from penstock.client.delivery import Delivery, PlainText, Put, Sink
 from penstock.client.deltas import Pending, SequenceDelta
 from penstock.client.emitted import EmittedSequence, emitted_sequences
 from penstock.client.generation_request import GenerationRequest
-from penstock.client.observer import RequestTiming
 from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
 from penstock.client.rejections import failed_early
 from penstock.client.routing import Blame
 from penstock.client.session_turns import TextSink
+from penstock.client.timing import RequestTiming
 from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.protocol.common import FinishReason, TokenLogprobs
 from penstock.protocol.from_frontend import Finish, OpenSequence, Submit

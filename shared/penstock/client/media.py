@@ -13,8 +13,8 @@ from penstock.errors import InvalidRequest, StartupError
 from penstock.media.items import PromptMedia
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.process import logs
-from penstock.protocol.common import MAX_MEDIA_CHUNK
 from penstock.protocol.from_frontend import FromFrontend, MediaChunk, MediaFile, MediaLost
+from penstock.protocol.media import MAX_MEDIA_CHUNK
 from penstock.protocol.to_frontend import NeedMedia
 
 log = logs.get(__name__)

@@ -12,9 +12,9 @@ from typing import Literal
 import msgspec
 
 from penstock.client.media import PreparedMedia
-from penstock.client.observer import RequestTiming
 from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
 from penstock.client.routing import Blame
+from penstock.client.timing import RequestTiming
 from penstock.errors import (
     DeadlineExceeded,
     EngineUnavailable,

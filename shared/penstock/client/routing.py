@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeVar, get_args
 
 import msgspec
 
-from penstock.protocol.common import Media
+from penstock.protocol.media import Media
 
 Why = Literal["prefix", "session", "load", "only", "turn", "prefill"]
 """prefix: it is the prompt's favourite.  session: it is the session's.  load: the favourite was

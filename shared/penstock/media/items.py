@@ -14,7 +14,7 @@ from penstock.media.layout import ItemLayout
 from penstock.media.sources import MediaSource
 from penstock.media.wire import AnyItem
 from penstock.model.media_facts import MediaFacts
-from penstock.protocol.common import Media, MediaItem, MediaSpan
+from penstock.protocol.media import Media, MediaItem, MediaSpan
 
 MAX_UUIDS = 16_384
 """Callers' own names that are remembered."""

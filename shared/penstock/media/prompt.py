@@ -12,7 +12,7 @@ from penstock.media.items import PreparedItems, PromptMedia
 from penstock.media.layout import ItemLayout
 from penstock.media.words import WORDS
 from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind
-from penstock.protocol.common import MediaSpan
+from penstock.protocol.media import MediaSpan
 from penstock.text.template import RenderedChat
 from penstock.text.template_shape import Marks
 from penstock.text.tokenizer import Tokenizer

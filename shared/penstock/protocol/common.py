@@ -9,17 +9,27 @@ from typing import Literal
 
 import msgspec
 
-from penstock.model.media_facts import MediaKind
+if typing.TYPE_CHECKING:
+    Bytes = bytes | memoryview
+else:
+    Bytes = memoryview  # Which msgspec decodes without a copy.
+
 
 HIGHEST_PRIORITY = -100
+
+
 LOWEST_PRIORITY = 100
 """Bounds of a priority. As in vLLM, a lower value is served earlier. The range is bounded because
 waiting requests age: only a bounded number of later requests can overtake one."""
+
+
 BACKGROUND_LEVELS = LOWEST_PRIORITY - HIGHEST_PRIORITY
 """How many levels lower than its priority says a request in the background stands: below all
 others of its time."""
 
+
 FinishReason = Literal["stop", "length", "repetition", "abort", "timeout", "error"]
+
 
 ErrorCode = Literal[
     "invalid_grammar",
@@ -37,13 +47,19 @@ thoughts that leave no token to sample; a picture, sound or video that can't be 
 that can't be loaded, or doesn't fit the model. The last one is no fault of the request: what it
 needs can't be had now."""
 
+
 CallCode = Literal["", "invalid", "failed", "timed_out", "unavailable"]
 """What became of a call of a worker extension: it was done; there is no such method, or its
 arguments don't fit; it raised; its time was over before it began; the worker is gone."""
 
+
 MAX_CALL_BYTES = 32 * 2**20
 """Most bytes of a call's arguments, and of a rank's result."""
+
+
 MAX_CALL_SECONDS = 3600.0
+
+
 MAX_METHOD_CHARS = 200
 """Most characters of a method's name."""
 
@@ -52,11 +68,16 @@ SleepLevel = Literal[0, 1, 2]
 """The part of a model's memory that has been given back: nothing; its KV cache; its weights,
 too."""
 
+
 WakeTag = Literal["weights", "kv_cache"]
+
+
 WAKE_TAGS: tuple[WakeTag, ...] = typing.get_args(WakeTag)
 
 
 MAX_SESSION_ID_CHARS = 256
+
+
 MAX_KV_RETENTION_S = 86_400.0
 
 
@@ -103,6 +124,7 @@ GRANT_RANGES = {
     "highest_priority": (HIGHEST_PRIORITY, LOWEST_PRIORITY),
 }
 """Allowed values of a Grant's fields, both ends included."""
+
 
 GrammarKind = Literal[
     "json_schema", "json_object", "regex", "choice", "lark", "gbnf", "structural_tag"
@@ -285,12 +307,6 @@ class Pooling(msgspec.Struct, frozen=True, array_like=True):
     all."""
 
 
-if typing.TYPE_CHECKING:
-    Bytes = bytes | memoryview
-else:
-    Bytes = memoryview  # Which msgspec decodes without a copy.
-
-
 class Vectors(msgspec.Struct, frozen=True, array_like=True):
     """One vector, or one per token; or the numbers of a sparse vector that aren't 0.
 
@@ -338,6 +354,7 @@ class AdapterFile(msgspec.Struct, frozen=True, array_like=True):
 MAX_ADAPTER_NAMES = 1024
 """Names that an engine core keeps, also of adapters that have been unloaded."""
 
+
 MAX_ADAPTER_NAME = 256
 """Characters."""
 
@@ -361,71 +378,3 @@ class NamedAdapter(msgspec.Struct, frozen=True, array_like=True):
         """The greatest of what was said of a name holds, for everybody: of what was said in the
         same millisecond too."""
         return self.stamp, "" if self.file is None else self.file.digest
-
-
-MAX_MEDIA_ITEMS = 256
-"""Most items of a request."""
-
-MEDIA_OVERHEAD = 4096
-"""Bytes that a prepared item counts for beside its own."""
-
-MAX_MEDIA_SPANS = 16_384
-"""Most spans of a request: an item may have one for each of its tiles or frames."""
-
-MAX_MEDIA_CHUNK = 1_048_576
-"""Bytes of an item in one message."""
-
-MediaFailure = Literal["unreachable", "damaged", "unfit"]
-"""Why a worker can't take or encode an item. unreachable: it can't open the file, as on another
-host; the item is asked for in chunks then. damaged: size or digest are others than those stated.
-unfit: the model's encoder can't take it."""
-
-
-class MediaItem(msgspec.Struct, frozen=True, array_like=True):
-    """A picture, a sound or a video, prepared for the model's encoder. It holds no bytes: these
-    are asked for by NeedMedia."""
-
-    name: str
-    """64 hexadecimal digits: SHA-256 over kind, the preparation's digest and the original bytes,
-    each after its length."""
-    kind: MediaKind
-    rows: int
-    """Embeddings that its encoding yields."""
-    size: int
-    """Bytes of the prepared item (see penstock.media.prepared)."""
-    digest: str
-    """SHA-256 of the prepared item, hexadecimal, which whoever receives it verifies."""
-    grid: tuple[int, ...] = ()
-    """What positions depend on, as the model's family defines it: for M-RoPE (frames, rows,
-    columns) in merged patches. Empty where positions just count."""
-
-
-class MediaSpan(msgspec.Struct, frozen=True, array_like=True):
-    """Consecutive placeholders in a prompt, which stand for embeddings of an item."""
-
-    item: int
-    """Index into Media.items."""
-    offset: int
-    """Place of the first placeholder, in prompt tokens."""
-    tokens: int
-    """Placeholders, one for each embedding."""
-    first: int = 0
-    """The item's embedding that stands at `offset`; the others follow it."""
-
-    @property
-    def end(self) -> int:
-        """The first token after it."""
-        return self.offset + self.tokens
-
-
-class Media(msgspec.Struct, frozen=True, array_like=True):
-    """The media of a prompt."""
-
-    items: tuple[MediaItem, ...]
-    """Items that have a span, in any order; each once, even if it is shown several times."""
-    spans: tuple[MediaSpan, ...]
-    """The spans in the order of their offsets, without overlap."""
-    joined: bool = False
-    """Whether the tokens of all spans see one another, those of later spans too, but no later token
-    of the text between spans; so from the first span to the last, all is computed in one step.
-    False: spans see one another as the model says of each by itself (Ready.whole_spans)."""

@@ -13,7 +13,6 @@ from penstock.protocol.common import (
     Claim,
     Grammar,
     Grant,
-    Media,
     NamedAdapter,
     Pooling,
     SessionTerms,
@@ -21,6 +20,7 @@ from penstock.protocol.common import (
     TokenSampling,
     WakeTag,
 )
+from penstock.protocol.media import Media
 
 MAX_PREDICTION_TOKENS = 16_384
 """Most tokens of Submit.prediction; or as many as the context has, if that is less."""

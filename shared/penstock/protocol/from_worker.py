@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from penstock.model.kv_layout import ONE_GROUP, KVGroup
-from penstock.protocol.common import CallCode, ErrorCode, MediaFailure, TokenLogprobs, Vectors
+from penstock.protocol.common import CallCode, ErrorCode, TokenLogprobs, Vectors
+from penstock.protocol.media import MediaFailure
 
 
 class WorkerHello(msgspec.Struct, frozen=True, tag="hello"):

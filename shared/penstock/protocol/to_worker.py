@@ -9,7 +9,8 @@ import msgspec
 
 from penstock.model.pooling_config import PoolingConfig
 from penstock.model.speculation import SpeculativeConfig
-from penstock.protocol.common import MAX_CALL_BYTES, Media, Pooling, TokenSampling
+from penstock.protocol.common import MAX_CALL_BYTES, Pooling, TokenSampling
+from penstock.protocol.media import Media
 from penstock.protocol.worker_resources import (
     CompileGrammar,
     DropAdapter,

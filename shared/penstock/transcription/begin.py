@@ -9,7 +9,8 @@ import msgspec
 
 from penstock.client.computing import fingerprint_of_parts
 from penstock.errors import InvalidRequest
-from penstock.media.desk import MediaDesk, MediaLease
+from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaDesk
 from penstock.media.sources import MediaSource
 from penstock.model.media_facts import MediaFacts
 from penstock.model.transcription_facts import SpokenChat, TranscriptionFacts

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.media.desk import MediaDesk, MediaLease
+from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaDesk
 from penstock.media.items import PreparedItem, PreparedItems, sha256_hex
 from penstock.media.layout import layout
 from penstock.media.sources import MediaSource

@@ -3,7 +3,7 @@ room."""
 
 from __future__ import annotations
 
-from penstock.protocol.common import Media
+from penstock.protocol.media import Media
 from tests.engine.fake_media import drawn_media, picture
 from tests.engine.harness import Harness
 from tests.engine.walked_harness import FEW, POLICIES, Choices

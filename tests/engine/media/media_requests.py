@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.protocol.common import MediaItem
+from penstock.protocol.media import MediaItem
 from tests.engine.fake_media import shown
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore

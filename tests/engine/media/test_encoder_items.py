@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import StartupError
 from penstock.model.layer_spec import CrossAttentionSpec
-from penstock.protocol.common import Media, MediaSpan
+from penstock.protocol.media import Media, MediaSpan
 from penstock_engine.facts import EngineFacts
 from tests.engine.fake_media import picture, shown
 from tests.engine.harness import Harness

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.protocol.common import Media, MediaSpan
 from penstock.protocol.from_frontend import MediaLost
 from penstock.protocol.from_worker import MediaFailed, Result, SlotResult
+from penstock.protocol.media import Media, MediaSpan
 from penstock_engine.media.entry import MediaStage
 from penstock_engine.media.loads import TIMEOUT
 from tests.engine.fake_media import picture, shown

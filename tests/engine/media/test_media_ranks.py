@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.protocol.common import Media, Stopping, TokenSampling
+from penstock.protocol.common import Stopping, TokenSampling
 from penstock.protocol.from_frontend import Hello, MediaChunk, MediaFile, OpenSequence, Submit
 from penstock.protocol.from_worker import (
     MediaFailed,
@@ -16,6 +16,7 @@ from penstock.protocol.from_worker import (
     SlotResult,
     WorkerHello,
 )
+from penstock.protocol.media import Media
 from penstock.protocol.to_frontend import NeedMedia, Outputs
 from penstock.protocol.to_worker import Plan
 from penstock.protocol.worker_resources import DropMedia, LoadMedia, LoadMediaChunk

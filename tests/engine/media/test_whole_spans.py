@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.model.kv_layout import KVGroup
-from penstock.protocol.common import Media
+from penstock.protocol.media import Media
 from tests.engine.fake_media import picture, shown
 from tests.engine.harness import Harness
 from tests.engine.media.media_requests import SLOT, ask, finish_of, harness

@@ -15,7 +15,7 @@ from penstock.client.placement import Computing, fingerprint_name
 from penstock.errors import EngineUnavailable, InvalidRequest
 from penstock.media.items import PromptMedia
 from penstock.model.prepared_model import GenerationDefaults
-from penstock.protocol.common import Media, MediaItem, MediaSpan
+from penstock.protocol.media import Media, MediaItem, MediaSpan
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.generate.event_ids import Origin, OriginWriter
 from penstock_gateway.generate.replay import AnswerBasis, replay_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.client import SequenceDelta
-from penstock.client.observer import LAST_WORD, RequestTiming
+from penstock.client.timing import LAST_WORD, RequestTiming
 from penstock.config.settings import GatewayConfig
 from penstock.protocol.to_frontend import SequenceTimeline
 from tests.gateway.fake_engine import FakeEngineClient, FakeGeneration

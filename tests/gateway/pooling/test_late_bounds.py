@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from penstock.client.pool_request import PoolResult
 from penstock.protocol.common import Pooling
-from penstock_gateway.pooling import fields, score
-from penstock_gateway.pooling.score import grouped
+from penstock_gateway.pooling import fields, scoring
+from penstock_gateway.pooling.scoring import grouped
 from testing.pooling_models import save
 from tests.gateway.pooling.pooling_engine import PoolingEngine, pooling_gateway
 from tests.met import met
@@ -65,7 +65,7 @@ async def test_all_texts_of_a_request_are_computed_alike(
 
     monkeypatch.setattr(PoolingEngine, "pool", watched)
     monkeypatch.setattr(PoolingEngine, "fingerprint_for", lambda *_: f"of look {next(looks)}")
-    monkeypatch.setattr(score, "MAX_NUMBERS", 300)
+    monkeypatch.setattr(scoring, "MAX_NUMBERS", 300)
     async with pooling_gateway(model, tmp_path) as client:
         reply = await client.post("/score", json={"text_1": "w50 w51", "text_2": DOCUMENTS})
     assert reply.status_code == 200, reply.text
@@ -95,8 +95,8 @@ async def test_few_vectors_are_in_memory_and_scores_stay_the_same(
             groups.append(len(group))
             yield group
 
-    monkeypatch.setattr(score, "MAX_NUMBERS", 300)
-    monkeypatch.setattr(score, "grouped", watched_groups)
+    monkeypatch.setattr(scoring, "MAX_NUMBERS", 300)
+    monkeypatch.setattr(scoring, "grouped", watched_groups)
     async with pooling_gateway(model, tmp_path) as client:
         found = (await client.post("/score", json=body)).json()
     assert found["data"] == wanted["data"]

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
-from penstock_gateway.pooling import score, scored
+from penstock_gateway.pooling import scored, scoring
 from penstock_gateway.request.input_texts import MAX_INPUTS
 from tests.gateway.heartbeat.engines import PoolingEngine
 
@@ -97,5 +97,5 @@ async def test_parts_times_documents_are_bounded(
         f"{MAX_INPUTS * (MAX_INPUTS + 1)} parts together, {MAX_INPUTS} of them in query"
         in (error["message"])
     )
-    assert str(score.MAX_PAIRED_PARTS) in error["message"]
+    assert str(scoring.MAX_PAIRED_PARTS) in error["message"]
     assert not made["parts"]

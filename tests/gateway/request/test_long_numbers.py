@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import InvalidRequest
 from penstock_gateway.chat.endpoint import ChatRequest
 from penstock_gateway.ollama.request import OllamaChatRequest
-from penstock_gateway.request.endpoint import decode
+from penstock_gateway.request.decoding import decode
 
 LONG = "0.12345678901234567890123"
 MESSAGES = '"messages": [{"role": "user", "content": "Hi 0.12345678901234567890123"}]'

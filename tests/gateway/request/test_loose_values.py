@@ -12,7 +12,7 @@ import pytest
 
 from penstock_gateway.adapters.endpoint import LoadAdapterRequest
 from penstock_gateway.chat.endpoint import ChatRequest
-from penstock_gateway.request.endpoint import convert, decode
+from penstock_gateway.request.decoding import convert, decode
 from penstock_gateway.responses.request import ResponsesRequest
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.request.test_unknown_fields import BODIES, places

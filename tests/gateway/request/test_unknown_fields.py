@@ -14,8 +14,8 @@ from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from penstock_gateway.chat.endpoint import ChatRequest
 from penstock_gateway.completions.endpoint import CompletionRequest
-from penstock_gateway.pooling.score import RerankRequest
-from penstock_gateway.request.endpoint import skipping
+from penstock_gateway.pooling.rerank import RerankRequest
+from penstock_gateway.request.skipping import skipping
 from penstock_gateway.responses.request import ResponsesRequest
 from penstock_gateway.tokenize.endpoint import TokenizeRequest
 from tests.gateway.fake_engine import FakeEngineClient

@@ -9,8 +9,8 @@ from torch import Tensor
 from penstock_kernels import reference
 from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.attention.rope_write import (
-    RotaryTables,
     QueryKeyNorms,
+    RotaryTables,
     rope_write,
 )
 from penstock_kernels.triton.rowwise.activation import activate, gated, gelu_mul, silu_mul

@@ -21,8 +21,8 @@ from penstock.client.routing import RoutingRequest, prefix_key
 from penstock.errors import InvalidRequest
 from penstock.media.items import PromptMedia
 from penstock.process import logs
-from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.from_frontend import MediaChunk, MediaFile, MediaLost
+from penstock.protocol.media import Media, MediaItem, MediaSpan
 from penstock.protocol.to_frontend import NeedMedia, Outputs, SequenceOutput
 from testing.scripted_engine import ScriptedEngine
 from tests.shared.client.client_requests import collect, until

@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from penstock.errors import InvalidRequest, Overloaded
-from penstock.text.render.pool import MAX_PROCESSES, RenderPool, RenderProcess
+from penstock.text.render.pool import MAX_PROCESSES, RenderPool
+from penstock.text.render.process import RenderProcess
 from penstock.text.render.wire import Bounds
 from testing.processes import freeze
 

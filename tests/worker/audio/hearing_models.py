@@ -35,7 +35,7 @@ from penstock.model.sound_facts import (
 )
 from penstock.prepare.from_hub_folder import tower_of
 from penstock.prepare.hub_config import read_config
-from penstock.protocol.common import Media, MediaItem
+from penstock.protocol.media import Media, MediaItem
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.slots import SlotBounds, Slots

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.protocol.common import Media, MediaItem, MediaSpan, TokenSampling
+from penstock.protocol.common import TokenSampling
+from penstock.protocol.media import Media, MediaItem, MediaSpan
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.pooling.space import MIXED
 from testing.pooling_models import load_pooling

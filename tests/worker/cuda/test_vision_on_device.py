@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from penstock.model.prepared_model import PreparedModel
-from penstock.protocol.common import Media
 from penstock.protocol.from_worker import MediaReady
+from penstock.protocol.media import Media
 from penstock.protocol.to_worker import Plan, Setup
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import SlotBounds, Slots

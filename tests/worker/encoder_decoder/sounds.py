@@ -13,7 +13,7 @@ from torch import Tensor
 
 from penstock.media.prepared import write
 from penstock.model.transcription_facts import Alignment
-from penstock.protocol.common import Media, MediaItem, MediaSpan
+from penstock.protocol.media import Media, MediaItem, MediaSpan
 from penstock.protocol.worker_resources import LoadMedia
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import EncoderDecoderCache, ReferenceAttention

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock.protocol.common import Media, MediaSpan
 from penstock.protocol.from_worker import MediaReady
+from penstock.protocol.media import Media, MediaSpan
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.media.interface import MEL
 from tests.worker.driver import GREEDY, Driver, Job, LogitsOf

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from penstock.protocol.common import MediaItem
+from penstock.protocol.media import MediaItem
 from tests.worker.audio.hearing_cases import CONFORMER
 from tests.worker.vision.newer_cases import (
     GEMMA4,

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from penstock.media.prepared import write
-from penstock.protocol.common import MAX_MEDIA_CHUNK
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
+from penstock.protocol.media import MAX_MEDIA_CHUNK
 from penstock.protocol.worker_resources import LoadMedia, LoadMediaChunk
 from penstock_worker.media.store import MediaStore, StoreBounds
 from penstock_worker.media.unfit import UnfitItem

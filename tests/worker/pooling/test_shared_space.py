@@ -18,8 +18,9 @@ from PIL import Image
 from penstock.media.prepared import write
 from penstock.model.config import SharedSpace
 from penstock.prepare import load_manifest
-from penstock.protocol.common import Media, MediaItem, MediaSpan, Pooling, TokenSampling
+from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.from_worker import MediaReady
+from penstock.protocol.media import Media, MediaItem, MediaSpan
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.loading.loaded import Loaded
 from penstock_worker.pooling.space import SpaceBody, SpaceParts

@@ -11,8 +11,8 @@ import torch
 
 from penstock.forms.registry import ImagePreparation
 from penstock.model.kv_layout import KVGroup, paged
-from penstock.protocol.common import MediaItem
 from penstock.protocol.from_worker import MediaFailed, MediaReady
+from penstock.protocol.media import MediaItem
 from penstock.protocol.worker_resources import LoadMedia
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.pictures_apart import PicturesApartCache

@@ -31,7 +31,7 @@ from penstock.forms.windowed import WindowedImages
 from penstock.media.layout import layout
 from penstock.media.prepared import write
 from penstock.model.media_facts import KindFacts, MediaFacts
-from penstock.protocol.common import Media, MediaItem
+from penstock.protocol.media import Media, MediaItem
 from tests.worker.driver import Job
 from tests.worker.media_prompts import media_prompt
 from tests.worker.vision.omni import places

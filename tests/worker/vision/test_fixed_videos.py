@@ -13,8 +13,8 @@ import torch
 
 from penstock.forms.fixed import FixedFrames
 from penstock.media.prepared import write
-from penstock.protocol.common import MediaItem
 from penstock.protocol.from_worker import MediaFailed
+from penstock.protocol.media import MediaItem
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.vision.sight import Sight
 from tests.worker.driver import Job, LogitsOf

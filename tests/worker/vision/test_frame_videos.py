@@ -28,8 +28,8 @@ from penstock.media.prepared import write
 from penstock.media.video import prepare_frames, raw_frames
 from penstock.media.wire import ItemBounds
 from penstock.model.media_facts import KindFacts, MediaFacts
-from penstock.protocol.common import Media, MediaItem
 from penstock.protocol.from_worker import MediaFailed
+from penstock.protocol.media import Media, MediaItem
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.vision.sight import Sight
 from tests.worker.driver import Job, LogitsOf

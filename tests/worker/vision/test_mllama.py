@@ -17,7 +17,7 @@ from PIL import Image
 
 from penstock.forms.aspects import aspect_forms
 from penstock.media.prepared import write
-from penstock.protocol.common import Media, MediaItem, MediaSpan
+from penstock.protocol.media import Media, MediaItem, MediaSpan
 from tests.worker.driver import Driver, Job, LogitsOf
 from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer, run_recorded
 from tests.worker.vision.mllama_cases import OF_MLLAMA, TILE, TOKEN, takes_inputs

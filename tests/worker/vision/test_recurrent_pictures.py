@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from penstock.model.kv_layout import paged
-from penstock.protocol.common import Media
+from penstock.protocol.media import Media
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.sampler import choose

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from penstock.protocol.common import Media, MediaItem, MediaSpan
+from penstock.protocol.media import Media, MediaItem, MediaSpan
 from penstock_worker.batch.slot_media import TEXT, SlotMedia, UnfitMedia
 
 

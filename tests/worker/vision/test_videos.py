@@ -13,8 +13,8 @@ import torch
 
 from penstock.forms.patches import PatchImages, VideoFrames
 from penstock.media.prepared import write
-from penstock.protocol.common import Media, MediaItem
 from penstock.protocol.from_worker import MediaFailed
+from penstock.protocol.media import Media, MediaItem
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.vision.sight import Sight

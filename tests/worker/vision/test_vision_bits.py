@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock.protocol.common import Media
+from penstock.protocol.media import Media
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from tests.worker.driver import GREEDY, Driver, Job, LogitsOf
 from tests.worker.vision.picture_runners import backend_of, load, runner_of

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.from_worker import MediaFailed, Result
+from penstock.protocol.media import Media, MediaItem, MediaSpan
 from penstock.protocol.to_worker import NewSequence, PartlyEncoded, Plan, SlotWork
 from penstock.protocol.worker_resources import DropMedia
 from penstock_worker.batch.slots import PlanError

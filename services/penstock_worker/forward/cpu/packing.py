@@ -22,12 +22,12 @@ from penstock_kernels.cpu.matrix import (
     pack_levels,
 )
 from penstock_kernels.cpu.memory import Arena
-from penstock_worker.quantisation.checkpoints.compressed_tensors import E2M1Matrix
 from penstock_worker.quantisation.checkpoints.matrix import (
     CheckpointMatrix,
     LevelMatrix,
     ScaledInputs,
 )
+from penstock_worker.quantisation.checkpoints.mxfp4 import E2M1Matrix
 from penstock_worker.quantisation.interface import GroupedForm, StoredFormat
 from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
 from penstock_worker.weights.stored import (

@@ -5,13 +5,13 @@ from penstock_worker.quantisation.checkpoints.bitnet import TERNARY
 from penstock_worker.quantisation.checkpoints.compressed_tensors import (
     INT4_WEIGHTS,
     INT8_WEIGHTS,
-    MXFP4,
     PACKED,
 )
 from penstock_worker.quantisation.checkpoints.fp8 import FP8_WEIGHTS
 from penstock_worker.quantisation.checkpoints.gptq import AWQ, GPTQ
 from penstock_worker.quantisation.checkpoints.hqq import HQQ
 from penstock_worker.quantisation.checkpoints.module import CheckpointFormat
+from penstock_worker.quantisation.checkpoints.mxfp4 import MXFP4
 from penstock_worker.quantisation.checkpoints.nf4 import FP4, NF4
 from penstock_worker.quantisation.checkpoints.nvfp4 import NVFP4
 

@@ -16,14 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.model.quantised_checkpoint import WeightScheme
-from penstock_worker.quantisation.checkpoints.compressed_tensors import (
-    E2M1_WEIGHTS,
-    E2M1Matrix,
-    E2M1Pairs,
-)
 from penstock_worker.quantisation.checkpoints.fp8 import E4M3
 from penstock_worker.quantisation.checkpoints.matrix import finite, shifted
 from penstock_worker.quantisation.checkpoints.module import CheckpointFormat, Module, float32
+from penstock_worker.quantisation.checkpoints.mxfp4 import E2M1_WEIGHTS, E2M1Matrix, E2M1Pairs
 
 _GROUP = 16
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from penstock.text.render.child import Renderer
-from penstock.text.render.pool import checked, packed
+from penstock.text.render.pool import checked
+from penstock.text.render.process import packed
 from penstock.text.render.wire import Fill, Filled, TemplateSource
 
 
