@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from docs.reference.families import families_page
-from docs.reference.formats import formats_page
-from docs.reference.pages import commands_page, settings_page
-from docs.reference.weights import weights_page
 from penstock.families.served import FAMILIES
 from tests.docs.snippets import text_of
+from tests.reference.families import families_page
+from tests.reference.formats import formats_page
+from tests.reference.pages import commands_page, settings_page
+from tests.reference.weights import weights_page
 
-HOW = "run `python -m docs.reference.generate`"
+HOW = "run `python -m tests.reference.generate`"
 
 
 def test_settings() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from docs.reference.registered import (
+from penstock.families.served import FAMILIES
+from tests.docs.snippets import text_of
+from tests.reference.registered import (
     TASKS,
     Unserved,
     is_served_architecture,
@@ -15,8 +17,6 @@ from docs.reference.registered import (
     registered_classes,
     unserved,
 )
-from penstock.families.served import FAMILIES
-from tests.docs.snippets import text_of
 
 ASKED_FOR = (
     "Muse Glimmer",

@@ -20,9 +20,6 @@ from typing import Any
 
 import pytest
 
-from docs.reference.endpoints import endpoints_page
-from docs.reference.generate import PORT_FLAGS, free_port, get, metrics_after_a_request
-from docs.reference.pages import metrics_page
 from penstock.cli.serve import curl_line
 from testing.pooling_models import save, splade_files
 from testing.recordings import tones, wav
@@ -30,6 +27,9 @@ from testing.serving import Server
 from testing.tiny_models import write_gguf
 from tests.adapter_folders import random_factors, write_peft
 from tests.docs.snippets import BASE, PAGES, commands_of, lines_of, snippets, text_of
+from tests.reference.endpoints import endpoints_page
+from tests.reference.generate import PORT_FLAGS, free_port, get, metrics_after_a_request
+from tests.reference.pages import metrics_page
 from tests.shared.media.pictures import picture
 from tests.shared.media.sounds import saved_sound, sound
 from tests.system.hearing_models import write_qwen2_audio
@@ -491,7 +491,7 @@ def documented(path: str, model: str) -> str:
     return path.replace("/adapters/{name}", "/adapters/poet").replace("{name}", model)
 
 
-HOW = "run `python -m docs.reference.generate`"
+HOW = "run `python -m tests.reference.generate`"
 
 
 def port_of(server: Server) -> int:

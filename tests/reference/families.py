@@ -7,8 +7,6 @@ from typing import Any
 
 import transformers
 
-from docs.reference.pages import WRITTEN
-from docs.reference.registered import unserved_section
 from penstock.families.family import Family, TowerFamily
 from penstock.families.served import AUDIO_FAMILIES, FAMILIES
 from penstock.families.vision.served import VISION_FAMILIES
@@ -17,6 +15,8 @@ from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import mechanisms
 from penstock.prepare.hub_config import read_config
 from penstock_worker.forward.backends import backend_module
+from tests.reference.pages import WRITTEN
+from tests.reference.registered import unserved_section
 from tests.shared.releases.evidence import (
     TEMPLATES,
     TOKENIZERS,

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from docs.reference.optional_metrics import residence_metrics, storage_metrics
 from penstock.cli.commands import COMMANDS, Command
 from penstock.cli.process_arguments import BY_SUPERVISOR
 from penstock.cli.table import BEGIN, END
 from penstock.config.flags import as_list
 from penstock_gateway.metrics.endpoint import SHARED as STORED
 from penstock_gateway.metrics.engines import OURS
+from tests.reference.optional_metrics import residence_metrics, storage_metrics
 
-WRITTEN = "<!-- Made by `python -m docs.reference.generate`; edits are lost. -->\n"
+WRITTEN = "<!-- Made by `python -m tests.reference.generate`; edits are lost. -->\n"
 OWN_PROCESS = ("process_", "python_")
 """Families of prometheus_client itself, the same for every program."""
 SHARED_BY = 2

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
-from docs.reference.pages import WRITTEN
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import QUANTISED_TYPES, READ_TYPES, TENSOR_TYPES
 from penstock.prepare.quantised import METHODS, read_quantisation
 from penstock_kernels.cpu.matrix import SOURCES, MatrixKind
 from penstock_kernels.cpu.memory import Arena
 from penstock_worker.weights.stored import CheckpointTensor
+from tests.reference.pages import WRITTEN
 from tests.shared.releases.reading import READ, RELEASES
 from tests.worker.quantised_cases import CASES
 from tests.worker.quantised_checkpoints import write_checkpoint

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from docs.reference.pages import WRITTEN
 from penstock_gateway.anthropic.request import ConversationFields
 from penstock_gateway.llamacpp.request import LlamaFields
 from penstock_gateway.ollama.request import OllamaFields
 from penstock_gateway.pooling.fields import PoolFields, VectorFields
 from penstock_gateway.request.fields import GenerateFields, RequestFields
 from penstock_gateway.transcription.request import SpeechFields
+from tests.reference.pages import WRITTEN
 
 SHARED: Mapping[str, type[msgspec.Struct]] = {
     "Every answer": RequestFields,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from docs.reference.pages import WRITTEN
 from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat, ThoughtFormat
 from penstock.parsing.formats import FORMATS
+from tests.reference.pages import WRITTEN
 
 _INTRODUCTION = """\
 The names for `--tool-call-parser` and `--reasoning-parser`; by default they are \

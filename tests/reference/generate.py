@@ -1,4 +1,4 @@
-"""Writes the reference's pages: `python -m docs.reference.generate`, or only the pages that it is
+"""Writes the reference's pages: `python -m tests.reference.generate`, or only the pages that it is
 given.
 
 For endpoints and metrics it starts small systems, asks them, and stops them again.
@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from docs.reference.endpoints import endpoints_page
-from docs.reference.families import families_page
-from docs.reference.formats import formats_page
-from docs.reference.pages import commands_page, metrics_page, settings_page
-from docs.reference.weights import weights_page
+from tests.reference.endpoints import endpoints_page
+from tests.reference.families import families_page
+from tests.reference.formats import formats_page
+from tests.reference.pages import commands_page, metrics_page, settings_page
+from tests.reference.weights import weights_page
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[2] / "docs/reference"
 PORT_FLAGS = ("--engine-metrics-port", "--worker-metrics-port")
 PATIENCE = 180.0
 """Seconds that the system gets to be ready."""
@@ -33,7 +33,7 @@ PATIENCE = 180.0
 
 def main() -> None:
     """Writes the pages that the command line names, or all of them."""
-    parser = argparse.ArgumentParser(prog="python -m docs.reference.generate")
+    parser = argparse.ArgumentParser(prog="python -m tests.reference.generate")
     parser.add_argument("pages", nargs="*", metavar="page", help=", ".join(MAKERS))
     names = parser.parse_args().pages or list(MAKERS)
     for name in names:

@@ -28,7 +28,7 @@ from penstock.prepare.gguf_encoders import BERT_FILES
 from penstock.prepare.hub_config import POOLING_CLASSES
 from penstock.prepare.hub_pooling import CLASSIFIES, CLASSIFIES_TOKENS
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[2] / "docs/reference"
 TASKS = (
     "CAUSAL_LM",
     "MULTIMODAL_LM",
