@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from penstock.version import __version__
 from penstock_gateway.http.operations import REQUEST_HEADERS, Operation, OperationRoute
@@ -53,13 +52,6 @@ def route(others: Iterable[Operation], *, skips_unknown: bool = False) -> Operat
         return Response(made(), media_type="application/json")
 
     return OPERATION.route(openapi)
-
-
-def operation_of(route: BaseRoute) -> Operation:
-    """Raises TypeError."""
-    if not isinstance(route, OperationRoute):
-        raise TypeError(f"{route!r} has no Operation; see penstock_gateway.http.operations")
-    return route.operation
 
 
 def document(operations: Iterable[Operation], *, skips_unknown: bool = False) -> dict[str, Any]:

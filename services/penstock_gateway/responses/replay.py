@@ -97,12 +97,6 @@ class LaterEvents(EventWriter):
         self.send(kind, **fields)
 
 
-def write_events(events: LaterEvents, response: Response) -> bool:
-    """Writes them; whether they are all that there will be."""
-    *_, is_whole = writing(events, response)
-    return is_whole
-
-
 def writing(events: LaterEvents, response: Response) -> Iterator[bool]:
     """Writes a response's events in pieces; the last value tells whether they are all that there
     will be."""

@@ -9,12 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import WebSocketRoute
 
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable, Limited, Overloaded, RequestFailed
 from penstock_gateway.app import create_app
-from penstock_gateway.http.openapi import operation_of
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 
 KEPT = (
@@ -45,11 +44,6 @@ async def test_every_route_is_described(document: Any, engine: FakeEngineClient)
     told = {(path, method) for path, item in document["paths"].items() for method in item}
     assert told == routes
     assert document["openapi"].startswith("3.1")
-
-
-def test_a_route_that_says_nothing_of_itself_is_refused() -> None:
-    with pytest.raises(TypeError, match="Operation"):
-        operation_of(Route("/x", lambda request: None))
 
 
 async def test_ids_are_unique_and_references_lead_somewhere(document: Any) -> None:

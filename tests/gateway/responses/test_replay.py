@@ -23,7 +23,7 @@ from penstock.client import SequenceDelta, computing
 from penstock.client.placement import fingerprint_name
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.responses.items import OutputItem
-from penstock_gateway.responses.replay import AnswerSoFar, LaterEvents, write_events
+from penstock_gateway.responses.replay import AnswerSoFar, LaterEvents, writing
 from penstock_gateway.responses.reply import Response
 from penstock_gateway.storage.tables import background
 from tests.gateway.batches.storing import Storing, storing
@@ -38,6 +38,12 @@ pytestmark = pytest.mark.timeout(120)
 URL = "/v1/responses"
 KNOWN: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 ANSWER = f"<think>Hm, weather. Let me see what there is for that.</think>Well: é👋 {HERMES}"
+
+
+def write_events(events: LaterEvents, response: Response) -> bool:
+    """Writes them; whether they are all that there will be."""
+    *_, is_whole = writing(events, response)
+    return is_whole
 
 
 @pytest.fixture

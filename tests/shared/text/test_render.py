@@ -18,7 +18,7 @@ import pytest
 from penstock.errors import InvalidRequest, Overloaded
 from penstock.text.render.pool import MAX_PROCESSES, RenderPool
 from penstock.text.render.process import RenderProcess
-from penstock.text.render.wire import Bounds
+from penstock.text.render.wire import Bounds, Fill, TemplateSource
 from testing.processes import freeze
 
 pytestmark = pytest.mark.timeout(240)
@@ -57,9 +57,22 @@ def joined(bounds: Bounds) -> Iterator[RenderPool]:
         assert made.pids == []
 
 
+def text_of(
+    pool: RenderPool, template: int, source: str, variables: dict[str, Any], max_length: int
+) -> str:
+    return pool.filled(TemplateSource(source), Fill(template, variables, max_length)).text
+
+
+async def filled_text(
+    pool: RenderPool, template: int, source: str, variables: dict[str, Any], max_length: int
+) -> str:
+    asked = Fill(template, variables, max_length)
+    return (await pool.filled_async(TemplateSource(source), asked)).text
+
+
 def fill(pool: RenderPool, source: str, content: str = "x", **fields: Any) -> str:
     message = {"role": "user", "content": content, **fields}
-    return pool.fill(hash(source), source, {"messages": [message]}, 1000)
+    return text_of(pool, hash(source), source, {"messages": [message]}, 1000)
 
 
 @pytest.mark.parametrize("kind", STALLS)
@@ -85,9 +98,9 @@ def test_what_brings_the_process_down_is_the_templates_fault(pool: RenderPool) -
 
 
 async def test_others_are_not_held_up_by_one_that_stalls(pool: RenderPool) -> None:
-    stalled = asyncio.create_task(pool.fill_async(1, STALLS["a loop"], {"messages": []}, 1000))
+    stalled = asyncio.create_task(filled_text(pool, 1, STALLS["a loop"], {"messages": []}, 1000))
     await asyncio.sleep(0.01)
-    fine = [pool.fill_async(2, FINE, {"messages": [{"content": str(i)}]}, 9) for i in range(20)]
+    fine = [filled_text(pool, 2, FINE, {"messages": [{"content": str(i)}]}, 9) for i in range(20)]
     assert await asyncio.gather(*fine) == [str(i) for i in range(20)]
     assert not stalled.done(), "it ended before the others, so nothing was shown"
     stalled.cancel()
@@ -105,38 +118,38 @@ async def test_the_loop_goes_on_meanwhile(pool: RenderPool, hasty: RenderPool) -
             ticks += 1
 
     ticking = asyncio.create_task(tick())
-    stalled = asyncio.create_task(pool.fill_async(1, STALLS["a loop"], {}, 9))
+    stalled = asyncio.create_task(filled_text(pool, 1, STALLS["a loop"], {}, 9))
     async with asyncio.timeout(60):
         while ticks <= 5:
             await asyncio.sleep(0.01)
     assert not stalled.done()
     stalled.cancel()
     with pytest.raises(InvalidRequest, match="longer than"):
-        await hasty.fill_async(1, STALLS["a loop"], {}, 9)
+        await filled_text(hasty, 1, STALLS["a loop"], {}, 9)
     ticking.cancel()
 
 
 async def test_a_filling_that_nobody_wants_any_more(pool: RenderPool) -> None:
-    task = asyncio.create_task(pool.fill_async(1, STALLS["a loop"], {}, 9))
+    task = asyncio.create_task(filled_text(pool, 1, STALLS["a loop"], {}, 9))
     await asyncio.sleep(0.1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     message = {"messages": [{"content": "y"}]}
-    assert await pool.fill_async(2, FINE, message, 9) == "y"
+    assert await filled_text(pool, 2, FINE, message, 9) == "y"
 
 
 def test_whole_numbers_of_any_size(pool: RenderPool) -> None:
     """Schemas of ledgers have them: a maximum of 256 bits."""
     tools = [{"maximum": 2**256 - 1, "minimum": -(2**200), "step": 0.5, "text": "<ü>"}]
     template = "{% for key, value in tools[0].items() %}{{ key }}={{ value }} {% endfor %}"
-    filled = pool.fill(1, template, {"tools": tools}, 1000)
+    filled = text_of(pool, 1, template, {"tools": tools}, 1000)
     assert filled == "".join(f"{key}={value} " for key, value in tools[0].items())
 
 
 def fill_in_a_loop(pool: RenderPool) -> str:
     variables = {"messages": [{"role": "user", "content": "x"}]}
-    return asyncio.run(pool.fill_async(1, FINE, variables, 1000))
+    return asyncio.run(filled_text(pool, 1, FINE, variables, 1000))
 
 
 def fill_and_block(pool: RenderPool) -> str:
@@ -195,7 +208,7 @@ def test_many_threads_share_it(pool: RenderPool) -> None:
 def test_more_templates_than_a_process_keeps(pool: RenderPool) -> None:
     for _ in range(2):
         for number in range(40):
-            text = pool.fill(number, f"{number} {FINE}", {"messages": [{"content": "x"}]}, 99)
+            text = text_of(pool, number, f"{number} {FINE}", {"messages": [{"content": "x"}]}, 99)
             assert text == f"{number} x"
 
 
@@ -215,10 +228,10 @@ def test_it_is_kept_however_large_the_front_end_is() -> None:
     program = (
         "ballast = bytearray(b'x' * (200 << 20))\n"
         "from penstock.text.render.pool import RenderPool\n"
-        "from penstock.text.render.wire import Bounds\n"
+        "from penstock.text.render.wire import Bounds, Fill, TemplateSource\n"
         "pool = RenderPool(Bounds(cpu=20.0)); pool.join(); pids = set()\n"
         "for _ in range(3):\n"
-        "    pool.fill(1, 'x', {}, 9); pids |= set(pool.pids)\n"
+        "    pool.filled(TemplateSource('x'), Fill(1, {}, 9)); pids |= set(pool.pids)\n"
         "print(len(pids))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cache
-from typing import Any
 
 from penstock.errors import InvalidRequest, Overloaded
 from penstock.process import logs
@@ -76,19 +75,6 @@ class RenderPool:
         if start:
             self._give_back(self._start())
         return self._leave
-
-    def fill(self, template: int, source: str, variables: dict[str, Any], max_length: int) -> str:
-        """The text of a template; blocks. Raises as `filled`."""
-        return self.filled(TemplateSource(source), Fill(template, variables, max_length)).text
-
-    async def fill_async(
-        self, template: int, source: str, variables: dict[str, Any], max_length: int
-    ) -> str:
-        """Fills a template as `fill` does, in an event loop, which goes on meanwhile."""
-        filled = await self.filled_async(
-            TemplateSource(source), Fill(template, variables, max_length)
-        )
-        return filled.text
 
     def filled(self, source: TemplateSource, fill: Fill) -> Filled:
         """A template's text, and its stand-ins; blocks. Raises InvalidRequest for what the template
