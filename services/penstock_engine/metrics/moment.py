@@ -121,8 +121,8 @@ class Moment:
 
     @property
     def tenant_debts(self) -> dict[str, float] | None:
-        """See Policy.debts; of several tenants under one name the highest. None: the policy keeps
-        no accounts."""
+        """Debts by tenant (Policy.debts), of several under one name the highest. None: the policy
+        keeps no accounts."""
         if self.debts is None:
             return None
         found = dict.fromkeys(self.open_requests, 0.0)
