@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.mutants import results
 from tests.mutants.__main__ import chosen_of
 from tests.mutants.mutant import Mutant, listed
-from tests.mutants.trial import Copy, Found
+from tests.mutants.trial import PATIENCE, Copy, Found, OutOfTime
 
 ROOT = Path(__file__).parents[1]
 MUTANTS = listed()
@@ -65,7 +67,9 @@ class Scripted(Copy):
         self.seen: list[str] = []
         (folder / "a.py").write_text("TWO = 1 + 1\n")
 
-    def run(self, tests: Sequence[str], *, every_landing: bool) -> str | None:
+    def run(
+        self, tests: Sequence[str], *, every_landing: bool, seconds: float = PATIENCE
+    ) -> str | None:
         self.seen.append((self.folder / "a.py").read_text())
         return self.finds.get((tuple(tests), every_landing))
 
@@ -87,6 +91,59 @@ def test_tests_that_run_always_come_first_and_then_the_folder(
     assert copy.found(MUTANT, folders=True) == found
     assert set(copy.seen) == {"TWO = 1 - 1\n"}
     assert (tmp_path / "a.py").read_text() == "TWO = 1 + 1\n"
+
+
+class Endless(Scripted):
+    """Its tests take all the time that they may."""
+
+    def run(
+        self, tests: Sequence[str], *, every_landing: bool, seconds: float = PATIENCE
+    ) -> str | None:
+        self.seen.append(f"{tests[0]} {seconds:.0f}")
+        raise OutOfTime("no end")
+
+
+def test_tests_without_end_find_nothing_and_hold_up_nobody(tmp_path: Path) -> None:
+    copy = Endless(tmp_path, {})
+    found = copy.found(MUTANT, folders=True, seconds=7)
+    assert found == Found("out of time", "(no end)")
+    assert not found.is_found
+    assert copy.seen == [f"{MUTANT.tests[0]} 7"]
+    assert (tmp_path / "a.py").read_text() == "TWO = 1 + 1\n"
+
+
+SLEEPER = """
+import subprocess, sys, time
+
+def test_it():
+    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with open("started.txt", "w") as file:
+        file.write(str(started.pid))
+    time.sleep(600)
+"""
+
+
+def test_a_run_out_of_time_is_ended_with_what_it_has_started(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(SLEEPER)
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n"
+        "    parser.addoption('--no-shrinking', action='store_true')\n"
+    )
+    copy, started = Scripted(tmp_path, {}), tmp_path / "started.txt"
+    seconds = 2.0  # More where it was not enough to begin.
+    while not (started.exists() and started.read_text()):
+        with pytest.raises(OutOfTime, match=r"test_a\.py: no end in"):
+            Copy.run(copy, ["test_a.py"], every_landing=False, seconds=seconds)
+        seconds *= 2
+    while _runs(int(started.read_text())):
+        time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_what_was_compiled_of_a_file_goes_with_each_change(tmp_path: Path) -> None:
@@ -124,12 +181,14 @@ def test_the_table_counts_by_area_and_names_what_was_not_found_at_once() -> None
     others = [
         Mutant("b", "area", "a.py", "1", "2", MUTANT.tests, ""),
         Mutant("c", "other", "a.py", "1", "2", MUTANT.tests, "nothing reads it"),
+        Mutant("d", "area", "a.py", "1", "2", MUTANT.tests, ""),
     ]
     found = {"a": Found("at once", "t"), "b": Found("survived"), "c": Found("survived")}
+    found["d"] = Found("out of time", "(no end)")
     lines = results.table([MUTANT, *others], found).splitlines()
     assert [line.split() for line in lines[1:4]] == [
-        ["area", "1", "0", "1", "0"],
-        ["other", "0", "0", "0", "1"],
-        ["all", "1", "0", "1", "1"],
+        ["area", "1", "0", "1", "1", "0"],
+        ["other", "0", "0", "0", "0", "1"],
+        ["all", "1", "0", "1", "1", "1"],
     ]
-    assert lines[4:] == ["survived: area b"]
+    assert lines[4:] == ["survived: area b", "out of time: area d"]

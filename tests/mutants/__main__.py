@@ -1,10 +1,11 @@
 """Puts faults into a copy of the tree, one at a time, and says which of them the tests find.
 
     make mutants ARGS="--area engine_kv"
-    python -m tests.mutants [--area AREA] [--name NAME] [--built] [--folders] [--record]
+    python -m tests.mutants [--area AREA] [--name NAME] [--built] [--folders] [--limit S] [--record]
 
 Of each fault first the tests run that must fail. `at once`: one did that runs at every landing; `in
-turns`: only one did that takes turns; `survived`: none did.
+turns`: only one did that takes turns; `survived`: none did; `out of time`: none had when the time
+for one fault was over.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from pathlib import Path
 
 from tests.mutants import results
 from tests.mutants.mutant import Mutant, listed
-from tests.mutants.trial import Copy, Found, preload
+from tests.mutants.trial import PATIENCE, Copy, Found, preload
 
 
 def main() -> int:
-    """Returns 1 if a fault survived that isn't equivalent."""
+    """Returns 1 if a fault wasn't found that isn't equivalent."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutants", description=__doc__.partition("\n")[0]
     )
@@ -41,6 +42,13 @@ def main() -> int:
         action="store_true",
         help="where none of its tests fails, run all of their folders",
     )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=PATIENCE,
+        metavar="SECONDS",
+        help=f"that the tests of a fault may take ({PATIENCE:.0f})",
+    )
     parser.add_argument("--record", action="store_true", help=f"write {results.FILE.name}")
     chosen = parser.parse_args()
     mutants = chosen_of(listed(), chosen.area, chosen.name, built=chosen.built)
@@ -48,11 +56,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # The copy goes, and who tests in it.
     preload()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        found = tried(Copy(Path(folder)), mutants, folders=chosen.folders, record=chosen.record)
+        found = tried(
+            Copy(Path(folder)),
+            mutants,
+            folders=chosen.folders,
+            record=chosen.record,
+            seconds=chosen.limit,
+        )
     print(results.table(mutants, found))
-    wrong = [
-        each for each in mutants if found[each.name].verdict == "survived" and not each.equivalent
-    ]
+    wrong = [each for each in mutants if not found[each.name].is_found and not each.equivalent]
     return int(bool(wrong))
 
 
@@ -72,7 +84,12 @@ def chosen_of(
 
 
 def tried(
-    copy: Copy, mutants: Sequence[Mutant], *, folders: bool, record: bool = False
+    copy: Copy,
+    mutants: Sequence[Mutant],
+    *,
+    folders: bool,
+    record: bool = False,
+    seconds: float = PATIENCE,
 ) -> dict[str, Found]:
     """Returns what became of each, by name. record: at once, in the committed table.
 
@@ -81,7 +98,7 @@ def tried(
     found = {}
     for number, mutant in enumerate(mutants, 1):
         begun = time.monotonic()
-        found[mutant.name] = each = copy.found(mutant, folders=folders)
+        found[mutant.name] = each = copy.found(mutant, folders=folders, seconds=seconds)
         if record:
             results.record({mutant.name: each})
         took = f"{time.monotonic() - begun:.0f} s"

@@ -14,7 +14,7 @@ from tests.mutants.mutant import Mutant, listed
 from tests.mutants.trial import Found
 
 FILE = Path(__file__).with_name("results.tsv")
-VERDICTS = ("at once", "in turns", "survived")
+VERDICTS = ("at once", "in turns", "survived", "out of time")
 
 
 class Row(NamedTuple):

@@ -11,10 +11,12 @@ import multiprocessing
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,8 +65,9 @@ OTHERS_MODULES = (
     "xdist",
     "zmq",
 )
-PATIENCE = 900
-"""Seconds that a run of tests may take. One that takes longer has met an endless loop."""
+PATIENCE = 900.0
+"""Seconds that the tests of a fault may take, if nothing else is said. Each test has a limit of its
+own, so that an endless loop is found much sooner."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 ALL_PASSED, SOME_FAILED, NONE_CHOSEN = 0, 1, 5
 """pytest's exit statuses."""
@@ -74,14 +77,23 @@ class Broken(Exception):
     """The tests didn't run."""
 
 
+class OutOfTime(Exception):
+    """The tests took longer than they may, and none had failed."""
+
+
 class Found(NamedTuple):
     """What became of a fault."""
 
     verdict: str
     """`at once`: by a test that runs at every landing.  `in turns`: by one that doesn't.
-    `survived`."""
+    `survived`.  `out of time`: none had failed when the time was over."""
     by: str = ""
     """The test that failed first."""
+
+    @property
+    def is_found(self) -> bool:
+        """Whether a test failed."""
+        return self.verdict in ("at once", "in turns")
 
 
 class Copy:
@@ -97,10 +109,13 @@ class Copy:
                 shutil.copy2(ROOT / name, folder / name)
         shutil.copy2(ROOT / LIBRARY, folder / LIBRARY)
 
-    def run(self, tests: Sequence[str], *, every_landing: bool) -> str | None:
+    def run(
+        self, tests: Sequence[str], *, every_landing: bool, seconds: float = PATIENCE
+    ) -> str | None:
         """Runs tests up to the first that fails. Returns its name; None: none failed.
 
-        every_landing: only of what takes no turns. Raises Broken."""
+        every_landing: only of what takes no turns. Raises Broken, and OutOfTime where none has
+        failed after so many seconds."""
         options = [
             "-x",
             "-q",
@@ -120,14 +135,14 @@ class Copy:
         )
         forked.start()
         try:
-            forked.join(PATIENCE)
+            forked.join(seconds)
             in_time = forked.exitcode is not None
         finally:
             if forked.is_alive():
-                forked.kill()
+                _kill(forked.pid)
                 forked.join()
         if not in_time or forked.exitcode is None:
-            return f"{tests[0]} (no end in {PATIENCE} s)"
+            raise OutOfTime(f"{' '.join(tests)}: no end in {seconds:.0f} s")
         if forked.exitcode < 0:
             return f"{tests[0]} (ended by signal {-forked.exitcode})"
         if forked.exitcode in (ALL_PASSED, NONE_CHOSEN):
@@ -138,13 +153,18 @@ class Copy:
             raise Broken(f"{' '.join(tests)}\n{said[-3000:]}")
         return failed[1]
 
-    def found(self, mutant: Mutant, *, folders: bool) -> Found:
+    def found(self, mutant: Mutant, *, folders: bool, seconds: float = PATIENCE) -> Found:
         """Puts the fault in and runs the tests that must fail; then, if none did and the argument
-        says so, all of their folders."""
+        says so, all of their folders. All of it takes so many seconds at most."""
+        end = time.monotonic() + seconds
         with self._with(mutant):
             for tests in (mutant.tests, mutant.folders) if folders else (mutant.tests,):
                 for verdict in ("at once", "in turns"):
-                    by = self.run(tests, every_landing=verdict == "at once")
+                    left = max(end - time.monotonic(), 0)
+                    try:
+                        by = self.run(tests, every_landing=verdict == "at once", seconds=left)
+                    except OutOfTime as over:
+                        return Found("out of time", f"({over})")
                     if by is not None:
                         return Found(verdict, by)
         return Found("survived")
@@ -194,6 +214,7 @@ class Copy:
 
 def _test(folder: Path, environment: dict[str, str], options: list[str], printed: Path) -> None:
     """Runs pytest on the copy, in a process of its own, and ends with its exit status."""
+    os.setsid()  # What it starts can be ended with it.
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -211,6 +232,16 @@ def _test(folder: Path, environment: dict[str, str], options: list[str], printed
     importlib.invalidate_caches()
     pytest = importlib.import_module("pytest")
     sys.exit(int(pytest.main(options)))
+
+
+def _kill(leader: int | None) -> None:
+    """It, and what it has started."""
+    if leader is None:
+        return
+    with suppress(ProcessLookupError):
+        os.kill(leader, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # None where it hadn't come to make a group yet.
+        os.killpg(leader, signal.SIGKILL)
 
 
 def preload() -> None:

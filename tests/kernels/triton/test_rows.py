@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +15,13 @@ from penstock_kernels.triton.attention.rope_write import (
     RotaryTables,
     rope_write,
 )
-from penstock_kernels.triton.rowwise.activation import activate, gated, gelu_mul, silu_mul
+from penstock_kernels.triton.rowwise.activation import (
+    KINDS,
+    activate,
+    gated,
+    gelu_mul,
+    silu_mul,
+)
 from penstock_kernels.triton.rowwise.norms import add_rms_norm, layer_norm, rms_norm
 from penstock_worker.attention.interface import HeadNorms, Rotation
 from penstock_worker.attention.reference import normalised_and_rotated
@@ -84,6 +92,26 @@ def test_gelu_is_torch_gelu() -> None:
     gate, up = gate_up.double().chunk(2, -1)
     wanted = torch.nn.functional.gelu(gate, approximate="tanh") * up
     assert (reference.gelu_mul(gate_up).double() - wanted).abs().max() < 1e-5
+
+
+TORCHS_OWN: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "silu": torch.nn.functional.silu,
+    "relu2": lambda x: torch.relu(x).square(),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+}
+
+
+def test_each_kind_without_a_gate_is_torchs_own(device: torch.device) -> None:
+    """One test of all, so that each runs at every landing. The two forms of gelu differ by 4e-4."""
+    assert set(TORCHS_OWN) == set(KINDS)
+    x = torch.linspace(-6.0, 6.0, 241)
+    for kind, own in TORCHS_OWN.items():
+        far = (activate(x.to(device), kind).cpu().double() - own(x.double())).abs().max()
+        assert far < 1e-5, kind
 
 
 HEADS = [(9, 3, 64), (5, 1, 80), (4, 4, 96), (16, 8, 128), (2, 1, 192), (8, 2, 256)]

@@ -156,6 +156,27 @@ def test_edits_are_the_reference(device: torch.device) -> None:
         assert torch.equal(ours[row] == logits[row], wanted == logits[row]), row
 
 
+def test_what_only_the_prompt_contains_is_no_output(device: torch.device) -> None:
+    """A repetition penalty counts the prompt; presence and frequency penalties don't. Ids 0 and 1
+    are in neither, 2 and 3 in the prompt, 4 and 5 twice in the output."""
+    logits = torch.tensor([[3.0, -3.0] * 3])
+    adjustments = DeviceRowAdjustments(
+        torch.zeros(2, dtype=torch.int32),
+        torch.zeros(0, dtype=torch.int32),
+        torch.zeros(0, dtype=torch.float64),
+        torch.tensor([[0, 0, 1, 1, 3, 3]], dtype=torch.int32),
+        torch.zeros(1, dtype=torch.int32),
+        *(torch.tensor([each], dtype=torch.float64) for each in (0.5, 0.25, 2.0)),
+        torch.zeros(1, 1, dtype=torch.int32),
+        torch.tensor([-1], dtype=torch.int32),
+    )
+    ours = adjust_rows(
+        logits.to(device),
+        DeviceRowAdjustments(*(part.to(device) for part in vars(adjustments).values())),
+    )
+    assert ours.tolist() == [[3.0, -3.0, 1.5, -6.0, 0.5, -7.0]]
+
+
 def test_counts(device: torch.device) -> None:
     seen = torch.zeros(3, 10, dtype=torch.int32)
     seen[1, 4] = 1  # In the prompt.
