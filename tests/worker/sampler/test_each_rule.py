@@ -43,6 +43,9 @@ def drawn(sampler: Sampler, **fields: Any) -> set[int | None]:
         ({"top_p": 0.6}, {0, 1}),
         ({"min_p": 1.0}, {1}),
         ({"min_p": 0.5}, {0, 1}),
+        ({"top_k": 2, "top_p": 0.6}, {1}),  # Of two, the likelier has 0.62; of all, it has 0.46.
+        ({"top_p": 0.6, "min_p": 0.8}, {1}),
+        ({"top_p": 0.3, "min_p": 0.5}, {1}),
         ({"temperature": 0.0}, {1}),
         ({"temperature": 0.05}, {1}),
         ({"min_tokens": 1, "held_back": (0, 1, 2)}, {3}),

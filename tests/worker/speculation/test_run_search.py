@@ -65,6 +65,19 @@ def test_both_find_the_same_after_each_token(
         met("found", any(plain))
 
 
+@pytest.mark.parametrize("way", WAYS, ids=["plain", "native"])
+@pytest.mark.parametrize(("kinds", "drafted"), [(2, 1), (3, 1), (4, 0)])
+def test_a_draft_ends_where_it_is_unlikely(
+    way: PlainSearch | NativeSearch, kinds: int, drafted: int
+) -> None:
+    """After 1 and 2 came as many different tokens, each once: as likely as one of so many."""
+    text = [token for kind in range(kinds) for token in (1, 2, 30 + kind, 9)] + [1, 2]
+    index = way.index(2, text)
+    index.extend(len(text) - 1)
+    found = way.voted([index], [1, 2], 2, 1)
+    assert found == [30 + kinds - 1][:drafted]
+
+
 def test_also_in_long_texts_whose_table_grows_and_which_repeat_one_token() -> None:
     draws = random.Random(1)
     for kinds in (1, 2, 40, 5_000):

@@ -1,0 +1,75 @@
+"""An exchange with a process that stands still ends soon, and with one that works it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.process import isolated
+from penstock.process.isolated import Frozen, unfrozen
+
+pytestmark = pytest.mark.timeout(60)
+
+FOREVER = 3600.0
+"""Longer than a test may take."""
+WORKING = "while True: pass"
+WAITING = "import sys; sys.stdin.read()"
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolated.Standstill, "every", 0.02)
+
+
+@contextlib.contextmanager
+def running(program: str) -> Iterator[int]:
+    """The pid of a process that runs it."""
+    with subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+async def test_one_that_was_stopped_is_found_long_before_its_time_is_over() -> None:
+    with running(WORKING) as pid:
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(Frozen):
+            async with unfrozen(pid, FOREVER):
+                await asyncio.sleep(FOREVER)
+
+
+async def test_one_that_works_is_left_alone() -> None:
+    """While it uses some time, more looks are taken than one that stood still would get."""
+    with running(WORKING) as pid:
+        async with unfrozen(pid, FOREVER):
+            begun = isolated.cpu_seconds(pid)
+            assert begun is not None
+            while (isolated.cpu_seconds(pid) or 0) < begun + 0.5:
+                await asyncio.sleep(0.02)
+
+
+async def test_its_time_is_over_though_it_works() -> None:
+    with running(WORKING) as pid, pytest.raises(Frozen):
+        async with unfrozen(pid, 0.1):
+            await asyncio.sleep(FOREVER)
+
+
+async def test_the_time_in_which_it_waits_for_this_one_does_not_count() -> None:
+    """It waits for an answer for 30 looks, and stands still after that."""
+    looks = iter(range(30))
+
+    def rests() -> bool:
+        return next(looks, None) is not None
+
+    with running(WAITING) as pid, pytest.raises(Frozen):
+        async with unfrozen(pid, FOREVER, rests):
+            await asyncio.sleep(FOREVER)
+    assert next(looks, None) is None
