@@ -14,7 +14,7 @@ import pytest
 from tests.mutants import results
 from tests.mutants.__main__ import chosen_of
 from tests.mutants.mutant import Mutant, listed
-from tests.mutants.trial import PATIENCE, Copy, Found, OutOfTime
+from tests.mutants.trial import FOUND, PATIENCE, Copy, Found, OutOfTime
 
 ROOT = Path(__file__).parents[1]
 MUTANTS = listed()
@@ -53,6 +53,21 @@ def test_results_are_of_faults_that_are_listed() -> None:
     rows = results.recorded()
     assert rows.keys() <= {mutant.name for mutant in MUTANTS}
     assert {row.verdict for row in rows.values()} <= {*results.VERDICTS}
+
+
+LEAST_AT_ONCE = 0.95
+
+
+def test_nearly_all_were_tried_and_found_at_once() -> None:
+    """Those that no test can fail for count neither way, and none of them has been found."""
+    rows = results.recorded()
+    at_once = {name for name, row in rows.items() if row.verdict == "at once"}
+    found = {name for name, row in rows.items() if row.verdict in FOUND}
+    for mutant in MUTANTS:
+        assert not (mutant.equivalent and mutant.name in found), f"{mutant.name} isn't equivalent"
+    wanted = {mutant.name for mutant in MUTANTS if not mutant.equivalent}
+    late = sorted(wanted - at_once)
+    assert len(late) <= (1 - LEAST_AT_ONCE) * len(wanted), late
 
 
 MUTANT = Mutant("a", "area", "a.py", "1 + 1", "1 - 1", ("tests/test_a.py::test_it",), "")

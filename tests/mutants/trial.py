@@ -73,6 +73,9 @@ ALL_PASSED, SOME_FAILED, NONE_CHOSEN = 0, 1, 5
 """pytest's exit statuses."""
 
 
+FOUND = ("at once", "in turns")
+
+
 class Broken(Exception):
     """The tests didn't run."""
 
@@ -93,7 +96,7 @@ class Found(NamedTuple):
     @property
     def is_found(self) -> bool:
         """Whether a test failed."""
-        return self.verdict in ("at once", "in turns")
+        return self.verdict in FOUND
 
 
 class Copy:
@@ -159,7 +162,7 @@ class Copy:
         end = time.monotonic() + seconds
         with self._with(mutant):
             for tests in (mutant.tests, mutant.folders) if folders else (mutant.tests,):
-                for verdict in ("at once", "in turns"):
+                for verdict in FOUND:
                     left = max(end - time.monotonic(), 0)
                     try:
                         by = self.run(tests, every_landing=verdict == "at once", seconds=left)
