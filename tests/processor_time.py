@@ -12,7 +12,7 @@ process still computes after it was given up by its parent isn't in them.
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
@@ -55,9 +55,9 @@ class Profile:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.files: Counter[str] = Counter()  # seconds
+        self.files: defaultdict[str, float] = defaultdict(float)  # seconds
         self.cases: Counter[str] = Counter()
-        self.fixtures: Counter[str] = Counter()  # seconds
+        self.fixtures: defaultdict[str, float] = defaultdict(float)  # seconds
         self.setups: Counter[str] = Counter()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -75,7 +75,8 @@ class Profile:
         if nextitem is None or nextitem.path != item.path:
             now = spent()
             self.files[name] += now - self.before
-            self.before = now
+            self._write()
+            self.before = spent()
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -91,18 +92,29 @@ class Profile:
         return result
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        lines = []
-        for kind, seconds, times in (
-            ("file", self.files, self.cases),
-            ("fixture", self.fixtures, self.setups),
-        ):
+        for kind, seconds, times in self._tables():
             terminalreporter.section(f"processor seconds of each {kind}, and how often")
-            for at, (name, took) in enumerate(seconds.most_common()):
-                lines.append(f"{kind}\t{name}\t{took:.2f}\t{times[name]}\n")
-                if at < DEAREST:
-                    terminalreporter.write_line(f"{took:>8.1f} {times[name]:>6}  {name}")
+            for name, took in dearest_first(seconds)[:DEAREST]:
+                terminalreporter.write_line(f"{took:>8.1f} {times[name]:>6}  {name}")
             terminalreporter.write_line(f"{sum(seconds.values()):>8.1f} in all")
-        self.file.write_text("".join(lines), encoding="utf-8")
+
+    def _write(self) -> None:
+        """Of what has run by now: a long run may be ended."""
+        self.file.write_text(
+            "".join(
+                f"{kind}\t{name}\t{took:.2f}\t{times[name]}\n"
+                for kind, seconds, times in self._tables()
+                for name, took in dearest_first(seconds)
+            ),
+            encoding="utf-8",
+        )
+
+    def _tables(self) -> tuple[tuple[str, dict[str, float], Counter[str]], ...]:
+        return ("file", self.files, self.cases), ("fixture", self.fixtures, self.setups)
+
+
+def dearest_first(seconds: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(seconds.items(), key=lambda each: -each[1])
 
 
 def add_option(parser: pytest.Parser) -> None:
