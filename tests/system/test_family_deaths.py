@@ -31,6 +31,10 @@ pytestmark = pytest.mark.timeout(120)
 
 NUMERICS = Numerics("cpu", "float32")
 BLOCK = 16
+NUM_BLOCKS = 96
+"""Twice what the crowd needs at once: each turn looks through all of them."""
+THREADS = 1
+"""Two of so small a model wait for one another. worker/models/test_family_bits.py has both."""
 READERS: dict[str, Callable[[str], ModelConfig]] = {
     **dict.fromkeys(family_cases.CASES, family_cases.read),
     **dict.fromkeys(RECURRENT_CASES, test_recurrent_models.read),
@@ -80,7 +84,14 @@ def test_the_same_bits_whoever_dies(case: str, folder_of: Callable[[str], Path])
     checkpoints = BLOCK if case in RECURRENT_CASES else None
 
     def system(budget: int, deaths: Deaths | None = None, **way: Any) -> MediaSystem:
-        way_ = Way(BLOCK, budget, num_blocks=512, checkpoints=checkpoints, **way)
+        way_ = Way(
+            BLOCK,
+            budget,
+            num_blocks=NUM_BLOCKS,
+            threads=THREADS,
+            checkpoints=checkpoints,
+            **way,
+        )
         return MediaSystem(folder, NUMERICS, way_, deaths or Deaths())
 
     folder = folder_of(case)
