@@ -1,0 +1,1 @@
+"""What sessions cost: one engine core and many gateways, one gateway and many engine cores."""
