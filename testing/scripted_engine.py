@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +35,7 @@ from penstock.protocol.to_frontend import (
     SequenceOutput,
     Status,
     Welcome,
+    text_of,
 )
 from penstock.transport.events import Ended, Opened, Received
 from penstock.transport.session_server import SessionServer
@@ -85,13 +87,18 @@ def _byte_of(letter: str) -> int:
     return code if code in printable else others[code - 256]
 
 
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 class ScriptedEngine:
     """Accepts everything, records it, and sends what the test tells it to.
 
     refusing: answers Submits with Rejected of that code.  telling: sends its status again and
     again, as a real one does; changes: to that status.  limits: other than the usual ones.
     script: is given each Submit, accepted or not, and each Advance.  silent_on: names of requests
-    that it doesn't answer.  prefills_from, expects: see Welcome.
+    that it doesn't answer.  prefills_from, expects: see Welcome.  names_text: it says what its
+    tokenizer is, and doesn't send what a front end has, as older ones did.
     """
 
     def __init__(
@@ -106,6 +113,7 @@ class ScriptedEngine:
         prefills_from: int = 0,
         expects: bool = False,
         template: str = "",
+        names_text: bool = False,
         **changes: Any,
     ) -> None:
         self.context = zmq.Context()
@@ -113,6 +121,10 @@ class ScriptedEngine:
             self.context, endpoint, msgspec.msgpack.Decoder(FromFrontend), FAST, boot
         )
         self.boot, self.digest, self.template = boot, digest, template
+        self.names_text = names_text
+        self.hellos: list[Hello] = []
+        self.sent_text = 0
+        """Times that it sent its tokenizer."""
         self.session = b""
         self.submits: list[Submit] = []
         self.finishes: list[Finish] = []
@@ -142,9 +154,13 @@ class ScriptedEngine:
 
     def _take(self, event: Any) -> None:
         match event:
-            case Opened(session, Hello()):
+            case Opened(session, Hello() as hello):
                 self.session = session
-                self.send(self.welcome(), [byte_tokenizer_json(), self.template.encode()])
+                self.hellos.append(hello)
+                welcome, text = self.welcome(), [byte_tokenizer_json(), self.template.encode()]
+                has_it = hello.text is not None and hello.text == text_of(welcome)
+                self.sent_text += not has_it
+                self.send(welcome, [] if has_it else text)
                 self.send(self.status())
             case Received(_, Submit() as submit):
                 self.submits.append(submit)
@@ -204,6 +220,8 @@ class ScriptedEngine:
             limits=msgspec.structs.replace(LIMITS, **self.limits),
             prefills_from=self.prefills_from,
             expects=self.expects,
+            tokenizer_sha256=_sha256(byte_tokenizer_json()) if self.names_text else "",
+            template_sha256=_sha256(self.template.encode()) if self.names_text else "",
         )
 
     def status(self, **changes: Any) -> Status:

@@ -83,7 +83,6 @@ class EngineCore:
     def frontend_opened(self, session: bytes, message: FromFrontend, now: float) -> None:
         self._disturb(now)
         self._from_frontends.opened(session, message)
-        self._status.hasten(now)
 
     def frontend_received(self, session: bytes, message: FromFrontend, now: float) -> None:
         self._disturb(now)
@@ -205,7 +204,9 @@ class EngineCore:
     def _told(self, now: float) -> Effects:
         """Returns all that is to be sent, with what front ends are told."""
         self.state.frontends.moved(self.state.scheduling.take_moved())
-        self.state.frontends.flush(self.state.effects, self._status.take(now))
+        frontends = self.state.frontends
+        status, due = self._status.take(now, newcomers=frontends.has_newcomers)
+        frontends.flush(self.state.effects, status, due=due)
         return self.state.effects.take()
 
     def next_deadline(self) -> float:

@@ -18,16 +18,14 @@ import msgspec
 import zmq
 
 from penstock.config.settings import EngineConfig
-from penstock.errors import InvalidRequest, StartupError
+from penstock.errors import StartupError
 from penstock.net.listener import raise_file_limit
 from penstock.prepare.folder import check_contents, load_manifest
 from penstock.process import logs
 from penstock.process.start_phases import START
-from penstock.protocol.common import NamedAdapter
 from penstock.protocol.from_frontend import FromFrontend, MediaChunk
 from penstock.protocol.from_worker import FromWorker
 from penstock.request.generation_config import generation_defaults
-from penstock.request.lora import lora_modules
 from penstock.text.given_template import read_template
 from penstock.transport.curve import Peers, gatekeeper
 from penstock.transport.events import Ended, Opened
@@ -35,6 +33,7 @@ from penstock.transport.heartbeat import kept_alive
 from penstock.transport.session_server import SessionServer
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
+from penstock_engine.given_adapters import adapters_of
 from penstock_engine.live.view import LiveView
 from penstock_engine.notes import SleepNote, WeightsNote
 from penstock_engine.record.recorder import recording
@@ -129,6 +128,8 @@ class Loop:
         self._workers = workers
         self._wakeup = wakeup
         self._shutdown_timeout = shutdown_timeout
+        self._due = 0.0
+        """The time at which the core has to be stepped, even if no message comes."""
         self._leave_at: float | None = None
         self._signalled = False
         """Whether a signal has come since the last look."""
@@ -143,24 +144,28 @@ class Loop:
         time."""
         while True:
             now = time.monotonic()
-            if self._take_signals(now) > 1:
+            signals = self._take_signals(now)
+            if signals > 1:
                 return
-            self._take_events(now)
-            effects = self._core.step(now)
-            if not self._core.was_quiet:
-                self._keep_notes()
-            self._live.delivering(effects, now)
-            self._deliver(effects)
+            if self._take_events(now) or signals or now >= self._due:
+                self._step(now)
             if self._leave_at is not None and (now >= self._leave_at or self._core.may_leave(now)):
                 return
             self._show(now)
             self._wait()
 
+    def _step(self, now: float) -> None:
+        effects = self._core.step(now)
+        if not self._core.was_quiet:
+            self._keep_notes()
+        self._live.delivering(effects, now)
+        self._deliver(effects)
+
     def _wait(self) -> None:
         """Waits until something comes or is due; not at all while something is left from this
         turn."""
-        due = min(self._core.next_deadline(), self._live.next_due())
-        wait = min(self._longest_wait, due - time.monotonic())
+        self._due = min(self._core.next_deadline(), self._live.next_due())
+        wait = min(self._longest_wait, self._due - time.monotonic())
         # Polling touches the sockets, so the heartbeat keeps away; nothing of theirs is due.
         with self._frontends.lock, self._workers.lock:
             if self._frontends.more or self._workers.more:
@@ -174,10 +179,14 @@ class Loop:
         if state.weights.answered:
             self._weights.keep(state.facts.folder)
 
-    def _take_events(self, now: float) -> None:
+    def _take_events(self, now: float) -> bool:
+        """Whether there were any. Beats are none: with many front ends they wake the loop hundreds
+        of times a second, and have nothing to say to the core."""
         core, live = self._core, self._live
+        happened = False
         # The worker first: the device should not wait behind a flood of requests.
         for event in self._workers.take(now, time.monotonic() + TURN):
+            happened = True
             if isinstance(event, Ended):
                 core.worker_ended(event.session, event.reason, now)
             elif isinstance(event, Opened):
@@ -186,6 +195,7 @@ class Loop:
                 core.worker_received(event.session, event.message, now)
                 live.worker_said(event.message, now)
         for front in self._frontends.take(now, time.monotonic() + TURN):
+            happened = True
             if isinstance(front, Ended):
                 core.frontend_ended(front.session, front.reason, now)
                 live.frontend_ended(front.session)
@@ -199,6 +209,7 @@ class Loop:
                 or self._hashing.takes(front.session, front.message)
             ):
                 core.frontend_received(front.session, front.message, now)
+        return happened
 
     def _take_chunk(
         self, session: bytes, message: MediaChunk, frames: list[bytes], now: float
@@ -338,62 +349,5 @@ def read_facts(
         template=template if given is None else read_template(given).encode(),
         boot=boot,
         created=created,
-        adapters=_adapters(config, (model.name, *config.model.served_names), noted),
+        adapters=adapters_of(config, (model.name, *config.model.served_names), noted),
     )
-
-
-def _adapters(
-    config: EngineConfig, served: tuple[str, ...], noted: Path | None
-) -> tuple[NamedAdapter, ...]:
-    """The adapters of the settings, each read and copied. Raises StartupError that names one that
-    can't be served."""
-    settings = config.lora
-    try:
-        modules = lora_modules(settings.lora_modules, served)
-    except InvalidRequest as error:
-        raise StartupError(error.message) from None
-    if not modules:
-        return ()
-    if not settings.enable_lora:
-        raise StartupError("lora_modules is set, but enable_lora is not")
-    known = _known(noted, [module.name for module in modules])
-    if known is not None:
-        return known
-    from penstock.prepare.adapters import prepare_adapter
-
-    found: list[NamedAdapter] = []
-    for module in modules:
-        try:
-            prepared = prepare_adapter(
-                module.path,
-                max_rank=settings.max_lora_rank,
-                cache_dir=config.model.cache_dir,
-            )
-        except InvalidRequest as error:
-            raise StartupError(f"--lora-modules {module.name}: {error.message}") from None
-        parent = module.base_model_name or ""
-        found.append(NamedAdapter(module.name, prepared.file, 0, prepared.rank, parent))
-    if noted is not None:
-        _note(noted, found)
-    return tuple(found)
-
-
-def _known(noted: Path | None, names: list[str]) -> tuple[NamedAdapter, ...] | None:
-    """Returns the adapters that were noted under these names; None if the note doesn't hold any
-    more."""
-    try:
-        content = b"" if noted is None else noted.read_bytes()
-        found = msgspec.json.decode(content, type=tuple[NamedAdapter, ...])
-    except (OSError, msgspec.DecodeError):
-        return None
-    there = all(each.file is not None and Path(each.file.path).exists() for each in found)
-    return found if there and [each.name for each in found] == names else None
-
-
-def _note(noted: Path, adapters: list[NamedAdapter]) -> None:
-    making = noted.with_suffix(f".{os.getpid()}")
-    try:
-        making.write_bytes(msgspec.json.encode(adapters))
-        making.replace(noted)
-    except OSError as error:
-        raise StartupError(f"{noted} can't be written: {error.strerror}") from None

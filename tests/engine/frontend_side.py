@@ -40,6 +40,7 @@ from penstock.protocol.to_frontend import (
     SequenceOutput,
     Status,
     ToFrontend,
+    Unchanged,
     Welcome,
 )
 from penstock_engine.facts import EngineFacts
@@ -70,10 +71,12 @@ class FrontendSide(CoreUnderTest):
 
     # ---- what they do
 
-    def connect(self, versions: tuple[int, ...] = (2,)) -> Front:
+    def connect(self, versions: tuple[int, ...] = (2,), **known: Any) -> Front:
+        """known: fields of Hello, of what it knows."""
         front = Front(self._new_session())
         self.fronts.append(front)
-        self.core.frontend_opened(front.session, Hello(list(versions), "test", 1), self.now)
+        hello = over_the_wire(Hello(list(versions), "test", 1, **known), FromFrontend)
+        self.core.frontend_opened(front.session, hello, self.now)
         self.settle()
         return front
 
@@ -225,10 +228,13 @@ class FrontendSide(CoreUnderTest):
         match message:
             case Welcome():
                 assert front.welcome is None
-                assert frames == (self.facts.tokenizer, self.facts.template)
-                front.welcome = message
+                front.welcome, front.frames = message, frames
             case Status():
                 front.status = message
+                front.heard.append(message)
+            case Unchanged():
+                assert front.status is not None
+                front.heard.append(message)
             case Adapters(adapters):
                 front.adapters |= {each.name: each for each in adapters}
             case Accepted(request, shared):

@@ -13,7 +13,14 @@ import msgspec
 
 from penstock.protocol.common import NamedAdapter, Repetition
 from penstock.protocol.from_frontend import Submit
-from penstock.protocol.to_frontend import Called, Rejected, SequenceOutput, Status, Welcome
+from penstock.protocol.to_frontend import (
+    Called,
+    Rejected,
+    SequenceOutput,
+    Status,
+    Unchanged,
+    Welcome,
+)
 from penstock_engine.scheduler.multi_step import MOST
 from penstock_engine.sessions.frontends import MOST_HELD
 from tests.engine.fake_adapters import adapted
@@ -178,7 +185,11 @@ class RequestScore:
 class Front:
     session: bytes
     welcome: Welcome | None = None
+    frames: tuple[bytes, ...] = ()
+    """What came with it."""
     status: Status | None = None
+    heard: list[Status | Unchanged] = field(default_factory=list)
+    """All that told it of the core's state."""
     requests: dict[int, RequestScore] = field(default_factory=dict)
     ended: str | None = None
     adapters: dict[str, NamedAdapter] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from penstock.protocol.from_frontend import Abort, FromFrontend, Hello
 from penstock.protocol.from_worker import FromWorker, WorkerHello
 from penstock.transport import inbound
 from penstock.transport.session_server import SessionServer
+from penstock.transport.wire import FrameKind
 from penstock_engine import process
 from penstock_engine.core import EngineCore
 from penstock_engine.notes import SleepNote, WeightsNote
@@ -111,6 +112,48 @@ def test_a_flood_of_front_ends_leaves_room_for_steps_and_workers(
         longest = max(longest, between)
     assert longest <= TURN / COST + 1
     assert core.said.index("worker") < core.said.index(Abort(20)), "it need not wait for the flood"
+
+
+BEATS = 40
+
+
+def test_beats_of_front_ends_are_no_steps(tmp_path: Path) -> None:
+    """Hundreds of front ends woke it hundreds of times a second, for a whole turn of the core."""
+    core = SlowCore(Clock())
+    settings = TransportSettings(beat_interval=60.0, peer_timeout=600.0)
+    config = msgspec.structs.replace(core.state.facts.config, transport=settings)
+    core.state.facts = msgspec.structs.replace(core.state.facts, config=config)
+    place = f"ipc://{tmp_path}/f"
+    with zmq.Context() as context, zmq.Context() as peers:
+        servers = [
+            SessionServer(context, each, msgspec.msgpack.Decoder(union), settings, b"boot-one")
+            for each, union in ((place, FromFrontend), (f"ipc://{tmp_path}/w", FromWorker))
+        ]
+        reader, writer = socket.socketpair()
+        reader.setblocking(False)
+        loop = Loop(core, servers[0], servers[1], reader, 0.0, SleepNote(None), WeightsNote(None))
+        running = threading.Thread(target=loop.run)
+        running.start()
+        front = Peer(peers, place, Any, Hello(list(PROTOCOL_VERSIONS), "test", 1))
+        try:
+            _until(lambda: front.poll() or front.client.opened)
+            [numbering] = servers[0]._numberings.values()
+            _until(lambda: core.next_deadline() > time.monotonic() + 5)
+            stepped = core.said.count("step")
+            for _ in range(BEATS):
+                with front.client.lock:
+                    beat = front.client._numbering.seal(FrameKind.BEAT, time.monotonic())
+                    assert front.client._put([beat])
+                received = front.client._numbering._sent
+                _until(lambda received=received: numbering._received == received)
+            assert core.said.count("step") - stepped <= 2
+        finally:
+            writer.send(b"\0\0")
+            running.join(60)
+            for end in (front.client, *servers):
+                end.close()
+            reader.close()
+            writer.close()
 
 
 def _has_come(server: Any) -> bool:

@@ -26,6 +26,7 @@ from penstock.protocol.from_frontend import (
     Submit,
     WakeUp,
 )
+from penstock.protocol.to_frontend import text_of
 from penstock_engine.core_state import CoreState
 from penstock_engine.handlers.adapters import AdapterHandler
 from penstock_engine.handlers.adoption import Adoption
@@ -79,8 +80,11 @@ class FromFrontends:
             self._refuse(session, f"{MAX_FRONTENDS} front ends are already connected")
             return
         frontend = self._state.frontends.open(session, message.name)
+        frontend.knows_unchanged = message.unchanged
+        welcome = self._state.facts.welcome(version, self._state.context_limit.tokens)
         frames = (self._state.facts.tokenizer, self._state.facts.template)
-        frontend.reply(self._state.facts.welcome(version, self._state.context_limit.tokens), frames)
+        known = message.text is not None and message.text == text_of(welcome)
+        frontend.reply(welcome, () if known else frames)
         self._adapters.welcome(frontend)
         log.info("front end connected", name=message.name, pid=message.pid)
 

@@ -18,6 +18,7 @@ from penstock.protocol.to_frontend import (
     Rejected,
     SequenceOutput,
     Status,
+    Unchanged,
     Welcome,
 )
 from penstock_engine.parts import HasDeadline, ReportsStatus
@@ -32,6 +33,8 @@ Reply = Welcome | Accepted | Rejected | Prepared | Pooled | NeedMedia | Adapters
 MAX_FRONTENDS = 1024
 """Sessions at once; one more is refused."""
 
+UNCHANGED = Unchanged()
+
 NOBODY = b""
 """The session of requests that have lost their front end and wait for another."""
 
@@ -42,6 +45,7 @@ class FrontendSession:
     __slots__ = (
         "entered",
         "gathered",
+        "knows_unchanged",
         "large",
         "left",
         "name",
@@ -50,11 +54,14 @@ class FrontendSession:
         "replies",
         "requests",
         "session",
+        "told",
     )
 
     def __init__(self, session: bytes, name: str) -> None:
         self.session = session
         self.name = name
+        self.knows_unchanged = False  # whether it may be sent Unchanged
+        self.told: Status | None = None  # the last that it was sent
         self.requests: dict[int, Request] = {}
         """Open ones, by the front end's number."""
         self.readers: dict[int, Reader] = {}
@@ -150,6 +157,7 @@ class Frontends(HasDeadline, ReportsStatus):
         self.deadlines: Deadlines[Request] = Deadlines()  # of these requests
         self.orphanage = Orphanage()  # requests that nobody waits for at the moment
         self.shared: FrontendSession | None = None  # what stands in for those of several readers
+        self.has_newcomers = False  # whether some session was sent no Status yet
         self._sessions: dict[bytes, FrontendSession] = {}
 
     def __len__(self) -> int:
@@ -167,6 +175,7 @@ class Frontends(HasDeadline, ReportsStatus):
 
     def open(self, session: bytes, name: str) -> FrontendSession:
         opened = self._sessions[session] = FrontendSession(session, name)
+        self.has_newcomers = True
         return opened
 
     def close(self, session: bytes) -> None:
@@ -211,8 +220,12 @@ class Frontends(HasDeadline, ReportsStatus):
         if self.shared is not None:
             yield from self.shared.requests.values()
 
-    def flush(self, effects: Effects, status: Status | None) -> None:
-        """Moves what each session is due into `effects`, in the order in which it must arrive."""
+    def flush(self, effects: Effects, status: Status | None, *, due: bool) -> None:
+        """Moves what each session is due into `effects`, in the order in which it must arrive.
+
+        status: the same object as before if nothing has changed.  due: whether all are to be told,
+        and not only who was told nothing yet.
+        """
         send = effects.to_frontends.append
         for session in self._sessions.values():
             if session.replies:
@@ -226,8 +239,11 @@ class Frontends(HasDeadline, ReportsStatus):
                     entered, left = [], []
                 session.outputs, session.entered, session.left = [], [], []
                 session.large = False
-            if status is not None:
-                send((session.session, status, ()))
+            if status is not None and (due or session.told is None):
+                same = session.told is status and session.knows_unchanged
+                send((session.session, UNCHANGED if same else status, ()))
+                session.told = status
+        self.has_newcomers = self.has_newcomers and status is None
 
 
 # Tokens of requests that nobody reads as they come: they go out several at a time.

@@ -11,11 +11,12 @@ from typing import Any
 import zmq
 
 from penstock.client.adapters import AdapterDirectory
+from penstock.client.first_alone import FirstAlone
 from penstock.client.fleet import Endpoints, Fleet, Resolver, is_named
 from penstock.client.generation import Generation
 from penstock.client.live import LiveFeed
 from penstock.client.placement import OpenRequest, Placement
-from penstock.client.prefilling import PrefillAhead
+from penstock.client.prefilling import PrefillAhead, prefill_engines
 from penstock.client.rejections import rejection
 from penstock.client.routing import Routing, Why
 from penstock.client.served_model import ModelText, ServedModel
@@ -69,6 +70,7 @@ class Dispatch:
         self.waiting_room = WaitingRoom()
         self.model = ServedModel()
         self.connected = asyncio.Event()
+        self._first_alone = FirstAlone(self.connected)
         self._reading = asyncio.Lock()
         self.turns: ConsumerTurns[Generation] = ConsumerTurns()
         self.routed: Counter[tuple[int, str]] = Counter()
@@ -125,7 +127,7 @@ class Dispatch:
 
     def place_ahead(self, generation: Generation) -> None:
         """Submits a request for the first time, after its prompt where that is computed ahead."""
-        engines = self._prefill_engines(generation)
+        engines = prefill_engines(self.fleet, generation)
         if not engines:
             self.place_new(generation)
             return
@@ -134,25 +136,6 @@ class Dispatch:
         self.routed[session.index, "prefill"] += 1
         self._have_expected(ahead)
         session.enter(ahead, new=True)
-
-    def _prefill_engines(self, generation: Generation) -> list[EngineSession]:
-        """Engine cores that may compute the request's prompt ahead. There are none for a short
-        prompt, for one with media or with log-probabilities, and if no other engine core could go
-        on."""
-        whole = generation.media is None and generation.prompt_logprobs is None
-        if not whole or generation.begun:
-            return []
-        length, held = len(generation.prompt_token_ids), generation.placement.held
-        able, others = [], False
-        for session in self.fleet:
-            if not session.ready or session.retired:
-                continue
-            least = session.prefills_from
-            if not least:
-                others = True
-            elif length >= least and held in (None, session.fingerprint):
-                able.append(session)
-        return able if others else []
 
     def _have_expected(self, ahead: PrefillAhead) -> None:
         """Tells the one that is to go on with it."""
@@ -224,7 +207,16 @@ class Dispatch:
             log.info("requests submitted again", count=placed)
             self._resume_soon()
 
-    # What sessions tell.
+    # What sessions ask and tell.
+
+    @property
+    def text(self) -> tuple[str, str, str] | None:
+        """What names the tokenizer and the template that are there."""
+        return self.model.held
+
+    async def may_dial(self, session: EngineSession) -> None:
+        """Waits until a session may begin to dial."""
+        await self._first_alone.may_dial(session.index, len(self.fleet), has_text=bool(self.text))
 
     async def session_opened(
         self, session: EngineSession, welcome: Welcome, frames: list[bytes]
@@ -233,6 +225,9 @@ class Dispatch:
         for request in self.requests():
             request.blame.answered(session.endpoint, welcome.boot)
         try:
+            if not frames and self.text and self._lacks_text(session, welcome, frames):
+                session.transport.refuse("it was told of a tokenizer that is gone by now")
+                return
             text = await self._read_text(session, welcome, frames)
         except PenstockError as error:
             session.welcome, session.refused = None, str(error)

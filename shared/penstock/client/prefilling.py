@@ -7,7 +7,7 @@ it doesn't get: whatever becomes of this part, the request goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.client.generation import Generation
 from penstock.client.media import PreparedMedia
@@ -170,3 +170,25 @@ class _Behind:
         """Ends the prefill: the request is over, or placed elsewhere."""
         if not self._ahead.finished or request.finished:
             self._ahead.leave()
+
+
+def prefill_engines(
+    sessions: Iterable[EngineSession], generation: Generation
+) -> list[EngineSession]:
+    """Engine cores that may compute the request's prompt ahead. There are none for a short
+    prompt, for one with media or with log-probabilities, and if no other engine core could go
+    on."""
+    whole = generation.media is None and generation.prompt_logprobs is None
+    if not whole or generation.begun:
+        return []
+    length, held = len(generation.prompt_token_ids), generation.placement.held
+    able, others = [], False
+    for session in sessions:
+        if not session.ready or session.retired:
+            continue
+        least = session.prefills_from
+        if not least:
+            others = True
+        elif length >= least and held in (None, session.fingerprint):
+            able.append(session)
+    return able if others else []

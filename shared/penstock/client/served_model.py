@@ -12,7 +12,7 @@ from penstock.errors import UnsupportedModel
 from penstock.model.media_facts import MediaFacts
 from penstock.process import logs
 from penstock.process.start_phases import START
-from penstock.protocol.to_frontend import Limits, Welcome
+from penstock.protocol.to_frontend import Limits, Welcome, text_of
 from penstock.text.read_ahead import tokenizer_of
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
@@ -73,6 +73,13 @@ class ServedModel:
         self.text: ModelText | None = None
         self._leading: Welcome | None = None
 
+    @property
+    def held(self) -> tuple[str, str, str] | None:
+        """What names `text` in Hello.text; None: there is none, or it has no name."""
+        if self.text is None or self._leading is None:
+            return None
+        return text_of(self._leading)
+
     def misfit(self, welcome: Welcome) -> str:
         """Why an engine core can't serve beside the others; empty: it can."""
         leading = self._leading
@@ -95,9 +102,17 @@ class ServedModel:
         text, leading = self.text, self._leading
         if text is None or leading is None:
             return True
-        # The template may be one of the engine's settings: another with the same model.
+        return _leads(welcome, others) and not self._has(text, leading, welcome, frames)
+
+    def _has(
+        self, text: ModelText, leading: Welcome, welcome: Welcome, frames: list[bytes]
+    ) -> bool:
+        """Whether `text` is the engine core's. The template may be one of the engine's settings:
+        another with the same model."""
+        if not frames:
+            return self.held is not None and text_of(welcome) == self.held
         same = leading.digest == welcome.digest and len(frames) == 2
-        return _leads(welcome, others) and not (same and text.template_is(frames[1]))
+        return same and text.template_is(frames[1])
 
     def adopt(self, welcome: Welcome, text: ModelText | None, others: Sequence[Welcome]) -> None:
         """Takes an engine core in. text: its own, if that was needed when it was read: another one

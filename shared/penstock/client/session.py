@@ -6,21 +6,20 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import zmq
 
-from penstock.client.generation import Generation
 from penstock.client.media_sending import MediaSending
 from penstock.client.open_calls import OpenCalls
 from penstock.client.placement import Computing, OpenRequest
+from penstock.client.session_owner import Owner
 from penstock.client.session_state import EngineProgress, Pacing, ReportedState
-from penstock.client.session_turns import ConsumerTurns, LoopTurns
+from penstock.client.session_turns import LoopTurns
 from penstock.config.settings import TransportSettings
 from penstock.process import logs
 from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.common import NamedAdapter
 from penstock.protocol.from_frontend import Abort, ExpectPrompt, ForgetPrompt, FromFrontend, Hello
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import (
@@ -35,6 +34,7 @@ from penstock.protocol.to_frontend import (
     SequenceOutput,
     Status,
     ToFrontend,
+    Unchanged,
     Welcome,
 )
 from penstock.request.terms import Terms
@@ -50,30 +50,6 @@ AT_ONCE = 16
 """Tokens of a message after which those that have a sink go to it."""
 
 _decoder = msgspec.msgpack.Decoder(ToFrontend)
-
-
-class Owner(Protocol):
-    """What a session tells. turns: of those who read its requests."""
-
-    turns: ConsumerTurns[Generation]
-
-    async def session_opened(
-        self, session: EngineSession, welcome: Welcome, frames: list[bytes]
-    ) -> None: ...
-
-    def session_lost(self, session: EngineSession, reason: str, now: float) -> None: ...
-
-    def status_changed(self, session: EngineSession, before: Status | None) -> None: ...
-
-    def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None: ...
-
-    def adapters_named(self, session: EngineSession, told: list[NamedAdapter]) -> None: ...
-
-    def misplaced(self, session: EngineSession, request: OpenRequest) -> None: ...
-
-    def rejected(
-        self, session: EngineSession, request: OpenRequest | None, message: Rejected
-    ) -> None: ...
 
 
 class EngineSession(ReportedState):
@@ -102,7 +78,9 @@ class EngineSession(ReportedState):
             context,
             endpoint,
             _decoder,
-            lambda: Hello(list(PROTOCOL_VERSIONS), name, os.getpid()),
+            lambda: Hello(
+                list(PROTOCOL_VERSIONS), name, os.getpid(), unchanged=True, text=owner.text
+            ),
             settings,
         )
         self.open: dict[int, OpenRequest] = {}
@@ -227,9 +205,13 @@ class EngineSession(ReportedState):
         return [task for task in (self._ticker, self._opening) if task is not None]
 
     async def _tick(self) -> None:
+        await self._owner.may_dial(self)
         while True:
-            self.pump()
             now = time.monotonic()
+            if not self._answered or self.transport.wait_hint(now) <= 0.0:
+                # Else what has come meanwhile has brought a turn, or nothing is due.
+                self.pump()
+                now = time.monotonic()
             pause = max(0.005, self.transport.wait_hint(now))
             if not self._answered and now - self._begun > UNANSWERED:
                 # A place where nobody is may stay so. That somebody came wakes us all the same.
@@ -361,6 +343,10 @@ class EngineSession(ReportedState):
                 self._take_outputs(outputs)
             case Status():
                 self._take_status(message, now)
+            case Unchanged() if self.status is not None:
+                self._take_status(self.status, now)
+            case Unchanged():
+                self.transport.end("the engine core said Unchanged before any Status")
             case Accepted(number, shared):
                 self.pacing.answered(number)
                 request = self.open.get(number)

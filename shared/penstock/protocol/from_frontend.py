@@ -37,6 +37,11 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """Protocol versions that the front end supports, best first."""
     name: str
     pid: int
+    unchanged: bool = False
+    """Whether it knows Unchanged."""
+    text: tuple[str, str, str] | None = None
+    """Model digest, and SHA-256 of tokenizer.json and of the chat template, that it has: if they
+    are the engine core's, Welcome brings no frames."""
 
 
 class OpenSequence(msgspec.Struct, frozen=True, array_like=True):

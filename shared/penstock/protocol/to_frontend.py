@@ -64,7 +64,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """First message to a front end.
 
     Frame 1 is tokenizer.json, frame 2 the chat template (UTF-8, empty if there is none). So a
-    gateway can't tokenise for another model, and needs no shared volume.
+    gateway can't tokenise for another model, and needs no shared volume. There are no frames if the
+    front end has both (Hello.text).
     """
 
     version: int
@@ -135,6 +136,13 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     overrides: str = ""
     """What --hf-overrides and --rope-scaling say, as JSON; other weights are described with the
     same. Empty: nothing, or an older engine core."""
+
+
+def text_of(welcome: Welcome) -> tuple[str, str, str] | None:
+    """What names the two frames in Hello.text; None for an engine core that doesn't say."""
+    if not welcome.tokenizer_sha256:
+        return None
+    return welcome.digest, welcome.tokenizer_sha256, welcome.template_sha256
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -277,9 +285,9 @@ class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
     again."""
 
 
-class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
-    """The engine core's state, sent at least once per beat interval. Counts of requests, sequences
-    and blocks are those of this moment."""
+class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True, omit_defaults=True):
+    """The engine core's state, sent at least once per beat interval, or Unchanged. Counts of
+    requests, sequences and blocks are those of this moment."""
 
     ready: bool
     """Whether a worker is ready, so that steps are or could be computed."""
@@ -348,6 +356,10 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     instruction set, layout of ranks. Empty until the worker is ready."""
 
 
+class Unchanged(msgspec.Struct, frozen=True, tag="unchanged"):
+    """The last Status of this session holds still, and the engine core's loop turns."""
+
+
 class Adapters(msgspec.Struct, frozen=True, tag="adapters"):
     """Names of adapters, as they are now: all of them after Welcome, and from then on those that
     change."""
@@ -378,6 +390,7 @@ ToFrontend = (
     | Pooled
     | Outputs
     | Status
+    | Unchanged
     | Snapshot
     | NeedMedia
     | Adapters

@@ -26,7 +26,7 @@ DRAIN_LIMIT = 1000
 INBOX_BYTES = 16_777_216
 """Bytes in an inbox, at most and one message more."""
 
-LATE = 0.75
+LATE = 1.0
 """Beat intervals without a turn of the owner, after which the heartbeat looks in its stead."""
 
 

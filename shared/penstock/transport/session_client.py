@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -37,6 +38,13 @@ LARGE = 1 << 16
 """Bytes of a message from which on it is read where ZeroMQ has it."""
 DIALLING_PACE = 0.02
 """Seconds between looks at a connection that is not up yet."""
+EARLIEST = 0.5
+"""The least part of a pause before dialling again that is waited: many who have lost the same
+engine core don't come back at the same moment."""
+ALONG = 0.8
+"""Beat intervals of silence after which a beat goes along where the other side has just been heard:
+then this process is awake anyway, and so is the engine core, which has told all its front ends
+something and gets their beats together."""
 
 
 class SessionClient(Inbound[Incoming]):
@@ -97,9 +105,11 @@ class SessionClient(Inbound[Incoming]):
             return 0.0
         if self.socket is None:
             return max(0.0, self._redial_at - now)
-        if not self._opened:
+        if not self._opened or self._numbering is None:
             return DIALLING_PACE
-        return self._settings.beat_interval / 2
+        beats = self._numbering.last_sent + self._settings.beat_interval
+        silent = self._numbering.last_heard + self._settings.peer_timeout
+        return max(0.0, min(beats, silent) - now)
 
     def due(self) -> bool:
         """Whether a turn would find something now. Whoever has sent asks this, with the lock: what
@@ -124,7 +134,7 @@ class SessionClient(Inbound[Incoming]):
             was_open = self._opened
             self.last_reason = reason
             self._hang_up()
-            self._redial_at = self._now + self._retry
+            self._redial_at = self._now + _some_of(self._retry)
             self._retry = min(self._retry * 2, LAST_RETRY)
             self._refused_retry = FIRST_RETRY
             if was_open:
@@ -136,7 +146,7 @@ class SessionClient(Inbound[Incoming]):
         with self.lock:
             delay = self._refused_retry
             self.end(reason)
-            self._redial_at = self._now + delay
+            self._redial_at = self._now + _some_of(delay)
             self._refused_retry = min(delay * 2, LAST_REFUSED_RETRY)
 
     def close(self) -> None:
@@ -165,8 +175,8 @@ class SessionClient(Inbound[Incoming]):
             self.end(reason)
         self._looked = now
         self._dial(now)
-        self._beat(now)
         self._take_in(now)
+        self._beat(now)
 
     def _attend(self, now: float) -> bool:
         if self._numbering is None or self._given_up:
@@ -175,8 +185,8 @@ class SessionClient(Inbound[Incoming]):
         self._given_up = self._silence(now)
         self._looked = now
         if not self._given_up:
-            self._beat(now)
             self._take_in(now)
+            self._beat(now)
         return self.more
 
     def _silence(self, now: float) -> str:
@@ -284,7 +294,8 @@ class SessionClient(Inbound[Incoming]):
         numbering = self._numbering
         if numbering is None or numbering.expected_boot is None or self._last:
             return  # Nobody has been heard yet, or nobody is there any more.
-        if now - numbering.last_sent >= self._settings.beat_interval:
+        share = ALONG if numbering.last_heard >= now else 1.0
+        if now - numbering.last_sent >= share * self._settings.beat_interval:
             self._put([numbering.seal(FrameKind.BEAT, now)])
 
     def _put(self, parts: Sequence[bytes | memoryview]) -> bool:
@@ -298,3 +309,7 @@ class SessionClient(Inbound[Incoming]):
             self._finish("the pipe to the engine core is full or down")
             return False
         return True
+
+
+def _some_of(pause: float) -> float:
+    return pause * random.uniform(EARLIEST, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import time
@@ -74,7 +75,11 @@ class SessionServer(Inbound[Incoming]):
         super().__init__(decoder, settings)
         self._boot = boot
         self._numberings: dict[bytes, Numbering] = {}
+        self._encoded: tuple[Any, bytes] = (None, b"")
+        """The last message, and its payload."""
         self._closed = False
+        self._silent_from = self._beats_from = math.inf
+        """Moments before which no session can be silent, and none is due a beat."""
         self._look_for_room_at = 0.0
         self._no_room = logs.Seldom(log.error)
         self._little_room = logs.Seldom(log.warning)
@@ -97,10 +102,15 @@ class SessionServer(Inbound[Incoming]):
 
     def send(self, session: bytes, message: Any, frames: Sequence[bytes] = ()) -> None:
         """Queues a message. A session that isn't open is ignored: its end has been reported, or
-        will be."""
+        will be.
+
+        The same object for one session after the other is encoded once: it must not change.
+        """
         if session not in self._numberings:
             return
-        payload = self._encoder.encode(message)
+        if message is not self._encoded[0]:
+            self._encoded = message, self._encoder.encode(message)
+        payload = self._encoded[1]
         with self.lock:
             numbering = self._numberings.get(session)
             if numbering is not None:
@@ -182,6 +192,10 @@ class SessionServer(Inbound[Incoming]):
         return self.more
 
     def _expire(self, now: float) -> None:
+        """Looks at all sessions only where one may have been silent for too long: with many of
+        them, each of whose beats is a turn, looking costs more than all else."""
+        if now < self._silent_from:
+            return
         silent = [
             (s, numbering)
             for s, numbering in self._numberings.items()
@@ -190,11 +204,17 @@ class SessionServer(Inbound[Incoming]):
         for session, numbering in silent:
             timeout = self._settings.peer_timeout
             self._end(session, numbering, f"silent for more than {timeout:g} s")
+        heard = (numbering.last_heard for numbering in self._numberings.values())
+        self._silent_from = min(heard, default=math.inf) + self._settings.peer_timeout
 
     def _beat(self, now: float) -> None:
+        if now < self._beats_from:
+            return
         for session, numbering in list(self._numberings.items()):
             if now - numbering.last_sent >= self._settings.beat_interval:
                 self._put(session, numbering, numbering.seal(FrameKind.BEAT, now), [])
+        sent = (numbering.last_sent for numbering in self._numberings.values())
+        self._beats_from = min(sent, default=math.inf) + self._settings.beat_interval
 
     def _put(self, session: bytes, numbering: Numbering, header: bytes, parts: list[bytes]) -> None:
         try:
@@ -252,6 +272,8 @@ class SessionServer(Inbound[Incoming]):
         numbering = Numbering(now, boot=self._boot, expected_boot=self._boot)
         numbering.accept(NO_BOOT, 0, now)
         self._numberings[session] = numbering
+        self._silent_from = min(self._silent_from, now + self._settings.peer_timeout)
+        self._beats_from = min(self._beats_from, now + self._settings.beat_interval)
         self._inbox.put(Taken(session, numbering, parts))
 
     def _left(self, session: bytes, reason: str) -> None:

@@ -23,10 +23,11 @@ class Scene:
         self.client: EngineClient | None = None
 
     def endpoint(self, number: int) -> str:
-        return f"ipc://{self.folder}/{'abc'[number]}"
+        return f"ipc://{self.folder}/{'abcdefghijkl'[number]}"
 
     def engine(self, number: int, **changes: Any) -> ScriptedEngine:
-        changes = {"boot": BOOTS[number], "telling": True, **changes}
+        boot = BOOTS[number] if number < len(BOOTS) else f"boot-{number:03d}".encode()
+        changes = {"boot": boot, "telling": True, **changes}
         engine = ScriptedEngine(self.endpoint(number), **changes)
         self.engines.append(engine)
         return engine

@@ -402,11 +402,15 @@ def test_an_engine_core_that_cannot_be_used_is_dialled_ever_later(context, endpo
         delays.append(client._redial_at - client._now)
         pump(wire, client, ended)
         wire.clock.ahead += delays[-1]
-    assert delays[:4] == pytest.approx([0.05, 0.1, 0.2, 0.4])
-    assert delays[-1] == 10.0
+    # Any part of the pause from a half on: many don't come back at the same moment.
+    pauses = [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+    parts = [delay / pause for delay, pause in zip(delays, pauses, strict=True)]
+    assert min(parts) >= 0.5 - 1e-6
+    assert max(parts) <= 1.0 + 1e-6
+    assert len(set(delays)) == len(delays)
     pump(wire, client, opened)
     client.end("a death like others")
-    assert client._redial_at - client._now == pytest.approx(0.05)
+    assert client._redial_at - client._now <= 0.05 + 1e-6
     client.close()
 
 
