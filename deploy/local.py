@@ -22,6 +22,7 @@ import yaml
 
 FOLDER = Path(__file__).resolve().parent
 HAPROXY_CONFIG = FOLDER / "haproxy" / "haproxy.cfg"
+CELLS_CONFIG = FOLDER / "haproxy" / "cells.cfg"
 PROMETHEUS_CONFIG = FOLDER / "prometheus" / "prometheus.yml"
 PATIENCE = 120.0
 GRACE = 30.0
@@ -35,25 +36,26 @@ class NotThere(Exception):
 @dataclass(frozen=True)
 class Balancer:
     """A running haproxy. url: for clients.  operations: host:port of its metrics and health.
-    log: the file of what it says."""
+    log: the file of what it says.  backend: what its servers are, gateways or cells."""
 
     process: subprocess.Popen[bytes]
     url: str
     port: int
     operations: str
     log: Path
+    backend: str = "gateways"
 
     def servers(self) -> dict[str, str]:
-        """Gateway -> UP, DOWN, MAINT…"""
+        """Gateway, or cell -> UP, DOWN, MAINT…"""
         found = {}
         for line in ask(f"http://{self.operations}/;csv").splitlines():
             fields = line.split(",")
-            if fields[0] == "gateways" and fields[1].startswith("gateway"):
+            if fields[0] == self.backend and fields[1].startswith(self.backend[:-1]):
                 found[fields[1]] = fields[17]
         return found
 
     def ready(self) -> bool:
-        """Whether some gateway is in rotation."""
+        """Whether some gateway or cell is in rotation."""
         return status(f"http://{self.operations}/health/ready") == 200
 
 
@@ -65,15 +67,36 @@ def haproxy(
 
     Raises NotThere.
     """
+    variables = {f"PENSTOCK_GATEWAY_{i}": each for i, each in enumerate(gateways, 1)}
+    with _balancer(HAPROXY_CONFIG, "gateways", folder, {**variables, **(settings or {})}) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def cells(
+    addresses: Sequence[str], folder: Path, *, settings: Mapping[str, str] | None = None
+) -> Iterator[Balancer]:
+    """haproxy in front of cells (HOST:PORT, two to eight). settings: PENSTOCK_* variables.
+
+    Raises NotThere.
+    """
+    variables = {f"PENSTOCK_CELL_{i}": each for i, each in enumerate(addresses, 1)}
+    with _balancer(CELLS_CONFIG, "cells", folder, {**variables, **(settings or {})}) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def _balancer(
+    config: Path, backend: str, folder: Path, settings: Mapping[str, str]
+) -> Iterator[Balancer]:
     program = found("haproxy")
     port, operations = free_port(), f"127.0.0.1:{free_port()}"
-    variables = {f"PENSTOCK_GATEWAY_{i}": each for i, each in enumerate(gateways, 1)}
-    variables |= {"PENSTOCK_HTTP_BIND": f"127.0.0.1:{port}", "PENSTOCK_STATS_BIND": operations}
-    log = folder / "haproxy.log"
-    command = [program, "-db", "-f", str(HAPROXY_CONFIG)]
-    with running(command, log, {**variables, **(settings or {})}) as process:
+    own = {"PENSTOCK_HTTP_BIND": f"127.0.0.1:{port}", "PENSTOCK_STATS_BIND": operations}
+    log = folder / f"haproxy-{backend}.log"
+    command = [program, "-db", "-f", str(config)]
+    with running(command, log, {**own, **settings}) as process:
         url = f"http://127.0.0.1:{port}"
-        balancer = Balancer(process, url, port, operations, log)
+        balancer = Balancer(process, url, port, operations, log, backend)
         wait(lambda: answers(f"http://{operations}/health/live"), process, log)
         yield balancer
 

@@ -1,0 +1,163 @@
+"""haproxy in front of cells, seen by scripted ones: what belongs together stays together, and what
+a cell can't have goes to another."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deploy.local import CELLS_CONFIG, Balancer, cells
+from testing.serving import wait_until
+from tests.deploy.programs import needed
+from tests.deploy.scripted_gateway import Scripted, scripted_gateway
+
+PATH = "/v1/completions"
+KINDS = ("x-session-id", "authorization", "x-api-key")
+SESSIONS = 60
+
+
+@contextlib.contextmanager
+def balanced(
+    folder: Path,
+    *answers: Callable[[], int | None],
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[tuple[Balancer, list[Scripted]]]:
+    """A scripted cell for each answer, all of them in rotation."""
+    needed("haproxy")
+    with contextlib.ExitStack() as stack:
+        there = [stack.enter_context(scripted_gateway(answer)) for answer in answers]
+        addresses = [each.address for each in there]
+        balancer = stack.enter_context(cells(addresses, folder, settings=settings))
+        wait_until(lambda: set(balancer.servers().values()) == {"UP"}, message=balancer.servers)
+        assert len(balancer.servers()) == len(answers)
+        yield balancer, there
+
+
+def ok() -> int:
+    return 200
+
+
+def cell_of(balancer: Balancer, there: list[Scripted], headers: dict[str, str]) -> int:
+    """Which cell gets a request with these headers."""
+    before = [len(each.asked) for each in there]
+    assert httpx.post(balancer.url + PATH, content=b"{}", headers=headers).status_code == 200
+    [got] = [n for n, each in enumerate(there) if len(each.asked) > before[n]]
+    return got
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_belongs_together_goes_to_one_cell(tmp_path: Path, kind: str) -> None:
+    with balanced(tmp_path, ok, ok, ok) as (balancer, there):
+        of = {n: cell_of(balancer, there, {kind: f"it-{n}"}) for n in range(SESSIONS)}
+        assert {n: cell_of(balancer, there, {kind: f"it-{n}"}) for n in range(SESSIONS)} == of
+    counts = [list(of.values()).count(cell) for cell in range(3)]
+    assert min(counts) >= SESSIONS / 3 / 2.5, counts
+
+
+def test_the_session_counts_before_the_key_and_the_key_before_the_address(tmp_path: Path) -> None:
+    with balanced(tmp_path, ok, ok) as (balancer, there):
+
+        def cell(**headers: str) -> int:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            return cell_of(balancer, there, named)
+
+        by_session = {n: cell(x_session_id=f"s{n}") for n in range(12)}
+        assert set(by_session.values()) == {0, 1}
+        for n, found in by_session.items():
+            assert cell(x_session_id=f"s{n}", authorization="Bearer one for all") == found
+        assert {cell() for _ in range(12)} in ({0}, {1})
+        assert {cell(authorization=f"Bearer {n}") for n in range(12)} == {0, 1}
+
+
+def test_a_cell_that_leaves_moves_its_own_share_alone_and_gets_it_back(tmp_path: Path) -> None:
+    with balanced(tmp_path, ok, ok, ok) as (balancer, there):
+
+        def all_cells() -> dict[int, int]:
+            return {n: cell_of(balancer, there, {"x-session-id": f"s{n}"}) for n in range(SESSIONS)}
+
+        before = all_cells()
+        there[1].ready = False
+        wait_until(lambda: balancer.servers()["cell2"] == "DOWN", message=balancer.servers)
+        without = all_cells()
+        assert 1 not in without.values()
+        assert {n: c for n, c in without.items() if before[n] != 1} == {
+            n: c for n, c in before.items() if c != 1
+        }
+        assert {c for n, c in without.items() if before[n] == 1} == {0, 2}, "shared by the others"
+        there[1].ready = True
+        wait_until(lambda: balancer.servers()["cell2"] == "UP", message=balancer.servers)
+        assert all_cells() == before
+
+
+@pytest.mark.parametrize("answer", [lambda: 503, lambda: None], ids=["refuses", "dies"])
+def test_what_a_cell_refuses_another_takes(
+    tmp_path: Path, answer: Callable[[], int | None]
+) -> None:
+    with balanced(tmp_path, answer, ok) as (balancer, (refusing, serving)):
+        for n in range(12):
+            headers = {"x-session-id": f"s{n}"}
+            got = httpx.post(balancer.url + PATH, content=b"{}", headers=headers, timeout=60)
+            assert got.status_code == 200
+        assert len(serving.asked) == 12
+        assert refusing.asked, "the test tests nothing if nobody was refused"
+
+
+def test_a_session_that_is_too_much_for_a_cell_spills_over(tmp_path: Path) -> None:
+    """All of one session: of many open at once, the other cell gets what is beyond twice the
+    mean."""
+    open_ = threading.Event()
+
+    def slow() -> int:
+        open_.wait(60)
+        return 200
+
+    settings = {"PENSTOCK_CELL_LOAD": "120"}
+    with (
+        balanced(tmp_path, slow, slow, settings=settings) as (balancer, there),
+        ThreadPoolExecutor(40) as pool,
+        httpx.Client(base_url=balancer.url, headers={"x-session-id": "one"}, timeout=120) as client,
+    ):
+        sent = [pool.submit(client.post, PATH, content=b"{}") for _ in range(40)]
+        wait_until(lambda: sum(len(each.asked) for each in there) == 40)
+        counts = sorted(len(each.asked) for each in there)
+        open_.set()
+        assert {each.result().status_code for each in sent} == {200}
+    assert 20 <= counts[1] <= 26, counts
+
+
+def test_metrics_are_not_for_clients(tmp_path: Path) -> None:
+    with balanced(tmp_path, ok, ok) as (balancer, _):
+        assert httpx.get(balancer.url + "/metrics").status_code == 404
+        assert balancer.ready()
+
+
+def check(variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    return subprocess.run(
+        [needed("haproxy"), "-c", "-V", "-f", str(CELLS_CONFIG)],
+        env={**plain, **variables},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_haproxy_accepts_it_without_a_warning(count: int) -> None:
+    said = check({f"PENSTOCK_CELL_{n}": f"127.0.0.1:{8000 + n}" for n in range(1, count + 1)})
+    assert said.returncode == 0, said.stderr
+    assert "WARNING" not in said.stderr, said.stderr
+
+
+def test_one_cell_is_none() -> None:
+    said = check({"PENSTOCK_CELL_1": "127.0.0.1:8001"})
+    assert said.returncode
+    assert "PENSTOCK_CELL_2 must be set" in said.stderr
