@@ -15,7 +15,6 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,8 @@ def many_front_ends(count: int, model: Path, folder: Path, flags: Flags) -> dict
         core.kill()
         core.start()
         backs = ask_all(children, "back")
-        return {**found, **restarted(backs, processor_time(core.pid))}
+        back = restarted(backs, processor_time(core.pid))
+        return {**found, **back, "back_pss": pss(core.pid)}
 
 
 def many_engine_cores(count: int, model: Path, folder: Path, flags: Flags) -> dict[str, Any]:
@@ -99,7 +99,8 @@ def many_engine_cores(count: int, model: Path, folder: Path, flags: Flags) -> di
             ask_all([child], "watch")
             computed = processor_time(child.process.pid)
             backs = ask_all([child], "connect")
-            return {**found, **restarted(backs, processor_time(child.process.pid) - computed)}
+            back = restarted(backs, processor_time(child.process.pid) - computed)
+            return {**found, **back, "back_pss": pss(child.process.pid)}
 
 
 def at_rest(rests: list[dict[str, Any]], computed: float) -> dict[str, float]:
@@ -124,13 +125,11 @@ def first_tokens(child: Child, count: int) -> dict[str, float]:
 
 def restarted(backs: list[dict[str, Any]], computed: float) -> dict[str, float]:
     """What a restart of the one took until all are back."""
-    now = time.monotonic()
     moments = [moment for back in backs for moment in back["moments"]]
     counts = [back["traffic"] for back in backs]
     begun = min((back["begun"] for back in backs if "begun" in back), default=min(moments))
     return {
         "back_s": max(moments) - begun,
-        "told_s": now - max(moments),
         "back_processor": computed,
         "back_bytes": sum(each["sent_bytes"] + each["received_bytes"] for each in counts),
     }

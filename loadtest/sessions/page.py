@@ -13,10 +13,12 @@ HEAD = """\
 
 Each run: one engine core and many front ends, the figures of the engine core; then one front end
 and many engine cores, the figures of the front end. Others work on the machine: processor seconds
-and counts tell, wall times (back, first token) only roughly. At rest means 20 s of beats and status
-and nothing else. A restart is a `kill -9` and a new start, until all sessions are ready again: of
-the engine core since the first is back, of the front end since it dials. Its processor seconds have
-the engine core's whole start in them, and of the front end none of its own.
+and counts tell, wall times (back, first token) only roughly. At rest means beats and status and
+nothing else, for the seconds that the page says. A restart is a `kill -9` and a new start, until
+all sessions are ready again: of the engine core since the first is back, of the front end since it
+dials. Its processor seconds have the engine core's whole start in them, and of the front end none
+of its own. An engine core's memory at rest has in it what is left of sending its tokenizer to all
+front ends at once, when they started; after its restart, where it sends none, it has not.
 """
 
 COLUMNS = {
@@ -26,6 +28,7 @@ COLUMNS = {
     "messages/s": "{messages:,.0f}",
     "kB/s": "{kb:,.1f}",
     "memory, MiB": "{mib:,.1f}",
+    "… after the restart": "{back_mib}",
     "first token, ms": "{first_ms:.1f}",
     "p99": "{first_p99_ms:.1f}",
     "back, s": "{back_s:.2f}",
@@ -48,6 +51,7 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
         "messages": row["to_engines"] + row["from_engines"],
         "kb": row["bytes"] / 1000,
         "mib": row["pss"] / 2**20,
+        "back_mib": f"{row['back_pss'] / 2**20:,.1f}" if "back_pss" in row else "",
         "back_mb": row["back_bytes"] / 1e6,
     }
 
@@ -56,6 +60,7 @@ def text(document: Document) -> str:
     """Both tables of a run."""
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     line = f"{machine_line(document)}, {document['isa']}, {versions}, commit {document['commit']}"
+    line = f"{line}; at rest for {document['seconds']:g} s"
     tables = (
         f"{title}:\n\n{table(COLUMNS, map(shown, document[way]))}" for way, title in WAYS.items()
     )
