@@ -1,15 +1,19 @@
-"""Files that say whether the model sleeps and which weights it was given, so that both still hold
-when the engine core comes back."""
+"""Files that say whether the model sleeps, which weights it was given and what the settings'
+adapters were, so that all of it still holds when the engine core comes back."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from penstock.errors import PenstockError
+import msgspec
+
+from penstock.config.settings import EngineConfig
+from penstock.errors import InvalidRequest, PenstockError, StartupError
 from penstock.prepare.folder import load_manifest
 from penstock.process import logs
-from penstock.protocol.common import SleepLevel
+from penstock.protocol.common import NamedAdapter, SleepLevel
+from penstock.request.lora import lora_modules
 from penstock_engine.facts import EngineFacts
 from penstock_engine.sessions.weights import misfit, with_weights
 
@@ -104,3 +108,60 @@ class WeightsNote:
             log.error(
                 "the new weights can't be recorded", path=str(self._path), error=error.strerror
             )
+
+
+def adapters_of(
+    config: EngineConfig, served: tuple[str, ...], noted: Path | None
+) -> tuple[NamedAdapter, ...]:
+    """The adapters of the settings, each read and copied. Raises StartupError that names one that
+    can't be served."""
+    settings = config.lora
+    try:
+        modules = lora_modules(settings.lora_modules, served)
+    except InvalidRequest as error:
+        raise StartupError(error.message) from None
+    if not modules:
+        return ()
+    if not settings.enable_lora:
+        raise StartupError("lora_modules is set, but enable_lora is not")
+    known = _known(noted, [module.name for module in modules])
+    if known is not None:
+        return known
+    from penstock.prepare.adapters import prepare_adapter
+
+    found: list[NamedAdapter] = []
+    for module in modules:
+        try:
+            prepared = prepare_adapter(
+                module.path,
+                max_rank=settings.max_lora_rank,
+                cache_dir=config.model.cache_dir,
+            )
+        except InvalidRequest as error:
+            raise StartupError(f"--lora-modules {module.name}: {error.message}") from None
+        parent = module.base_model_name or ""
+        found.append(NamedAdapter(module.name, prepared.file, 0, prepared.rank, parent))
+    if noted is not None:
+        _note(noted, found)
+    return tuple(found)
+
+
+def _known(noted: Path | None, names: list[str]) -> tuple[NamedAdapter, ...] | None:
+    """Returns the adapters that were noted under these names; None if the note doesn't hold any
+    more."""
+    try:
+        content = b"" if noted is None else noted.read_bytes()
+        found = msgspec.json.decode(content, type=tuple[NamedAdapter, ...])
+    except (OSError, msgspec.DecodeError):
+        return None
+    there = all(each.file is not None and Path(each.file.path).exists() for each in found)
+    return found if there and [each.name for each in found] == names else None
+
+
+def _note(noted: Path, adapters: list[NamedAdapter]) -> None:
+    making = noted.with_suffix(f".{os.getpid()}")
+    try:
+        making.write_bytes(msgspec.json.encode(adapters))
+        making.replace(noted)
+    except OSError as error:
+        raise StartupError(f"{noted} can't be written: {error.strerror}") from None

@@ -33,9 +33,8 @@ from penstock.transport.heartbeat import kept_alive
 from penstock.transport.session_server import SessionServer
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
-from penstock_engine.given_adapters import adapters_of
 from penstock_engine.live.view import LiveView
-from penstock_engine.notes import SleepNote, WeightsNote
+from penstock_engine.notes import SleepNote, WeightsNote, adapters_of
 from penstock_engine.record.recorder import recording
 from penstock_engine.sessions.effects import Effects
 from penstock_engine.sessions.weights_hashing import WeightsHashing

@@ -24,6 +24,7 @@ OWN = {
     "engine",
     "worker",
     "engine-2",
+    "gateway-2",
     "worker-1",
     "worker-2",
 }
@@ -235,6 +236,46 @@ def test_the_second_engine_is_like_the_first(other: str) -> None:
     reached = set(networks).intersection(tree["gateway"]["networks"])
     aliases = {name for net in reached for name in (networks[net] or {}).get("aliases", [])}
     assert ("engines" in aliases) == (other == "2")
+
+
+def names_on(tree: dict[str, Any], service: str, network: str) -> set[str]:
+    """By which a service is found on a network; empty where it isn't on it."""
+    networks = tree[service].get("networks", [])
+    if network not in networks:
+        return set()
+    given = networks[network] if isinstance(networks, dict) else None
+    return {service, *(given or {}).get("aliases", [])}
+
+
+def test_the_second_cell_is_like_the_first_and_they_share_no_way() -> None:
+    tree = TREES["deploy/compose.two-cells.yml"]["services"]
+    first = {"cell-1": "cell-2", "gateway": "gateway-2", "engine": "engine-2", "worker": "worker-2"}
+    for name, other in first.items():
+        one, two = dict(tree[name]), dict(tree[other])
+        one.pop("build", None)
+        of_one, of_two = set(one.pop("networks")), set(two.pop("networks"))
+        renamed = {f"{net}-2" if net in ("front", "core") else net for net in of_one}
+        assert of_two == renamed
+        waits = {first.get(each, each) for each in one.pop("depends_on")}
+        assert set(two.pop("depends_on")) == waits
+        words = " ".join(one["command"]).replace("tcp://engine:", "tcp://engine-2:")
+        one["command"] = words.split()
+        assert two == one
+    # What is dialled by one name in both is another's in each.
+    for network, own in (("front", "gateway"), ("core", "engine")):
+        found = {"front": "gateway", "core": "engines"}[network]
+        for place, there in ((network, own), (f"{network}-2", f"{own}-2")):
+            assert [name for name in tree if found in names_on(tree, name, place)] == [there]
+    # A balancer on the metrics' network would find both cells' gateways there.
+    for number in (1, 2):
+        assert "metrics" not in tree[f"cell-{number}"]["networks"]
+    front = tree["haproxy"]
+    assert "core" not in front["networks"]
+    assert {front["environment"][f"PENSTOCK_CELL_{n}"] for n in (1, 2)} == {
+        "cell-1:8000",
+        "cell-2:8000",
+    }
+    assert front["command"][-1].endswith("/cells.cfg")
 
 
 @pytest.mark.parametrize("override", ["tensor-parallel", "tensor-parallel-nvidia"])

@@ -69,7 +69,7 @@ class EngineSession(ReportedState):
         name: str,
         settings: TransportSettings,
         numbers: Iterator[int],
-        owner: Owner,
+        owner: Owner[EngineSession],
     ) -> None:
         super().__init__()
         self.index = index

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeVar
 
 from penstock.client.generation import Generation
 from penstock.client.placement import OpenRequest
@@ -11,11 +11,10 @@ from penstock.protocol.common import NamedAdapter
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import Rejected, Status, Welcome
 
-if TYPE_CHECKING:
-    from penstock.client.session import EngineSession
+Session = TypeVar("Session", contravariant=True)
 
 
-class Owner(Protocol):
+class Owner(Protocol[Session]):
     """What a session tells. turns: of those who read its requests.  text: what names the tokenizer
     and the template that are there, see Hello."""
 
@@ -24,22 +23,22 @@ class Owner(Protocol):
     @property
     def text(self) -> tuple[str, str, str] | None: ...
 
-    async def may_dial(self, session: EngineSession) -> None: ...
+    async def may_dial(self, session: Session) -> None: ...
 
     async def session_opened(
-        self, session: EngineSession, welcome: Welcome, frames: list[bytes]
+        self, session: Session, welcome: Welcome, frames: list[bytes]
     ) -> None: ...
 
-    def session_lost(self, session: EngineSession, reason: str, now: float) -> None: ...
+    def session_lost(self, session: Session, reason: str, now: float) -> None: ...
 
-    def status_changed(self, session: EngineSession, before: Status | None) -> None: ...
+    def status_changed(self, session: Session, before: Status | None) -> None: ...
 
-    def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None: ...
+    def shown(self, session: Session, snapshot: Snapshot, now: float) -> None: ...
 
-    def adapters_named(self, session: EngineSession, told: list[NamedAdapter]) -> None: ...
+    def adapters_named(self, session: Session, told: list[NamedAdapter]) -> None: ...
 
-    def misplaced(self, session: EngineSession, request: OpenRequest) -> None: ...
+    def misplaced(self, session: Session, request: OpenRequest) -> None: ...
 
     def rejected(
-        self, session: EngineSession, request: OpenRequest | None, message: Rejected
+        self, session: Session, request: OpenRequest | None, message: Rejected
     ) -> None: ...
