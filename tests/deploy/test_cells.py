@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -155,6 +156,14 @@ def test_haproxy_accepts_it_without_a_warning(count: int) -> None:
     said = check({f"PENSTOCK_CELL_{n}": f"127.0.0.1:{8000 + n}" for n in range(1, count + 1)})
     assert said.returncode == 0, said.stderr
     assert "WARNING" not in said.stderr, said.stderr
+
+
+def test_a_cell_may_have_a_name_that_nobody_knows_yet() -> None:
+    """It is looked up again and again, so cells may come after haproxy."""
+    said = check({"PENSTOCK_CELL_1": "cell-1.invalid:8000", "PENSTOCK_CELL_2": "cell-2.invalid:80"})
+    assert said.returncode == 0, said.stderr
+    (servers,) = re.findall(r"(?m)^    default-server (.+)$", CELLS_CONFIG.read_text())
+    assert "resolvers dns" in servers
 
 
 def test_one_cell_is_none() -> None:
