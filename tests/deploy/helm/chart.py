@@ -63,20 +63,20 @@ def check_values(values: dict[str, Any]) -> None:
     jsonschema.validate(values, schema, jsonschema.Draft7Validator)
 
 
-def rendered(given: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def rendered(given: dict[str, Any] | None = None, release: str = RELEASE) -> list[dict[str, Any]]:
     """All objects, hooks among them. Raises TemplateError, and ValidationError for the values."""
-    return copy.deepcopy(_rendered(json.dumps(given or {})))
+    return copy.deepcopy(_rendered(json.dumps(given or {}), release))
 
 
 @functools.cache
-def _rendered(given: str) -> list[dict[str, Any]]:
+def _rendered(given: str, release: str) -> list[dict[str, Any]]:
     """Many tests look at the same objects, which takes a tenth of a second. given: as JSON."""
     values = merged(default_values(), json.loads(given))
     check_values(values)
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     dot = {
         "Values": values,
-        "Release": {"Name": RELEASE, "Namespace": NAMESPACE, "Service": "Helm"},
+        "Release": {"Name": release, "Namespace": NAMESPACE, "Service": "Helm"},
         "Chart": {"Name": chart["name"], "Version": chart["version"]}
         | {"AppVersion": chart["appVersion"]},
         "Files": {"Get": lambda name: (CHART / name).read_text()},
@@ -204,6 +204,7 @@ FUNCTIONS = {
     "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),
     "splitList": lambda mark, text: text.split(mark),
     "sub": lambda one, other: one - other,
+    "ternary": lambda one, other, which: one if which else other,
     "toYaml": _to_yaml,
     "trimPrefix": lambda prefix, text: text.removeprefix(prefix),
     "trimSuffix": lambda suffix, text: text.removesuffix(suffix),

@@ -227,9 +227,13 @@ readinessProbe:
 
 {{- /* Names of the gateways' Service in the cluster, and public ones, each with a comma in front. */ -}}
 {{- define "penstock.hosts" -}}
-{{- $service := printf "%s-gateway" (include "penstock.name" .) -}}
-{{- $own := printf "%s.%s" $service .Release.Namespace -}}
-,{{ $service }},{{ $own }},{{ $own }}.svc,{{ $own }}.svc.cluster.local
+{{- $own := printf "%s-gateway" (include "penstock.name" .) -}}
+{{- $entrance := default (include "penstock.entrance" .) (get .Values "entrance") -}}
+{{- $namespace := .Release.Namespace -}}
+{{- range (ternary (list $own) (list $own $entrance) (eq $own $entrance)) -}}
+{{- $own := printf "%s.%s" . $namespace -}}
+,{{ . }},{{ $own }},{{ $own }}.svc,{{ $own }}.svc.cluster.local
+{{- end -}}
 {{- if and .Values.ingress.enabled .Values.ingress.host }},{{ .Values.ingress.host }}{{ end -}}
 {{- if .Values.httpRoute.enabled }}{{ range .Values.httpRoute.hostnames }},{{ . }}{{ end }}{{ end -}}
 {{- end -}}
@@ -321,4 +325,19 @@ gateway{{ if .Values.grpc.enabled }} grpc{{ end }}{{ if .Values.storage.enabled 
 {{- define "penstock.components" -}}
 {{- include "penstock.fronts" . }} engine worker
 {{- range .Values.moreModels }} engine-{{ .key }} worker-{{ .key }}{{ end }}
+{{- end -}}
+
+{{- /* The beginning of the names of a cell's objects: dict "root" $ "cell" 0. Those of the first are the release's own. */ -}}
+{{- define "penstock.cellName" -}}
+{{- $name := include "penstock.name" .root -}}
+{{- if gt .cell 0 -}}
+{{- printf "%s-cell-%s" ($name | trunc 32 | trimSuffix "-") (add .cell 1 | toYaml) -}}
+{{- else -}}
+{{- $name -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The Service that clients' requests come to. */ -}}
+{{- define "penstock.entrance" -}}
+{{- printf "%s-%s" (include "penstock.name" .) (ternary "cells" "gateway" (gt (int .Values.cells) 1)) -}}
 {{- end -}}
