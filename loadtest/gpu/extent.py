@@ -19,7 +19,9 @@ class Mode:
     batch_invariant: bool = False
     enforce_eager: bool = False
     prefill: bool = True
-    profile: bool = False
+    profiled: tuple[int, ...] = ()  # batches whose kernels are timed by name
+    each_context: bool = False
+    """Whether its decode steps are measured at each of the extent's contexts, or at the first."""
     flash_attention_3: bool = True
     """False: a mode to compare with, measured only where that package is installed."""
     early_launches: bool = True
@@ -34,14 +36,18 @@ class Extent:
 
     models: tuple[str, ...] = ("Llama-3.1-8B", "Qwen3-0.6B")
     copy_bytes: int = 4 << 30  # of the probe of the memory
+    host_bytes: int = 1 << 30  # of copies to the host and back
     matrix: tuple[int, ...] = (4096, 8192, 16_384)  # sides, of the probe of products
     kernels: str = "Llama-3.1-8B"  # the model whose shapes the kernels get
     rows: tuple[int, ...] = (64, 8192)  # of the kernels that go row by row
     product_rows: tuple[int, ...] = (1, 64, 256, 4096)  # of bfloat16 products
     packed_rows: tuple[int, ...] = (1, 16, 64)  # of quantised products
     fp8_rows: tuple[int, ...] = (64, 4096)
-    decode: tuple[tuple[int, int], ...] = ((64, 8192), (1, 8192), (8, 2048), (256, 1024))
-    """(batch, context) of the attention kernels."""
+    decode: tuple[tuple[int, int], ...] = (
+        *((64, 8192), (1, 8192), (8, 2048), (256, 1024)),
+        *((64, 1052), (256, 1052), (64, 1500)),
+    )
+    """(batch, context) of the attention kernels. The last ones are no multiple of a split."""
     chunks: tuple[tuple[int, int, int], ...] = ((1, 0, 8192), (8, 0, 1024), (1, 6144, 2048))
     """(sequences, before, new) of the attention kernels."""
     experts: tuple[int, int, int, int] = (128, 8, 1536, 2048)
@@ -50,16 +56,24 @@ class Extent:
     sampled_rows: int = 64
     copied_blocks: int = 256
     repeats: int = 20
-    context: int = 1024  # of the decode steps
+    context: int = 1024  # of decodes beside prompts, and of torch's own
+    contexts: tuple[int, ...] = (1052, 1500)
+    """Of the decode steps. A context in use is rarely a multiple of attention's split."""
     decode_steps: int = 48
     warm_steps: int = 4
     prefills: tuple[tuple[int, int], ...] = ((1, 8192), (8, 1024))  # (sequences, length)
     step_tokens: int = 8192  # a step's budget
     modes: tuple[Mode, ...] = (
         Mode(FIRST, (256, 64, 1), once=True),
-        Mode(CAPTURED, (256, 64, 8, 1), profile=True),
+        Mode(CAPTURED, (256, 64, 8, 1), profiled=(256, 64, 1), each_context=True),
         Mode(LAUNCHED, (64, 1), enforce_eager=True, prefill=False),
-        Mode("batch-invariant", (256, 64, 8, 1), batch_invariant=True),
+        Mode(
+            "batch-invariant",
+            (256, 64, 8, 1),
+            batch_invariant=True,
+            profiled=(256, 64, 1),
+            each_context=True,
+        ),
         Mode("default, our attention", (1,), flash_attention_3=False),
         Mode("default, no early launches", (8, 1), prefill=False, early_launches=False),
     )
@@ -111,6 +125,7 @@ GPU = Extent()
 DRY = Extent(
     models=("tiny-llama", "tiny-qwen3"),
     copy_bytes=16 << 20,
+    host_bytes=1 << 20,
     matrix=(256,),
     kernels="tiny-llama",
     rows=(4,),
@@ -125,13 +140,14 @@ DRY = Extent(
     copied_blocks=4,
     repeats=1,
     context=9,
+    contexts=(9, 20),
     decode_steps=2,
     warm_steps=1,
     prefills=((1, 9),),
     step_tokens=16,
     modes=(
         Mode(FIRST, (1,), once=True),
-        Mode(CAPTURED, (2, 1), profile=True),
+        Mode(CAPTURED, (2, 1), profiled=(2,), each_context=True),
         Mode("batch-invariant", (1,), batch_invariant=True, prefill=False),
         Mode("default, no early launches", (1,), prefill=False, early_launches=False),
     ),

@@ -50,6 +50,26 @@ def idle_between(row: Row, _: Limits | None = None) -> float:
     return float(row["between"] / row["span"])
 
 
+ALL, NOTHING = "all of them, overlaps twice", "nothing runs: unexplained"
+
+
+def step_kernels(row: Row) -> Iterator[Row]:
+    """Of a profiled step, each kernel's `name`, `calls`, `seconds` and `share` of the step without
+    the profiler; then what they add up to, and what the step takes beyond the time in which
+    something runs."""
+    kernels = row.get("kernels") or []
+    if not kernels:
+        return
+    added = sum(each["seconds"] for each in kernels)
+    unexplained = row["step_seconds"] - row["busy"] / row["steps"]
+    sums = [
+        {"name": ALL, "calls": sum(each["calls"] for each in kernels), "seconds": added},
+        {"name": NOTHING, "calls": 0.0, "seconds": unexplained},
+    ]
+    for each in (*kernels, *sums):
+        yield {**row, **each, "share": each["seconds"] / row["step_seconds"]}
+
+
 MODEL = "Llama-3.1-8B"
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 
+from loadtest.report.facts import without_folders
 from penstock.process.machine import version_of
 
 DISTRIBUTIONS = ("torch", "triton", "transformers", "numpy", "pyzmq", "msgspec", "tokenizers")
@@ -25,9 +26,21 @@ def device() -> str:
 
 def versions() -> dict[str, str | None]:
     """compiler: of C, which Triton needs for launchers that no cache holds. triton's key: what its
-    cache goes by; a cache of another key is of no use."""
+    cache goes by; a cache of another key is of no use.  CPU kernels: without them, KV blocks'
+    checksums are numpy's."""
     found = {name: version_of(name) for name in DISTRIBUTIONS}
-    return {**found, "triton's key": triton_key(), "C compiler": compiler()}
+    own = {"triton's key": triton_key(), "C compiler": compiler(), "CPU kernels": cpu_kernels()}
+    return {**found, **own}
+
+
+def cpu_kernels() -> str:
+    """Their instruction set, or why there are none."""
+    from penstock_kernels.cpu import library
+
+    try:
+        return library.instruction_set()
+    except ImportError as error:
+        return f"none ({without_folders(str(error))})"
 
 
 def compiler() -> str:

@@ -18,7 +18,9 @@ TRIAL = (
     "A trial of tiny sizes without a GPU: that all of it ran is the result, its figures say "
     "nothing."
 )
-UNITS = {"copy": (1e9, "GB/s"), "read": (1e9, "GB/s"), "matrix": (1e12, "TFLOP/s, bfloat16")}
+BYTES = (1e9, "GB/s")
+UNITS = {"matrix": (1e12, "TFLOP/s, bfloat16")}
+"""Scale and unit of limits that aren't bytes."""
 PARTS = {"part": "{name}", "ended": "{status}", "seconds": "{seconds:.0f}", "why": "{why}"}
 TARGETS = {"what": "{name}", "aimed at": "{aim}", "measured": "{measured}", "": "{verdict}"}
 LIMITS = {"": "{name}", "bytes, or side": "{size:,}", "rate": "{per_s:,.1f} {unit}"}
@@ -50,11 +52,18 @@ PREFILL = {
     "of the matrix limit": "{share}",
 }
 IDLE = {
-    "profiled": "{model}, batch {batch}",
+    "profiled": "{model}, batch {batch}{where}",
     "GPU busy, ms a step": "{busy_ms:.3f}",
     "step without profiler, ms": "{step_ms:.3f}",
     "idle in all": "{idle}",
     "idle between steps, at most": "{idle_between}",
+}
+STEP_KERNELS = {
+    "a step's kernels": "{model}, {mode}, {batch} at {context:,}",
+    "kernel": "{name}",
+    "calls": "{calls:,.0f}",
+    "ms a step": "{ms:.3f}",
+    "of the step": "{share}",
 }
 PEER = {
     "torch, cuBLAS, SDPA": "{model}{star}",
@@ -66,8 +75,8 @@ PEER = {
     "Penstock is faster by": "{faster}",
 }
 PEER_BELOW = (
-    "\nWithout rotation, paging and sampling, which the worker's step has, and with a context that "
-    "is\nshorter by the steps taken before. *: not from a CUDA graph.\n"
+    "\nWithout rotation, paging and sampling, which the worker's step has. The worker's is the one "
+    "of the\nnearest context. *: not from a CUDA graph.\n"
 )
 MIXED = {
     "prompts beside decodes": "{model}, {mode}",
@@ -142,6 +151,7 @@ def to_markdown(document: dict[str, Any]) -> str:
         section("Decode, through the worker's runner", rows("steps", what="decode"), DECODE),
         section("Prefill, through the worker's runner", rows("steps", what="prefill"), PREFILL),
         section("Idle", map(_idle, rows("steps", what="idle")), IDLE),
+        section("A step's kernels", _step_kernels(rows("steps", what="idle")), STEP_KERNELS),
         section("Decode by torch alone", _beside_ours(rows), PEER, PEER_BELOW),
         section("Steps with chunks of prompts", _mixed(rows("mixed", what="mixed")), MIXED),
         section("KV blocks kept elsewhere", _stored(rows("stored-kv")), STORED),
@@ -269,17 +279,25 @@ def _targets(document: dict[str, Any]) -> Iterable[Row]:
 
 
 def _limit(row: Row) -> Row:
-    scale, unit = UNITS[row["name"]]
+    scale, unit = UNITS.get(row["name"], BYTES)
     return row | {"per_s": row["per_s"] / scale, "unit": unit}
 
 
 def _idle(row: Row) -> Row:
+    context = row.get("context")
     return row | {
+        "where": "" if context is None else f" at {context:,}, {row['mode']}",
         "busy_ms": 1000 * row["busy"] / row["steps"],
         "step_ms": 1000 * row["step_seconds"],
         "idle": percent(1 - row["busy"] / row["span"]),
         "idle_between": percent(figures.idle_between(row)),
     }
+
+
+def _step_kernels(found: list[Row]) -> Iterable[Row]:
+    for row in found:
+        for each in figures.step_kernels(row):
+            yield each | {"ms": 1000 * each["seconds"], "share": percent(each["share"])}
 
 
 def _stored(found: list[Row]) -> Iterable[Row]:
@@ -292,9 +310,10 @@ def _stored(found: list[Row]) -> Iterable[Row]:
 def _beside_ours(rows: Any) -> Iterable[Row]:
     """Torch's steps beside the worker's of the same batch, where that was measured."""
     decodes = rows("steps", what="decode", mode=CAPTURED)
-    own = {(row["model"], row["batch"]): row["seconds"] for row in decodes}
     for row in rows("torch", what="peer"):
-        ours = own.get((row["model"], row["batch"]))
+        own = [each for each in decodes if all(each[n] == row[n] for n in ("model", "batch"))]
+        nearest = min(own, key=lambda each: abs(each["context"] - row["context"]), default=None)
+        ours = nearest and nearest["seconds"]
         faster = NONE if ours is None else ratio(row["seconds"], ours)
         yield row | {"ours_ms": NONE if ours is None else f"{1000 * ours:.2f}", "faster": faster}
 

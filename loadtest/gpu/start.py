@@ -21,20 +21,32 @@ if __name__ == "__main__":
 
 from loadtest.gpu import archive  # noqa: E402
 from loadtest.gpu.parts import VISITS  # noqa: E402
+from loadtest.gpu.travels import (  # noqa: E402
+    PACKED,
+    Missing,
+    luggage,
+    pack_library,
+    said,
+    unpack_library,
+)
 from loadtest.gpu.wheels import missing  # noqa: E402
 
 PACKING = 5.0
 """Seconds for the archives, when all is measured."""
 GO_ON = "keep what an earlier call did of the same parts, see --carried, and run only the others"
 CARRIED = (
-    "folder that holds what an earlier call left: its triton-cache.tar.gz, so that nothing is "
-    "compiled twice, and, with --go-on, its results.tar.gz"
+    "folder that holds the CPU kernels, which --dry puts there, and what an earlier call left: its "
+    "triton-cache.tar.gz, so that nothing is compiled twice, and, with --go-on, its results.tar.gz"
 )
 
 
 def main() -> int:
-    """Exit status: that of the measurements; 2 where something can't be installed."""
+    """Exit status: that of the measurements; 2 where something can't be installed, or, of a
+    rehearsal, where something that has to travel can't."""
     begun, flags = time.monotonic(), parser().parse_args()
+    rehearsed = flags.dry and not flags.tiles and VISITS[flags.call].lent
+    if rehearsed and not can_travel(flags.wheels, flags.carried):
+        return 2
     output = flags.output or ROOT / "loadtest" / ("out/gpu-dry" if flags.dry else "results/gpu")
     output = output.absolute()
     with tempfile.TemporaryDirectory(prefix="gpu-measurements-") as folder:
@@ -44,6 +56,8 @@ def main() -> int:
         known = environment(work / "site", work, flags.dry)
         cache = Path(known["TRITON_CACHE_DIR"])
         bring(flags.carried, cache)
+        if bring_library(flags.carried, work / "libpenstock_cpu.so"):
+            known["PENSTOCK_CPU_LIBRARY"] = str(work / "libpenstock_cpu.so")
         seconds = flags.seconds or VISITS[flags.call].seconds
         left = seconds - (time.monotonic() - begun) - PACKING
         common = ["--work", folder, "--seconds", f"{left:.0f}", *(["--dry"] if flags.dry else [])]
@@ -62,6 +76,18 @@ def main() -> int:
         return status
 
 
+def can_travel(wheels: Path | None, carried: Path | None) -> bool:
+    """Packs the CPU kernels, and says what a visit has to bring along; whether it is all there and
+    not too large."""
+    try:
+        pack_library(ROOT, carried)
+        print(f"run.sh: what travels: {said(luggage(ROOT, [wheels, carried]))}", file=sys.stderr)
+    except Missing as error:
+        print(f"run.sh: {error}", file=sys.stderr)
+        return False
+    return True
+
+
 def bring(carried: Path | None, cache: Path) -> None:
     """Unpacks the compiled kernels of an earlier call, if it left any."""
     cache.mkdir(parents=True, exist_ok=True)
@@ -77,6 +103,22 @@ def bring(carried: Path | None, cache: Path) -> None:
         print(f"run.sh: {carried / archive.CACHE} can't be read: {error}", file=sys.stderr)
     else:
         print(f"{count} compiled kernels and launchers were carried", file=sys.stderr, flush=True)
+
+
+def bring_library(carried: Path | None, target: Path) -> bool:
+    """Whether the CPU kernels were carried, and are in `target` now."""
+    try:
+        there = unpack_library(carried, target)
+    except (OSError, EOFError) as error:
+        print(f"run.sh: {PACKED} can't be read: {error}", file=sys.stderr)
+        return False
+    if not there:
+        print(
+            f"run.sh: no {PACKED} was carried: checksums are numpy's, unless this machine has the "
+            "CPU kernels",
+            file=sys.stderr,
+        )
+    return there
 
 
 def resume(folders: list[Path | None], results: Path) -> bool:

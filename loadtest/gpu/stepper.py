@@ -62,6 +62,16 @@ class Stepper:
         self._send_chunks(chunks, fresh)
         self.drain()
 
+    def resume(self, slots: Iterable[int], length: int) -> None:
+        """New sequences of `length` tokens in free slots, of which all but the last are in the
+        cache: the keys and values of whatever was computed in the same slots before `forget`.
+        Waits."""
+        self.drain()
+        fresh = {slot: self._sequence(slot, length) for slot in slots}
+        self._computed |= dict.fromkeys(fresh, length - 1)
+        self._send_chunks([(slot, 1) for slot in fresh], fresh)
+        self.drain()
+
     def forget(self) -> None:
         """All sequences leave with the next step; their blocks are free again."""
         self.drain()

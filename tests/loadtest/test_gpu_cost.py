@@ -15,7 +15,7 @@ from loadtest.gpu.cost import (
 )
 from loadtest.gpu.extent import DRY, GPU
 from loadtest.gpu.parts import mixed
-from loadtest.gpu.parts.steps import device_time, room, setup
+from loadtest.gpu.parts.steps import room, setup
 from loadtest.gpu.shapes import LLAMA_8B, MODELS, QWEN3_06B
 from loadtest.gpu.workload import output_tokens, requests
 from penstock_worker.forward.buckets import mixed_rows
@@ -79,16 +79,6 @@ def test_the_slower_of_the_two_limits_counts() -> None:
     limit = Limits(memory=4e12, matrix=8e14)
     assert limit.seconds(4e9, 8e10) == pytest.approx(1e-3)
     assert limit.seconds(4e9, 8e12) == pytest.approx(1e-2)
-
-
-def test_device_time_takes_overlaps_once_and_the_longest_gaps_as_between_steps() -> None:
-    # Two steps of two kernels: a gap of 1 within each, of 4 between them; one kernel overlaps.
-    intervals = [(15.0, 17.0), (0.0, 2.0), (3.0, 6.0), (4.0, 5.0), (10.0, 14.0)]
-    found = device_time(intervals, steps=2)
-    assert found == {"span": 17.0, "busy": 11.0, "between": 4.0}
-    assert device_time([(1.0, 2.0)], steps=1)["between"] == 0.0
-    with pytest.raises(ValueError, match="no work of the device"):
-        device_time([], steps=2)
 
 
 def test_requests_are_seeded_and_the_first_of_them_the_same() -> None:

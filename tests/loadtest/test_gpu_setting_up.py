@@ -92,5 +92,5 @@ def test_a_part_drives_a_real_runner_and_leaves_its_figures(tmp_path: Path) -> N
     found = json.loads((output / "parts" / "steps-0.json").read_text())
     assert (done.returncode, found["status"]) == (0, "done"), done.stderr
     kinds = [row["what"] for row in found["rows"] if row["mode"] == "default"]
-    assert kinds == ["load", "prefill", "decode", "decode"]
+    assert kinds == ["load", "prefill", *["decode"] * 4]  # Two batches at two contexts.
     assert not any("failed" in note for note in found["notes"])

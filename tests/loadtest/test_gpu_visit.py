@@ -111,7 +111,7 @@ def began(
         return done.returncode
 
     monkeypatch.setattr(start, "wait_for", wait_for)
-    monkeypatch.setattr(sys, "argv", ["start.py", "--dry", *more, str(wheels(tmp_path)), str(out)])
+    monkeypatch.setattr(sys, "argv", ["start.py", *more, str(wheels(tmp_path)), str(out)])
     return start.main(), "".join(said)
 
 

@@ -21,11 +21,13 @@ class Part:
 class Visit:
     """What one call of run.sh measures.
 
-    seconds: for everything, the installation and the report included.
+    seconds: for everything, the installation and the report included.  lent: whether it is for a
+    machine that has nothing but what travels.
     """
 
     seconds: float
     parts: tuple[Part, ...]
+    lent: bool = True
 
 
 PARTS = (
@@ -64,7 +66,11 @@ SPEED = (
     Part("transformers-0-short", f"{_HERE}.transformers_library", 30, model=0),
 )
 """How fast?"""
-VISITS = {"works": Visit(300, WORKS), "speed": Visit(345, SPEED), "whole": Visit(2340, PARTS)}
+VISITS = {
+    "works": Visit(300, WORKS),
+    "speed": Visit(345, SPEED),
+    "whole": Visit(2340, PARTS, lent=False),
+}
 """Visits by the name of the call. The first two are a quarter of an hour together, with a machine's
 start and the transfers; the last takes forty minutes."""
 EVERY_PART = {part.name: part for visit in VISITS.values() for part in visit.parts}

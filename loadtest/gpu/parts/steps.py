@@ -4,13 +4,14 @@ what the machine's limits allow, and how long the device idles between decode st
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadtest.gpu.cost import ModelCost
+from loadtest.gpu.device_profile import device_time, kernel_times, profiled
 from loadtest.gpu.extent import Extent, Mode
 from loadtest.gpu.job import Job
 from loadtest.gpu.stepper import Stepper
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     import torch
 
 BLOCK = 16
-PROFILED_BATCH = 64
 PROFILED_STEPS = 16
 PREFILL_TIMES = 3
 MODULE = "flash_attn_interface"
@@ -137,9 +137,7 @@ def setup_of(
 
 def room(extent: Extent) -> int:
     """Tokens that a sequence comes to in the decode steps of a mode."""
-    most = max(len(mode.batches) for mode in extent.modes)
-    profile = PROFILED_STEPS + extent.warm_steps
-    return extent.context + most * (extent.decode_steps + extent.warm_steps) + profile + 1
+    return max(extent.contexts) + extent.decode_steps + PROFILED_STEPS + 1
 
 
 def measure_prefill(job: Job, stepper: Stepper, what: dict[str, str]) -> None:
@@ -167,81 +165,58 @@ def measure_prefill(job: Job, stepper: Stepper, what: dict[str, str]) -> None:
 
 
 def measure_decode(job: Job, stepper: Stepper, mode: Mode, what: dict[str, str]) -> None:
+    """Each batch at each context, in the middle of the timed steps. Prompts are computed once; what
+    is timed finds them in the cache."""
     extent, cost = job.extent, ModelCost(job.config)
-    stepper.prefill(range(max(mode.batches)), extent.context)
-    taken = 0
-    for batch in sorted(mode.batches, reverse=True):
-        job.need(2.0)
-        stepper.decode(batch, extent.warm_steps)
-        begun = stepper.clock()
-        stepper.decode(batch, extent.decode_steps)
-        seconds = (stepper.ended[-1] - begun) / extent.decode_steps
-        taken += extent.warm_steps + extent.decode_steps
-        # Of the sequences that still run, in the middle of the timed steps.
-        context = extent.context + taken - extent.decode_steps // 2
-        job.row(
-            what="decode",
-            batch=batch,
-            context=context,
-            seconds=seconds,
-            tokens=batch,
-            bytes=cost.decode_bytes(batch, context),
-            **what,
-        )
-        if mode.profile and batch == min(PROFILED_BATCH, max(mode.batches)):
-            measure_idle(job, stepper, batch, seconds, what)
-            taken += PROFILED_STEPS
+    contexts = extent.contexts if mode.each_context else extent.contexts[:1]
+    stepper.prefill(range(max(mode.batches)), begins_at(extent, max(contexts)))
+    for context in contexts:
+        for batch in sorted(mode.batches, reverse=True):
+            job.need(2.0)
+            stepper.forget()
+            stepper.resume(range(batch), begins_at(extent, context))
+            stepper.decode(batch, extent.warm_steps - 1)
+            begun = stepper.clock()
+            stepper.decode(batch, extent.decode_steps)
+            seconds = (stepper.ended[-1] - begun) / extent.decode_steps
+            job.row(
+                what="decode",
+                batch=batch,
+                context=context,
+                seconds=seconds,
+                tokens=batch,
+                bytes=cost.decode_bytes(batch, context),
+                **what,
+            )
+            if batch in mode.profiled:
+                measure_profile(job, stepper, batch, context, seconds, what)
 
 
-def measure_idle(
-    job: Job, stepper: Stepper, batch: int, seconds: float, what: dict[str, str]
+def begins_at(extent: Extent, context: int) -> int:
+    """Tokens of a sequence before its first step, so that it has `context` in the middle of those
+    that are timed."""
+    return max(context - extent.decode_steps // 2 - extent.warm_steps, 1)
+
+
+def measure_profile(
+    job: Job, stepper: Stepper, batch: int, context: int, seconds: float, what: dict[str, str]
 ) -> None:
     """seconds: of a step without the profiler."""
     if job.device.type != "cuda":
-        job.note("the device's idle time: there is no device to profile")
+        job.note(f"batch {batch} at {context}: there is no device to profile")
         return
-    with job.attempt("the device's idle time"):
-        times = device_time(profiled(lambda: stepper.decode(batch, PROFILED_STEPS)), PROFILED_STEPS)
+    with job.attempt("the device's profile"):
+        found = profiled(lambda: stepper.decode(batch, PROFILED_STEPS))
         job.row(
-            what="idle", batch=batch, steps=PROFILED_STEPS, step_seconds=seconds, **times, **what
+            what="idle",
+            batch=batch,
+            context=context,
+            steps=PROFILED_STEPS,
+            step_seconds=seconds,
+            **device_time(found, PROFILED_STEPS),
+            kernels=kernel_times(found, PROFILED_STEPS),
+            **what,
         )
-
-
-def device_time(intervals: Iterable[tuple[float, float]], steps: int) -> dict[str, float]:
-    """Seconds: `span` from the first kernel's start to the last one's end; `busy`, in which
-    something ran; `between`, idle between the steps at most: the longest gaps, one fewer than there
-    were steps.
-
-    intervals: (start, end), in any order, perhaps overlapping.  Raises ValueError for none.
-    """
-    ordered = sorted(intervals)
-    if not ordered:
-        raise ValueError("the profile has no work of the device in it")
-    gaps = []
-    reached = ordered[0][1]
-    for start, end in ordered:
-        if start > reached:
-            gaps.append(start - reached)
-        reached = max(reached, end)
-    span = reached - ordered[0][0]
-    between = sum(sorted(gaps, reverse=True)[: steps - 1])
-    return {"span": span, "busy": span - sum(gaps), "between": between}
-
-
-def profiled(work: Callable[[], None]) -> list[tuple[float, float]]:
-    """The device's intervals while `work` ran, in seconds of the profiler's clock."""
-    import torch
-    from torch.autograd import DeviceType
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        work()
-        torch.cuda.synchronize()
-    return [
-        (event.time_range.start / 1e6, event.time_range.end / 1e6)
-        for event in profiler.events() or ()
-        if event.device_type == DeviceType.CUDA
-    ]
 
 
 def release_memory() -> None:

@@ -9,6 +9,7 @@ length.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -23,12 +24,11 @@ from penstock.model.config import ModelConfig
 
 def run(job: Job) -> None:
     timer, cost = Timer(job.device, job.extent.repeats), ModelCost(job.config)
-    context = job.extent.context
     with torch.inference_mode():
         weights = Weights(job.config, job.device)
-        for batch in sorted(job.extent.peer, reverse=True):
+        for context, batch in product(job.extent.contexts, sorted(job.extent.peer, reverse=True)):
             job.need(2.0)
-            with job.attempt(f"batch {batch}", own=False):
+            with job.attempt(f"batch {batch} at {context}", own=False):
                 timing = timer(step(job.config, weights, batch, context, job.device))
                 job.row(
                     what="peer",
