@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -248,6 +249,10 @@ def quantised(bits: int, group: int) -> None:
     packed = weight_only.pack(rows(256, 4096), bits=bits, group=group)
     for count in (1, 2, 64):
         weight_only.weight_only_linear(rows(count, 4096), packed)
+    if bits == 4:
+        weight_only.weight_only_linear(rows(2, 4096, dtype=torch.float16), packed)
+        zeroed = replace(packed, zeros=torch.zeros_like(packed.scales))
+        weight_only.weight_only_linear(rows(2, 4096), zeroed)
     dequantise.dequantise(packed, BF16)
 
 

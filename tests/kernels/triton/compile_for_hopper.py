@@ -7,8 +7,9 @@ of the block table they read each turn.  It fails where something doesn't compil
 than an SM has.  --once: each kernel is compiled until each of its features was on once and off
 once, and with each number of warps, stages and columns, not for every set of them, type and size.
 --ada: for compute capability 8.9, whose SMs have less than half of the shared memory.  --floats:
-also which instructions with floats the innermost loop of tensor cores' products has.  Not under
-TRITON_INTERPRET.
+also which instructions with floats the innermost loop of tensor cores' products has.
+--instructions: also how many instructions of each kind a warp has there, and in the innermost loop
+of a kernel without such products.  Not under TRITON_INTERPRET.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ PREFETCH = re.compile(r"prefetch\.global\.L2 \[(%\w+)\]")
 LABEL = re.compile(r"^(\.L_x_\d+):")
 BRANCH = re.compile(r"BRA.*`\((\.L_x_\d+)\)")
 FLOAT = re.compile(r"\*/\s+(?:@!?U?P\d+ )?(HG?MMA|FMUL|FFMA|FADD|FMNMX|MUFU|FSEL|F2FP)\b")
+INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+ )?([A-Z][A-Z0-9_]*)")
 WEIGHTS = {"weight", "levels"}
 """Parameters whose memory may be fetched ahead."""
+MMA = re.compile(r"\bHG?MMA\b")
 EARLY = re.compile(r"griddepcontrol\.(wait|launch_dependents)")
 
 
@@ -55,10 +58,11 @@ class Compiler:
         *,
         once: bool = False,
         floats: bool = False,
+        instructions: bool = False,
         target: GPUTarget = HOPPER,
         memory: SharedMemory = shared_memory.HOPPER,
     ) -> None:
-        self._once, self._floats = once, floats
+        self._once, self._floats, self._instructions = once, floats, instructions
         self._target, self._memory = target, memory
         self.seen: set[object] = set()
         self.failed: list[str] = []
@@ -112,7 +116,8 @@ class Compiler:
             f"copies in flight {flying}, table entries {entries}, "
             f"lines ahead {len(PREFETCH.findall(built.asm['ptx']))}"
             + ", launched early" * built.metadata.launch_pdl
-            + (f", floats {loop_floats(built.asm['cubin'])}" if self._floats else ""),
+            + (f", floats {loop_floats(built.asm['cubin'])}" if self._floats else "")
+            + (f", loop {loop_instructions(built.asm['cubin'])}" if self._instructions else ""),
             flush=True,
         )
         self.check_early(name, built.asm["ptx"], launched=built.metadata.launch_pdl)
@@ -166,16 +171,30 @@ def pointers_behind(code: str, parameters: list[str]) -> dict[str, set[str]]:
 def loop_floats(cubin: bytes) -> dict[str, int]:
     """How many instructions with floats the shortest loop has that multiplies by tensor cores;
     {} where there is none."""
+    found = next((Counter(FLOAT.findall(loop)) for loop in loops(cubin) if MMA.search(loop)), {})
+    return dict(sorted(found.items()))
+
+
+def loop_instructions(cubin: bytes) -> str:
+    """How many instructions the shortest loop has that multiplies by tensor cores, or the shortest
+    at all, in all and of the commonest kinds; "none" without a loop."""
+    found = loops(cubin)
+    loop = next((each for each in found if MMA.search(each)), next(iter(found), ""))
+    kinds = Counter(INSTRUCTION.findall(loop))
+    named = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(8))
+    return f"of {kinds.total()} instructions ({named})" if kinds else "none"
+
+
+def loops(cubin: bytes) -> list[str]:
+    """The code of a kernel's loops, the shortest first."""
     lines = said_of("nvdisasm", "-c", cubin).splitlines()
     begins = {label[1]: at for at, line in enumerate(lines) if (label := LABEL.match(line))}
-    loops = [
-        lines[begins[back[1]] : at + 1]
+    found = [
+        "\n".join(lines[begins[back[1]] : at + 1])
         for at, line in enumerate(lines)
         if (back := BRANCH.search(line)) and begins.get(back[1], at) < at
     ]
-    counts = [Counter(FLOAT.findall("\n".join(loop))) for loop in sorted(loops, key=len)]
-    found = next((count for count in counts if count["HGMMA"] + count["HMMA"]), Counter())
-    return dict(sorted(found.items()))
+    return sorted(found, key=len)
 
 
 def said_of(tool: str, flag: str, cubin: bytes) -> str:
@@ -199,9 +218,10 @@ def resources(cubin: bytes) -> dict[str, int]:
 def main(names: list[str]) -> int:
     from tests.kernels.triton.calls import CALLS
 
-    once, ada, floats = (flag in names for flag in ("--once", "--ada", "--floats"))
+    once, ada = "--once" in names, "--ada" in names
+    floats, instructions = "--floats" in names, "--instructions" in names
     names = [name for name in names if not name.startswith("--")]
-    compiler = Compiler(once=once, floats=floats)
+    compiler = Compiler(once=once, floats=floats, instructions=instructions)
     if ada:
         shared_memory.shared_memory = lambda device: ADA_MEMORY
         early.can_launch_early = lambda device: False

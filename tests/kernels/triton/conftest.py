@@ -10,6 +10,7 @@ from tests.interpreted_triton import DEVICE
 if DEVICE.type == "cpu":
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
+        import tests.kernels.triton.nibble_kernels
         import tests.kernels.triton.rounding_kernels
         import tests.kernels.triton.sampling_kernels  # noqa: F401
 

@@ -99,6 +99,23 @@ def test_a_chunk_has_a_decodes_instructions(tmp_path: Path) -> None:
         assert "'HGMMA'" in decode
 
 
+LOOP = re.compile(r"^  (\w+): .* loop of (\d+) instructions", re.MULTILINE)
+MOST = {"int4-128": ("_weight_only", [280, 340, 280, 300])}
+"""Instructions of a warp in a turn of the loop that multiplies, at most: by call, in the order of
+its launches."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("call", MOST)
+def test_loops_are_no_longer_than_they_were(call: str, tmp_path: Path) -> None:
+    kernel, most = MOST[call]
+    said = compiled(tmp_path, "--instructions", call)
+    found = [int(count) for name, count in LOOP.findall(said) if name == kernel]
+    assert len(found) == len(most)
+    assert all(count <= bound for count, bound in zip(found, most, strict=True)), found
+
+
 def compiled(cache: Path, *arguments: str) -> str:
     """What compile_for_hopper says."""
     environment = dict(os.environ, TRITON_CACHE_DIR=str(cache))

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock_kernels.triton.early import await_earlier, fetch_ahead
+from penstock_kernels.triton.linear.nibbles import nibble_levels
 from penstock_kernels.triton.linear.product_tiles import launch, own_tile, store_tile
 from penstock_kernels.triton.matmul_tiles import WEIGHT_ONLY, WEIGHT_ONLY_MANY, MatmulTiles
 from penstock_kernels.triton.rounding import round_to, tile_dot
@@ -68,11 +69,6 @@ def pack_nibbles(levels: Tensor, group: int) -> Tensor:
     return (low | (high << 4)).flatten(1).contiguous()
 
 
-@triton.jit
-def _levels(raw, dtype: tl.constexpr):
-    return round_to(raw.to(tl.float32), dtype)
-
-
 @triton.jit(do_not_specialize=["rows"])
 def _weight_only(
     x,
@@ -115,8 +111,7 @@ def _weight_only(
         if BITS == 4:
             byte_place = column.to(tl.int64)[:, None] * (inputs // 2) + group * HALF + half[None, :]
             raw = tl.load(levels + byte_place, mask=in_columns[:, None], other=0)
-            low = _levels((raw & 15).to(tl.float32) - zero[:, None], dtype)
-            high = _levels((raw >> 4).to(tl.float32) - zero[:, None], dtype)
+            low, high = nibble_levels(raw, zero, dtype)
             first = tl.load(
                 x_place + group * GROUP + half[None, :], mask=in_rows[:, None], other=0.0
             )
@@ -127,7 +122,7 @@ def _weight_only(
         else:
             level_place = column.to(tl.int64)[:, None] * inputs + group * GROUP + whole[None, :]
             raw = tl.load(levels + level_place, mask=in_columns[:, None], other=0)
-            level = _levels(raw.to(tl.float32) - zero[:, None], dtype)
+            level = round_to(raw.to(tl.float32) - zero[:, None], dtype)
             some = tl.load(
                 x_place + group * GROUP + whole[None, :], mask=in_rows[:, None], other=0.0
             )
@@ -152,7 +147,8 @@ def weight_only_linear(
     `tiles`: replace the default choice, for measurements. Only rows, columns, warps and stages are
     used; another choice may give other bits.
 
-    Zeros must be integers for the levels to stay exact. Returns [rows, outputs] in x's dtype.
+    Zeros must be whole numbers, of 4 bits in [-112, 128], for the levels to stay exact. Returns
+    [rows, outputs] in x's dtype.
     """
     rows, inputs = x.shape
     outputs = weights.levels.shape[0]

@@ -1,0 +1,77 @@
+"""A few of PTX's instructions in NumPy, for inline assembly that no interpreter runs: what the text
+of a kernel's assembly computes, by the manual's definitions."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import torch
+
+Registers = dict[str, np.ndarray]
+WIDTH = {"bf16": torch.bfloat16, "f16": torch.float16}
+
+
+def run(text: str, inputs: dict[str, np.ndarray]) -> Registers:
+    """Returns all registers after the instructions of `text`. inputs: uint32 arrays of one size by
+    register. Raises ValueError for an instruction that isn't known here."""
+    registers: Registers = dict(inputs)
+    shape = next(iter(inputs.values())).shape
+    for line in text.strip("{} \n").split(";"):
+        words = line.strip()
+        if not words or words.startswith(".reg"):
+            continue
+        name, _, rest = words.partition(" ")
+        target, *sources = (each.strip() for each in rest.split(","))
+        values = [
+            registers[each] if each in registers else np.full(shape, int(each, 0), dtype=np.uint32)
+            for each in sources
+        ]
+        registers[target] = _instruction(name, values)
+    return registers
+
+
+def _instruction(name: str, of: list[np.ndarray]) -> np.ndarray:
+    if name == "mov.b32":
+        return of[0]
+    if name == "and.b32":
+        return of[0] & of[1]
+    if name == "shr.u32":
+        return of[0] >> of[1]
+    if name == "prmt.b32":
+        return _permuted(*of)
+    if found := re.fullmatch(r"fma\.rn\.(bf16|f16)x2", name):
+        return _fused(WIDTH[found[1]], *of)
+    raise ValueError(f"{name} is no known instruction")
+
+
+def _permuted(low: np.ndarray, high: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Four bytes out of eight: each nibble of `chosen` names one, `low` has the first four."""
+    bytes_ = [(each >> (8 * n)) & 0xFF for each in (low, high) for n in range(4)]
+    made = np.zeros_like(low)
+    for n in range(4):
+        place = (chosen >> (4 * n)) & 0xF
+        if (place > 7).any():
+            raise ValueError("a byte's sign is asked for, which isn't known here")
+        made |= np.choose(place, bytes_).astype(np.uint32) << (8 * n)
+    return made
+
+
+def _fused(
+    dtype: torch.dtype, left: np.ndarray, right: np.ndarray, added: np.ndarray
+) -> np.ndarray:
+    """Two numbers to a register, rounded once."""
+    a, b, c = (halves(each, dtype).double() for each in (left, right, added))
+    return packed((a * b + c).to(dtype))
+
+
+def halves(registers: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """Returns [..., 2] numbers of 16 bits: what the registers hold, the low half first."""
+    words = np.ascontiguousarray(registers, dtype="<u4").view("<i2")
+    return torch.from_numpy(words.reshape(*registers.shape, 2)).view(dtype)
+
+
+def packed(numbers: torch.Tensor) -> np.ndarray:
+    """The registers that hold [..., 2] numbers of 16 bits."""
+    words = numbers.contiguous().view(torch.int16).numpy()
+    return words.reshape(*words.shape[:-1], 2).view("<u4")[..., 0].copy()
