@@ -7,9 +7,9 @@ of the block table they read each turn.  It fails where something doesn't compil
 than an SM has.  --once: each kernel is compiled until each of its features was on once and off
 once, and with each number of warps, stages and columns, not for every set of them, type and size.
 --ada: for compute capability 8.9, whose SMs have less than half of the shared memory.  --floats:
-also which instructions with floats the innermost loop of tensor cores' products has.
---instructions: also how many instructions of each kind a warp has there, and in the innermost loop
-of a kernel without such products.  Not under TRITON_INTERPRET.
+also which instructions with floats each innermost loop of tensor cores' products has.
+--instructions: also how many instructions of each kind a warp has in the shortest of these loops,
+and in that of a kernel without such products.  Not under TRITON_INTERPRET.
 """
 
 from __future__ import annotations
@@ -168,11 +168,11 @@ def pointers_behind(code: str, parameters: list[str]) -> dict[str, set[str]]:
     return found
 
 
-def loop_floats(cubin: bytes) -> dict[str, int]:
-    """How many instructions with floats the shortest loop has that multiplies by tensor cores;
-    {} where there is none."""
-    found = next((Counter(FLOAT.findall(loop)) for loop in loops(cubin) if MMA.search(loop)), {})
-    return dict(sorted(found.items()))
+def loop_floats(cubin: bytes) -> list[dict[str, int]]:
+    """How many instructions with floats each innermost loop has that multiplies by tensor cores, in
+    the order of their sizes."""
+    counts = [Counter(FLOAT.findall(loop)) for loop in loops(cubin) if MMA.search(loop)]
+    return [dict(sorted(count.items())) for count in counts]
 
 
 def loop_instructions(cubin: bytes) -> str:
@@ -186,15 +186,21 @@ def loop_instructions(cubin: bytes) -> str:
 
 
 def loops(cubin: bytes) -> list[str]:
-    """The code of a kernel's loops, the shortest first."""
+    """The code of a kernel's innermost loops, the shortest first. What waits for itself, in a loop
+    of one instruction, is none."""
     lines = said_of("nvdisasm", "-c", cubin).splitlines()
     begins = {label[1]: at for at, line in enumerate(lines) if (label := LABEL.match(line))}
     found = [
-        "\n".join(lines[begins[back[1]] : at + 1])
+        (begins[back[1]], at)
         for at, line in enumerate(lines)
-        if (back := BRANCH.search(line)) and begins.get(back[1], at) < at
+        if (back := BRANCH.search(line)) and begins.get(back[1], at) < at - 1
     ]
-    return sorted(found, key=len)
+    inner = [
+        (begin, end)
+        for begin, end in found
+        if not any(begin <= a and b <= end and (a, b) != (begin, end) for a, b in found)
+    ]
+    return sorted(("\n".join(lines[begin : end + 1]) for begin, end in inner), key=len)
 
 
 def said_of(tool: str, flag: str, cubin: bytes) -> str:

@@ -136,6 +136,25 @@ def test_all_keys_as_one_split(variant: Variant, device: torch.device) -> None:
     assert torch.equal(part, whole[75:125])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("split", [64, 0])
+def test_tiles_that_all_rows_see_have_the_bits_of_masked_ones(
+    split: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Where rows say what they see, every tile is masked; here they say what they see anyway."""
+    many = AttentionTiles(32, 32, split, 4, 2)
+    case = Case(AttentionChoice(TILES, many, split_queries=3), 32)
+    one, saying = (sequence(3, 135, (4, 2, 80), dtype) for _ in range(2))
+    saying.last_seen = np.arange(135)
+    # Tiles begin before, at and behind a border of 32 keys.
+    for start, count in ((0, 135), (31, 40), (32, 33), (33, 102)):
+        whole, masked = (
+            run_step([(each, start, count)], case, device)[0] for each in (one, saying)
+        )
+        assert torch.equal(whole, masked), start
+        assert error(whole, one, start) < BOUNDS[dtype]
+
+
 def test_fp8_cache(device: torch.device) -> None:
     """Against dense attention over what an FP8 cache can hold. Each head has scales of its own."""
     one = sequence(4, 70, (6, 2, 64), torch.bfloat16)

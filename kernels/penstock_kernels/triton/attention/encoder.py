@@ -139,7 +139,7 @@ def _attend_inputs(
         if CAUSAL:
             seen = seen & (at[None, :] <= position[:, None])
         scores = tl.where(seen, scores, float("-inf"))
-        top, keep, weights, total = online_softmax_step(scores, top, total)
+        top, keep, weights, total = online_softmax_step(scores, 1.0, top, total)
         values = tl.load(value + from_row * value_row + kv_place, mask=there, other=0.0)
         mixed = tile_dot(round_to(weights, q.dtype), values, mixed * keep[:, None])
     to_row = (start + within)[:, None] * (tl.num_programs(1) * HEAD_DIM)

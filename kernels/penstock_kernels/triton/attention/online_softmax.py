@@ -9,20 +9,23 @@ from penstock_kernels.triton.rounding import LOG2_E
 
 
 @triton.jit
-def online_softmax_step(scores, top, total):
-    """Adds a tile of scores, in powers of two. Returns (top, keep, weights, total).
+def online_softmax_step(scores, scale, top, total):
+    """Adds a tile of scores. Returns (top, keep, weights, total).
 
-    `scores`: [rows, keys] float32.
-    `top`: [rows], the largest score so far.
+    `scores`: [rows, keys] float32; times `scale`, which is positive, they are powers of two.
+    `top`: [rows], the largest power so far.
     `total`: [rows], the sum of the weights so far.
     `keep`: [rows], the factor for everything that was summed before.
     `weights`: [rows, keys], the weights of these scores.
 
-    A tile of -inf changes nothing once `top` is finite.
+    A tile of -inf changes nothing once `top` is finite. Powers are never held by themselves: with a
+    mask between product and difference the compiler couldn't fuse the two, and without one it
+    would, so both are one fma.
     """
-    peak = tl.maximum(top, tl.max(scores, 1))
+    peak = tl.maximum(top, tl.max(scores, 1) * scale)
     keep = tl.exp2(top - peak)
-    weights = tl.exp2(scores - peak[:, None])
+    below = tl.broadcast_to(-peak[:, None], scores.shape)
+    weights = tl.exp2(tl.fma(scores, tl.full(scores.shape, scale, tl.float32), below))
     return peak, keep, weights, tl.fma(total, keep, tl.sum(weights, 1))
 
 

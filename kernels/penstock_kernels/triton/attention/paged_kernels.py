@@ -23,24 +23,103 @@ def _operand(x, dtype: tl.constexpr):
 
 
 @triton.jit
-def _places(table, base, low, end, slot_stride, BLOCK_SIZE: tl.constexpr, KEYS: tl.constexpr):
+def _places(
+    table,
+    base,
+    low,
+    end,
+    slot_stride,
+    BLOCK_SIZE: tl.constexpr,
+    KEYS: tl.constexpr,
+    MASKED: tl.constexpr,
+):
     """Returns where the keys from `base` on, a multiple of KEYS, begin in the cache: [KEYS] int64,
-    arbitrary for those outside [low, end). Where a tile has whole blocks, or a block whole tiles,
-    an entry of the block table is read once for all keys of a block. A cache has fewer than 2**31
-    slots."""
+    arbitrary for those outside [low, end), of which there are none if not MASKED. Where a tile has
+    whole blocks, or a block whole tiles, an entry of the block table is read once for all keys of a
+    block. A cache has fewer than 2**31 slots."""
     SPAN: tl.constexpr = BLOCK_SIZE if BLOCK_SIZE < KEYS else KEYS
     if KEYS % SPAN == 0 and BLOCK_SIZE % SPAN == 0:
         begin = base + tl.arange(0, KEYS // SPAN) * SPAN
-        held = (begin + SPAN > low) & (begin < end)
-        block = tl.load(table + begin // BLOCK_SIZE, mask=held, other=0)
+        if MASKED:
+            held = (begin + SPAN > low) & (begin < end)
+            block = tl.load(table + begin // BLOCK_SIZE, mask=held, other=0)
+        else:
+            block = tl.load(table + begin // BLOCK_SIZE)
         first = block * BLOCK_SIZE + begin % BLOCK_SIZE
         slot = (first[:, None] + tl.arange(0, SPAN)[None, :]).reshape(KEYS)
     else:
         at = base + tl.arange(0, KEYS)
-        held = (at >= low) & (at < end)
-        block = tl.load(table + at // BLOCK_SIZE, mask=held, other=0)
+        if MASKED:
+            held = (at >= low) & (at < end)
+            block = tl.load(table + at // BLOCK_SIZE, mask=held, other=0)
+        else:
+            block = tl.load(table + at // BLOCK_SIZE)
         slot = block * BLOCK_SIZE + at % BLOCK_SIZE
     return slot.to(tl.int64) * slot_stride
+
+
+@triton.jit
+def _attend_keys(
+    base,
+    top,
+    total,
+    mixed,
+    q,
+    q_turning,
+    position,
+    last,
+    low,
+    end,
+    key_head,
+    value_head,
+    table,
+    slot_stride,
+    scale,
+    cap,
+    window,
+    HEAD_DIM: tl.constexpr,
+    TURNING: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Adds the keys of one tile, from `base` on. Without MASKED, each row sees all of them, and the
+    sums have the bits that they have with it: no product stands beside a sum that the compiler
+    could fuse it with in one of the two."""
+    at = base + tl.arange(0, KEYS)
+    place = _places(table, base, low, end, slot_stride, BLOCK_SIZE, KEYS, MASKED)[:, None]
+    column = tl.arange(0, q.shape[1])
+    mask = tl.broadcast_to((column < HEAD_DIM)[None, :], [KEYS, q.shape[1]])
+    if MASKED:
+        held = ((at >= low) & (at < end))[:, None]
+        mask &= held
+    key = _operand(tl.load(key_head + (place + column[None, :]), mask=mask, other=0.0), q.dtype)
+    scores = tile_dot(q, tl.trans(key), tl.zeros([ROWS, KEYS], tl.float32))
+    if TURNING > 0:
+        turning = tl.arange(0, q_turning.shape[1])
+        front = place + (turning[None, :] - TURNING)
+        mask_front = tl.broadcast_to((turning < TURNING)[None, :], front.shape)
+        if MASKED:
+            mask_front &= held
+        first = _operand(tl.load(key_head + front, mask=mask_front, other=0.0), q.dtype)
+        scores = tile_dot(q_turning, tl.trans(first), scores)
+    if SOFT_CAP:
+        scores, scale = cap * tanh(scores * scale), 1.0
+    if MASKED:
+        seen = at[None, :] <= last[:, None]
+        if WINDOW:
+            seen = seen & (at[None, :] >= first_seen(position, window, CHUNKS)[:, None])
+        scores = tl.where(seen, scores, float("-inf"))
+    top, keep, weights, total = online_softmax_step(scores, scale, top, total)
+    value = key
+    if TURNING == 0:
+        at_values = value_head + (place + column[None, :])
+        value = _operand(tl.load(at_values, mask=mask, other=0.0), q.dtype)
+    return top, total, tile_dot(round_to(weights, q.dtype), value, mixed * keep[:, None])
 
 
 @triton.jit
@@ -51,6 +130,7 @@ def _attend_split(
     last,
     split,
     low,
+    all_see,
     end,
     key_head,
     value_head,
@@ -68,13 +148,13 @@ def _attend_split(
     WINDOW: tl.constexpr,
     CHUNKS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
     """Returns row maxima, sums and weighted values over the keys of one split in [low, end); if
     SPLIT is 0, over all of them. `last` is the last key that each row sees. `key_head` is where the
-    part of keys begins that TURNING numbers lie in front of."""
+    part of keys begins that TURNING numbers lie in front of. With WHOLE, tiles of keys below
+    `all_see`, which all rows see, come first and without masks; there is no window then."""
     DIM_BLOCK: tl.constexpr = q.shape[1]
-    column = tl.arange(0, DIM_BLOCK)
-    in_head = (column < HEAD_DIM)[None, :]
     top = tl.full([ROWS], LOWEST, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, DIM_BLOCK], tl.float32)
@@ -83,33 +163,21 @@ def _attend_split(
         stop = tl.minimum(split * SPLIT + SPLIT, end)
     if WINDOW:
         start = tl.maximum(start, low // KEYS * KEYS)
+    if WHOLE:
+        whole = tl.maximum(tl.minimum(all_see, stop) - start, 0) // KEYS * KEYS
+        for base in range(start, start + whole, KEYS):
+            top, total, mixed = _attend_keys(
+                base, top, total, mixed, q, q_turning, position, last, low, end, key_head,
+                value_head, table, slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE,
+                ROWS, KEYS, WINDOW, CHUNKS, SOFT_CAP, False,
+            )  # fmt: skip
+        start += whole
     for base in range(start, stop, KEYS):
-        at = base + tl.arange(0, KEYS)
-        held = (at >= low) & (at < end)
-        place = _places(table, base, low, end, slot_stride, BLOCK_SIZE, KEYS)[:, None]
-        mask = held[:, None] & in_head
-        key = _operand(tl.load(key_head + (place + column[None, :]), mask=mask, other=0.0), q.dtype)
-        scores = tile_dot(q, tl.trans(key), tl.zeros([ROWS, KEYS], tl.float32))
-        if TURNING > 0:
-            turning = tl.arange(0, q_turning.shape[1])
-            front = place + (turning[None, :] - TURNING)
-            mask_front = held[:, None] & (turning < TURNING)[None, :]
-            first = _operand(tl.load(key_head + front, mask=mask_front, other=0.0), q.dtype)
-            scores = tile_dot(q_turning, tl.trans(first), scores)
-        if SOFT_CAP:
-            scores = cap * tanh(scores * scale)
-        else:
-            scores = scores * scale
-        seen = at[None, :] <= last[:, None]
-        if WINDOW:
-            seen = seen & (at[None, :] >= first_seen(position, window, CHUNKS)[:, None])
-        scores = tl.where(seen, scores, float("-inf"))
-        top, keep, weights, total = online_softmax_step(scores, top, total)
-        value = key
-        if TURNING == 0:
-            at_values = value_head + (place + column[None, :])
-            value = _operand(tl.load(at_values, mask=mask, other=0.0), q.dtype)
-        mixed = tile_dot(round_to(weights, q.dtype), value, mixed * keep[:, None])
+        top, total, mixed = _attend_keys(
+            base, top, total, mixed, q, q_turning, position, last, low, end, key_head, value_head,
+            table, slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS,
+            WINDOW, CHUNKS, SOFT_CAP, True,
+        )  # fmt: skip
     return top, total, mixed
 
 
@@ -161,7 +229,10 @@ def _attend_tile(
     SCALED: tl.constexpr,
     SOFT_CAP: tl.constexpr,
 ):
-    """A tile's keys: those of its nth split that any row sees, or all of them."""
+    """A tile's keys: those of its nth split that any row sees, or all of them. A program that has
+    all splits spends most of its time on tiles of keys that all rows see; in a decode, whose keys
+    come from memory as fast as they can, a second loop would only drain its loads."""
+    WHOLE: tl.constexpr = PARTIAL_ROWS == 0 and not WINDOW and not SPANS
     QUERIES: tl.constexpr = (PARTIAL_ROWS if PARTIAL_ROWS > 0 else ROWS) // GROUP
     sequence, first, queries, before = query_tile(
         tile, tile_sequences, tile_firsts, query_lens, seq_lens
@@ -173,7 +244,7 @@ def _attend_tile(
     head = kv_head * GROUP + row % GROUP
     position = before + within
     end = before + behind
-    low = 0
+    low, all_see = 0, before + first + 1
     if WINDOW:
         low = tl.maximum(0, first_seen(before + first, window, CHUNKS))
     column = tl.arange(0, DIM_BLOCK)
@@ -200,9 +271,9 @@ def _attend_tile(
     if PARTIAL_ROWS > 0:
         split = low // SPLIT + nth
         top, total, mixed = _attend_split(
-            q, q_turning, position, last, split, low, end, key_head, value_head, table,
+            q, q_turning, position, last, split, low, all_see, end, key_head, value_head, table,
             slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS, SPLIT,
-            WINDOW, CHUNKS, SOFT_CAP,
+            WINDOW, CHUNKS, SOFT_CAP, WHOLE,
         )  # fmt: skip
         part = (tile * tl.num_programs(1) + kv_head).to(tl.int64) * splits
         place = (part + nth) * PARTIAL_ROWS + row
@@ -212,9 +283,9 @@ def _attend_tile(
     else:
         if SPLIT == 0:
             top, total, mixed = _attend_split(
-                q, q_turning, position, last, 0, low, end, key_head, value_head, table,
+                q, q_turning, position, last, 0, low, all_see, end, key_head, value_head, table,
                 slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS, SPLIT,
-                WINDOW, CHUNKS, SOFT_CAP,
+                WINDOW, CHUNKS, SOFT_CAP, WHOLE,
             )  # fmt: skip
         else:
             top = tl.full([ROWS], LOWEST, tl.float32)
@@ -222,9 +293,9 @@ def _attend_tile(
             mixed = tl.zeros([ROWS, DIM_BLOCK], tl.float32)
             for split in range(low // SPLIT, tl.cdiv(end, SPLIT)):
                 peak, weight, values = _attend_split(
-                    q, q_turning, position, last, split, low, end, key_head, value_head, table,
-                    slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS,
-                    SPLIT, WINDOW, CHUNKS, SOFT_CAP,
+                    q, q_turning, position, last, split, low, all_see, end, key_head, value_head,
+                    table, slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS,
+                    KEYS, SPLIT, WINDOW, CHUNKS, SOFT_CAP, WHOLE,
                 )  # fmt: skip
                 top, total, mixed = fold(top, total, mixed, peak, weight, values)
         if SINKS:
