@@ -44,6 +44,7 @@ LABEL = re.compile(r"^(\.L_x_\d+):")
 BRANCH = re.compile(r"BRA.*`\((\.L_x_\d+)\)")
 FLOAT = re.compile(r"\*/\s+(?:@!?U?P\d+ )?(HG?MMA|FMUL|FFMA|FADD|FMNMX|MUFU|FSEL|F2FP)\b")
 INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+ )?([A-Z][A-Z0-9_]*)")
+DOUBLE = re.compile(r"\*/\s+(?:@!?U?P\d+ )?D(?:ADD|MUL|FMA|SETP)\b")
 WEIGHTS = {"weight", "levels"}
 """Parameters whose memory may be fetched ahead."""
 MMA = re.compile(r"\bHG?MMA\b")
@@ -177,12 +178,14 @@ def loop_floats(cubin: bytes) -> list[dict[str, int]]:
 
 def loop_instructions(cubin: bytes) -> str:
     """How many instructions the shortest loop has that multiplies by tensor cores, or the shortest
-    at all, in all and of the commonest kinds; "none" without a loop."""
+    at all, in all and of the commonest kinds, and how many with float64 all loops have; "none"
+    without a loop."""
     found = loops(cubin)
     loop = next((each for each in found if MMA.search(each)), next(iter(found), ""))
     kinds = Counter(INSTRUCTION.findall(loop))
     named = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(8))
-    return f"of {kinds.total()} instructions ({named})" if kinds else "none"
+    doubles = sum(len(DOUBLE.findall(each)) for each in found)
+    return f"of {kinds.total()} instructions ({named}), float64 {doubles}" if kinds else "none"
 
 
 def loops(cubin: bytes) -> list[str]:

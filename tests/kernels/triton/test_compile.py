@@ -126,6 +126,16 @@ def test_loops_are_no_longer_than_they_were(call: str, tmp_path: Path) -> None:
     assert all(count <= bound for count, bound in zip(found, most, strict=True)), found
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_logit_is_weighed_with_one_instruction_of_float64(tmp_path: Path) -> None:
+    """That is its sum: a program's thread has four logits a turn. Gaming GPUs have 1/64 of the rate
+    for float64. Counting levels, for cuts, takes more."""
+    said = compiled(tmp_path, "--instructions", "logits")
+    found = re.findall(r"^  _weigh_parts: .* float64 (\d+)$", said, re.MULTILINE)
+    assert sorted(map(int, found))[:2] == [4, 4]
+
+
 def compiled(cache: Path, *arguments: str) -> str:
     """What compile_for_hopper says."""
     environment = dict(os.environ, TRITON_CACHE_DIR=str(cache))

@@ -14,7 +14,7 @@ from penstock_kernels.triton.sampling.row_parts import LISTED, weigh_parts
 from penstock_kernels.triton.sampling.sample import SORTED, SamplingRows, sample_rows
 from penstock_kernels.triton.sampling.survivors import list_survivors
 from penstock_kernels.triton.tiles import SAMPLING_PART, PartTiles
-from tests.kernels.triton.sampling_kernels import draw_at
+from tests.kernels.triton.sampling_kernels import draw_at, weigh_each
 from tests.kernels.triton.test_sampling import asked, expected, logits_of, on
 
 pytestmark = pytest.mark.timeout(240)
@@ -76,6 +76,30 @@ def test_all_but_one_can_not_be_drawn(place: int, device: torch.device) -> None:
     for rows, cuts in ((wants, True), (uncut(wants), False)):
         ours = sample_rows(logits.to(device), on(device, rows), tiles=SMALL, cuts=cuts)
         assert ours.tolist() == [place] * 6
+
+
+@pytest.mark.parametrize("level", [0.0, 3.7, -250.0, 1e4, -3e30])
+def test_weights_are_as_precise_as_logits_at_any_depth(level: float, device: torch.device) -> None:
+    """Against float64, from a weight of 1 to the least that float64 has in full."""
+    temperatures = torch.tensor([1e-300, 1e-6, 0.01, 0.7, 1.0, 2.3, 50.0, 1e6], dtype=torch.float64)
+    count = len(temperatures)
+    draw = torch.Generator().manual_seed(5)
+    depths = torch.rand(count, 512, generator=draw, dtype=torch.float64) * 720
+    depths[:, :256] *= 0.03
+    peaks = torch.full((count,), level)
+    logits = (peaks[:, None] - depths * temperatures[:, None]).float()
+    logits = torch.minimum(logits, peaks[:, None])
+    logits[:, 0], logits[:, 1], logits[:, 2] = level, float("-inf"), -3e38
+    weights = torch.empty(count, 512, dtype=torch.float64, device=device)
+    given = [each.to(device) for each in (logits, peaks, temperatures)]
+    weigh_each[(count,)](*given, weights, BLOCK=512)
+    wanted = torch.exp((logits.double() - peaks.double()[:, None]) / temperatures[:, None])
+    found = weights.cpu()
+    assert torch.equal(found[logits == level], torch.ones(int((logits == level).sum())).double())
+    normal = wanted > 1e-307
+    apart = (found - wanted).abs() / wanted.clamp(min=1e-307)
+    assert apart[normal].max() < 3e-7
+    assert (found[~normal] < 1e-306).all()
 
 
 def test_draws_that_fall_on_a_parts_edge(device: torch.device) -> None:
@@ -167,7 +191,7 @@ def test_candidates_are_all_that_may_be_kept_and_few_more(name: str, device: tor
         listed = ids[row, :count].tolist()
         assert listed == sorted(set(listed))
         relative = torch.exp((each.double() - each.double().max()) / cuts.temperature)
-        assert torch.allclose(weights[row, :count].cpu(), relative[listed], rtol=1e-14, atol=0)
+        assert torch.allclose(weights[row, :count].cpu(), relative[listed], rtol=3e-7, atol=0)
         kept = kept_by(each, relative, cuts)
         assert kept <= set(listed)
         if cuts.top_p < 0.99:

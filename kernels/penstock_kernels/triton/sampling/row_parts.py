@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.rounding import LOG2_E
 from penstock_kernels.triton.sampling.rows import SamplingRows
 from penstock_kernels.triton.tiles import PartTiles
 
@@ -34,10 +35,41 @@ FINENESS = tl.constexpr(8.0)
 """Levels per factor of e in weights, or per 1 in logits where top_k only counts them."""
 
 
+_SHORT = tl.constexpr(-4096)
+"""Mask that leaves 12 of a float32's 24 bits: a product of two such numbers is exact."""
+_ROUND_MAGIC = tl.constexpr(12582912.0)  # 1.5 * 2**23: adding it rounds a float32 to whole numbers
+_LEAST_POWER = tl.constexpr(-1022.0)
+
+
 @triton.jit
 def weight_of(x, peak, temperature):
-    """Returns the weight relative to that of peak, in float64, rounded as in the reference."""
-    return tl.exp((x.to(tl.float64) - peak) / temperature)
+    """Returns the weight of a logit relative to that of `peak`, which is no smaller: float64 with
+    the precision of a float32, and its own range down to 2**-1022.  `x` and `peak` are float32
+    numbers.
+
+    The power of two, (x - peak) / temperature * log2(e), is computed from pairs of float32, so that
+    what is left of it behind the whole number is as precise for small weights as for large ones.
+    Logits are less precise than that themselves, and the sums of weights are in float64.  Products
+    beside sums are fma or exact: a compiler that fuses them in one kernel and not in another gives
+    the same bits.
+    """
+    x, peak = x.to(tl.float32), peak.to(tl.float32)
+    factor = tl.minimum(1.0 / temperature * LOG2_E, 1e30)
+    large = (factor.to(tl.float32).to(tl.int32, bitcast=True) & _SHORT).to(tl.float32, bitcast=True)
+    small = (factor - large.to(tl.float64)).to(tl.float32)
+    apart = x - peak
+    back = apart - x
+    lost = (x - (apart - back)) - (peak + back)
+    upper = (apart.to(tl.int32, bitcast=True) & _SHORT).to(tl.float32, bitcast=True)
+    most = upper * large
+    rest = tl.fma(apart - upper, large + tl.zeros_like(apart), lost * large)
+    rest = tl.fma(apart, small + tl.zeros_like(apart), rest)
+    whole = ((most + rest) + _ROUND_MAGIC) - _ROUND_MAGIC
+    weight = tl.exp2((most - whole) + rest).to(tl.float64)
+    held = most > _LEAST_POWER
+    power = tl.where(held, whole, 0.0).to(tl.int32).to(tl.int64) << 52
+    raised = (weight.to(tl.int64, bitcast=True) + power).to(tl.float64, bitcast=True)
+    return tl.where(held, raised, 0.0)
 
 
 @triton.jit

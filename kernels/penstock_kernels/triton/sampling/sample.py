@@ -4,7 +4,8 @@ There are two launches. In the first, a program per part of a row finds its larg
 sum of its weights. In the second, a program per row combines these, finds the part that the draw
 falls on, and goes through that part. If a row has top_k, top_p or min_p, a third launch in between
 lists the tokens that may be kept. A short list is sorted (the last kernel here); radix searches
-(`selection.py`) find the exact cuts of a longer one. Weights are float64, as in the reference.
+(`selection.py`) find the exact cuts of a longer one. Weights are as precise as a float32, which is
+more than logits are, and their sums are float64, as in the reference.
 """
 
 from __future__ import annotations

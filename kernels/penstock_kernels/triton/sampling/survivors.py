@@ -54,7 +54,7 @@ def _levels(found, rest, total, top_k, top_p, min_p, vocab, LEVELS: tl.constexpr
         weights = found.to(tl.float64) * most
         beyond = rest * tl.exp(-253.0 / FINENESS)
         tail = beyond + tl.sum(weights, 0) - tl.cumsum(weights, 0)
-        after = tail + 1e-12 * total > (1.0 - top_p) * total * 0.999999
+        after = tail * 1.000001 + 1e-12 * total > (1.0 - top_p) * total * 0.999999
     else:
         after = tl.exp(-level.to(tl.float64) / FINENESS) * 1.000001 >= min_p
     deepest = tl.max(tl.where(after & (level < LAST), level, -1), 0) + 2
