@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from loadtest.gpu.shapes import MODELS
 from penstock.model.config import ModelConfig
 
-CAPTURED, LAUNCHED, FIRST = "default", "default, no graphs", "first"
+CAPTURED, LAUNCHED = "default", "default, no graphs"
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Mode:
     """False: a mode to compare with, measured only where that package is installed."""
     early_launches: bool = True
     """False: a mode to compare with, measured only where kernels are launched early."""
+    quantization: str = "none"
     once: bool = False
     """Measured by parts that name it, and by no others."""
 
@@ -64,7 +65,6 @@ class Extent:
     prefills: tuple[tuple[int, int], ...] = ((1, 8192), (8, 1024))  # (sequences, length)
     step_tokens: int = 8192  # a step's budget
     modes: tuple[Mode, ...] = (
-        Mode(FIRST, (256, 64, 1), once=True),
         Mode(CAPTURED, (256, 64, 8, 1), profiled=(256, 64, 1), each_context=True),
         Mode(LAUNCHED, (64, 1), enforce_eager=True, prefill=False),
         Mode(
@@ -74,6 +74,8 @@ class Extent:
             profiled=(256, 64, 1),
             each_context=True,
         ),
+        Mode("int4 weights", (64, 16, 1), quantization="int4", prefill=False, once=True),
+        Mode("fp8 weights", (64, 1), quantization="fp8", prefill=False, once=True),
         Mode("default, our attention", (1,), flash_attention_3=False),
         Mode("default, no early launches", (8, 1), prefill=False, early_launches=False),
     )
@@ -83,8 +85,8 @@ class Extent:
     mixed_modes: tuple[Mode, ...] = (Mode(CAPTURED, ()), Mode(LAUNCHED, (), enforce_eager=True))
     peer: tuple[int, ...] = (256, 64, 8, 1)  # batches of torch's own decode steps
     stored_blocks: int = 512  # of 16 tokens, that leave the device and come back
-    requests: int = 256  # of the runs end to end
-    subset: int = 64  # of these, for transformers
+    requests: tuple[int, ...] = (256, 1024)  # at once, of the runs end to end
+    served: int = 256  # sequences at a time, of these
     shortest: int = 100  # prompt and answer
     longest: int = 1024  # prompt and answer
     small: tuple[str, ...] = ("tiny-llama", "tiny-qwen3")
@@ -112,6 +114,11 @@ class Extent:
     """The tests that say most in the least time."""
     alike: tuple[int, int, int] = (257, 4096, 4096)
     """(rows, outputs, inputs) of the product whose rows have the same bits in any company."""
+    alike_rows: tuple[int, ...] = (
+        *(1, 2, 3, 4, 8, 15, 16, 17, 32, 33, 64, 65, 100, 128, 200, 256),
+        *(257, 512, 768, 1024, 2048, 3000, 4096),
+    )
+    """Numbers of rows whose products are held against one another."""
     promised: int = 192  # tokens of an answer across a worker's death
     tests: tuple[str, ...] = ("tests/kernels/triton", "tests/worker/cuda*", "tests/worker/device")
     test_arguments: tuple[str, ...] = ("-m", "not packaged_model")
@@ -146,17 +153,18 @@ DRY = Extent(
     prefills=((1, 9),),
     step_tokens=16,
     modes=(
-        Mode(FIRST, (1,), once=True),
         Mode(CAPTURED, (2, 1), profiled=(2,), each_context=True),
         Mode("batch-invariant", (1,), batch_invariant=True, prefill=False),
+        Mode("int4 weights", (1,), quantization="int4", prefill=False, once=True),
+        Mode("fp8 weights", (1,), quantization="fp8", prefill=False, once=True),
         Mode("default, no early launches", (1,), prefill=False, early_launches=False),
     ),
     mixed=((1, 6), (0, 7)),
     mixed_steps=2,
     peer=(2, 1),
     stored_blocks=3,
-    requests=2,
-    subset=1,
+    requests=(1, 2),
+    served=2,
     shortest=2,
     longest=5,
     small=("tiny-qwen3",),
@@ -165,6 +173,7 @@ DRY = Extent(
     works=("tests/kernels/triton/test_rounding.py",),
     telling=("tests/kernels/triton/test_rounding.py",),
     alike=(5, 64, 128),
+    alike_rows=(1, 2, 5),
     promised=5,
     tests=("tests/kernels/triton/test_rounding.py",),
     test_arguments=("--maxfail=3",),

@@ -102,6 +102,14 @@ RUNS = {
     "output tokens/s": "{output_rate:,.0f}",
     "all tokens/s": "{all_rate:,.0f}",
 }
+BITS = {
+    "rows with the same bits": "{product}, {shape}",
+    "that agree": "{agree}",
+}
+BITS_BELOW = (
+    "\nLibrary: torch's own product; numbers of rows in parentheses agree with one another in all "
+    "rows that\nthey have in common. Tiles: ours, rows x columns.\n"
+)
 PUBLIC = """
 Public figures of Llama 3.1 8B, measured by others. They are **not like for like**: cards,
 precision, lengths and arrivals differ, so they show of which size a rate is, not who is faster.
@@ -147,6 +155,7 @@ def to_markdown(document: dict[str, Any]) -> str:
         section("Parts", ended, PARTS) + _tests(document),
         "" if document["dry"] else section("Targets", _targets(document), TARGETS),
         section("The machine's limits", map(_limit, rows("limits")), LIMITS),
+        section("Bits of products", map(_bits, rows("bits", what="bits")), BITS, BITS_BELOW),
         section("Kernels", rows("kernels"), KERNELS, KERNELS_BELOW),
         section("Decode, through the worker's runner", rows("steps", what="decode"), DECODE),
         section("Prefill, through the worker's runner", rows("steps", what="prefill"), PREFILL),
@@ -281,6 +290,10 @@ def _targets(document: dict[str, Any]) -> Iterable[Row]:
 def _limit(row: Row) -> Row:
     scale, unit = UNITS.get(row["name"], BYTES)
     return row | {"per_s": row["per_s"] / scale, "unit": unit}
+
+
+def _bits(row: Row) -> Row:
+    return row | {"agree": " ".join(f"({', '.join(map(str, each))})" for each in row["groups"])}
 
 
 def _idle(row: Row) -> Row:

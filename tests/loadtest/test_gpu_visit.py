@@ -62,7 +62,7 @@ def double(x, N: tl.constexpr):
 """
 
 
-@pytest.mark.parametrize(("call", "most"), [("works", 300), ("speed", 345)])
+@pytest.mark.parametrize(("call", "most"), [("works", 400), ("speed", 290)])
 def test_a_calls_parts_fit_in_its_time(call: str, most: float) -> None:
     visit = VISITS[call]
     assert visit.seconds <= most
@@ -86,14 +86,9 @@ def test_a_mode_of_one_part_is_no_other_parts(tmp_path: Path) -> None:
         job = Job(EVERY_PART[part], tmp_path, tmp_path, 9.0, GPU)
         return [mode.name for mode in chosen_modes(job)]
 
-    assert names("steps-0-first") == ["first"]
-    assert "first" not in names("steps-0")
-    assert len(names("steps-0")) == len(GPU.modes) - 1
-
-
-def test_the_first_figure_compiles_what_the_second_call_decodes_with() -> None:
-    modes = {mode.name: mode for mode in GPU.modes}
-    assert max(modes["first"].batches) == max(modes["default"].batches)
+    assert names("steps-0-packed") == ["int4 weights", "fp8 weights"]
+    assert not {"int4 weights", "fp8 weights"} & set(names("steps-0"))
+    assert len(names("steps-0")) == len(GPU.modes) - 2
 
 
 def began(

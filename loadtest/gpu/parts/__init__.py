@@ -30,45 +30,62 @@ class Visit:
     lent: bool = True
 
 
+LIMITS = Part("limits-short", f"{_HERE}.limits", 10)
+TOKENS = Part("tokens", f"{_HERE}.works", 45)
+BITS = Part("bits", f"{_HERE}.bits", 15)
+ATTENTION = Part("kernels-attention", f"{_HERE}.kernels", 25)
+PRODUCTS = Part("kernels-products", f"{_HERE}.kernels", 25)
+PACKED = Part(
+    "steps-0-packed", f"{_HERE}.steps", 55, model=0, modes=("int4 weights", "fp8 weights")
+)
+TORCH = Part("torch-0", f"{_HERE}.torch_peer", 20, model=0)
+SERVED = Part("end-to-end-0", f"{_HERE}.end_to_end", 120, model=0)
+SERVED_SMALL = Part("end-to-end-1", f"{_HERE}.end_to_end", 50, model=1)
+STORED = Part("stored-kv", f"{_HERE}.stored_kv", 45, model=1)
+
 PARTS = (
     Part("works", f"{_HERE}.works", 180),
     Part("limits", f"{_HERE}.limits", 30),
     Part("steps-0", f"{_HERE}.steps", 270, model=0),
     Part("mixed-0", f"{_HERE}.mixed", 110, model=0),
-    Part("kernels-attention", f"{_HERE}.kernels", 90),
-    Part("kernels-products", f"{_HERE}.kernels", 90),
-    Part("end-to-end-0", f"{_HERE}.end_to_end", 180, model=0),
+    ATTENTION,
+    PRODUCTS,
+    BITS,
+    PACKED,
+    TORCH,
+    SERVED,
     Part("steps-1", f"{_HERE}.steps", 150, model=1),
-    Part("end-to-end-1", f"{_HERE}.end_to_end", 150, model=1),
-    Part("transformers-0", f"{_HERE}.transformers_library", 150, model=0),
+    SERVED_SMALL,
+    Part("promise", f"{_HERE}.promise", 60),
     Part("kernels-rows", f"{_HERE}.kernels", 60),
-    Part("transformers-1", f"{_HERE}.transformers_library", 100, model=1),
-    Part("stored-kv", f"{_HERE}.stored_kv", 45, model=1),
+    STORED,
     Part("kernel-tests", f"{_HERE}.kernel_tests", 555),
 )
 """The call of a visit without haste."""
 WORKS = (
-    Part("checks", f"{_HERE}.checks", 45),
-    Part("tokens", f"{_HERE}.works", 40),
-    Part("steps-0-first", f"{_HERE}.steps", 75, model=0, modes=("first",)),
-    Part("promise", f"{_HERE}.promise", 55),
-    Part("tests", f"{_HERE}.kernel_tests", 45),
-)
-"""Does it work? Ordered by what each teaches; the large shape comes early, as it fills the cache
-of compiled kernels that the second call carries."""
-SPEED = (
-    Part("limits-short", f"{_HERE}.limits", 15),
-    Part("steps-0-default", f"{_HERE}.steps", 55, model=0, modes=("default",)),
-    Part("torch-0", f"{_HERE}.torch_peer", 30, model=0),
-    Part("end-to-end-0-once", f"{_HERE}.end_to_end", 85, model=0),
+    LIMITS,
+    Part("checks", f"{_HERE}.checks", 60),
+    Part("steps-0-default", f"{_HERE}.steps", 60, model=0, modes=("default",)),
     Part("steps-0-invariant", f"{_HERE}.steps", 55, model=0, modes=("batch-invariant",)),
-    Part("steps-0-late", f"{_HERE}.steps", 35, model=0, modes=("default, no early launches",)),
-    Part("transformers-0-short", f"{_HERE}.transformers_library", 30, model=0),
+    BITS,
+    PRODUCTS,
+    ATTENTION,
+    PACKED,
+    TORCH,
+    TOKENS,
 )
-"""How fast?"""
+"""Does it work, and what does a step consist of? Its large shapes fill the cache of compiled
+kernels that the second call carries."""
+SPEED = (
+    SERVED,
+    SERVED_SMALL,
+    STORED,
+    Part("tests", f"{_HERE}.kernel_tests", 40),
+)
+"""How fast is it, served?"""
 VISITS = {
-    "works": Visit(300, WORKS),
-    "speed": Visit(345, SPEED),
+    "works": Visit(400, WORKS),
+    "speed": Visit(290, SPEED),
     "whole": Visit(2340, PARTS, lent=False),
 }
 """Visits by the name of the call. The first two are a quarter of an hour together, with a machine's

@@ -22,16 +22,16 @@ SETTLED = 0.3
 
 def run(job: Job) -> None:
     extent, vocab = job.extent, job.config.vocab_size
-    some = requests(extent.requests, extent.shortest, extent.longest, vocab)
+    some = requests(max(extent.requests), extent.shortest, extent.longest, vocab)
     ports = Ports(free_port(), free_port())
     asked = settings(job, ports)
     begun = time.monotonic()
     with LLM(**asked) as llm:
         job.row(model=job.model, what="start", seconds=time.monotonic() - begun)
         generate(llm, warm_up(job))
-        for chosen in (some, some[: extent.subset]):
+        for count in extent.requests:
             job.need(2.0)
-            measure(job, llm, chosen, ports)
+            measure(job, llm, some[:count], ports)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def warm_up(job: Job) -> list[Request]:
     """Prompts of the measured lengths, all at once, and short answers: the libraries choose their
     kernels by shape when they first meet one. Ours are compiled by then, and graphs captured."""
     extent = job.extent
-    some = requests(extent.requests, extent.shortest, extent.longest, job.config.vocab_size, seed=7)
+    some = requests(extent.served, extent.shortest, extent.longest, job.config.vocab_size, seed=7)
     most = max(extent.longest // 16, 1)
     return [Request(one.prompt, min(one.output, most)) for one in some]
 
@@ -60,11 +60,11 @@ def settings(job: Job, ports: Ports) -> dict[str, Any]:
         "device": job.device.type,
         "attention_backend": "triton",
         "max_model_len": 2 * extent.longest,
-        "max_num_seqs": extent.requests,
+        "max_num_seqs": extent.served,
         "max_num_batched_tokens": extent.step_tokens,
         "engine_metrics_port": ports.engine,
         "worker_metrics_port": ports.worker,
-        # The subset's prompts have been computed before.
+        # The same prompts come again among more.
         "enable_prefix_caching": False,
         **({"num_kv_blocks": 64} if extent.dry else {}),
     }

@@ -131,6 +131,7 @@ def setup_of(
         batch_invariant=mode.batch_invariant,
         enforce_eager=mode.enforce_eager,
         flash_attention_3=mode.flash_attention_3,
+        quantization=mode.quantization,
         load_format="dummy",
     )
 
@@ -185,11 +186,17 @@ def measure_decode(job: Job, stepper: Stepper, mode: Mode, what: dict[str, str])
                 context=context,
                 seconds=seconds,
                 tokens=batch,
-                bytes=cost.decode_bytes(batch, context),
+                **limited(cost.decode_bytes(batch, context), mode),
                 **what,
             )
             if batch in mode.profiled:
                 measure_profile(job, stepper, batch, context, seconds, what)
+
+
+def limited(size: int, mode: Mode) -> dict[str, int]:
+    """The bytes that a step of this mode moves at least. Of quantised weights, of which a layer may
+    keep some as they are, none are counted."""
+    return {"bytes": size} if mode.quantization == "none" else {}
 
 
 def begins_at(extent: Extent, context: int) -> int:
