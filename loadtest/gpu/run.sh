@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures Penstock on this machine's GPU, without a network.
-#   loadtest/gpu/run.sh WHEELS [OUT]                 does it work? in five minutes
-#   loadtest/gpu/run.sh --call speed WHEELS [OUT]    how fast? in six
+#   loadtest/gpu/run.sh WHEELS [OUT]                 does it work, and what is in a step? in seven minutes
+#   loadtest/gpu/run.sh --call speed WHEELS [OUT]    how fast does it serve? in five
 #   loadtest/gpu/run.sh --call whole WHEELS [OUT]    all, in under forty
 #   … --carried FOLDER     with what an earlier call left: compiled kernels and, for --go-on, results
 #   … --dry                a trial without a GPU, of tiny sizes

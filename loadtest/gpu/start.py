@@ -150,8 +150,8 @@ def parser() -> argparse.ArgumentParser:
         "--call",
         choices=VISITS,
         default="works",
-        help="what is measured: `works`, a first call of five minutes; `speed`, a second one; "
-        "`whole`: all, in forty minutes",
+        help="what is measured: `works`, a first call of seven minutes; `speed`, a second one of "
+        "five; `whole`: all, in forty minutes",
     )
     made.add_argument("--seconds", type=float, help="for everything; default: the call's")
     made.add_argument("--carried", type=Path, help=CARRIED)
