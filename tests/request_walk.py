@@ -304,12 +304,12 @@ def _engine(walk: Walk, turn: Walk, model: Path, ends: dict[str, str]) -> Iterat
     brought: list[Any] = []
     """What the turn that runs has taken and sent."""
 
-    def taking(now: float) -> None:
+    def taking(now: float) -> bool:
         if walk.wanted and not held:
             walk.begin()
         brought.clear()
         turn.begin()
-        take(now)
+        return take(now)
 
     def settling(session: bytes, message: FromWorker, now: float) -> None:
         brought.append(message)

@@ -326,12 +326,12 @@ CALLS: dict[str, Callable[[], object]] = {
             "q4_1": gguf_weights.Layout(4, minima=True),
             "q5_0": gguf_weights.Layout(5, offset=16),
             "q8_0": gguf_weights.Layout(8),
-            "q2_k": gguf_weights.Layout(4, group=16, minima=True, factors=torch.uint8),
-            "q3_k": gguf_weights.Layout(4, offset=4, group=16, factors=torch.int8),
-            "q4_k": gguf_weights.Layout(4, minima=True, factors=torch.uint8),
-            "q6_k": gguf_weights.Layout(6, offset=32, group=16, factors=torch.int8),
-            "iq4_xs": gguf_weights.Layout(8, factors=torch.int8),
-            "mxfp4": gguf_weights.Layout(4, e2m1=True, factors=torch.uint8, unit=0),
+            "q2_k": gguf_weights.Layout(4, group=16, minima=True, factors="uint8"),
+            "q3_k": gguf_weights.Layout(4, offset=4, group=16, factors="int8"),
+            "q4_k": gguf_weights.Layout(4, minima=True, factors="uint8"),
+            "q6_k": gguf_weights.Layout(6, offset=32, group=16, factors="int8"),
+            "iq4_xs": gguf_weights.Layout(8, factors="int8"),
+            "mxfp4": gguf_weights.Layout(4, e2m1=True, factors="uint8", unit=0),
             "nvfp4": gguf_weights.Layout(
                 4, e2m1=True, group=16, factors="uint8", unit=14336, unit_dtype="float32"
             ),

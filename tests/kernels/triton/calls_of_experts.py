@@ -68,10 +68,6 @@ EXPERT_CALLS: dict[str, Callable[[], object]] = {
     "experts": experts,
     "experts-in-groups": partial(experts, 256, sigmoid=True, groups=8, active_groups=4),
     "experts-fp8": partial(fp8_experts, 2),
-    "experts-mxfp4": partial(
-        packed_experts, gguf_weights.Layout(8, factors=torch.float32, unit=32)
-    ),
-    "experts-q4_k": partial(
-        packed_experts, gguf_weights.Layout(4, minima=True, factors=torch.uint8)
-    ),
+    "experts-mxfp4": partial(packed_experts, gguf_weights.Layout(8, factors="float32", unit=32)),
+    "experts-q4_k": partial(packed_experts, gguf_weights.Layout(4, minima=True, factors="uint8")),
 }

@@ -16,10 +16,10 @@ from penstock.errors import StartupError, UnsupportedModel
 from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.to_worker import RankGroup, Setup
-from penstock_worker.dtype import check_calculated
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.triton import MARGIN
 from penstock_worker.forward.triton_build import TritonBuild
+from penstock_worker.loading.calculated_scales import check_calculated
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.weights.cache_scales import cache_scale, stored_scales
