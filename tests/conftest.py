@@ -185,14 +185,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     turns = turns_of(config)
     if turns is not None:
         others = set(rotation.others_turns(kept, turns))
-        long += others
-        kept = [item for item in kept if item not in others]
+        kept = [item for item in kept if item not in others] + _long_of_landing(config, long)
+        chosen = set(kept)
+        long = [item for item in items if item not in chosen]
     if long:
         config.hook.pytest_deselected(items=long)
     properties.sow(kept, config)
     if _PARALLEL:
         kept.sort(key=thinning.place)
     items[:] = kept
+
+
+def _long_of_landing(config: pytest.Config, long: list[pytest.Item]) -> list[pytest.Item]:
+    landing = config.getoption("--landing")
+    return [] if landing is None else [*rotation.long_cases(long, landing)]
 
 
 def _interpreted(items: list[pytest.Item]) -> list[pytest.Item]:

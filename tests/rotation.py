@@ -3,7 +3,8 @@
 There are twelve turns. `make test` runs one of them, by the number of the commit; a landing (`make
 ci`) runs two, by the number in landing.txt, so that any six landings in a row run all of it. That
 is a file because a shallow clone knows no number of commits, and a landing may bring any number.
-pytest alone, and --long, leave none out.
+pytest alone, and --long, leave none out. What is behind --long has a longer way round: each of its
+cases runs in one of 36 landings in a row.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ LANDING = Path(__file__).with_name("landing.txt")
 TURNS = len(WHOLE)
 LANDINGS = 6
 """After so many landings all turns have been run."""
+ROUNDS = 6
+"""After so many times LANDINGS, what is behind --long has been run, too."""
 SANITIZED = (0, 3)
 """Turns in which the sanitizers run: first with the instruction sets of their own first turn, then
 with those of the second (tests/kernels/cpu/sanitize.py)."""
@@ -108,6 +111,21 @@ def others_turns(items: Iterable[AnyCase], turns: Turns) -> Iterator[AnyCase]:
             yield item
 
 
+def long_cases(items: Iterable[AnyCase], landing: int) -> Iterator[AnyCase]:
+    """Of cases that are behind --long, yields those that a landing runs. A case of a file that
+    takes turns has one of ROUNDS in a row of these."""
+    others, whole = others_files(turns_of_landing(landing)), others_files(())
+    for item in items:
+        draw = zlib.crc32(item.nodeid.encode())
+        if item.nodeid.startswith(whole):
+            runs = landing // LANDINGS % ROUNDS == draw % ROUNDS
+            runs = runs and not item.nodeid.startswith(others)
+        else:
+            runs = (landing - draw) % (LANDINGS * ROUNDS) == 0
+        if runs:
+            yield item
+
+
 def takes_turns(items: Iterable[AnyCase]) -> Iterator[AnyCase]:
     """The cases that don't run at every landing."""
     return others_turns(items, ())
@@ -126,6 +144,6 @@ def left_out(turns: Turns) -> str:
     files = len(left_out_files(turns))
     some = "nothing" if len(turns) == TURNS else f"{TURNS - len(turns)} of {TURNS} turns"
     return (
-        f"{some}: {files} files, of {len(EACH)} others most cases, and what --long adds "
+        f"{some}: {files} files, of {len(EACH)} others most cases, and most of what --long adds "
         "(tests/README.md)"
     )

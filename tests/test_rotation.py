@@ -51,6 +51,16 @@ def test_six_landings_in_a_row_run_everything() -> None:
         assert set.union(*found) == set(ITEMS)
 
 
+def test_what_is_behind_long_runs_once_in_36_landings_in_a_row() -> None:
+    items, found = ITEMS[::11], []
+    for number in range(14_501, 14_501 + rotation.LANDINGS * rotation.ROUNDS):
+        runs = [*rotation.long_cases(items, number)]
+        others = rotation.others_files(rotation.turns_of_landing(number))
+        assert not any(each.nodeid.startswith(others) for each in runs)
+        found += runs
+    assert sorted(found) == sorted(items)
+
+
 def test_so_do_twelve_commits() -> None:
     found = [run_by(rotation.turn_of_commit(number)) for number in range(31, 31 + rotation.TURNS)]
     assert set.union(*found) == set(ITEMS)

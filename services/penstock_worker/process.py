@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
@@ -13,7 +14,8 @@ from penstock.config.settings import MetricsSettings, TransportSettings
 from penstock.process import logs
 from penstock.process.start_phases import START
 from penstock_worker.engine_session import CoreSession
-from penstock_worker.machine.torch_import import defer_torch
+from penstock_worker.machine.gpu_driver import has_driver
+from penstock_worker.machine.torch_import import defer_torch, import_torch, run_torch_within
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.membership import Membership
 from penstock_worker.worker import Worker
@@ -131,6 +133,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.asked = self._raises = False
+        run_torch_within(self.held)
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._take)
 
@@ -139,6 +142,18 @@ class Signals:
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, signal.SIG_IGN)
         if self._raises:
+            raise _Leave
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Within it, the main thread is not interrupted, but behind it."""
+        if not self._raises or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._raises = False
+        yield
+        self._raises = True
+        if self.asked:
             raise _Leave
 
     @contextmanager
@@ -165,6 +180,8 @@ def preload() -> None:
     _set_environment()
     gc.disable()
     try:
+        if has_driver():
+            import_torch()  # Beside the session's opening, as there it is needed.
         defer_torch()
         import penstock_worker.loading.load  # noqa: F401
     finally:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from penstock.errors import StartupError
 from penstock.protocol.to_worker import Setup
+from penstock_worker.machine.gpu_driver import has_driver
 from penstock_worker.machine.torch_import import torch_runs
-
-DRIVERS = ("nvidiactl", "dxg", "kfd")
-"""Files in /dev, one of which is there where a process can use a GPU: NVIDIA's driver, the one of
-Windows' subsystem for Linux, AMD's."""
 
 
 def computes_on_gpu(setup: Setup) -> bool:
@@ -22,8 +17,7 @@ def computes_on_gpu(setup: Setup) -> bool:
         raise StartupError(f"device is {setup.device!r}; allowed are auto, cpu, cuda")
     if setup.device == "cpu":
         return False
-    has_driver = any(Path("/dev", each).exists() for each in DRIVERS)
-    asks_torch = has_driver or setup.device == "cuda" or torch_runs()
+    asks_torch = has_driver() or setup.device == "cuda" or torch_runs()
     return asks_torch and compute_device(setup).type == "cuda"
 
 

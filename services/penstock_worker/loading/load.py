@@ -37,7 +37,7 @@ from penstock_worker.loading.loaded import Loaded
 from penstock_worker.loading.parts import StepParts
 from penstock_worker.machine.cpu import compute_threads
 from penstock_worker.machine.memory import mib
-from penstock_worker.machine.torch_import import import_torch, when_torch_runs
+from penstock_worker.machine.torch_import import import_torch, torch_runs, when_torch_runs
 from penstock_worker.media.planning import check_media, told_of
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.place import RankPlace
@@ -102,6 +102,14 @@ def load(
         loaded = _load_generator(
             prepared, grammars, setup, threads, begun, phases, ranks, transport
         )
+    except ModuleNotFoundError as error:
+        grammars.close()
+        if error.name != "torch":
+            raise
+        raise StartupError(
+            f"{prepared.name} can't be computed without torch ({error}): install"
+            " penstock-llm[worker]"
+        ) from error
     except BaseException:
         grammars.close()
         raise
@@ -117,8 +125,8 @@ def _compute_alone() -> None:
 
 def _check_tensors(prepared: PreparedModel, setup: Setup) -> None:
     """Raises StartupError or UnsupportedModel for files that lack what the model asks for, before
-    any weights are read. The CPU kernels' loader, which needs no torch, asks for each tensor in the
-    same way as it reads it."""
+    any weights are read. Where torch doesn't run, the CPU kernels' loader finds that while it
+    reads."""
     from penstock_worker.loading.tensors import check_tensors
 
     if setup.load_format != "auto":
@@ -139,13 +147,18 @@ def _load_generator(
     ranks: Ranks,
     transport: TransportSettings,
 ) -> Loaded:
-    if chooses_torch(prepared, setup):
+    with_torch = chooses_torch(prepared, setup)
+    if with_torch:
         import_torch()
         _check_tensors(prepared, setup)
     recipe = choose(prepared, setup, threads, ranks)
     draft = draft_loader(prepared, recipe, setup, threads, ranks)
     if draft is not None:
         recipe = draft.recipe()
+    if draft is not None or recipe.media is not None or recipe.adapters is not None:
+        import_torch()  # Now, as in a step it would take a second, and its memory isn't counted.
+    if torch_runs() and not with_torch:
+        _check_tensors(prepared, setup)
     # What drafts computes its own part of a block again.
     kept = None if draft is None else draft.served_parts
     if isinstance(recipe, DeviceRecipe):

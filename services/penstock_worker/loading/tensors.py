@@ -1,6 +1,6 @@
 """Whether a model's files hold the tensors that its configuration asks for, and what these take in
 memory. The loaders themselves are asked, on torch's device without data: what a worker would refuse
-after it has read half of the weights, it refuses before the first of them."""
+after it has read half of the weights, it refuses before the first of them, where torch runs."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,10 +46,23 @@ def instruction_set() -> str:
     flags = _cpu_field("flags").split()
     special = [flag for flag in ("avx512_bf16", "amx_bf16", "avx512_vnni") if flag in flags]
     width = next((name for name, needs in _WIDTHS.items() if needs <= set(flags)), "DEFAULT")
-    parts = [_cpu_field("vendor_id"), width, *special]
+    asked = os.environ.get("ATEN_CPU_CAPABILITY", "")  # Of torch: another one than it would choose.
+    parts = [_cpu_field("vendor_id"), width, *special, *_of_arm(), asked]
     return " ".join(part for part in parts if part)
 
 
+def _of_arm() -> list[str]:
+    """Returns the width of ARM's vectors in bits, if it varies by processor, and units that others
+    lack."""
+    features = _cpu_field("Features").split()
+    special: list[str] = [name for name in ("bf16", "i8mm") if name in features]
+    if "sve" not in features:
+        return special
+    bits = 8 * (ctypes.CDLL(None).prctl(_PR_SVE_GET_VL) & 0xFFFF)
+    return [f"SVE{bits}", *special]
+
+
+_PR_SVE_GET_VL = 51
 _WIDTHS = {
     "AVX512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "avx2"},
     "AVX2": {"avx2", "fma"},

@@ -16,9 +16,11 @@ take another 5 MiB.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -49,6 +51,11 @@ _READ_FROM_OUTSIDE = ("__path__", "__version__")
 for. Others are asked for by whoever looks at all modules."""
 
 _RUNNING = threading.RLock()
+_FAILED: dict[str, Exception] = {}
+"""Why modules can't be run, by their names. Half run, they can't be run again: torch's library
+would end the process."""
+_WAITING: list[Callable[[], None]] = []
+_around: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 def defer_torch() -> None:
@@ -90,7 +97,10 @@ def when_torch_runs(call: Callable[[], None]) -> None:
             _WAITING.append(call)
 
 
-_WAITING: list[Callable[[], None]] = []
+def run_torch_within(context: Callable[[], AbstractContextManager[object]]) -> None:
+    """Has torch run within a context of its own, in whichever thread it is run."""
+    global _around
+    _around = context
 
 
 def complete_torch() -> None:
@@ -104,8 +114,8 @@ def complete_torch() -> None:
 
 class _Deferred(ModuleType):
     """A module that is run when something of it is wanted. importlib's own lazy modules are run by
-    any look at them, and `inspect` looks at all there are; and a second thread may see one half
-    run."""
+    any look at them, and `inspect` looks at all there are. A second thread that wants what isn't
+    there yet waits. What serves runs torch while it loads, in one thread."""
 
     def __getattr__(self, name: str) -> object:
         wanted = name in _READ_FROM_OUTSIDE and _is_package(self)
@@ -167,20 +177,24 @@ def _is_package(module: ModuleType) -> bool:
 
 
 def _run(module: ModuleType) -> None:
-    with _RUNNING:
+    with _around() if module.__name__ == _TORCH else nullcontext(), _RUNNING:
         spec = module.__spec__
         if spec is None or not isinstance(spec.loader, _DeferringLoader):
             return
-        deferring = spec.loader
+        name, deferring = module.__name__, spec.loader
+        if name in _FAILED:
+            raise ImportError(f"{name} could not be imported: {_FAILED[name]}") from _FAILED[name]
         spec.loader = module.__loader__ = deferring.real
         if spec.submodule_search_locations is not None:
             module.__path__ = spec.submodule_search_locations
         vars(module)["_runs"] = True
         try:
             _execute(module, deferring.real)
-        except BaseException:
+        except BaseException as error:
             spec.loader = module.__loader__ = deferring
             deferring.exec_module(module)
+            if isinstance(error, Exception) and f"{name}._C" in sys.modules:
+                _FAILED[name] = error
             raise
         finally:
             vars(module).pop("_runs", None)
@@ -191,11 +205,26 @@ def _run(module: ModuleType) -> None:
 
 
 def _execute(module: ModuleType, loader: Loader) -> None:
-    finder = _Finder()
-    if module.__name__ == _TORCH:
-        sys.meta_path.insert(0, finder)
-    try:
+    if module.__name__ != _TORCH:
         loader.exec_module(module)
-    finally:
-        if finder in sys.meta_path:
+        return
+    finder = _Finder()
+    with uncollected():
+        sys.meta_path.insert(0, finder)
+        try:
+            loader.exec_module(module)
+        finally:
             sys.meta_path.remove(finder)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """What is imported stays, and the garbage collector would look at it time and again: a tenth of
+    the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
-import torch
 
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import Copy, FetchKV, Plan, SlotWork
@@ -26,6 +25,7 @@ from penstock_worker.forward.interface import Batch
 from penstock_worker.sampler import SampleRequest
 from penstock_worker.sampler.interface import QueuedSampler
 from penstock_worker.speculation.drafting import Proposer
+from penstock_worker.steps.torch_context import without_gradients
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -241,7 +241,7 @@ class SamplingDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
         try:
             if computing:
                 begun = time.perf_counter()
-                with torch.inference_mode():
+                with without_gradients():
                     self._draft(computing)
                 spent = time.perf_counter() - begun
                 vain = sum(own.rows for own in computing if not own.most)

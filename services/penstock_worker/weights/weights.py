@@ -156,13 +156,16 @@ class Weights:
         return out
 
     def array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Returns one tensor as a float32 array of its own; zeros where nothing is read."""
+        """Returns one tensor as a float32 array of its own; ones where nothing is read and only
+        torch decodes it."""
         source = self.source(name, shape)
-        found = source.floats() if isinstance(source, StoredTensor) and self._cut is None else None
-        if found is not None and self._device is None:
-            return found
-        taken = self.take(name, shape, torch.float32)
-        return np.zeros(shape, np.float32) if is_nowhere(self._device) else taken.cpu().numpy()
+        if isinstance(source, StoredTensor) and self._cut is None:
+            found = source.floats()
+            if found is not None:
+                return found
+        if is_nowhere(self._device):
+            return np.ones(shape, np.float32)
+        return self.take(name, shape, torch.float32).cpu().numpy()
 
     def take_matrix(self, parts: Sequence[tuple[str, Sequence[int]]]) -> Matrix:
         """Takes what take_stacked does, for a matrix that is used for products or look-ups. It may

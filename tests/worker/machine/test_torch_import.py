@@ -126,3 +126,54 @@ try: torch.ones(1)
 except ModuleNotFoundError as error: print(error.name)
 """
     assert run(program) == ["torch"]
+
+
+def fake(folder: Path, code: str) -> None:
+    """A package torch, with a library in the place of torch's own."""
+    (folder / "torch").mkdir()
+    (folder / "torch" / "_C.py").write_text("")
+    (folder / "torch" / "__init__.py").write_text(code)
+
+
+def test_one_that_was_run_in_half_is_not_run_again(tmp_path: Path) -> None:
+    """torch's library would end the process: it registers its types once."""
+    fake(tmp_path, "print('runs')\nimport torch._C\nraise MemoryError('no room')\n")
+    program = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from penstock_worker.machine.torch_import import defer_torch
+defer_torch()
+import torch
+for _ in range(3):
+    try: torch.ones(1)
+    except (ImportError, MemoryError) as error: print(type(error).__name__, error)
+"""
+    again = "ImportError torch could not be imported: no room"
+    assert run(program) == ["runs", "MemoryError no room", again, again]
+
+
+def test_a_signal_ends_the_worker_after_torch_has_been_run(tmp_path: Path) -> None:
+    """Raised in the middle, an exception may be lost or end the process."""
+    fake(
+        tmp_path,
+        "import os, signal\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sum(range(100_000))  # the handler has been called\n"
+        "print('run', flush=True)\n"
+        "ones = print\n",
+    )
+    program = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from penstock_worker.machine.torch_import import defer_torch, torch_runs
+from penstock_worker.process import Signals
+defer_torch()
+import torch
+signals = Signals()
+try:
+    with signals.interrupting():
+        torch.ones("not called")
+except BaseException as error:
+    print(type(error).__name__, signals.asked, torch_runs())
+"""
+    assert run(program) == ["run", "_Leave True True"]
