@@ -24,12 +24,15 @@ class _Link:
 
     def __init__(self, system: System) -> None:
         self._system = system
+        self._due = 0.0
+        """When it is looked at again, though no socket tells."""
 
     def send(self, message: Any, frames: Sequence[bytes | memoryview] = ()) -> bool:
         self._system.core.frontend_received(FRONT, recode(message, FromFrontend), 0.0)
         return True
 
     def take(self, now: float, until: float) -> list[Any]:
+        self._due = now + 0.01
         return [
             Opened(FRONT, message, list(frames))
             if isinstance(message, Welcome)
@@ -41,7 +44,7 @@ class _Link:
         return False
 
     def wait_hint(self, now: float) -> float:
-        return 0.0 if self._system.core.state.scheduling.has_work else 0.01
+        return 0.0 if self._system.core.state.scheduling.has_work else max(0.0, self._due - now)
 
     def end(self, reason: str) -> None:
         raise AssertionError(reason)

@@ -17,7 +17,7 @@ import pytest
 from penstock.model.config import ModelConfig
 from penstock.protocol.common import TokenSampling
 from penstock_worker.forward.cpu import backend as cpu
-from penstock_worker.loading import load
+from penstock_worker.loading import tensors
 from testing.in_process import Heard, Numerics, Way
 from tests.system.in_process_media import Asked, Deaths, MediaSystem, alone
 from tests.worker.models import family_cases, test_recurrent_models, test_twins
@@ -70,7 +70,7 @@ def results(heard: dict[int, Heard]) -> dict[int, tuple[list[int], bytes]]:
 @pytest.fixture
 def folder_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     monkeypatch.setattr(cpu, "open_weights", lambda *_, **__: RandomWeights())
-    monkeypatch.setattr(load, "check_tensors", lambda prepared: None)  # There are no files.
+    monkeypatch.setattr(tensors, "check_tensors", lambda prepared: None)  # There are no files.
 
     def make(case: str) -> Path:
         write_manifest(READERS[case](case), tmp_path, case)

@@ -15,7 +15,7 @@ from penstock.config.settings import PreemptionMode
 from penstock.protocol.to_worker import Plan, ToWorker
 from penstock_worker.forward import reference
 from penstock_worker.forward.cpu import backend as cpu
-from penstock_worker.loading import load
+from penstock_worker.loading import tensors
 from penstock_worker.states.slot_states import SlotStates
 from penstock_worker.steps.generate import Generate
 from penstock_worker.weights.weights import Weights
@@ -91,7 +91,7 @@ def folder_of(
         return RandomWeights(dtype)
 
     monkeypatch.setattr(reference, "open_weights", random_weights)
-    monkeypatch.setattr(load, "check_tensors", lambda prepared: None)  # There are no files.
+    monkeypatch.setattr(tensors, "check_tensors", lambda prepared: None)  # There are no files.
     monkeypatch.setattr(cpu, "open_weights", random_weights)
 
     def make(case: str) -> Path:

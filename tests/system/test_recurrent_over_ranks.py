@@ -19,7 +19,7 @@ from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import FromWorker, Ready
 from penstock.protocol.to_worker import Plan, Setup, ToWorker
 from penstock_worker.forward import reference
-from penstock_worker.loading import load as loading
+from penstock_worker.loading import tensors
 from penstock_worker.loading.load import load
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.worker import report
@@ -107,7 +107,7 @@ def folder_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mode
         return RandomWeights(dtype)
 
     monkeypatch.setattr(reference, "open_weights", random_weights)
-    monkeypatch.setattr(loading, "check_tensors", lambda prepared: None)  # There are no files.
+    monkeypatch.setattr(tensors, "check_tensors", lambda prepared: None)  # There are no files.
 
     def make(config: ModelConfig) -> Path:
         write_manifest(config, tmp_path, "recurrent")

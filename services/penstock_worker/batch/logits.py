@@ -23,3 +23,9 @@ def in_numpy(logits: Logits) -> np.ndarray:
 def in_torch(logits: Logits) -> Tensor:
     """Returns them as a tensor, without a copy."""
     return torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits
+
+
+def first_columns(logits: Logits, count: int) -> Logits:
+    """Returns a copy of the first ids' logits, [rows, count], a row after another."""
+    columns = logits[:, :count]
+    return columns.copy() if isinstance(columns, np.ndarray) else columns.contiguous()

@@ -20,6 +20,7 @@ import numpy as np
 
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import Copy, FetchKV, Plan, SlotWork
+from penstock_worker.batch.logits import Logits, first_columns
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.forward.interface import Batch
 from penstock_worker.sampler import SampleRequest
@@ -28,7 +29,7 @@ from penstock_worker.speculation.drafting import Proposer
 from penstock_worker.steps.torch_context import without_gradients
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 @dataclass(frozen=True)
@@ -292,11 +293,11 @@ class SamplingDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
     def _room(self, end: int) -> int:
         return max(0, self._limits.positions - end)
 
-    def _sampled(self, drafting: list[AnyAsked], logits: Tensor) -> list[AnyAsked]:
+    def _sampled(self, drafting: list[AnyAsked], logits: Logits) -> list[AnyAsked]:
         """Appends a draft to each of these, by its row of logits, and returns those that are to get
         another. Waits for a device."""
         if logits.shape[1] > self._limits.vocab:
-            logits = logits[:, : self._limits.vocab].contiguous()
+            logits = first_columns(logits, self._limits.vocab)
         requests = [
             SampleRequest(
                 each.state.sampling, each.slot.index, each.slot.emitted + len(each.drafts)

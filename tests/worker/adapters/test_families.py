@@ -54,7 +54,9 @@ def without_files() -> Iterator[None]:
         yield
 
 
-def opened(_files: Any, _config: Any, dtype: torch.dtype, **_also: Any) -> RandomWeights:
+def opened(
+    _files: Any, _config: Any, dtype: torch.dtype = torch.float32, **_also: Any
+) -> RandomWeights:
     return RandomWeights(dtype)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.model.kv_layout import state_of
 from penstock_worker.forward import triton
-from penstock_worker.loading import load
+from penstock_worker.loading import tensors
 from tests.interpreted_triton import DEVICE
 from tests.worker.cuda.test_heads_on_device import loaded_with
 from tests.worker.device.plans import Ahead
@@ -66,7 +66,7 @@ def predicted(true: list[Job], wanted: int) -> list[Job]:
 @pytest.fixture
 def folder_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     monkeypatch.setattr(triton, "open_weights", lambda *_, **__: RandomWeights(device=DEVICE))
-    monkeypatch.setattr(load, "check_tensors", lambda prepared: None)  # There are no files.
+    monkeypatch.setattr(tensors, "check_tensors", lambda prepared: None)  # There are no files.
 
     def make(case: str) -> Path:
         write_manifest(read(case), tmp_path, case)

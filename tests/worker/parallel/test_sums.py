@@ -85,7 +85,7 @@ def test_the_form_follows_from_ranks_and_size_alone(monkeypatch: pytest.MonkeyPa
 def test_columns_that_are_as_many_everywhere_are_joined_without_a_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(communication, "pad", None)  # Would be called.
+    monkeypatch.setattr(torch.nn.functional, "pad", None)  # Would be called.
     rows = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
     with Formed(2) as formed:
         found = formed.each(
