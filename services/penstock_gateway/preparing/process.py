@@ -31,6 +31,7 @@ from penstock_gateway.preparing.wire import (
     ToPreparer,
     WeighedBody,
     encode,
+    encoded_task,
     from_preparer,
 )
 
@@ -85,7 +86,7 @@ class PreparerProcess:
             if not self.pid:
                 await self._begin()
             async with unfrozen(self.pid, BEGINS + 3 * cpu):
-                await self._send(encode(message))
+                await self._send(encoded_task(message))
             while isinstance(told := await self._next(open_asks, cpu), HomeQuestion):
                 open_asks.add(told.number)
                 task = asyncio.create_task(self._reply(told, answer, open_asks))

@@ -13,6 +13,9 @@ from penstock.request.sampling_params import SamplingParams
 MAX_FRAME = 512 << 20
 """Bytes. A body is far smaller; pictures that come with it may be as large."""
 
+ROOM = 1 << 16
+"""Bytes of a message beside its body, at most, and of what it is put together in."""
+
 
 class ErrorData(msgspec.Struct, frozen=True, omit_defaults=True):
     """An exception that a client is told of. Fields as its class has them."""
@@ -186,6 +189,13 @@ FromPreparer = (
 to_preparer = msgspec.msgpack.Decoder(ToPreparer)
 from_preparer = msgspec.msgpack.Decoder(FromPreparer)
 encode = msgspec.msgpack.Encoder().encode
+
+
+def encoded_task(task: ToPreparer) -> bytes:
+    """Returns the message's bytes. Raises MemoryError where there is no room for a body's copy:
+    msgspec 0.22 would write to where there is no memory, which ends the process."""
+    bytes(2 * len(getattr(task, "body", b"")) + ROOM)
+    return encode(task)
 
 
 def encoded_spec(spec: msgspec.Struct) -> tuple[bytes, bool]:
