@@ -32,7 +32,8 @@ class EmbedderRows:
         self._eps = spec.eps
         norm = weights.take("projector.own_norm.weight", (inputs,))
         table = weights.take("projector.embedding.weight", (spec.vocab, inputs))
-        self.own = self.rows(table[tokens], norm).split(1)
+        ids = torch.tensor(tokens, device=weights.device)
+        self.own = self.rows(table[ids], norm).split(1)
 
     @property
     def row_work(self) -> int:
