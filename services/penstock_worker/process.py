@@ -13,6 +13,7 @@ from types import FrameType
 from penstock.config.settings import MetricsSettings, TransportSettings
 from penstock.process import logs
 from penstock.process.start_phases import START
+from penstock.process.uncollected import uncollected
 from penstock_worker.engine_session import CoreSession
 from penstock_worker.machine.gpu_driver import has_driver
 from penstock_worker.machine.torch_import import defer_torch, import_torch, run_torch_within
@@ -178,12 +179,10 @@ def preload() -> None:
     there is one. All of it stays, so that the garbage collector needn't look at it, neither
     meanwhile (a tenth of the time) nor later."""
     _set_environment()
-    gc.disable()
-    try:
+    with uncollected():
         if has_driver():
             import_torch()  # Beside the session's opening, as there it is needed.
         defer_torch()
         import penstock_worker.loading.load  # noqa: F401
-    finally:
+
         gc.freeze()
-        gc.enable()

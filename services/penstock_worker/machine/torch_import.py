@@ -16,14 +16,15 @@ take another 5 MiB.
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+
+from penstock.process.uncollected import uncollected
 
 META = ("torch._meta_registrations", "torch.distributed._meta_registrations")
 """Modules whose import is nothing but registrations for the meta device."""
@@ -93,7 +94,7 @@ def when_torch_runs(call: Callable[[], None]) -> None:
     with _RUNNING:
         if torch_runs():
             call()
-        else:
+        elif call not in _WAITING:  # A model may be loaded time and again.
             _WAITING.append(call)
 
 
@@ -150,7 +151,7 @@ class _DeferringLoader(Loader):
 
 
 class _Missing(Loader):
-    """Of a package that isn't installed."""
+    """The loader of a package that isn't installed."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return None
@@ -215,16 +216,3 @@ def _execute(module: ModuleType, loader: Loader) -> None:
             loader.exec_module(module)
         finally:
             sys.meta_path.remove(finder)
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """What is imported stays, and the garbage collector would look at it time and again: a tenth of
-    the time."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()

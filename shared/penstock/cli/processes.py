@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import gc
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,6 +24,7 @@ from penstock.process import logs
 from penstock.process.children import die_with_parent, set_title
 from penstock.process.memory import is_memory_shortage
 from penstock.process.start_phases import START, SUFFIX
+from penstock.process.uncollected import uncollected
 from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE, OUT_OF_MEMORY
 
 if TYPE_CHECKING:
@@ -165,17 +165,6 @@ def _title(role: str, arguments: argparse.Namespace) -> str:
     title = role if number is None else f"{role} {number}"
     model = getattr(arguments, "of", None)
     return title if model is None else f"{title} of {model}"
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Turns the garbage collector off during imports: what they make stays, and the collector would
-    look through all of it time and again, a sixth of their time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _import_gateway() -> None:
