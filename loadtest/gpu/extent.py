@@ -59,7 +59,7 @@ class Extent:
     repeats: int = 20
     context: int = 1024  # of decodes beside prompts, and of torch's own
     contexts: tuple[int, ...] = (1052, 1500)
-    """Of the decode steps. A context in use is rarely a multiple of attention's split."""
+    """Contexts of the decode steps. A context in use is rarely a multiple of attention's split."""
     decode_steps: int = 48
     warm_steps: int = 4
     prefills: tuple[tuple[int, int], ...] = ((1, 8192), (8, 1024))  # (sequences, length)

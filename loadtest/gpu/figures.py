@@ -54,8 +54,8 @@ ALL, NOTHING = "all of them, overlaps twice", "nothing runs: unexplained"
 
 
 def step_kernels(row: Row) -> Iterator[Row]:
-    """Of a profiled step, each kernel's `name`, `calls`, `seconds` and `share` of the step without
-    the profiler; then what they add up to, and what the step takes beyond the time in which
+    """Yields each kernel of a profiled step: its `name`, `calls`, `seconds` and `share` of the step
+    without the profiler; then what they add up to, and what the step takes beyond the time in which
     something runs."""
     kernels = row.get("kernels") or []
     if not kernels:

@@ -62,7 +62,7 @@ class Traffic:
     def taken(self) -> dict[str, int]:
         """Counts since the last call."""
         found = dict(vars(self))
-        self.__init__()  # type: ignore[misc]
+        vars(self).update(dict.fromkeys(found, 0))
         return found
 
 

@@ -239,7 +239,7 @@ def test_the_second_engine_is_like_the_first(other: str) -> None:
 
 
 def names_on(tree: dict[str, Any], service: str, network: str) -> set[str]:
-    """By which a service is found on a network; empty where it isn't on it."""
+    """Names by which a service is found on a network; empty where it isn't on it."""
     networks = tree[service].get("networks", [])
     if network not in networks:
         return set()

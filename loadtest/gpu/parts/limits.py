@@ -22,8 +22,8 @@ def run(job: Job) -> None:
 
 
 def bandwidth(job: Job, timer: Timer) -> None:
-    """Of copies, bytes read and written count. The driver copies by an engine or a kernel of its
-    own choice, so a copy by a kernel stands beside it."""
+    """Measures copies, whose bytes count twice, as they are read and written. The driver copies by
+    an engine or a kernel of its own choice, so a copy by a kernel stands beside it."""
     size = job.extent.copy_bytes
     source = torch.zeros(size // 4, dtype=torch.int32, device=job.device)
     target = torch.empty_like(source)

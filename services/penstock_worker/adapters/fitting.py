@@ -86,7 +86,7 @@ class RowLengths:
 _MOST_NAMES = 12
 """Most names that a message lists."""
 _LARGEST = float.fromhex("0x1.fep127")
-"""Of bfloat16."""
+"""The largest number of bfloat16."""
 _LAYER = re.compile(r"^(encoder\.)?layers?\.\d+\.")
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 

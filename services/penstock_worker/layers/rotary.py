@@ -29,7 +29,7 @@ class Rotary:
         self._axes = torch.tensor(axes, dtype=torch.int64, device=device)
         self.cos, self.sin = (torch.from_numpy(each).to(device) for each in tables[:2])
         self.query_factors: Tensor | None = None
-        """As in Rotation."""
+        """Factors of rotated queries, as in Rotation."""
         if tables.query_factors is not None:
             self.query_factors = torch.from_numpy(tables.query_factors).to(device)
 

@@ -9,8 +9,8 @@ from penstock_worker.machine.cpu import instruction_set
 
 ONE_RANK = "1 rank"
 TABLES = "tables 2"
-"""Of rotary angles, which backends are given (layers.rotary_tables): counted with each change of
-their bits."""
+"""The version of the rotary angles that backends are given (layers.rotary_tables), raised with each
+change of their bits."""
 
 
 def fingerprint(digest: str, computing: str, layout: str = ONE_RANK) -> str:

@@ -88,7 +88,7 @@ class Weights:
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of tensors that are asked for without one."""
+        """The dtype of tensors that are asked for without one."""
         return torch.float32 if self._dtype is None else self._dtype
 
     @property

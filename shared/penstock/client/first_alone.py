@@ -1,4 +1,4 @@
-"""Of many engine cores, the first is dialled alone: once it has sent the tokenizer, some megabytes,
+"""The first of many engine cores is dialled alone: once it has sent the tokenizer, some megabytes,
 the others needn't."""
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class TenantPlaces:
         self._may_have = may
         self._had: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        """By tenant, in the order of their turns. A future that is done waits no longer."""
+        """Futures by tenant, in the order of their turns. One that is done waits no longer."""
 
     def waiting_of(self, name: str) -> int:
         """How many of the tenant's wait."""
