@@ -87,7 +87,9 @@ def folder_of(
 ) -> Callable[[str], Path]:
     """Prepared folders with a manifest alone; weights are random."""
 
-    def random_weights(files: object, config: object, dtype: torch.dtype, **_: object) -> Weights:
+    def random_weights(
+        files: object, config: object, dtype: torch.dtype = torch.float32, **_: object
+    ) -> Weights:
         return RandomWeights(dtype)
 
     monkeypatch.setattr(reference, "open_weights", random_weights)

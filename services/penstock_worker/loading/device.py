@@ -33,6 +33,7 @@ from penstock_worker.stores.opening import wants_store
 
 if TYPE_CHECKING:
     from penstock_worker.sampler.device import DeviceSampler
+    from penstock_worker.speculation.loaders import LoadsDrafts
 
 log = logs.get(__name__)
 
@@ -49,13 +50,15 @@ class DevicePool:
     """The model's LoadedKernels.rehearse."""
 
     def stored_cache(
-        self, setup: Setup, recipe: DeviceRecipe, served_parts: int | None
+        self, setup: Setup, recipe: DeviceRecipe, draft: LoadsDrafts | None
     ) -> StoredCache:
-        """Returns the cache as what keeps KV elsewhere needs it. `served_parts`: of
-        `forward.blocks`, so many are kept; None: all are."""
+        """Returns the cache as what keeps KV elsewhere needs it: of `forward.blocks` those of the
+        served model, as what drafts computes its own again."""
         groups = len(paged(recipe.kv_groups))
         step_blocks = groups * -(-setup.max_num_batched_tokens // setup.block_size)
-        return stored_cache(self.forward.blocks()[:served_parts], step_blocks)
+        blocks = self.forward.blocks()
+        kept = blocks if draft is None else blocks[: draft.served_parts]
+        return stored_cache(kept, step_blocks)
 
 
 @dataclass(frozen=True)
@@ -92,13 +95,12 @@ def load_on_device(
 def device_parts(
     recipe: DeviceRecipe,
     setup: Setup,
-    served_parts: int | None,
+    draft: LoadsDrafts | None,
     vocab: int,
     phases: Phases,
     ranks: Ranks,
 ) -> StepParts:
-    """Loads a model onto a GPU. `served_parts`: parts of a KV block that are kept elsewhere; None:
-    all are."""
+    """Loads a model onto a GPU, and with it what drafts, of which `recipe` is then."""
     with torch.inference_mode():
         parts = load_on_device(recipe, setup, vocab, ranks)
         copy_seconds = parts.copies.seconds()
@@ -119,7 +121,7 @@ def device_parts(
         timed_copies=parts.copies,
         copy_seconds=copy_seconds,
         blocks=parts.blocks,
-        cache=parts.stored_cache(setup, recipe, served_parts),
+        cache=parts.stored_cache(setup, recipe, draft),
         calculated=f" scales {scales}" if setup.calculate_kv_scales else "",
         scales=f" {scales}",
         kernels=triton_kernels(parts.rehearse, parts.forward.capture),

@@ -23,25 +23,27 @@ from penstock_worker.steps.torch_context import without_gradients
 from penstock_worker.stores.host_cache import HostCache
 
 if TYPE_CHECKING:
+    from penstock_worker.speculation.loaders import LoadsDrafts
     from penstock_worker.steps.generate import Likeliest
 
 
 def host_parts(
     recipe: Recipe,
     setup: Setup,
-    served_parts: int | None,
+    draft: LoadsDrafts | None,
     threads: int,
     phases: Phases,
     ranks: Ranks,
 ) -> StepParts:
-    """Loads a model onto the CPU. `served_parts`: parts of a KV block that are kept elsewhere;
-    None: all are."""
+    """Loads a model onto the CPU, and with it what drafts, of which `recipe` is then. Of a KV block
+    only the served model's parts are kept elsewhere: what drafts computes its own again."""
     # Either each thread computes and samples a share of the step, or one call uses all threads.
     shares = threads if recipe.threads_by_share else 1
     sampler = choose_sampler(threads // shares)
     with without_gradients():
         forward, blocks, host_blocks = load_on_host(recipe, setup, ranks)
         kv_blocks = forward.kv_blocks()
+        kept = kv_blocks if draft is None else kv_blocks[: draft.served_parts]
         copies = BlockCopies(kv_blocks, host_blocks)
     if recipe.media is not None:
         phases.time(recipe.media, "encode", "encode")
@@ -59,7 +61,7 @@ def host_parts(
         timed_copies=phases.watch(copies, "make", "copies"),
         copy_seconds=copies.seconds(),
         blocks=blocks,
-        cache=HostCache(kv_blocks[:served_parts]),
+        cache=HostCache(kept),
         likeliest=_likeliest(forward, sampler, phases),
         threads=ShareThreads(shares) if shares > 1 else None,
         goes_on=ranks.place.ranks == 1 and recipe.states is None,

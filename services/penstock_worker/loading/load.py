@@ -159,15 +159,13 @@ def _load_generator(
         import_torch()  # Now, as in a step it would take a second, and its memory isn't counted.
     if torch_runs() and not with_torch:
         _check_tensors(prepared, setup)
-    # What drafts computes its own part of a block again.
-    kept = None if draft is None else draft.served_parts
     if isinstance(recipe, DeviceRecipe):
         # Imported here: a worker on a CPU needs no Triton, which takes 65 MB and half a second.
         from penstock_worker.loading.device import device_parts
 
-        parts = device_parts(recipe, setup, kept, prepared.config.vocab_size, phases, ranks)
+        parts = device_parts(recipe, setup, draft, prepared.config.vocab_size, phases, ranks)
     else:
-        parts = host_parts(recipe, setup, kept, threads, phases, ranks)
+        parts = host_parts(recipe, setup, draft, threads, phases, ranks)
         phases.time(grammars, "masks", "masks")
     return assembled(parts, recipe, draft, prepared, grammars, setup, begun, ranks, transport)
 

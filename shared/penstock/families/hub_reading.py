@@ -81,6 +81,10 @@ def sizes(
     heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     head_dim = fields.integer("head_dim", default_head_dim or -1)
     if head_dim == -1:
+        if hidden < 1:
+            raise UnsupportedModel(
+                f"{fields.where}: hidden_size is {hidden}; 1 is the least allowed"
+            )
         if heads < 1 or hidden % heads:
             raise UnsupportedModel(
                 f"{fields.where}: {heads} attention heads don't divide the hidden size {hidden}"

@@ -54,9 +54,8 @@ def head_checkpoint(config: HeadConfig, weights: WeightFiles) -> Checkpoint:
     )
 
 
-def check_config(config: ModelConfig, where: str) -> ModelConfig:
-    """Refuse shapes that can't be a model. Returns the config, with all positions that it reaches;
-    raises UnsupportedModel."""
+def check_config(config: ModelConfig, where: str) -> None:
+    """Refuse shapes that can't be a model. Raises UnsupportedModel."""
     bounds = {
         "vocab_size": MAX_SIZE,
         "hidden_size": MAX_SIZE,
@@ -84,12 +83,12 @@ def check_config(config: ModelConfig, where: str) -> ModelConfig:
         raise UnsupportedModel(
             f"{where}: {len(config.layers)} layers are described, and there are {config.num_layers}"
         )
-    return _stretched(config)
 
 
-def _stretched(config: ModelConfig) -> ModelConfig:
-    """With the positions that yarn adds: as cards have users write it, and as vLLM takes it, what
-    is stated beside it may still be the length that the model was trained with."""
+def stretched(config: ModelConfig) -> ModelConfig:
+    """Returns the config with the positions that yarn adds: as cards have users write it, and as
+    vLLM takes it, what is stated beside it may still be the length that the model was trained
+    with. For a config that `check_config` let pass."""
     reached = [
         int(rope.scaling.factor * rope.scaling.original_max_position)
         for rope in config.ropes

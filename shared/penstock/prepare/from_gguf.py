@@ -31,6 +31,7 @@ from penstock.prepare.checkpoint import (
     check_token_ids,
     head_checkpoint,
     odd_values_refused,
+    stretched,
     suppressed,
 )
 from penstock.prepare.from_hub_folder import QWEN3
@@ -217,7 +218,8 @@ def read_config(file: GGUFFile) -> ModelConfig:
     with odd_values_refused(where):
         config = read(GGUFMetadata(keys, file.tensors, embedding.shape[0], name))
     _refuse_variants(keys)
-    return check_config(config, where)
+    check_config(config, where)
+    return stretched(config)
 
 
 def _reader(name: str, where: str) -> Callable[[GGUFMetadata], ModelConfig]:

@@ -29,6 +29,7 @@ from penstock.prepare.checkpoint import (
     check_token_ids,
     head_checkpoint,
     odd_values_refused,
+    stretched,
     suppressed,
 )
 from penstock.prepare.checkpoint_size import (
@@ -282,7 +283,7 @@ def read_head(stated: Fields) -> HeadConfig:
     with odd_values_refused(stated.where):
         config = read_assistant(stated) if is_assistant(stated) else read_eagle3(stated)
     check_config(config, stated.where)
-    return config
+    return stretched(config)
 
 
 # Decoders that say by one token whether a document answers a query: their scores as a label.

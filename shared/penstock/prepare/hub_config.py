@@ -25,6 +25,7 @@ from penstock.prepare.checkpoint import (
     check_config,
     check_towers,
     odd_values_refused,
+    stretched,
 )
 from penstock.process import logs
 
@@ -143,7 +144,8 @@ def _decoder(fields: Fields, family: Family) -> ModelConfig:
     with odd_values_refused(fields.where):
         config = family.read_hub(fields.with_absent(ABSENT.get(family.name, {})))
     pass_over(fields, HARMLESS, family.unserved)
-    return check_config(config, fields.where)
+    check_config(config, fields.where)
+    return stretched(config)
 
 
 OF_TOKENS = ("_token_id", "_token_index")
@@ -282,7 +284,8 @@ def read_encoder_config(fields: Fields, *, language_model_only: bool = False) ->
     if config.space is not None and language_model_only:
         space = msgspec.structs.replace(config.space, vision=None)
         config = msgspec.structs.replace(config, space=space)
-    return check_encoder_config(config, fields.where)
+    check_encoder_config(config, fields.where)
+    return config
 
 
 def _of_halves(
@@ -302,8 +305,8 @@ def _half(fields: Fields, key: str) -> Fields:
     return older if older.values else section
 
 
-def check_encoder_config(config: EncoderConfig, where: str) -> EncoderConfig:
-    """Refuse shapes that can't be a model. Returns the config; raises UnsupportedModel."""
+def check_encoder_config(config: EncoderConfig, where: str) -> None:
+    """Refuse shapes that can't be a model. Raises UnsupportedModel."""
     layers = config.layers
     bounds = {
         "hidden_size": (1, MAX_SIZE),
@@ -334,4 +337,3 @@ def check_encoder_config(config: EncoderConfig, where: str) -> EncoderConfig:
             f"1 to {MAX_SPAN} rows are allowed"
         )
     check_towers(config, where)
-    return config

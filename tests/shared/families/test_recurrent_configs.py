@@ -232,7 +232,9 @@ def read_gguf(name: str, **change: Any) -> ModelConfig:
     keys = Fields(GGUF_FILES[name] | {key.replace("__", "."): change[key] for key in change}, name)
     reader = GGUF_ARCHITECTURES[name].read_gguf
     assert reader is not None
-    return check_config(reader(GGUFMetadata(keys, (), 64)), name)
+    config = reader(GGUFMetadata(keys, (), 64))
+    check_config(config, name)
+    return config
 
 
 def test_layers_of_gguf_files() -> None:

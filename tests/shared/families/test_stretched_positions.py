@@ -10,9 +10,11 @@ import pytest
 
 from penstock.config.settings import ModelSettings
 from penstock.errors import StartupError, UnsupportedModel
+from penstock.formats.fields import Fields
 from penstock.llm.keywords import engine_config
 from penstock.model.config import ModelConfig
 from penstock.prepare import load_manifest, prepare
+from penstock.prepare.from_hub_folder import read_head
 from penstock.prepare.overrides import overrides_of
 from testing.tiny_models import LLAMA_CONFIG, write_gguf, write_hub_folder
 
@@ -39,6 +41,12 @@ def test_yarn_reaches_its_factor_times_the_original_length(tmp_path: Path) -> No
     file = write_gguf(tmp_path / "yarn.gguf", adjust=with_yarn)
     for source in (folder, file):
         assert config_of(source, tmp_path / "cache").max_position == 512
+
+
+def test_so_does_a_head_that_drafts() -> None:
+    """It would stop where it was trained to, in the middle of what its model serves."""
+    stated = {**PLAIN, "num_hidden_layers": 1, "target_hidden_size": 64, "rope_scaling": YARN}
+    assert read_head(Fields(stated, "config.json")).max_position == 512
 
 
 def test_a_longer_length_that_is_stated_stays(tmp_path: Path) -> None:

@@ -251,6 +251,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no KV heads": ({"num_key_value_heads": 0}, "num_key_value_heads|num_kv_heads is 0"),
     "text for a number": ({"hidden_size": "24"}, "hidden_size is '24'; a whole number is needed"),
     "flag for a number": ({"hidden_size": True}, "hidden_size is True"),
+    "a negative width": ({"hidden_size": -64}, "hidden_size is -64; 1 is the least allowed"),
     "no width": ({"hidden_size": None}, "hidden_size is missing"),
     "huge": ({"num_hidden_layers": 10**9}, "num_layers is 1000000000; 1 to 4096"),
     "endless": ({"rms_norm_eps": float("inf")}, "finite"),
