@@ -44,6 +44,7 @@ def test_an_answer_is_the_apis_and_is_accounted_for(chat: Chat, server: Server) 
 
 
 def test_stop_ends_the_request_and_keeps_what_came(chat: Chat, server: Server) -> None:
+    chat.endless()
     chat.parameters(max_tokens="4000")
     chat.send(LONG, wait=False)
     chat.grown(20)
@@ -67,6 +68,7 @@ def test_stop_ends_the_request_and_keeps_what_came(chat: Chat, server: Server) -
 
 
 def test_an_answer_that_runs_does_not_hold_up_the_next_message(chat: Chat, server: Server) -> None:
+    chat.endless()
     chat.parameters(max_tokens="4000")
     chat.send(LONG, wait=False)
     chat.grown(20)
@@ -260,6 +262,7 @@ def test_an_edit_stays_open_while_another_tab_writes(
 
 
 def test_what_is_deleted_in_mid_answer_stays_deleted(chat: Chat, server: Server) -> None:
+    chat.endless()
     chat.parameters(max_tokens="4000")
     chat.send(LONG, wait=False)
     chat.grown(20)
