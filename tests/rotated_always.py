@@ -38,6 +38,8 @@ FIRST: tuple[str, ...] = (
     "tests/kernels/triton/test_rows.py",
     "tests/kernels/triton/test_sampling.py",
     "tests/shared/client/test_client_blame.py",
+    "tests/system/test_disk_kv_drafts.py::test_who_drafts_and_who_does_not_finds_the_same_blocks",
+    "tests/worker/cuda/test_heads_on_device.py::test_outputs_are_those_without_drafts",
     "tests/system/test_adapters.py::test_the_model_and_adapters_together_say_what_each_says_alone",
     "tests/system/test_keys.py",
     "tests/system/test_shared_requests.py::test_the_second_is_not_computed",
