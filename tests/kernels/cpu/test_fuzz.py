@@ -64,7 +64,8 @@ def test_any_product_equals_float64s(
 def models(draw: st.DrawFn) -> Sizes:
     kv_heads = draw(st.integers(1, 4))
     return Sizes(
-        hidden=draw(st.integers(1, 150)),
+        # The norm of a single number is its sign: of one near 0 it makes errors 300 times as large.
+        hidden=draw(st.integers(2, 150)),
         inner=draw(st.integers(1, 150)),
         kv_heads=kv_heads,
         heads=kv_heads * draw(st.integers(1, 8)),
