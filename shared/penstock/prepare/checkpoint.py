@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import msgspec
 
@@ -18,6 +19,8 @@ from penstock.model.media_facts import MediaFacts
 from penstock.model.pooling_config import PoolingConfig
 from penstock.model.prepared_model import GenerationDefaults, WeightFiles
 from penstock.model.rope_spec import RopeSpec
+
+Config = TypeVar("Config", bound=ModelConfig)
 
 MAX_SIZE = 1 << 24
 MAX_HEADS = 65_536
@@ -85,7 +88,7 @@ def check_config(config: ModelConfig, where: str) -> None:
         )
 
 
-def stretched(config: ModelConfig) -> ModelConfig:
+def stretched(config: Config) -> Config:
     """Returns the config with the positions that yarn adds: as cards have users write it, and as
     vLLM takes it, what is stated beside it may still be the length that the model was trained
     with. For a config that `check_config` let pass."""
