@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
+from penstock.model.dealing import deal
 from penstock.model.layer_spec import LayerSpec
 from penstock.model.recurrent_spec import (
     GatedDeltaSpec,
@@ -253,14 +254,6 @@ def shard_of(config: ModelConfig, place: RankPlace) -> Shard:
         vocab=deal_units(config.vocab_size, tensor)[rank],
         layers=deal(config.num_layers, place.pipeline)[place.stage],
     )
-
-
-def deal(count: int, hands: int) -> list[range]:
-    """Splits 0 … count - 1 into consecutive ranges whose sizes differ by at most one, the larger
-    ones first."""
-    least, extra = divmod(count, hands)
-    starts = [hand * least + min(hand, extra) for hand in range(hands + 1)]
-    return [range(low, high) for low, high in pairwise(starts)]
 
 
 def deal_units(count: int, hands: int, unit: int = UNIT) -> list[range]:
