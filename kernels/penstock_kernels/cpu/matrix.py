@@ -118,6 +118,12 @@ class PackedMatrix:
         struct.bias = None if bias is None else bias.ctypes.data
         return PackedMatrix(struct, tiles, bias)
 
+    def elsewhere(self) -> PackedMatrix:
+        """Returns a matrix of the same shape and kind that another rank has: it holds nothing."""
+        struct = PkMatrix.from_buffer_copy(self.struct)
+        struct.tiles = struct.bias = None
+        return PackedMatrix(struct, np.empty(0, dtype=np.uint8), None)
+
     def with_bias(self, bias: np.ndarray) -> PackedMatrix:
         """Returns a matrix over the same tiles that adds `bias`, [outputs] float32."""
         if np.shape(bias) != (self.struct.outputs,):

@@ -47,7 +47,8 @@ class ExpertPlaces:
 
 def expert_counts(config: ModelConfig) -> list[int]:
     """Returns the number of experts of each layer; 0 for a layer without."""
-    experts = (layer.feed_forward.experts for layer in config.layers)
+    layers = map(config.layer, range(config.num_layers))
+    experts = (layer.feed_forward.experts for layer in layers)
     return [0 if each is None else each.count for each in experts]
 
 

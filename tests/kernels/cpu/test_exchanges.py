@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock_kernels.cpu.decoder import ExchangeInterrupted, Exchanges
+from penstock_kernels.cpu.exchanges import ExchangeInterrupted, Exchanges
 from penstock_kernels.cpu.program import Exchange, Phase, PhaseKind
 
 VALUES = np.zeros((2, 32), dtype=np.float32)
@@ -28,7 +28,7 @@ def exchanges() -> Exchanges:
 
 
 def call(exchanges: Exchanges, number: int) -> int:
-    found: int = exchanges.function(number, VALUES.ctypes.data, 2, 32)
+    found: int = exchanges.function(number, VALUES.ctypes.data, 2, 32, None)
     return found
 
 

@@ -27,7 +27,8 @@ COUNT = 6
 
 def test_one_rank_holds_every_expert() -> None:
     table = all_here(MIXTURE)
-    counts = [layer.feed_forward.experts for layer in MIXTURE.layers]
+    layers = map(MIXTURE.layer, range(MIXTURE.num_layers))
+    counts = [layer.feed_forward.experts for layer in layers]
     assert table.layers == tuple((HERE,) * (each.count if each else 0) for each in counts)
     assert () in table.layers
 
