@@ -104,6 +104,11 @@ class PackedMatrix:
         """The forms in which the matrix reads its input: bits of csrc/matrix_types.h's pk::Form."""
         return _FORMS.get(MatrixKind(self.struct.kind), 4)
 
+    @property
+    def absent(self) -> bool:
+        """Whether another rank has it (see `elsewhere`)."""
+        return not self.struct.tiles
+
     def part(self, outputs: range) -> PackedMatrix:
         """Returns a matrix of some outputs, over the same tiles. Raises ValueError for a range that
         doesn't begin at a whole tile."""

@@ -52,7 +52,7 @@ from penstock_worker.forward.cpu.dtypes import (
     kind_of,
     numerics_of,
 )
-from penstock_worker.forward.cpu.expert_split import ExpertSplit
+from penstock_worker.forward.cpu.expert_split import ExpertSplit, log_share
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.cpu.latent_layers import index_shape
 from penstock_worker.forward.cpu.program import compile_program
@@ -119,6 +119,8 @@ def recipe(
             ends = CPUStageEnds(ranks, config.hidden_size) if ranks.place.pipeline > 1 else None
             read = replace(loader, split=split, shard=shard).read(setup.max_model_len)
             program = compile_program(shard.staged, read, split, ends, places, adapted, aux_hidden)
+            if isinstance(split, ExpertSplit):
+                log_share(read.layers)
             join = split.join_logits if isinstance(split, RankSplit) else None
         if adapters is not None:
             adapters.targets = program.low_rank

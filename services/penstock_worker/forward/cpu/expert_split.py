@@ -7,18 +7,21 @@ in the experts' order, as one rank does. So it doesn't matter to any bit where a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 
 from penstock.model.expert_places import ExpertPlaces
+from penstock.process import logs
 from penstock_kernels.cpu.program import Phase, PhaseKind
 from penstock_worker.forward.cpu.split import RankSplit
-from penstock_worker.forward.cpu.weights import ExpertWeights
+from penstock_worker.forward.cpu.weights import ExpertWeights, LayerWeights
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.shared_memory import Rows
+
+log = logs.get(__name__)
 
 _OF_EXPERT = ".experts."
 """In the names of experts' matrices, in our naming."""
@@ -55,6 +58,18 @@ class ExpertSplit(RankSplit):
         return replace(part, columns=len(self._own(self._results(width))))
 
 
+def log_share(layers: Sequence[LayerWeights]) -> None:
+    """Says in the log what a rank holds of its stage's experts."""
+    stored = [layer.experts for layer in layers if layer.experts is not None]
+    here = [each.tiles for each in stored]
+    log.info(
+        "this rank holds some of the experts",
+        experts=sum(map(len, here)),
+        of=sum(len(each.ups) for each in stored),
+        bytes=sum(sum(each.values()) for each in here),
+    )
+
+
 @dataclass(frozen=True)
 class PlacesExchange:
     """Exchanges what experts give: of each place (a row at one of its experts), the expert's rank
@@ -80,9 +95,6 @@ class PlacesExchange:
         count = len(self.columns)
         if self._in_order:
             bounds = np.searchsorted(self.owners, np.arange(count + 1)).tolist()
-            return [
-                range(int(first[low]), int(first[high]))
-                for low, high in pairwise(bounds)
-            ]
+            return [range(int(first[low]), int(first[high])) for low, high in pairwise(bounds)]
         by_place = np.repeat(self.owners, np.diff(first))
         return [(by_place == rank).nonzero()[0] for rank in range(count)]

@@ -50,6 +50,13 @@ class ExpertWeights:
     """Rank that computes each expert; empty: all are here, or a part of each."""
 
     @property
+    def tiles(self) -> dict[int, int]:
+        """Returns the bytes of each expert that is here, by its number."""
+        each = (self.ups, self.downs, self.gates) if self.gates else (self.ups, self.downs)
+        sizes = enumerate(sum(matrix.size for matrix in own) for own in zip(*each, strict=True))
+        return {number: size for number, size in sizes if not self.downs[number].absent}
+
+    @property
     def inner(self) -> int:
         """Numbers between up and down of an expert."""
         return int(self.downs[0].struct.inputs)
