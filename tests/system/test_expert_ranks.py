@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.main import main
 from testing.serving import PATIENCE, Server, ServerFailed, wait_until
 from testing.tiny_models import write_hub_folder
 from tests.system.test_adapters import choice, complete
@@ -82,6 +83,15 @@ def test_a_killed_rank_breaks_no_stream(
     after = over_ranks.children()
     assert {name for name in before if before[name] != after[name]} == {victim}
     assert says(over_ranks) == mixture[1]
+
+
+def test_show_says_what_there_is_to_deal(
+    mixture: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(mixture[0]), "--cache-dir", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "3 of 6 in 2 layers" in said
+    assert "on each of 2 ranks (--enable-expert-parallel)" in said
 
 
 @pytest.mark.parametrize(

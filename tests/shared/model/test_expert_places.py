@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -17,8 +18,10 @@ from penstock.model.expert_places import (
     dealt,
     parallel_places,
 )
+from penstock.prepare.describe import experts_of
 from tests.met import met
-from tests.worker.models.family_cases import read
+from tests.worker.models.family_cases import CASES, read
+from tests.worker.models.test_parity_families import make_theirs
 
 MIXTURE = read("glm45")
 """Its first layer is dense."""
@@ -74,3 +77,20 @@ def with_experts(count: int) -> ModelConfig:
             layer = replace(layer, feed_forward=replace(layer.feed_forward, experts=experts))
         layers.append(layer)
     return replace(MIXTURE, layers=tuple(layers))
+
+
+@pytest.mark.parametrize("case", ["qwen3-moe", "gpt-oss", "deepseek-v2-lite", "glm45"])
+def test_the_experts_numbers_are_transformers(case: str) -> None:
+    theirs = make_theirs(*CASES[case])
+    known = experts_of(read(case))
+    matrices = [
+        parameter
+        for name, parameter in theirs.named_parameters()
+        if ".experts." in name and not name.endswith("bias")
+    ]
+    assert known is not None
+    assert known.parameters == sum(map(torch.numel, matrices))
+
+
+def test_a_dense_model_has_no_experts_to_show() -> None:
+    assert experts_of(read("llama-yarn")) is None
