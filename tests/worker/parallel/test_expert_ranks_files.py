@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import GGUFFile
 from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.from_gguf import read_config
+from penstock_worker.forward.backends import choose
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models.family_cases import CASES
 from tests.worker.models.gguf_writing import write
@@ -75,20 +76,19 @@ def test_two_ranks_compute_what_transformers_does(
     assert torch.equal(ours, alone(lone, mine.groups))
 
 
-def test_an_expert_too_many_in_a_file_is_an_error_on_every_rank(
-    tmp_path: Path, two: Formed
-) -> None:
+def test_an_expert_too_many_is_an_error_on_every_rank(tmp_path: Path, two: Formed) -> None:
     family, settings = CASES["qwen3-moe"]
-    theirs = make_theirs(family, settings)
-    mine = safetensors(tmp_path, theirs, "")
-    fewer = []
-    for layer in mine.config.layers:
-        experts = layer.feed_forward.experts
-        if experts is not None:
-            experts = msgspec.structs.replace(experts, count=experts.count - 1)
-            own = msgspec.structs.replace(layer.feed_forward, experts=experts)
-            layer = msgspec.structs.replace(layer, feed_forward=own)
-        fewer.append(layer)
-    config = msgspec.structs.replace(mine.config, layers=tuple(fewer))
-    with pytest.raises(UnsupportedModel):
-        ForwardOverRanks(two, replace(mine, config=config, expert_parallel=True))
+    mine = safetensors(tmp_path, make_theirs(family, settings), "")
+    [file] = mine.weights.files
+    tensors = load_file(file)
+    more = {
+        name.replace("experts.0.", "experts.6."): tensor.clone()
+        for name, tensor in tensors.items()
+        if name.startswith("model.layers.0.mlp.experts.0.")
+    }
+    assert len(more) == 3
+    save_file(tensors | more, file)
+    for rank in two.ranks:
+        setup = replace(mine, expert_parallel=True).setup()
+        with torch.inference_mode(), pytest.raises(UnsupportedModel, match=r"experts\.6\."):
+            choose(mine.prepared(), setup, 1, rank).build()
