@@ -213,6 +213,7 @@ EACH = (
     "tests/worker/parallel/test_cpu_ranks.py",
     "tests/worker/parallel/test_cpu_ranks_files.py",
     "tests/worker/parallel/test_default_model.py",
+    "tests/worker/parallel/test_expert_ranks_files.py",
     "tests/worker/parallel/test_group_process.py",
     "tests/worker/parallel/test_layouts.py",
     "tests/worker/parallel/test_out_of_memory.py::test_a_stage_as_a_process",

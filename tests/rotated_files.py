@@ -87,6 +87,7 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/worker/cuda/test_vision_on_device.py",
     ),
     (
+        "tests/system/test_expert_ranks.py",
         "tests/system/test_many_streams.py",
         "tests/system/test_pause.py",
         "tests/system/test_pictures_and_sounds.py",

@@ -319,6 +319,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             flash_attention_3=config.worker.flash_attention_3,
             load_format=config.model.load_format,
             group=group,
+            expert_parallel=config.parallel.enable_expert_parallel,
             encoder_cache_rows=config.cache.encoder_cache_rows,
             media_load_bytes=config.cache.media_load_mib * 2**20,
             speculation=self.speculation,

@@ -34,6 +34,7 @@ class CPUModel:
     max_lora_rank: int = 0
     lora_whole_matrices: bool = False
     lora_experts: bool = False
+    expert_parallel: bool = False
 
     @property
     def groups(self) -> int:
@@ -80,4 +81,5 @@ class CPUModel:
             max_lora_rank=self.max_lora_rank,
             lora_whole_matrices=self.lora_whole_matrices,
             lora_experts=self.lora_experts,
+            expert_parallel=self.expert_parallel,
         )

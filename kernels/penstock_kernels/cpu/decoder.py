@@ -11,11 +11,12 @@ import numpy as np
 
 from penstock_kernels.cpu.decoder_step import DecoderStep, StepArguments
 from penstock_kernels.cpu.entry_blocks import EntryBlocks, LayerBytes
+from penstock_kernels.cpu.exchanges import Exchanges
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import LargeArrays, Scratch, in_lines, spread, zeroed
 from penstock_kernels.cpu.operands import MAX_HEAD_DIM, EntriesShape, IndexShape
-from penstock_kernels.cpu.program import Exchange, Phase, PhaseKind, Program
-from penstock_kernels.cpu.structs import NUM_BUFFERS, PkExchange, PkPhase, PkProgram
+from penstock_kernels.cpu.program import Program
+from penstock_kernels.cpu.structs import NUM_BUFFERS, PkPhase, PkProgram
 from penstock_kernels.cpu.thread_count import ThreadCount
 
 PAGE = 16
@@ -158,7 +159,7 @@ class Decoder:
             self.program, self._layers_done, self._cancelled, self._lost
         )
         # Where a thread waits for other ranks, the others wait for it: they say nothing of crowds.
-        steady = any(each.exchange is not None and not each.alone for each in self.program.phases)
+        steady = any(each.calls_ranks for each in self.program.phases)
         self._threads = [ThreadCount(self.threads, steady) for _ in range(2)]
         self._struct = self._describe(self._phases)
         self._check()
@@ -313,76 +314,3 @@ def _token_bytes(cache: str, kv_heads: int, head_dim: int) -> int:
     """Returns what a token's keys or values take in a layer."""
     kind = CACHE_KINDS[cache]
     return kv_heads * (head_dim * kind.value_bytes + kind.scale_bytes)
-
-
-# Phases of a program that call back, because other ranks have a part of what they complete.
-
-
-class ExchangeInterrupted(BaseException):
-    """A signal's handler has raised where no exception can be caught: before an exchange began. The
-    step is void, and other ranks are one exchange ahead."""
-
-
-KEPT_TABLES = 1024
-"""Views of memory that is exchanged."""
-
-
-class Exchanges:
-    """The function that the library calls for EXCHANGE phases."""
-
-    def __init__(self, phases: Sequence[Phase]) -> None:
-        """Raises ValueError for a phase that says not what to call."""
-        self._calls: dict[int, tuple[Exchange, int]] = {}
-        for number, phase in enumerate(phases):
-            if phase.kind is not PhaseKind.EXCHANGE:
-                continue
-            if phase.exchange is None:
-                raise ValueError(f"phase {number} exchanges something with nobody")
-            self._calls[number] = phase.exchange, phase.width
-        self._order = list(self._calls)
-        self._tables: dict[tuple[int, int, int, int], np.ndarray] = {}
-        self._done = 0
-        """Exchanges of this step."""
-        self._error: BaseException | None = None
-        self.function = PkExchange(self._run) if self._calls else PkExchange()
-        """Null where no phase needs it."""
-
-    def begin(self) -> None:
-        """A step begins."""
-        self._done = 0
-
-    def check(self, *, cancelled: bool) -> None:
-        """Raises what an exchange of the step has raised, and ExchangeInterrupted if one is missing
-        in a step that wasn't cancelled."""
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-        if self._done < len(self._order) and not cancelled:
-            raise ExchangeInterrupted
-
-    def _table(self, address: int, rows: int, stride: int, width: int) -> np.ndarray:
-        """Returns what lies at an address, [rows, width] float32. Tables are kept, as making one
-        takes as long as the exchange of a row; they own nothing of what they show."""
-        key = address, rows, stride, width
-        found = self._tables.get(key)
-        if found is None:
-            floats = (ctypes.c_float * (rows * stride)).from_address(address)
-            found = np.ctypeslib.as_array(floats).reshape(rows, stride)[:, :width]
-            if len(self._tables) >= KEPT_TABLES:
-                self._tables.clear()
-            self._tables[key] = found
-        return found
-
-    def _run(self, number: int, address: int, rows: int, stride: int) -> int:
-        # Python runs handlers of signals before the first line, too; what they raise is lost there,
-        # and the value returned is any. So every exchange looks whether the last one was made.
-        try:
-            if self._order[self._done] != number:
-                return 1
-            exchange, width = self._calls[number]
-            exchange(self._table(address, rows, stride, width))
-            self._done += 1
-            return 0
-        except BaseException as error:  # None crosses C++; `check` raises it.
-            self._error = error
-            return 1

@@ -104,6 +104,11 @@ class PackedMatrix:
         """The forms in which the matrix reads its input: bits of csrc/matrix_types.h's pk::Form."""
         return _FORMS.get(MatrixKind(self.struct.kind), 4)
 
+    @property
+    def absent(self) -> bool:
+        """Whether another rank has it (see `elsewhere`)."""
+        return not self.struct.tiles
+
     def part(self, outputs: range) -> PackedMatrix:
         """Returns a matrix of some outputs, over the same tiles. Raises ValueError for a range that
         doesn't begin at a whole tile."""
@@ -117,6 +122,12 @@ class PackedMatrix:
         struct.outputs, struct.tiles = len(outputs), tiles.ctypes.data
         struct.bias = None if bias is None else bias.ctypes.data
         return PackedMatrix(struct, tiles, bias)
+
+    def elsewhere(self) -> PackedMatrix:
+        """Returns a matrix of the same shape and kind that another rank has: it holds nothing."""
+        struct = PkMatrix.from_buffer_copy(self.struct)
+        struct.tiles = struct.bias = None
+        return PackedMatrix(struct, np.empty(0, dtype=np.uint8), None)
 
     def with_bias(self, bias: np.ndarray) -> PackedMatrix:
         """Returns a matrix over the same tiles that adds `bias`, [outputs] float32."""

@@ -314,7 +314,7 @@ class Experts:
     active: int
     """Experts of a row."""
     ups: tuple[PackedMatrix, ...]
-    """The up matrix of each expert."""
+    """The up matrix of each expert. One that another rank computes has matrices without tiles."""
     downs: tuple[PackedMatrix, ...]
     gates: tuple[PackedMatrix, ...] = ()
     """The gate matrix of each expert; empty for experts without a gate."""

@@ -106,6 +106,10 @@ Exchange = Callable[[np.ndarray], None]
 """Completes values, [rows, width] float32 in the step's own memory, by what other ranks have
 computed of them. What it raises ends the step."""
 
+ResultsExchange = Callable[[np.ndarray, np.ndarray], None]
+"""Completes what experts give, [places, width] float32, in the same way. The second array, [experts
++ 1], says where the places of each expert begin, one for each row that chose it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
@@ -134,12 +138,16 @@ class Phase:
     first_key: int = 0
     """First column of KEYS for HEADS and PLACE, whose first one of QUERIES is `first`."""
     key_width: int = 0
+    columns: int = 0
+    """How many a COMBINE computes; 0: as many as its experts give."""
     gates: int = 0
     """How many gates RESULT has, each for as many numbers, for a MAKE_INPUT."""
     soft_gates: bool = False
     """Whether their softplus weighs, instead of their logistic function."""
     exchange: Exchange | None = None
     """What an EXCHANGE calls."""
+    exchange_results: ResultsExchange | None = None
+    """What an EXCHANGE of experts' results calls."""
     alone: bool = False
     """Whether an EXCHANGE waits for no other rank."""
     low_rank: int = -1
@@ -169,6 +177,12 @@ class Phase:
     by_head: ByHead | None = None
     recurrent: Recurrent | None = None
     matrices: tuple[PackedMatrix | None, ...] = ()
+
+    @property
+    def calls_ranks(self) -> bool:
+        """Whether it waits for other ranks."""
+        exchanges = self.exchange is not None or self.exchange_results is not None
+        return exchanges and not self.alone
 
     def needs(self) -> Iterator[tuple[Buffer, int]]:
         """Yields the buffers that the phase writes, and how wide they must be."""
@@ -255,7 +269,7 @@ class Phase:
 _NUMBERS = (
     *("kind", "source", "target", "width", "forms", "waits", "ends_layer", "whole", "adds"),
     *("weighed", "part", "first", "first_key", "key_width", "beside", "gates"),
-    *("low_rank", "only_wanted", "soft_gates"),
+    *("low_rank", "only_wanted", "soft_gates", "columns"),
 )
 
 

@@ -216,6 +216,7 @@ class PkPhase(ctypes.Structure):
         ("low_rank", c_int32),
         ("only_wanted", c_int32),
         ("soft_gates", c_int32),
+        ("columns", c_int32),
         ("scale", c_float),
         ("soft_cap", c_float),
         ("limit", c_float),
@@ -236,8 +237,9 @@ class PkPhase(ctypes.Structure):
 
 NUM_BUFFERS = 10
 
-PkExchange = ctypes.CFUNCTYPE(c_int32, c_int32, c_void_p, c_int32, c_int32)
-"""(phase, floats, rows, stride) -> 0, or another number to give the step up."""
+PkExchange = ctypes.CFUNCTYPE(c_int32, c_int32, c_void_p, c_int32, c_int32, c_void_p)
+"""(phase, floats, rows, stride, places) -> 0, or another number to give the step up.
+places: null, or where the results of each expert begin, [experts + 1] int32."""
 
 
 class PkProgram(ctypes.Structure):

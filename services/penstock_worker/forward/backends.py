@@ -12,6 +12,7 @@ from typing import Any
 from penstock.config.plugins import ATTENTION_BACKENDS, named_plugin
 from penstock.errors import StartupError
 from penstock.model.config import TransformersConfig
+from penstock.model.expert_places import parallel_places
 from penstock.model.prepared_model import PreparedModel
 from penstock.process import logs
 from penstock.protocol.to_worker import Setup
@@ -44,6 +45,10 @@ def backend_module(name: str) -> ModuleType:
     return import_module(_MODULES[name])
 
 
+_DEALING = "cpu"
+"""The backend whose ranks can hold whole experts."""
+
+
 _PRECISE = "cpu"
 """The backend that has a choice of how finely it rounds what it multiplies."""
 
@@ -58,6 +63,18 @@ def _check_precision(name: str, setup: Setup) -> None:
         f" allowed on {name} is medium, with dtype float32 for finer activations"
     )
     raise StartupError(reason) if name in _ON_DEVICE else Unable(reason)
+
+
+def _check_experts(name: str, prepared: PreparedModel, setup: Setup, ranks: Ranks) -> None:
+    """Raises StartupError for ranks that can't hold whole experts of the model; Unable for a
+    backend whose ranks can't."""
+    if not setup.expert_parallel:
+        return
+    if isinstance(prepared.config, TransformersConfig):
+        raise StartupError("enable_expert_parallel is set; transformers' own code has one rank")
+    parallel_places(prepared.decoder, ranks.place.tensor)
+    if name != _DEALING:
+        raise Unable(f"enable_expert_parallel is set, which the {_DEALING} backend alone has")
 
 
 def chooses_torch(prepared: PreparedModel, setup: Setup) -> bool:
@@ -90,6 +107,7 @@ def _plugged(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks) 
         raise StartupError(f"{flag} {name}: {plugin.package} has no function `recipe` there")
     try:
         _check_precision(name, setup)
+        _check_experts(name, prepared, setup, ranks)
         recipe = make(prepared, setup, threads, ranks)
     except Exception as error:
         raise StartupError(f"{flag} {name}: {plugin.package}: {error}") from error
@@ -124,6 +142,7 @@ def choose_among(
         )
     try:
         _check_precision(name, setup)
+        _check_experts(name, prepared, setup, ranks)
         return import_module(modules[name]).recipe(prepared, setup, threads, ranks)
     except (ImportError, Unable) as error:
         raise StartupError(f"attention backend {name} can't be used: {error}") from error
@@ -147,6 +166,7 @@ def _fastest(
     for name, module in modules.items():
         try:
             _check_precision(name, setup)
+            _check_experts(name, prepared, setup, ranks)
             recipe = import_module(module).recipe(prepared, setup, threads, ranks)
         except (ImportError, Unable) as error:
             reasons.append(f"{name}: {error}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +26,7 @@ from penstock_worker.forward.device import compute_device
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.rendezvous import Rendezvous, answers, split_address
-from penstock_worker.parallel.shared_memory import MemoryGather, memory_gather
+from penstock_worker.parallel.shared_memory import MemoryGather, Rows, index_of, memory_gather
 
 CONNECT = timedelta(seconds=20)
 """Timeout for setting up the connections of a group once all of its ranks have arrived."""
@@ -127,6 +127,27 @@ class Group:
         found = self.gather(torch.from_numpy(mine)).numpy()
         for part, theirs in zip(parts, found, strict=True):
             values[:, part.start : part.stop] = theirs[:, : len(part)]
+
+    def exchange_rows(
+        self, values: np.ndarray, held: Sequence[Rows], columns: Sequence[range]
+    ) -> None:
+        """Exchanges rows over the tensor-parallel ranks of this stage, in place.
+
+        values: [rows, columns] float32.  held: the rows that each rank has computed.  columns: what
+        each rank reads of all rows; afterwards this one's are there.
+        """
+        if self._memory is not None and self._memory.exchange_rows(values, held, columns):
+            return
+        own = self.place.tensor_rank
+        shape = self.place.tensor, max(map(len, held)), max(map(len, columns))
+        sent = np.zeros(shape, dtype=np.float32)
+        mine = values[index_of(held[own])]
+        for rank, part in enumerate(columns):
+            sent[rank, : len(mine), : len(part)] = mine[:, part.start : part.stop]
+        found = self.exchange(torch.from_numpy(sent)).numpy()
+        wanted = columns[own]
+        for rows, theirs in zip(held, found, strict=True):
+            values[index_of(rows), wanted.start : wanted.stop] = theirs[: len(rows), : len(wanted)]
 
     def exchange(self, x: Tensor) -> Tensor:
         """All-to-all over the tensor-parallel ranks of this stage.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from penstock_worker.parallel.group import Group
+    from penstock_worker.parallel.shared_memory import Rows
 
 
 # All-reduce over tensor-parallel ranks with the same bits on every rank and in any batch.
@@ -204,6 +205,13 @@ class Ranks:
         """Gathers columns over the tensor-parallel ranks, in place: see `Group`."""
         with self._communicating() as group:
             group.complete_columns(values, parts, first)
+
+    def exchange_rows(
+        self, values: np.ndarray, held: Sequence[Rows], columns: Sequence[range]
+    ) -> None:
+        """Exchanges rows over the tensor-parallel ranks, in place: see `Group`."""
+        with self._communicating() as group:
+            group.exchange_rows(values, held, columns)
 
     def any(self, flags: list[bool]) -> list[bool]:
         """Returns, for each flag, whether it is true on any tensor-parallel rank of this stage."""

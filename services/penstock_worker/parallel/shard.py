@@ -16,6 +16,8 @@ import msgspec
 
 from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
+from penstock.model.dealing import deal
+from penstock.model.expert_places import ExpertPlaces
 from penstock.model.layer_spec import LayerSpec
 from penstock.model.recurrent_spec import (
     GatedDeltaSpec,
@@ -189,6 +191,8 @@ class Shard:
     """Rows of the embedding and of the output head."""
     layers: range
     """Layers of the rank's stage."""
+    experts: ExpertPlaces | None = None
+    """The ranks that hold whole experts; None: each rank has a part of all."""
 
     @property
     def own(self) -> ModelConfig:
@@ -238,10 +242,10 @@ class Shard:
         return [len(part) for part in deal_units(self.config.vocab_size, self.place.tensor)]
 
 
-def shard_of(config: ModelConfig, place: RankPlace) -> Shard:
-    """Returns the shard of the rank at this place. Raises StartupError if the model can't be split
-    into so many parts."""
-    _check(config, place)
+def shard_of(config: ModelConfig, place: RankPlace, experts: ExpertPlaces | None = None) -> Shard:
+    """Returns the shard of the rank at this place. experts: as Shard has it. Raises StartupError if
+    the model can't be split into so many parts."""
+    _check(config, place, whole_experts=experts is not None)
     rank, tensor = place.tensor_rank, place.tensor
     heads, kv_heads = head_ranges(config, tensor)[rank]
     return Shard(
@@ -252,15 +256,8 @@ def shard_of(config: ModelConfig, place: RankPlace) -> Shard:
         inner=deal_units(config.intermediate_size, tensor)[rank],
         vocab=deal_units(config.vocab_size, tensor)[rank],
         layers=deal(config.num_layers, place.pipeline)[place.stage],
+        experts=experts,
     )
-
-
-def deal(count: int, hands: int) -> list[range]:
-    """Splits 0 … count - 1 into consecutive ranges whose sizes differ by at most one, the larger
-    ones first."""
-    least, extra = divmod(count, hands)
-    starts = [hand * least + min(hand, extra) for hand in range(hands + 1)]
-    return [range(low, high) for low, high in pairwise(starts)]
 
 
 def deal_units(count: int, hands: int, unit: int = UNIT) -> list[range]:
@@ -290,8 +287,8 @@ def head_ranges(config: ModelConfig, tensor: int) -> list[tuple[range, range]]:
     return found
 
 
-def _check(config: ModelConfig, place: RankPlace) -> None:
-    check_shared(config, place.tensor, place.pipeline)
+def _check(config: ModelConfig, place: RankPlace, *, whole_experts: bool) -> None:
+    check_shared(config, place.tensor, place.pipeline, whole_experts=whole_experts)
     for layer in config.layers:
         if layer.recurrent is not None:
             recurrent_shard(layer.recurrent, place.tensor, place.tensor_rank)

@@ -42,6 +42,15 @@ LOOK_SECONDS = 0.1
 """Seconds between checks of whether a rank that is waited for still exists."""
 
 
+Rows = range | np.ndarray
+"""Numbers of rows, ascending."""
+
+
+def index_of(rows: Rows) -> slice | np.ndarray:
+    """Returns what indexes an array's rows: neighbours aren't copied one by one."""
+    return slice(rows.start, rows.stop) if isinstance(rows, range) else rows
+
+
 class Area:
     """An area in memory: a rank's own, or another's.
 
@@ -192,6 +201,34 @@ class MemoryGather:
             elif first == own.start:
                 continue
             values[:, part] = view
+
+    def exchange_rows(
+        self, values: np.ndarray, held: Sequence[Rows], columns: Sequence[range]
+    ) -> bool:
+        """Exchanges rows (see `Group`); returns whether it did, which it doesn't where a row
+        doesn't fit into half an area. Raises what `gather` does."""
+        width = values.shape[1]
+        most = HALF // (4 * width)
+        if not most:
+            return False
+        own = self._areas[self._rank]
+        for start in range(0, max(map(len, held)), most):
+            half = self._rounds % 2
+            parts = [rows[start : start + most] for rows in held]
+            mine = parts[self._rank]
+            own.floats[half][: len(mine) * width].reshape(-1, width)[...] = values[index_of(mine)]
+            self._count(own)
+            self._take_rows(values, parts, half, columns[self._rank])
+        return True
+
+    def _take_rows(self, values: np.ndarray, parts: Sequence[Rows], half: int, mine: range) -> None:
+        width, wanted = values.shape[1], slice(mine.start, mine.stop)
+        for rank, (area, rows) in enumerate(zip(self._areas, parts, strict=True)):
+            if rank == self._rank:
+                continue
+            self._await(area)
+            given = area.floats[half][: len(rows) * width].reshape(-1, width)
+            values[index_of(rows), wanted] = given[:, wanted]
 
     def _tables_of(self, parts: tuple[range, ...]) -> _Tables:
         found = self._tables.get(parts)

@@ -14,6 +14,7 @@ from penstock_worker.parallel.shard import Shard
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
 _RECURRENT = re.compile(r"layers\.(\d+)\.recurrent\.(\w+)")
+_EXPERT = re.compile(r"layers\.(\d+)\.mlp\.experts\.(\d+)\.")
 _ADDED_ONCE = ("o_proj.bias", "down_proj.bias", "out_proj.bias")
 """Biases of sums over ranks, which the first rank adds."""
 _HEAD_BIAS = "lm_head.bias"
@@ -94,11 +95,21 @@ class Cut:
             # A layer beyond the model's last is an error in the checkpoint, which all ranks report.
             if not mine:
                 return number < shard.config.num_layers
+            if self._of_others_expert(name):
+                return True
             return place.tensor_rank > 0 and name.endswith(_ADDED_ONCE)
         module = name.partition(".")[0]
         if module == "embed_tokens":
             return not place.first and not (place.last and shard.config.tie_word_embeddings)
         return module in ("norm", "lm_head") and not place.last
+
+    def _of_others_expert(self, name: str) -> bool:
+        experts, match = self._shard.experts, _EXPERT.match(name)
+        if experts is None or match is None:
+            return False
+        ranks, expert = experts.ranks(int(match[1])), int(match[2])
+        # An expert beyond the layer's last is an error in the checkpoint, too.
+        return expert < len(ranks) and ranks[expert] != self._shard.place.tensor_rank
 
 
 def _scaled(part: range, by: int) -> range:

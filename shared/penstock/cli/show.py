@@ -16,7 +16,7 @@ from penstock.errors import InvalidRequest, ModelNotFound
 if TYPE_CHECKING:
     from penstock.hub.name import HubName
     from penstock.hub.repository import Repository
-    from penstock.prepare.describe import Description
+    from penstock.prepare.describe import DescribedExperts, Description
 
 
 def add(parser: Parser) -> None:
@@ -78,6 +78,7 @@ def _text(known: Description, computed: str) -> str:
         ("computed by", computed),
         ("can be loaded", _loads(known.refused)),
         ("parameters", f"{parameters} in {known.layers} layers"),
+        *_experts(known.experts),
         ("context", f"{known.context:,} tokens"),
         ("weights", f"{known.format} {known.weights}, {decimal(known.size)}"),
         ("memory", _memory(known)),
@@ -88,6 +89,16 @@ def _text(known: Description, computed: str) -> str:
         ("prepared", known.folder),
     ]
     return columns(rows)
+
+
+def _experts(known: DescribedExperts | None) -> list[tuple[str, str]]:
+    """What they are, and how many of their numbers each of a few ranks would hold."""
+    if known is None:
+        return []
+    said = f"{known.active} of {known.count} in {known.layers} layers"
+    whole, half = counted(known.parameters), counted(known.parameters // 2)
+    dealt = f", {half} on each of 2 ranks (--enable-expert-parallel)" if known.count > 1 else ""
+    return [("experts", f"{said}, {whole} parameters{dealt}")]
 
 
 def _loads(refused: str | None) -> str:

@@ -71,7 +71,6 @@ FOREIGN: dict[str, Foreign] = {
     # No code of a model's is ever run; one that needs it is refused for its architecture.
     "trust_remote_code": Foreign(False),
     "data_parallel_size": Foreign(1, (1,)),
-    "enable_expert_parallel": Foreign(False, (False,)),
     "distributed_executor_backend": Foreign(None, (None, "mp", "uni")),
     "task": Foreign(None, (None, "auto", "generate")),
     "revision": Foreign(None, (None,)),
@@ -166,6 +165,7 @@ _SAME = {
     "data_parallel_size": "replicas num_replicas dp_size dp engines",
     "tensor_parallel_size": "tp_size tp num_gpus gpus num_shard tensor_split",
     "pipeline_parallel_size": "pp_size pp",
+    "enable_expert_parallel": "expert_parallel ep_size ep enable_ep_moe",
     "kv_roles": "kv_transfer_config kv_connector disaggregation_mode disaggregation",
     "device": "n_gpu_layers gpu_layers gpu ngl use_gpu cpu",
     "gpu_memory_utilization": "mem_fraction_static gpu_memory_fraction cuda_memory_fraction"

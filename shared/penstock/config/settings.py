@@ -142,6 +142,13 @@ class ParallelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     pipeline_parallel_size: Annotated[
         int, Meta(ge=1, le=64, description="Pipeline stages, each of tensor-parallel-size ranks.")
     ] = 1
+    enable_expert_parallel: Annotated[
+        bool,
+        Meta(
+            description="Each of the tensor-parallel-size ranks holds some of a layer's experts as "
+            "a whole, not a part of each (`cpu` backend)."
+        ),
+    ] = False
 
     @property
     def ranks(self) -> int:

@@ -52,9 +52,12 @@ GROUP = 32
 """Inputs of the CPU kernels' products that share a scale."""
 
 
-def check_shared(config: ModelConfig, tensor: int, pipeline: int) -> None:
+def check_shared(
+    config: ModelConfig, tensor: int, pipeline: int, *, whole_experts: bool = False
+) -> None:
     """Raises StartupError if no backend can split the model over `tensor` ranks in each of
-    `pipeline` stages. Of recurrent layers, the shards say it."""
+    `pipeline` stages. whole_experts: whether no expert is split. Of recurrent layers, the shards
+    say it."""
     if tensor > config.num_heads:
         raise StartupError(
             f"tensor_parallel_size is {tensor}; the model has {config.num_heads} attention "
@@ -92,7 +95,8 @@ def check_shared(config: ModelConfig, tensor: int, pipeline: int) -> None:
         experts = layer.feed_forward.experts
         if experts is None:
             continue
-        inner = min(experts.inner, experts.shared_inner or experts.inner)
+        split = () if whole_experts else (experts.inner,)
+        inner = min((*split, experts.shared_inner or tensor))
         if tensor > inner:
             raise StartupError(
                 f"tensor_parallel_size is {tensor}; the model's experts have an inner "
@@ -105,9 +109,9 @@ def check_shared(config: ModelConfig, tensor: int, pipeline: int) -> None:
         )
 
 
-def split_obstacle(config: ModelConfig, tensor: int) -> str | None:
+def split_obstacle(config: ModelConfig, tensor: int, *, whole_experts: bool = False) -> str | None:
     """Returns what of the model so many ranks can't share on the CPU kernels, or which of its sizes
-    gives too little to each; or None."""
+    gives too little to each; or None. whole_experts: whether no expert is split."""
     if tensor == 1:
         return None
     if OUTPUT_GATE in mechanisms(config):
@@ -121,7 +125,8 @@ def split_obstacle(config: ModelConfig, tensor: int) -> str | None:
         if experts is None:
             sizes["the feed-forward's inner dimension"] = (config.intermediate_size, GROUP)
             continue
-        sizes["the experts' inner dimension"] = (experts.inner, GROUP)
+        if not whole_experts:
+            sizes["the experts' inner dimension"] = (experts.inner, GROUP)
         if experts.latent:
             sizes["the experts' latent dimension"] = (experts.latent, TILE)
         if experts.shared_inner:

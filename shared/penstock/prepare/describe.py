@@ -36,6 +36,19 @@ KV_BYTES = 2
 """Bytes of a number in the KV cache: bfloat16, which is its default but for float32 models."""
 
 
+class DescribedExperts(msgspec.Struct, frozen=True, kw_only=True):
+    """The experts that routers choose from."""
+
+    layers: int
+    """Layers that have some."""
+    count: int
+    """DescribedExperts of the layer that has fewest."""
+    active: int
+    """DescribedExperts of a token in that layer."""
+    parameters: int
+    """Numbers of all matrices of all experts."""
+
+
 class Description(msgspec.Struct, frozen=True, kw_only=True):
     """implementation: whose code computes it.  parameters: numbers in the weights; None where they
     are packed in a way that hides how many.  size: bytes of the weights' files.  cpu_bytes: of
@@ -67,6 +80,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_parser: str
     folder: str
     files: tuple[str, ...]
+    experts: DescribedExperts | None = None
+    """None for a model without."""
     cpu_bytes: int | None = None
     refused: str | None = None
 
@@ -101,6 +116,28 @@ def describe(folder: Path, model: PreparedModel) -> Description:
         reasoning_parser=formats["reasoning_parser"],
         folder=str(folder),
         files=model.weights.files,
+        experts=experts_of(model.config),
+    )
+
+
+def experts_of(config: object) -> DescribedExperts | None:
+    """Returns what there is to know of a model's experts; None: its layers have none."""
+    if not isinstance(config, ModelConfig):
+        return None
+    specs = [config.layer(number).feed_forward for number in range(config.num_layers)]
+    found = [(spec, spec.experts) for spec in specs if spec.experts is not None]
+    if not found:
+        return None
+    least = min((experts for _, experts in found), key=lambda experts: experts.count)
+    return DescribedExperts(
+        layers=len(found),
+        count=least.count,
+        active=least.active,
+        parameters=sum(
+            experts.count * (3 if spec.gated else 2) * each
+            for spec, experts in found
+            for each in [experts.inner * (experts.latent or config.hidden_size)]
+        ),
     )
 
 

@@ -135,6 +135,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     GrammarSettings)."""
     warm_grammars: bool = False
     """Whether the grammar library is loaded before a grammar comes (see GrammarSettings)."""
+    expert_parallel: bool = False
+    """Whether each rank of `group` holds some experts as a whole (see ParallelSettings)."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from penstock_kernels.cpu.decoder import ExchangeInterrupted, Exchanges
+from penstock_kernels.cpu.exchanges import ExchangeInterrupted, Exchanges
+from penstock_kernels.cpu.matrix import pack
+from penstock_kernels.cpu.operands import Experts
 from penstock_kernels.cpu.program import Exchange, Phase, PhaseKind
 
 VALUES = np.zeros((2, 32), dtype=np.float32)
@@ -28,7 +32,7 @@ def exchanges() -> Exchanges:
 
 
 def call(exchanges: Exchanges, number: int) -> int:
-    found: int = exchanges.function(number, VALUES.ctypes.data, 2, 32)
+    found: int = exchanges.function(number, VALUES.ctypes.data, 2, 32, None)
     return found
 
 
@@ -36,6 +40,27 @@ def test_all_are_made(exchanges: Exchanges) -> None:
     assert [call(exchanges, 1), call(exchanges, 2)] == [0, 0]
     exchanges.check(cancelled=False)
     assert (VALUES[:, :20] == 2).all()
+    assert (VALUES[:, 20:] == 0).all()
+
+
+def test_results_come_with_the_places_of_each_expert() -> None:
+    VALUES[:] = 0
+    seen: list[list[int]] = []
+
+    def complete(values: np.ndarray, first: np.ndarray) -> None:
+        seen.append(first.tolist())
+        fill(values)
+
+    matrices = tuple(pack("F32", np.zeros(4096, np.uint8), (32, 32)) for _ in range(3))
+    experts = Experts(active=1, ups=matrices, downs=matrices)
+    results = replace(phase(fill), exchange=None, exchange_results=complete, experts=experts)
+    made = Exchanges([results])
+    made.begin()
+    first = np.array([0, 1, 1, 2], dtype=np.int32)
+    assert made.function(0, VALUES.ctypes.data, 2, 32, first.ctypes.data) == 0
+    made.check(cancelled=False)
+    assert seen == [[0, 1, 1, 2]]
+    assert (VALUES[:, :20] == 1).all()
     assert (VALUES[:, 20:] == 0).all()
 
 

@@ -147,6 +147,19 @@ def test_ranks_have_one_workers_bits(case: str, tensor: int, pipeline: int) -> N
         assert torch.equal(ours, alone(adapted(mine), mine.groups))
 
 
+@pytest.mark.parametrize("case", ["gpt-oss", "mixtral"])
+def test_ranks_that_hold_whole_experts_have_one_workers_bits(case: str) -> None:
+    mine = model(case, "bfloat16")
+    with Formed(2) as formed:
+        dealt = replace(mine, expert_parallel=True)
+        over = ForwardOverRanks(formed, dealt)
+        made = formed.each(lambda ranks: adapted(dealt, ranks))
+        over.by_rank = dict(zip(formed.ranks, made, strict=True))
+        ours = in_chunks_and_company(over, mine.groups)
+    with torch.inference_mode():
+        assert torch.equal(ours, alone(adapted(mine), mine.groups))
+
+
 @pytest.mark.parametrize("case", ["qwen3-5-1", "qwen2-moe"])
 def test_ranks_of_the_reference(case: str) -> None:
     """Their sums are in another order than one worker's."""

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
+from penstock.model.dealing import deal
 from penstock.protocol.to_worker import RankGroup
 from penstock_worker.parallel.place import RankPlace
-from penstock_worker.parallel.shard import UNIT, Shard, deal, deal_units, shard_of
+from penstock_worker.parallel.shard import UNIT, Shard, deal_units, shard_of
 from testing.model_configs import varied
 from tests.met import met
 from tests.worker.checkpoints import TINY

@@ -146,6 +146,35 @@ def test_columns_are_completed_where_they_are(
             assert (values[:, width:] == -1).all()
 
 
+@pytest.mark.parametrize(
+    "held", [[(0, 2, 5), (), (1, 3, 4)], [(), (), (0, 1, 2, 3, 4, 5)]], ids=str
+)
+def test_rows_are_exchanged_by_columns(held: list[tuple[int, ...]], members: Any) -> None:
+    """Rows of one rank are neighbours, or not. A rank reads its columns, and writes no others."""
+    group, parts = members(3), (range(3), range(3, 4), range(4, 9))
+    whole = np.random.default_rng(3).random((6, 9), dtype=np.float32)
+    given = [np.full_like(whole, -1) for _ in held]
+    for values, rows in zip(given, held, strict=True):
+        values[list(rows)] = whole[list(rows)]
+    asked = [np.array(rows, dtype=int) if len(rows) < 6 else range(6) for rows in held]
+    jobs = [
+        group.pool.submit(one.exchange_rows, values, asked, parts)
+        for one, values in zip(group.gathers, given, strict=True)
+    ]
+    assert all(job.result(60) for job in jobs)
+    for values, rows, part in zip(given, held, parts, strict=True):
+        wanted = slice(part.start, part.stop)
+        assert np.array_equal(values[:, wanted], whole[:, wanted])
+        others = np.delete(np.delete(values, list(rows), 0), list(part), 1)
+        assert (others == -1).all()
+
+
+def test_rows_that_fit_into_no_area_are_left_to_others(members: Any) -> None:
+    values = np.zeros((2, HALF // 4 + 1), dtype=np.float32)
+    [one, _] = members(2).gathers
+    assert not one.exchange_rows(values, [range(1), range(1, 2)], (range(1), range(1, 2)))
+
+
 def wait_in_vain(group: Members) -> Exception | None:
     """What the first rank raises of a gather in which the second takes no part, at the end."""
     return group.pool.submit(

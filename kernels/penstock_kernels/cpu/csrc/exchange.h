@@ -8,9 +8,12 @@ namespace {
 // exchange: so all see the same.
 inline bool broken_off(const Thread& t) { return t.scratch.given_up->load(std::memory_order_relaxed) == BROKEN_OFF; }
 
+// Whether an exchange completes experts' results.
+inline bool of_results(const PkPhase& p) { return p.experts && p.source != PK_INNER; }
+
 // The inputs of products whose floats an exchange completes, or null.
 inline const Activations* exchanged_input(const Thread& t, const PkPhase& p, Activations& of_width) {
-  if (!p.experts && p.source != PK_INNER) return nullptr;
+  if (p.source != PK_INNER) return nullptr;
   of_width = (p.experts ? t.scratch.places.inner : t.scratch.inner).of_width(p.width);
   return &of_width;
 }
@@ -28,9 +31,11 @@ inline void exchange(Thread& t, const PkPhase& p) {
   const int rows = p.experts ? t.batch.rows * p.experts->active : t.batch.rows;
   t.wait();
   if (t.number == 0) {
-    float* values = input ? input->floats : t.row(p.source, 0);
+    const bool results = of_results(p);
+    float* values = input ? input->floats : results ? t.scratch.places.results : t.row(p.source, 0);
     const int stride = input ? input->stride : pk::padded(t.program.widths[p.source], 32);
-    if (t.program.exchange(static_cast<int32_t>(&p - t.program.phases), values, rows, stride)) t.scratch.given_up->store(BROKEN_OFF, std::memory_order_relaxed);
+    const int32_t* first = results ? t.scratch.places.first : nullptr;
+    if (t.program.exchange(static_cast<int32_t>(&p - t.program.phases), values, rows, stride, first)) t.scratch.given_up->store(BROKEN_OFF, std::memory_order_relaxed);
   }
   t.wait();
   if (!input || broken_off(t)) return;

@@ -99,6 +99,9 @@ inline void choose(const PkExperts& e, float* scores, const int32_t* given, int3
   for (int k = 0; e.scales && k < n; k++) shares[k] *= e.scales[chosen[k]];
 }
 
+// Whether the expert is computed here, and not by another rank.
+inline bool is_here(const PkExperts& e, int expert) { return e.downs[expert].tiles; }
+
 // Places for the choices of all rows that the phase computes: by expert, then by row.
 inline void give_places(const Thread& t, const PkExperts& e) {
   const Places& places = t.scratch.places;
@@ -110,12 +113,15 @@ inline void give_places(const Thread& t, const PkExperts& e) {
   by_choices([&](int i, int) { places.first[places.chosen[i] + 1]++; });
   for (int i = 0; i < e.count; i++) places.first[i + 1] += places.first[i];
   int32_t next[pk::MAX_EXPERTS];
-  int busy = 0;
+  int busy = 0, here = 0;
   for (int i = 0; i < e.count; i++) {
     next[i] = places.first[i];
+    if (!is_here(e, i)) continue;
     if (places.first[i + 1] > places.first[i]) places.busy[busy++] = i;
+    for (int place = places.first[i]; place < places.first[i + 1]; place++) places.here[here++] = place;
   }
   places.busy[e.count] = busy;
+  places.here[places.first[e.count]] = here;
   by_choices([&](int i, int row) {
     const int place = places.place[i] = next[places.chosen[i]]++;
     if (t.batch.run_of) places.run_of[place] = t.batch.run_of[row];
@@ -141,7 +147,8 @@ inline void route(Thread& t, const PkPhase& p) {
   const int width = e.ups[0].inputs;
   const Activations from = t.input(PK_INPUT, width), to = places.input.of_width(width);
   t.by_rows([&](int r) {
-    for (int k = r * e.active; k < (r + 1) * e.active; k++) copy_row(from, r, to, places.place[k], p.forms);
+    for (int k = r * e.active; k < (r + 1) * e.active; k++)
+      if (is_here(e, places.chosen[k])) copy_row(from, r, to, places.place[k], p.forms);
   });
 }
 
@@ -200,7 +207,8 @@ inline void experts_up(Thread& t, const PkPhase& p) {
     a.first = first_of(t, a, expert);
     inner_unit(t, p, e.gates ? &e.gates[expert] : nullptr, e.ups[expert], a, inner, unit, place, count, raised_by_expert(t, p, expert), nullptr, e.weighs_input ? t.scratch.places.factors + place : nullptr);
   });
-  t.finish_rows(inner, p.forms, t.scratch.places.first[e.count], [](int place) { return place; });
+  const Places& places = t.scratch.places;
+  t.finish_rows(inner, p.forms, places.here[places.first[e.count]], [&](int i) { return places.here[i]; });
 }
 
 inline float* result_at(const Thread& t, int place) {
@@ -222,12 +230,15 @@ inline void experts_down(Thread& t, const PkPhase& p) {
   });
 }
 
+// Columns that COMBINE computes.
+inline int combined(const PkPhase& p) { return p.columns ? p.columns : p.experts->downs[0].outputs; }
+
 inline void combine(Thread& t, const PkPhase& p) {
   const PkExperts& e = *p.experts;
   const Places& places = t.scratch.places;
   t.by_rows([&](int r) {
     float* target = t.row(p.target, r);
-    for (int i = p.first; i < p.first + e.downs[0].outputs; i += 16) {
+    for (int i = p.first; i < p.first + combined(p); i += 16) {
       V sum = zero();
       for (int k = r * e.active; k < (r + 1) * e.active; k++) sum = fma(load(result_at(t, places.place[k]) + i), set1(places.shares[k]), sum);
       sum = mul(sum, set1(p.scale));

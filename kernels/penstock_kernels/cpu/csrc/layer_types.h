@@ -86,6 +86,7 @@ enum PkScoring : int32_t { PK_SOFTMAX = 0, PK_SIGMOID = 1, PK_SQRT_SOFTPLUS = 2,
 // correction: [count] or null; added for choosing.  gates, ups, downs: [count]; gates null without a gate.
 // scales: [count] or null; factors of the chosen scores.  weighs_input: an expert's input has the score as a
 // factor, instead of its result.
+// Where gates, ups and downs of an expert have no tiles, another rank computes it.
 // by_token: [tokens][active] or null; the experts of each token id (of one beyond these, the first one's), whatever their
 // scores are.
 struct PkExperts {

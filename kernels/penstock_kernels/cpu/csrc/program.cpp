@@ -131,7 +131,7 @@ class Reader {
       case PK_COMBINE:
         // Of the residual, all numbers.
         if (!experts(p) || (p.target == PK_RESIDUAL && !p.part && p.experts->downs[0].outputs != width(PK_RESIDUAL))) return false;
-        return floats(p.target) && holds(p.target, p.first + static_cast<int64_t>(p.experts->downs[0].outputs));
+        return floats(p.target) && holds(p.target, p.first + results(p));
       case PK_LOOK_UP: return floats(p.target) && is(p.matrices[0], p.matrices[0].outputs, width(p.target));
       case PK_NORM:
         return floats(p.source) && floats(p.target) && p.norm.kind && p.width > 0 && holds(p.source, p.width) && holds(p.target, p.width);
@@ -308,7 +308,9 @@ class Reader {
 
   bool exchanged(const PkPhase& p) {
     if (!m_.exchange || p.width < 1) return false;
+    if (p.experts && p.source == PK_RESIDUAL) return experts(p) && p.width == p.experts->downs[0].outputs && holds(PK_RESIDUAL, p.width);
     if (p.experts) {
+      if (p.source != PK_INNER) return false;
       placed_forms_[1] = p.forms;
       return experts(p) && p.width == p.experts->downs[0].inputs && p.forms;
     }
@@ -342,17 +344,29 @@ class Reader {
     return reads(p.source, p.matrices[0], queries(p)) && (!has_keys || reads(p.source, p.matrices[1], keys(p))) && (!own_values || reads(p.source, p.matrices[2], keys(p)));
   }
 
+  // Columns of experts' results that a phase writes or reads.
+  static int64_t results(const PkPhase& p) { return p.kind == PK_COMBINE && p.columns ? p.columns : p.experts->downs[0].outputs; }
+
+  // Whether a matrix has a shape and, where its expert is here, tiles.
+  static bool of_expert(const PkMatrix& matrix, bool here, int outputs, int inputs) {
+    if (here) return is(matrix, outputs, inputs);
+    return !matrix.tiles && matrix.outputs == outputs && matrix.inputs == inputs && outputs > 0 && inputs > 0;
+  }
+
   // Whether all experts have the shapes of the first, and results the width of what they read (or a part of it).
   bool experts(const PkPhase& p) const {
     if (!p.experts) return false;
     const PkExperts& e = *p.experts;
-    const int inner = e.ups[0].outputs, hidden = e.ups[0].inputs, results = e.downs[0].outputs, whole = p.part ? e.downs[0].inputs : inner;
-    for (int i = 0; i < e.count; i++)
-      if (!is(e.ups[i], inner, hidden) || !is(e.downs[i], results, whole) || (e.gates && !is(e.gates[i], inner, hidden))) return false;
+    const int inner = e.ups[0].outputs, hidden = e.ups[0].inputs, outputs = e.downs[0].outputs, whole = p.part ? e.downs[0].inputs : inner;
+    for (int i = 0; i < e.count; i++) {
+      const bool here = e.downs[i].tiles;
+      if (!of_expert(e.ups[i], here, inner, hidden) || !of_expert(e.downs[i], here, outputs, whole) || (e.gates && !of_expert(e.gates[i], here, inner, hidden))) return false;
+    }
     if (p.kind == PK_EXPERTS_UP && (p.first + static_cast<int64_t>(inner) > whole || (p.part && !(p.forms & pk::FLOATS)))) return false;
-    if (!p.part && results != hidden) return false;
+    if (p.columns < 0 || (p.columns && (!p.part || p.kind != PK_COMBINE || p.first + results(p) > outputs))) return false;
+    if (!p.part && outputs != hidden) return false;
     const bool has_results = p.kind == PK_EXPERTS_DOWN || p.kind == PK_COMBINE;
-    return holds(PK_INPUT, hidden) && (!has_results || holds(PK_RESIDUAL, p.first + static_cast<int64_t>(results)));
+    return holds(PK_INPUT, hidden) && (!has_results || holds(PK_RESIDUAL, p.first + results(p)));
   }
 
   bool placed(const PkPhase& p) const {

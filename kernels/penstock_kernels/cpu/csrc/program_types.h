@@ -59,8 +59,9 @@ enum PkBuffer : int32_t {
 // ATTEND_ENTRIES: MIXED = attention of QUERIES, whose heads' results are turned back.
 // EXCHANGE: hands `width` columns of the source to the caller, who completes what other ranks have computed
 //   of them.  With attention, the source is what that attention has left, whose splits are folded first.
-//   With experts, the source is what EXPERTS_UP has left.  Of that and of INNER the floats are handed out,
-//   and `forms` made of them afterwards.
+//   With experts and the source INNER, that is what EXPERTS_UP has left.  Of that and of INNER the floats are handed
+//   out, and `forms` made of them afterwards.  With experts and another source, EXPERTS_DOWN's results are completed, of
+//   all places; the caller is told where each expert's begin.
 // LOOK_UP: target += the rows of matrices[0] at `first` plus the row's position; with `first` below 0, at its type.
 // NORM: target = norm of the source's `width` numbers.
 // LOWER: of the rows that have adapters, the products of the source's `width` numbers with A of each of the three matrices
@@ -108,12 +109,13 @@ enum PkPhaseKind : int32_t {
 // part: the phase computes some columns of its target, those from `first` on (EMBED: the rows of tokens from
 // `first` on; the others become zeros).  The target then has `width` columns in all.  Of HEADS and PLACE these
 // are QUERIES, and KEYS have `key_width` columns, of which those from `first_key` on are computed.
+// columns: how many COMBINE computes; 0: as many as experts give.
 // low_rank: which of an adapter's targets belongs to matrices[0], the next ones to the others; -1: none.
 // only_wanted: rows that the batch doesn't want, of which no later phase reads anything, may be left out; HEADS computes
 // all keys and values still.  Such phases are a program's last ones, but for LOWER and what gives the rows.
 struct PkPhase {
   int32_t kind, source, target, width, forms, waits, ends_layer, whole, adds, activation, weighed;
-  int32_t part, first, first_key, key_width, beside, gates, low_rank, only_wanted, soft_gates;
+  int32_t part, first, first_key, key_width, beside, gates, low_rank, only_wanted, soft_gates, columns;
   float scale, soft_cap, limit, gate_limit, xielu[4];
   PkNorm norm, other_norm, third_norm;
   const PkAttention* attention;
@@ -126,8 +128,9 @@ struct PkPhase {
 };
 
 // Exchanges a buffer's floats with other ranks, [rows, stride]: called by one thread, for phase number `phase`.
+// first: [experts + 1], the row at which each expert's results begin, where these are exchanged; else null.
 // Not 0: the step is given up at once.
-typedef int32_t (*PkExchange)(int32_t phase, float* values, int32_t rows, int32_t stride);
+typedef int32_t (*PkExchange)(int32_t phase, float* values, int32_t rows, int32_t stride, const int32_t* first);
 
 // A model: what a step does, in order.  widths: of the buffers; 0 for one that isn't used.
 // low_rank: numbers that the products with an adapter's A may have, a multiple of 32; 0: there are no adapters.

@@ -34,7 +34,8 @@ struct Places {
   float* shares;    // [rows][active]: their scores; ones where these are factors of inputs
   float* factors;   // [places]: of inputs, where scores are
   int32_t *first;   // [experts + 1]: the first place of each expert
-  int32_t *busy;    // [experts + 1]: experts that have places; at the number of all experts, how many
+  int32_t *busy;    // [experts + 1]: experts here that have places; at the number of all experts, how many
+  int32_t *here;    // [places + 1]: places of experts that are here; at the number of places, how many
   int32_t *place;   // [rows][active]
   int32_t *run_of;  // [places]: as in PkBatch, where it has runs
 };
@@ -190,6 +191,7 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
     Activations::take(at, s.places.factors, places);
     Activations::take(at, s.places.first, most.experts + 1);
     Activations::take(at, s.places.busy, most.experts + 1);
+    Activations::take(at, s.places.here, places + 1);
     Activations::take(at, s.places.place, places);
     Activations::take(at, s.places.run_of, places);
   }

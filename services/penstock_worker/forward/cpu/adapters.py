@@ -119,11 +119,10 @@ class AdaptedPhases:
             yield replace(phase, low_rank=first, waits=True)
 
     def _expert_names(self, weights: LayerWeights, number: int) -> Iterator[str | None]:
-        count = 0 if weights.experts is None else len(weights.experts.ups)
-        for expert in range(count):
+        for expert, down in enumerate(() if weights.experts is None else weights.experts.downs):
             for name in expert_targets(expert):
                 whole = f"layers.{number}.{name}"
-                yield whole if whole in self.modules else None
+                yield whole if whole in self.modules and not down.absent else None
 
     def of_phases(
         self, phases: Iterable[Phase], matrices: Sequence[tuple[PackedMatrix, str]]

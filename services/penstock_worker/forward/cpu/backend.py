@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from penstock.model.config import ModelConfig
+from penstock.model.expert_places import parallel_places
 from penstock.model.kv_layout import kv_layout
 from penstock.model.mechanisms import CONVOLUTION, OF_ENCODERS, RELU
 from penstock.model.media_facts import alignment_heads
@@ -51,11 +52,12 @@ from penstock_worker.forward.cpu.dtypes import (
     kind_of,
     numerics_of,
 )
+from penstock_worker.forward.cpu.expert_split import ExpertSplit, log_share
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.cpu.latent_layers import index_shape
 from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
-from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, RankSplit
+from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, RankSplit, Split
 from penstock_worker.forward.decoded_part import decoded_part, encoder_obstacle
 from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable, require
 from penstock_worker.forward.purpose import LOGITS, Purpose
@@ -63,7 +65,7 @@ from penstock_worker.media.interface import BatchMedia
 from penstock_worker.media.loading import ModelMedia
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.parallel.shard import head_ranges, shard_of
+from penstock_worker.parallel.shard import Shard, head_ranges, shard_of
 from penstock_worker.states.planning import groups_with_states, program_states
 from penstock_worker.weights.opening import open_weights
 
@@ -82,7 +84,7 @@ def recipe(
     StartupError for settings that no backend can follow."""
     config = prepared.decoder
     shapes = shapes_of(config, setup, ranks.place)
-    shard, layout = shard_of(config, ranks.place), kv_layout(config, setup.max_model_len)
+    shard, layout = shard_for(config, setup, ranks.place), kv_layout(config, setup.max_model_len)
     places = places_of(config, layout, shard.layers)
     dtype = dtype_of(setup, prepared.weights.dtype)
     cache = cache_of(setup.kv_cache_dtype, dtype)
@@ -95,7 +97,7 @@ def recipe(
     media = ModelMedia(prepared, setup, ranks, threads=threads)  # in float32, as residuals are
     adaptable = purpose.adaptable(config, setup)
     adapters = None if adaptable is None else PackedAdapters(adaptable, setup, dtype)
-    split = RankSplit(shard, ranks) if ranks.place.tensor > 1 else WHOLE
+    split = split_for(shard, ranks)
     taken = aux_hidden_for(config, setup)
 
     def build() -> Callable[[int], Forward]:
@@ -117,6 +119,8 @@ def recipe(
             ends = CPUStageEnds(ranks, config.hidden_size) if ranks.place.pipeline > 1 else None
             read = replace(loader, split=split, shard=shard).read(setup.max_model_len)
             program = compile_program(shard.staged, read, split, ends, places, adapted, aux_hidden)
+            if isinstance(split, ExpertSplit):
+                log_share(read.layers)
             join = split.join_logits if isinstance(split, RankSplit) else None
         if adapters is not None:
             adapters.targets = program.low_rank
@@ -156,6 +160,21 @@ def recipe(
     )
 
 
+def shard_for(config: ModelConfig, setup: Setup, place: RankPlace) -> Shard:
+    """Returns a rank's shard. Raises StartupError if the model can't be split as the setup asks."""
+    parallel = setup.expert_parallel
+    return shard_of(config, place, parallel_places(config, place.tensor) if parallel else None)
+
+
+def split_for(shard: Shard, ranks: Ranks) -> Split:
+    """Returns how a rank's matrices are split."""
+    if ranks.place.tensor == 1:
+        return WHOLE
+    if shard.experts is None:
+        return RankSplit(shard, ranks)
+    return ExpertSplit(shard, ranks, shard.experts)
+
+
 def beside_encoder(
     stored: Program,
     decoder: Decoder,
@@ -192,13 +211,13 @@ def shapes_of(
     entries, those of all layers in order. Raises Unable if the kernels can't run it, on all ranks
     alike."""
     require(MECHANISMS, config)
-    shard = shard_of(config, place)
+    shard = shard_for(config, setup, place)
     obstacle = (
         _heads_obstacle(config, setup, place.tensor)
         or experts_obstacle(config)
         or recurrent_obstacle(config)
         or encoder_obstacle(config)
-        or split_obstacle(config, place.tensor)
+        or split_obstacle(config, place.tensor, whole_experts=setup.expert_parallel)
         or dummy_obstacle(setup)
     )
     if obstacle is not None:

@@ -200,8 +200,8 @@ class LayerPhases:
             return
         yield self._scores(weights.router)
         yield self._route(weights)
-        yield from self.split.inner(self._experts_up(weights), weights.downs[0].struct.inputs)
-        yield self.split.results(Phase(kind=PhaseKind.EXPERTS_DOWN, experts=self.experts))
+        down = Phase(kind=PhaseKind.EXPERTS_DOWN, experts=self.experts)
+        yield from self.split.experts(self._experts_up(weights), down, weights)
 
     def _route(self, weights: ExpertWeights) -> Phase:
         readers = forms_of(*weights.gates, *weights.ups)
@@ -236,10 +236,15 @@ class LayerPhases:
             )
         return found
 
+    def _part_of(self, phase: Phase) -> Phase:
+        """This rank's columns of what is added to the residual."""
+        combines = phase.kind is PhaseKind.COMBINE
+        return self.split.combined(phase) if combines else self.split.results(phase)
+
     def _added(self, parts: Sequence[Phase], norm: NormWeights | None) -> Iterator[Phase]:
         """The last phases of a branch, whose sum is normalised or not, and added to the residual;
         or of which the residual becomes the normalised sum."""
-        scale, parts = self.spec.residual_multiplier, [self.split.results(each) for each in parts]
+        scale, parts = self.spec.residual_multiplier, [self._part_of(each) for each in parts]
         summed = self.spec.order == "summed"
         if norm is None or summed:
             yield from (replace(each, scale=scale) for each in parts)
@@ -272,12 +277,12 @@ class LatentExpertsPhases(LayerPhases):
         yield from self._for_all()
         yield self._made_input(width, *weights.gates, *weights.ups)
         yield self._route(weights)
-        yield from self.split.inner(self._experts_up(weights), weights.downs[0].struct.inputs)
-        yield self.split.results(Phase(kind=PhaseKind.EXPERTS_DOWN, experts=self.experts), width)
+        results = Phase(kind=PhaseKind.EXPERTS_DOWN, experts=self.experts)
+        yield from self.split.experts(self._experts_up(weights), results, weights, width)
         combined = Phase(
             kind=PhaseKind.COMBINE, target=Buffer.RESULT, experts=self.experts, adds=False
         )
-        yield self.split.results(combined, width)
+        yield self.split.combined(combined, width)
         yield from self.split.joined(Buffer.RESULT, width)
         yield self._made_input(width, up)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypedDict
 
 import numpy as np
 import torch
@@ -18,12 +17,13 @@ from penstock.model.attention_spec import (
 )
 from penstock.model.block_index_spec import BlockIndexSpec
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec
+from penstock.model.layer_spec import FeedForwardSpec
 from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_kernels.cpu.operands import NormWeights
 from penstock_worker.forward.cpu.compressed_weights import CompressedReader
+from penstock_worker.forward.cpu.expert_weights import ExpertReader
 from penstock_worker.forward.cpu.norms import NormReader
 from penstock_worker.forward.cpu.optional_weights import OptionalWeights
 from penstock_worker.forward.cpu.packing import QUANTISED, CPUPacking
@@ -31,7 +31,7 @@ from penstock_worker.forward.cpu.recurrent_weights import RecurrentReader
 from penstock_worker.forward.cpu.split import WHOLE, Split
 from penstock_worker.forward.cpu.weights import (
     BlockIndexWeights,
-    ExpertWeights,
+    FeedForwardMatrices,
     IndexWeights,
     LatentWeights,
     LayerWeights,
@@ -39,7 +39,7 @@ from penstock_worker.forward.cpu.weights import (
     rotation_table,
 )
 from penstock_worker.layers.attention import GATES, HEAD_GATES, QUERIES_AND_GATES
-from penstock_worker.layers.feed_forward import SUB_NORM, coefficients, load_by_token
+from penstock_worker.layers.feed_forward import SUB_NORM, coefficients
 from penstock_worker.layers.latent_attention import per_head
 from penstock_worker.layers.recurrent.mixer_parts import NAME as RECURRENT
 from penstock_worker.layers.rotary_tables import tables_of
@@ -54,14 +54,6 @@ from penstock_worker.weights.names import (
     INDEX_WEIGHTS,
 )
 from penstock_worker.weights.weights import Weights
-
-
-class FeedForwardMatrices(TypedDict):
-    """Matrices of a feed-forward, by their fields in LayerWeights."""
-
-    gate: PackedMatrix | None
-    up: PackedMatrix | None
-    down: PackedMatrix | None
 
 
 @dataclass
@@ -86,8 +78,10 @@ class CPUWeights:
         self._packing = CPUPacking(self.weights, self.threads, self.arena)
         self._norms = NormReader(self.config, self._packing)
         self._further = OptionalWeights(
-            self.config, self.weights, self.kind, self._matrix, self._norms.norm, self._vector
+            self.config, self.weights, self.kind, self.matrix, self._norms.norm, self.vector
         )
+        rank = 0 if self.shard is None else self.shard.place.tensor_rank
+        self._experts = ExpertReader(self, self.split, rank)
 
     def read(self, positions: int) -> ModelWeights:
         """Returns all weights. `positions` is the number of positions in the rotary tables."""
@@ -141,12 +135,12 @@ class CPUWeights:
             head = embedding
         if not self.config.head_bias:
             return head
-        bias = self._vector("lm_head.bias", self.config.vocab_size)
+        bias = self.vector("lm_head.bias", self.config.vocab_size)
         return head.with_bias(self._part("lm_head", bias))
 
     def _ends_matrix(self, name: str, rows: int, kind: MatrixKind | None) -> PackedMatrix:
         width = self.config.row_of_embedding
-        make = partial(self._matrix, name, rows, width, kind=kind)
+        make = partial(self.matrix, name, rows, width, kind=kind)
         return self.ends.get(self.weights, f"{name}.weight", make)
 
     def _part(self, name: str, values: np.ndarray) -> np.ndarray:
@@ -180,7 +174,7 @@ class CPUWeights:
             found = self._attention(spec.attention, own, f"{at}.self_attn")
         if spec.halves != "mixer":
             feed_forward = self._feed_forward(spec.feed_forward, f"{at}.mlp")
-            experts = self._experts(spec.feed_forward, f"{at}.mlp")
+            experts = self._experts.read(spec.feed_forward, f"{at}.mlp", number)
             bends = coefficients(spec.feed_forward, self.weights, f"{at}.mlp")
             found = replace(found, **feed_forward, experts=experts, coefficients=bends)
             if spec.feed_forward.sub_norm:
@@ -206,7 +200,7 @@ class CPUWeights:
         inputs = self.config.attention_inputs
         heads = spec.query_heads or self.config.num_heads
         queries, keys = heads * own.size, own.count * own.size
-        matrix, bias = partial(self._matrix, kind=self.kind), spec.qkv_bias
+        matrix, bias = partial(self.matrix, kind=self.kind), spec.qkv_bias
         gate = key = value = None
         if spec.output_gate and not spec.gate_apart:
             both = matrix(f"{at}.{QUERIES_AND_GATES}", 2 * queries, inputs, bias=bias)
@@ -231,13 +225,13 @@ class CPUWeights:
             blocks=None if spec.blocks is None else self._blocks(spec.blocks, at),
             output_gate=gate,
             value_norm=further.plain_norm(own.size) if spec.value_norm else None,
-            sinks=self._part(f"{at}.sinks", self._vector(f"{at}.sinks.weight", heads))
+            sinks=self._part(f"{at}.sinks", self.vector(f"{at}.sinks.weight", heads))
             if spec.sinks
             else None,
         )
 
     def _blocks(self, spec: BlockIndexSpec, at: str) -> BlockIndexWeights:
-        matrix = partial(self._matrix, inputs=self.config.hidden_size, kind=self.kind)
+        matrix = partial(self.matrix, inputs=self.config.hidden_size, kind=self.kind)
         return BlockIndexWeights(
             query=matrix(f"{at}.{INDEX_QUERY}", spec.heads * spec.size),
             key=matrix(f"{at}.{INDEX_KEY}", spec.size),
@@ -255,11 +249,11 @@ class CPUWeights:
         read = reader.read(own, self._further.plain_norm(self.config.head_dim))
         if not spec.sinks:
             return read
-        return replace(read, sinks=self._vector(f"{at}.sinks.weight", self.config.num_heads))
+        return replace(read, sinks=self.vector(f"{at}.sinks.weight", self.config.num_heads))
 
     def _latent(self, spec: AttentionSpec, latent: LatentSpec, prefix: str) -> LayerWeights:
         config, hidden, bias = self.config, self.config.hidden_size, spec.qkv_bias
-        matrix = partial(self._matrix, kind=self.kind)
+        matrix = partial(self.matrix, kind=self.kind)
         heads, rank = config.num_heads, latent.query_rank
         maps = per_head(self.weights, prefix, latent, heads, torch.float32)
         own, _ = self.split.own_heads(config)
@@ -291,16 +285,16 @@ class CPUWeights:
         hidden, norm = self.config.hidden_size, f"{prefix}.{INDEX_KEY_NORM}"
         queries = spec.heads * spec.size
         return IndexWeights(
-            query=self._matrix(f"{prefix}.{INDEX_QUERY}", queries, rank, kind=self.kind),
-            key=self._matrix(f"{prefix}.{INDEX_KEY}", spec.size, hidden, kind=self.kind),
+            query=self.matrix(f"{prefix}.{INDEX_QUERY}", queries, rank, kind=self.kind),
+            key=self.matrix(f"{prefix}.{INDEX_KEY}", spec.size, hidden, kind=self.kind),
             key_norm=NormWeights(
-                self._vector(f"{norm}.weight", spec.size),
+                self.vector(f"{norm}.weight", spec.size),
                 spec.eps,
                 "layer",
-                self._vector(f"{norm}.bias", spec.size),
+                self.vector(f"{norm}.bias", spec.size),
             ),
             # A choice turns on small differences, and the matrix is small.
-            weigher=self._matrix(
+            weigher=self.matrix(
                 f"{prefix}.{INDEX_WEIGHTS}", spec.heads, hidden, kind=MatrixKind.F32
             ),
         )
@@ -325,16 +319,16 @@ class CPUWeights:
     def _feed_forward(self, spec: FeedForwardSpec, at: str) -> FeedForwardMatrices:
         """Returns the matrices of the feed-forward, or of the expert that every token has."""
         if spec.experts is None or spec.experts.beside:
-            return self._sized(spec, at, spec.inner or self.config.intermediate_size)
+            return self.sized(spec, at, spec.inner or self.config.intermediate_size)
         if not spec.experts.shared_inner:
             return {"gate": None, "up": None, "down": None}
-        return self._sized(spec, f"{at}.shared_expert", spec.experts.shared_inner)
+        return self.sized(spec, f"{at}.shared_expert", spec.experts.shared_inner)
 
-    def _sized(
+    def sized(
         self, spec: FeedForwardSpec, at: str, inner: int, width: int = 0
     ) -> FeedForwardMatrices:
         """width: of what it reads and writes; 0: the hidden size."""
-        matrix = partial(self._matrix, kind=self.kind, bias=spec.bias)
+        matrix = partial(self.matrix, kind=self.kind, bias=spec.bias)
         hidden = width or self.config.hidden_size
         return {
             "gate": matrix(f"{at}.gate_proj", inner, hidden) if spec.gated else None,
@@ -342,50 +336,10 @@ class CPUWeights:
             "down": matrix(f"{at}.down_proj", hidden, inner),
         }
 
-    def _experts(self, spec: FeedForwardSpec, at: str) -> ExpertWeights | None:
-        said = spec.experts
-        if said is None:
-            return None
-        each = [
-            self._sized(spec, f"{at}.experts.{number}", said.inner, said.latent)
-            for number in range(said.count)
-        ]
-        hidden, matrix = self.config.hidden_size, partial(self._matrix, kind=self.kind)
-        correction = None
-        if said.correction:
-            correction = self._vector(f"{at}.router.correction", said.count)
-        return ExpertWeights(
-            # A choice turns on small differences, and a router is small.
-            router=self._matrix(
-                f"{at}.router",
-                said.count,
-                hidden,
-                kind=MatrixKind.F32,
-                bias=said.router_bias,
-            ),
-            gates=tuple(found["gate"] for found in each if found["gate"] is not None),
-            ups=tuple(found["up"] for found in each if found["up"] is not None),
-            downs=tuple(found["down"] for found in each if found["down"] is not None),
-            correction=correction,
-            shared_gate=self._matrix(f"{at}.shared_expert_gate", 1, hidden, kind=MatrixKind.F32)
-            if said.shared_gate
-            else None,
-            scales=self._vector(f"{at}.router.scales.weight", said.count)
-            if said.expert_scales
-            else None,
-            by_token=self._by_token(said, at) if said.by_token else None,
-            latent_down=matrix(f"{at}.latent_down", said.latent, hidden) if said.latent else None,
-            latent_up=matrix(f"{at}.latent_up", hidden, said.latent) if said.latent else None,
-        )
-
-    def _by_token(self, said: ExpertsSpec, at: str) -> np.ndarray:
-        table = load_by_token(self.weights, self.config.vocab_size, said, at)
-        return np.ascontiguousarray(table.numpy(), dtype=np.int32)
-
-    def _vector(self, name: str, size: int) -> np.ndarray:
+    def vector(self, name: str, size: int) -> np.ndarray:
         return self._packing.vector(name, size)
 
-    def _matrix(
+    def matrix(
         self, name: str, outputs: int, inputs: int, *, kind: MatrixKind | None, bias: bool = False
     ) -> PackedMatrix:
         rows = self.split.rows(name, outputs)

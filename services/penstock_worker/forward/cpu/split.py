@@ -17,6 +17,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.sharing import GROUP, TILE
 from penstock_kernels.cpu.program import Buffer, Exchange, Phase, PhaseKind
 from penstock_worker.forward.cpu.gates import FLOATS
+from penstock_worker.forward.cpu.weights import ExpertWeights
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.shard import Shard, deal_units, head_ranges
 
@@ -57,6 +58,22 @@ class Split:
     def inner(self, phase: Phase, width: int) -> Iterator[Phase]:
         """GATE_UP or EXPERTS_UP, for an inner dimension of `width`."""
         yield phase
+
+    def expert_ranks(self, layer: int) -> tuple[int, ...]:
+        """Returns the rank that holds each expert of a layer; empty: all hold the same of each."""
+        return ()
+
+    def experts(
+        self, up: Phase, down: Phase, weights: ExpertWeights, width: int = 0
+    ) -> Iterator[Phase]:
+        """EXPERTS_UP and EXPERTS_DOWN, and what makes their results complete for `combined`.
+        width: of these; 0: the hidden size."""
+        yield from self.inner(up, weights.inner)
+        yield self.results(down, width)
+
+    def combined(self, phase: Phase, width: int = 0) -> Phase:
+        """COMBINE."""
+        return self.results(phase, width)
 
     def results(self, phase: Phase, width: int = 0) -> Phase:
         """A phase that computes columns of rows of `width` numbers; 0: of the hidden size."""

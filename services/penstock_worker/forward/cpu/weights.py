@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
@@ -14,6 +15,14 @@ from penstock_kernels.cpu.recurrent import Recurrent
 from penstock_kernels.cpu.streams import CPUMixing, CPUStreams
 from penstock_worker.layers.feed_forward import Coefficients
 from penstock_worker.layers.rotary_tables import AngleTables
+
+
+class FeedForwardMatrices(TypedDict):
+    """Matrices of a feed-forward, by their fields in LayerWeights."""
+
+    gate: PackedMatrix | None
+    up: PackedMatrix | None
+    down: PackedMatrix | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +46,20 @@ class ExpertWeights:
     """Makes what experts read of the hidden state; `latent_up` leads back. None: they read the
     hidden state."""
     latent_up: PackedMatrix | None = None
+    ranks: tuple[int, ...] = ()
+    """Rank that computes each expert; empty: all are here, or a part of each."""
+
+    @property
+    def tiles(self) -> dict[int, int]:
+        """Returns the bytes of each expert that is here, by its number."""
+        each = (self.ups, self.downs, self.gates) if self.gates else (self.ups, self.downs)
+        sizes = enumerate(sum(matrix.size for matrix in own) for own in zip(*each, strict=True))
+        return {number: size for number, size in sizes if not self.downs[number].absent}
+
+    @property
+    def inner(self) -> int:
+        """Numbers between up and down of an expert."""
+        return int(self.downs[0].struct.inputs)
 
 
 @dataclass(frozen=True, kw_only=True)
