@@ -78,7 +78,7 @@ def test_importing_penstock_costs_next_to_nothing() -> None:
 
 def test_the_engine_core_loads_no_tokeniser_and_no_web_server() -> None:
     loaded = loaded_after("import penstock_engine.process")
-    assert not loaded & {"tokenizers", "jinja2", "uvicorn", "fastapi", "huggingface_hub", "numpy"}
+    assert not loaded & {"tokenizers", "jinja2", "uvicorn", "starlette", "huggingface_hub", "numpy"}
 
 
 def test_what_gateways_are_forks_of_has_one_thread() -> None:
@@ -98,6 +98,33 @@ def test_metrics_cost_nothing_where_nobody_asks_for_them(process: str) -> None:
 
 def test_a_source_file_keeps_the_rules() -> None:
     assert {path: found for path in SOURCES if (found := broken_rules(path))} == {}
+
+
+def test_who_imports_a_module_of_torch_asks_torch_for_something_first() -> None:
+    """A worker's torch is run by whoever wants something of it, in any thread. Who begins with one
+    of its modules is refused while another thread runs it (`machine/torch_import.py`)."""
+    product = [path for path in SOURCES if not is_measuring(path)]
+    assert [path for path in product if begins_with_a_module_of_torch(path)] == []
+
+
+def begins_with_a_module_of_torch(path: Path) -> bool:
+    text = path.read_text(encoding="utf-8")
+    if "torch." not in text:
+        return False
+    tree, asked = ast.parse(text), False
+    for node in (*tree.body, *ast.walk(tree)):  # What stands at the top of the file comes first.
+        if isinstance(node, ast.ImportFrom) and node.module == "torch" and node in tree.body:
+            asked = True
+        if not asked and any(name.startswith("torch.") for name in modules_of(node)):
+            return True
+    return False
+
+
+def modules_of(node: ast.AST) -> list[str]:
+    """Those that it imports, in full."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
 
 
 def is_measuring(path: Path) -> bool:

@@ -50,7 +50,6 @@ OWN_MODULES = (
 )
 OTHERS_MODULES = (
     "anyio",
-    "fastapi",
     "httpx",
     "hypothesis",
     "msgspec",

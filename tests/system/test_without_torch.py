@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from penstock import LLM
+from penstock.config.settings import ModelSettings
 from penstock.errors import StartupError
 from testing import preloaded
 from testing.serving import Server, wait_until
@@ -88,9 +89,20 @@ def test_a_killed_worker_is_replaced_without_it(bare: Server) -> None:
     assert completed(bare, REQUESTS["greedy"]) == before
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"attention_backend": "reference"},
+        {"model": "all-minilm-l6-v2"},
+        {"enable_lora": True},
+        {"speculative_config": {"method": "draft_model", "model": ModelSettings().model}},
+    ],
+    ids=["the reference", "a pooling model", "adapters", "a draft model"],
+)
 def test_what_computes_with_torch_says_that_it_is_missing(
-    torchless: Path, monkeypatch: pytest.MonkeyPatch
+    asked: dict[str, Any], torchless: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(torchless))
-    with preloaded.executed(), pytest.raises(StartupError, match="No module named 'torch'"):
-        LLM(attention_backend="reference", max_model_len=256, num_kv_blocks=32)
+    said = r"can't be computed here: it needs torch, .* \(No module named 'torch'\)"
+    with preloaded.executed(), pytest.raises(StartupError, match=said):
+        LLM(**asked, max_model_len=256, num_kv_blocks=32)

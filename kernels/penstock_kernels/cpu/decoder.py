@@ -204,7 +204,10 @@ class Decoder:
         return areas
 
     def _area(self, block: int, offset: int) -> np.ndarray:
-        return zeroed(block * self.num_blocks, offset).reshape(self.num_blocks, block)
+        """Blocks are taken from the lowest number: of dozens of areas, a short conversation would
+        have a huge page each."""
+        size = block * self.num_blocks
+        return zeroed(size, offset, begins_small=True).reshape(self.num_blocks, block)
 
     def _check(self) -> None:
         wrong = load().pk_check(ctypes.byref(self._struct))

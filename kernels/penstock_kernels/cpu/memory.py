@@ -28,19 +28,24 @@ def in_lines(size: int) -> int:
     return -(-size // LINE) * LINE
 
 
-def zeroed(size: int, offset: int = 0) -> np.ndarray:
+def zeroed(size: int, offset: int = 0, *, begins_small: bool = False) -> np.ndarray:
     """Returns `size` zero bytes, [size] uint8, that begin `offset` bytes after the beginning of a
-    huge page. The system allocates pages when they are first touched."""
+    huge page. The system allocates pages when they are first touched. begins_small: in the place of
+    the first huge page there are small ones, so that an area of which little is used takes little.
+    """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     area = mmap.mmap(-1, max(size, 1) + offset + HUGE_PAGE, flags=flags)
+    memory = np.frombuffer(area, dtype=np.uint8)
+    first = -memory.ctypes.data % HUGE_PAGE
     if size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        small = first + HUGE_PAGE if begins_small else 0
         try:
-            area.madvise(mmap.MADV_HUGEPAGE)
+            area.madvise(mmap.MADV_HUGEPAGE, small)
+            if small:  # Where the system gives huge pages to whoever doesn't ask, too.
+                area.madvise(mmap.MADV_NOHUGEPAGE, 0, small)
         except OSError:
             pass  # The system has no huge pages: slower, but correct.
-    memory = np.frombuffer(area, dtype=np.uint8)
-    start = -memory.ctypes.data % HUGE_PAGE + offset
-    return memory[start : start + size]
+    return memory[first + offset : first + offset + size]
 
 
 def spread(index: int, count: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from penstock.net import listener
 from penstock.net.tls import server_context
@@ -91,7 +91,7 @@ class GatewayServer(AcceptingServer):
 
     def __init__(
         self,
-        app: FastAPI,
+        app: Starlette,
         *,
         shared: bool = False,
         first: Callable[[], Coroutine[Any, Any, None]] | None = None,

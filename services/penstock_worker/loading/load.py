@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +22,19 @@ from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.opening import step_adapters
 from penstock_worker.alignment.slots import alignments, can_align
 from penstock_worker.batch.slots import SlotBounds, Slots
-from penstock_worker.forward.backends import choose, chooses_torch
-from penstock_worker.forward.interface import (
-    DeviceRecipe,
-    Forward,
-    Recipe,
-    Unable,
-)
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import DeviceRecipe, Forward, Recipe
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.loading.calculated_scales import check_calculated
+from penstock_worker.loading.computable import check_computable, told_to_the_operator
 from penstock_worker.loading.fingerprint import arithmetic, fingerprint
 from penstock_worker.loading.host import host_parts
 from penstock_worker.loading.loaded import Loaded
 from penstock_worker.loading.parts import StepParts
 from penstock_worker.machine.cpu import compute_threads
 from penstock_worker.machine.memory import mib
-from penstock_worker.machine.torch_import import import_torch, torch_runs, when_torch_runs
+from penstock_worker.machine.torch_import import when_torch_runs
 from penstock_worker.media.planning import check_media, told_of
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.place import RankPlace
@@ -90,32 +87,16 @@ def load(
     check_calculated(setup)
     if setup.load_format == "auto":
         check_weights(prepared)
-    if setup.pooling is not None:
+    with told_to_the_operator(prepared):
+        if setup.pooling is None:
+            check_media(prepared, setup)
+            check_computable(prepared, setup)
+            return _load_generator(prepared, setup, threads, begun, phases, ranks, transport)
+        check_computable(prepared, setup)
+        refuse_store(setup, "a pooling model stores no KV there")
         from penstock_worker.loading.pooling import load_pooling
 
-        _check_tensors(prepared, setup)
-        refuse_store(setup, "a pooling model stores no KV there")
         return load_pooling(prepared, setup, threads, begun, phases)
-    check_media(prepared, setup)
-    grammars = _grammars(prepared, setup, ranks)
-    try:
-        loaded = _load_generator(
-            prepared, grammars, setup, threads, begun, phases, ranks, transport
-        )
-    except ModuleNotFoundError as error:
-        grammars.close()
-        if error.name != "torch":
-            raise
-        raise StartupError(
-            f"{prepared.name} can't be computed without torch ({error}): install"
-            " penstock-llm[worker]"
-        ) from error
-    except BaseException:
-        grammars.close()
-        raise
-    if setup.warm_grammars and ranks.place.last:
-        grammars.warm_when_idle()
-    return loaded
 
 
 def _compute_alone() -> None:
@@ -123,23 +104,8 @@ def _compute_alone() -> None:
     torch.set_num_threads(1)
 
 
-def _check_tensors(prepared: PreparedModel, setup: Setup) -> None:
-    """Raises StartupError or UnsupportedModel for files that lack what the model asks for, before
-    any weights are read. Where torch doesn't run, the CPU kernels' loader finds that while it
-    reads."""
-    from penstock_worker.loading.tensors import check_tensors
-
-    if setup.load_format != "auto":
-        return
-    try:
-        check_tensors(prepared)
-    except Unable as error:
-        raise StartupError(f"the model can't be computed: {error}") from error
-
-
 def _load_generator(
     prepared: PreparedModel,
-    grammars: SlotGrammars,
     setup: Setup,
     threads: int,
     begun: float,
@@ -147,27 +113,26 @@ def _load_generator(
     ranks: Ranks,
     transport: TransportSettings,
 ) -> Loaded:
-    with_torch = chooses_torch(prepared, setup)
-    if with_torch:
-        import_torch()
-        _check_tensors(prepared, setup)
-    recipe = choose(prepared, setup, threads, ranks)
-    draft = draft_loader(prepared, recipe, setup, threads, ranks)
-    if draft is not None:
-        recipe = draft.recipe()
-    if draft is not None or recipe.media is not None or recipe.adapters is not None:
-        import_torch()  # Now, as in a step it would take a second, and its memory isn't counted.
-    if torch_runs() and not with_torch:
-        _check_tensors(prepared, setup)
-    if isinstance(recipe, DeviceRecipe):
-        # Imported here: a worker on a CPU needs no Triton, which takes 65 MB and half a second.
-        from penstock_worker.loading.device import device_parts
+    with ExitStack() as given_up:
+        grammars = _grammars(prepared, setup, ranks)
+        given_up.callback(grammars.close)
+        recipe = choose(prepared, setup, threads, ranks)
+        draft = draft_loader(prepared, recipe, setup, threads, ranks)
+        if draft is not None:
+            recipe = draft.recipe()
+        if isinstance(recipe, DeviceRecipe):
+            # Imported here: a worker on a CPU needs no Triton, which takes 65 MB and half a second.
+            from penstock_worker.loading.device import device_parts
 
-        parts = device_parts(recipe, setup, draft, prepared.config.vocab_size, phases, ranks)
-    else:
-        parts = host_parts(recipe, setup, draft, threads, phases, ranks)
-        phases.time(grammars, "masks", "masks")
-    return assembled(parts, recipe, draft, prepared, grammars, setup, begun, ranks, transport)
+            parts = device_parts(recipe, setup, draft, prepared.config.vocab_size, phases, ranks)
+        else:
+            parts = host_parts(recipe, setup, draft, threads, phases, ranks)
+            phases.time(grammars, "masks", "masks")
+        loaded = assembled(parts, recipe, draft, prepared, grammars, setup, begun, ranks, transport)
+        given_up.pop_all()
+    if setup.warm_grammars and ranks.place.last:
+        grammars.warm_when_idle()
+    return loaded
 
 
 def assembled(

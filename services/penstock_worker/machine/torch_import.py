@@ -47,9 +47,8 @@ UNUSED = (
 """Packages that change nothing outside of themselves."""
 DEFERRED = META + UNUSED
 _TORCH = "torch"
-_READ_FROM_OUTSIDE = ("__path__", "__version__")
-"""Names with underscores that run torch: the first is what whoever imports one of its modules asks
-for. Others are asked for by whoever looks at all modules."""
+_READ_FROM_OUTSIDE = ("__version__",)
+"""Names with underscores that run torch. Others are asked for by whoever looks at all modules."""
 
 _RUNNING = threading.RLock()
 _FAILED: dict[str, Exception] = {}
@@ -71,8 +70,10 @@ def defer_torch() -> None:
     module.__spec__, module.__loader__ = spec, real
     if spec.origin is not None:
         module.__file__ = spec.origin
+    module.__path__ = spec.submodule_search_locations or []
     spec.loader = _DeferringLoader(real)
     spec.loader.exec_module(module)
+    sys.meta_path.insert(0, _Finder())
     sys.modules[_TORCH] = module
 
 
@@ -116,11 +117,10 @@ def complete_torch() -> None:
 class _Deferred(ModuleType):
     """A module that is run when something of it is wanted. importlib's own lazy modules are run by
     any look at them, and `inspect` looks at all there are. A second thread that wants what isn't
-    there yet waits. What serves runs torch while it loads, in one thread."""
+    there yet waits, and holds none of Python's locks for modules of torch: see `_Finder`."""
 
     def __getattr__(self, name: str) -> object:
-        wanted = name in _READ_FROM_OUTSIDE and _is_package(self)
-        if name.startswith("__") and not wanted:
+        if name.startswith("__") and name not in _READ_FROM_OUTSIDE:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} yet")
         with _RUNNING:  # Another thread waits until the module has been run.
             if vars(self).get("_runs"):
@@ -146,7 +146,6 @@ class _DeferringLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """`_run` does, later."""
-        vars(module).pop("__path__", None)
         module.__class__ = _Deferred
 
 
@@ -160,11 +159,49 @@ class _Missing(Loader):
         raise ModuleNotFoundError(f"No module named {module.__name__!r}", name=module.__name__)
 
 
+class _Imported(Loader):
+    """Of a module that was imported while its package was run, and isn't to be run again."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._spec = module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+def _as_it_is(module: ModuleType) -> ModuleSpec:
+    """Returns a spec by which the module is found and not run. It is the module's own until then,
+    as Python prefers that."""
+    module.__spec__ = spec = ModuleSpec(module.__name__, _Imported(module))
+    return spec
+
+
 class _Finder(MetaPathFinder):
+    """Finds modules of torch.
+
+    Whoever imports one holds its lock meanwhile, and the thread that runs torch may want it next.
+    So whoever begins with such a module doesn't wait while another thread runs torch, but is told;
+    what is ours asks torch itself for something first.
+    """
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in DEFERRED:
+        package = fullname.rpartition(".")[0]
+        if package.partition(".")[0] != _TORCH:
+            return None
+        if not torch_runs():
+            _refuse_beside_another(fullname)
+        parent = sys.modules[package]
+        if isinstance(parent, _Deferred) and not vars(parent).get("_runs"):
+            _run(parent)
+            if (found := sys.modules.get(fullname)) is not None:
+                return _as_it_is(found)
+        if torch_runs() or fullname not in DEFERRED:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
@@ -172,9 +209,15 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-def _is_package(module: ModuleType) -> bool:
-    spec = module.__spec__
-    return spec is not None and spec.submodule_search_locations is not None
+def _refuse_beside_another(name: str) -> None:
+    """Raises ImportError while another thread runs torch."""
+    if not _RUNNING.acquire(blocking=False):
+        raise ImportError(
+            f"{name} can't be imported while another thread imports torch: ask torch itself for"
+            " something first",
+            name=name,
+        )
+    _RUNNING.release()
 
 
 def _run(module: ModuleType) -> None:
@@ -184,10 +227,9 @@ def _run(module: ModuleType) -> None:
             return
         name, deferring = module.__name__, spec.loader
         if name in _FAILED:
-            raise ImportError(f"{name} could not be imported: {_FAILED[name]}") from _FAILED[name]
+            said = f"{name} could not be imported: {_FAILED[name]}"
+            raise ImportError(said, name=name) from _FAILED[name]
         spec.loader = module.__loader__ = deferring.real
-        if spec.submodule_search_locations is not None:
-            module.__path__ = spec.submodule_search_locations
         vars(module)["_runs"] = True
         try:
             _execute(module, deferring.real)
@@ -206,13 +248,5 @@ def _run(module: ModuleType) -> None:
 
 
 def _execute(module: ModuleType, loader: Loader) -> None:
-    if module.__name__ != _TORCH:
+    with uncollected() if module.__name__ == _TORCH else nullcontext():
         loader.exec_module(module)
-        return
-    finder = _Finder()
-    with uncollected():
-        sys.meta_path.insert(0, finder)
-        try:
-            loader.exec_module(module)
-        finally:
-            sys.meta_path.remove(finder)

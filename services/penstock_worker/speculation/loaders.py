@@ -20,6 +20,7 @@ from penstock_worker.batch.slots import Slots
 from penstock_worker.device.memory import memory_of
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceForward, DeviceRecipe, Forward, Recipe
+from penstock_worker.loading.computable import check_files
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.sampler.interface import QueuedSampler
 from penstock_worker.speculation.beside import Beside
@@ -86,7 +87,7 @@ class DraftLoader:
         ranks: Ranks,
     ) -> None:
         """`prepared`, `served`: of the model that is served. Raises StartupError where the other
-        can't draft for it."""
+        can't draft for it, UnsupportedModel where its files lack something."""
         folder = "" if setup.speculation is None else setup.speculation.model
         draft = without_media(_manifest(folder))
         name = served.backend.split()[0]
@@ -114,6 +115,7 @@ class DraftLoader:
         self._name = draft.name
         self._recipe = choose(draft, own, threads)
         check_layers(self._recipe, draft)
+        check_files(draft, f"speculative_config: the draft model {draft.name}")
         self._setup = setup
         self._vocab = min(prepared.decoder.vocab_size, draft.decoder.vocab_size)
         self._ends = frozenset(prepared.generation.eos_token_ids)

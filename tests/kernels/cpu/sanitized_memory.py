@@ -23,7 +23,7 @@ def watch(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "zeroed", watched)
 
 
-def watched(size: int, offset: int = 0) -> np.ndarray:
+def watched(size: int, offset: int = 0, *, begins_small: bool = False) -> np.ndarray:
     """Stands in for `zeroed`; where it begins is the allocator's choice."""
     libc = ctypes.CDLL(None)
     address = ctypes.c_void_p()

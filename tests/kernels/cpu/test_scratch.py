@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from penstock_kernels.cpu.structs import NUM_BUFFERS, PkBatch, PkProgram
 from tests.kernels.cpu.sanitized_memory import sanitized
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 pytestmark = pytest.mark.usefixtures("loaded")
 
 
@@ -75,6 +78,35 @@ def test_a_block_needs_few_new_huge_pages() -> None:
         entered[1:] += np.diff(pages)
     assert len(areas) == 2 * layers
     assert entered.max() == 1
+
+
+def area_with(address: int) -> tuple[int, set[str]]:
+    """What the system says of the mapped area with this address: bytes that are in memory, and its
+    flags."""
+    inside, resident = False, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            begin, end = (int(each, 16) for each in bounds.groups())
+            inside = begin <= address < end
+        elif inside and line.startswith("Rss:"):
+            resident = int(line.split()[1]) << 10
+        elif inside and line.startswith("VmFlags:"):
+            return resident, set(line.split()[1:])
+    raise AssertionError("no area has this address")
+
+
+@pytest.mark.skipif(sanitized(), reason="AddressSanitizer's memory lies where malloc puts it")
+@pytest.mark.skipif(not HUGE_PAGES.exists(), reason="the system has no transparent huge pages")
+def test_the_first_blocks_take_no_huge_pages_and_later_ones_do() -> None:
+    """With one for each layer's keys and values, a first chat took 60 MiB."""
+    model = SlowDecoder(Sizes(hidden=32, inner=32, heads=2, kv_heads=2, positions=64, layers=3))
+    decoder = model.packed(num_blocks=8000)
+    for area in (each for pair in decoder._caches for each in pair):
+        area[0] = 1
+        resident, flags = area_with(area.ctypes.data)
+        assert "nh" in flags
+        assert resident < 256 << 10
+        assert "hg" in area_with(area.ctypes.data + HUGE_PAGE)[1]
 
 
 def test_large_arrays_have_the_memory_of_earlier_ones_that_nobody_has() -> None:

@@ -49,7 +49,8 @@ def test_what_is_left_out_of_torch_is_run_when_it_is_asked_for() -> None:
 
 
 def run(program: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -95,6 +96,64 @@ import torch
 print(torch_runs())
 """
     assert run(program) == ["True"]
+
+
+@pytest.mark.parametrize("name", ["nn", "distributed", "autograd", "utils._pytree"])
+def test_who_begins_with_a_module_of_it_runs_nothing_twice(name: str) -> None:
+    """Torch's library ends the process that registers its types twice."""
+    program = f"""
+from importlib.machinery import SourceFileLoader
+from penstock_worker.machine.torch_import import defer_torch, torch_runs
+ran, run = [], SourceFileLoader.exec_module
+SourceFileLoader.exec_module = lambda self, module: (ran.append(module.__name__), run(self, module))
+defer_torch()
+import torch.{name}
+print(torch_runs(), len(ran) - len(set(ran)), type(torch.{name}.__spec__.loader).__name__)
+"""
+    assert run(program) == ["True 0 SourceFileLoader"]
+
+
+def test_who_begins_with_a_module_of_it_keeps_no_other_thread_waiting(tmp_path: Path) -> None:
+    """It holds Python's lock for that module, which the thread that runs torch wants next."""
+    (tmp_path / "order.py").write_text("import threading\nruns = threading.Event()\n")
+    fake(
+        tmp_path,
+        "import order, time\n"
+        "order.runs.set()\n"
+        "while not order.asks(): time.sleep(0.01)\n"
+        "ones = 'ones'\n"
+        "import torch.nn\n",
+    )
+    (tmp_path / "torch" / "nn.py").write_text("from torch import ones\n")
+    program = f"""
+import sys, threading
+sys.path.insert(0, {str(tmp_path)!r})
+from penstock_worker.machine import torch_import
+import order
+torch_import.defer_torch()
+import torch
+def begin():
+    order.runs.wait()
+    try: import torch.nn
+    except ImportError as error: print(error)
+second = threading.Thread(target=begin)
+def asks():  # it has been told, or waits
+    frame = sys._current_frames().get(second.ident)
+    while frame is not None and frame.f_code.co_name != "__getattr__": frame = frame.f_back
+    return not second.is_alive() or frame is not None
+order.asks = asks
+second.start()
+print(torch.ones)
+second.join()
+import torch.nn
+print(torch.nn.__name__)
+"""
+    assert sorted(run(program)) == [
+        "ones",
+        "torch.nn",
+        "torch.nn can't be imported while another thread imports torch: ask torch itself for"
+        " something first",
+    ]
 
 
 def test_one_that_cannot_be_imported_says_so_each_time(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from penstock.errors import ModelNotFound, StartupError
+from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
 from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import LayerSpec
@@ -20,6 +21,7 @@ from penstock_worker.loading.load import load
 from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.speculation.beside import Beside
 from penstock_worker.speculation.loaders import DraftLoader, draft_loader
+from penstock_worker.weights.stored import StoredTensor
 from testing.model_configs import varied
 from testing.tiny_models import byte_level_tokenizer
 from tests.worker.speculation.draft_folders import SERVED, draft_setup, write_folder
@@ -67,6 +69,22 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     served = write_folder(tmp_path / "served")
     with pytest.raises(ModelNotFound, match="absent is not a prepared folder"):
         load(draft_setup(served, tmp_path / "absent"))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_one_that_lacks_a_tensor_is_named_before_weights_are_read(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = write_folder(tmp_path / "served")
+    draft = write_folder(tmp_path / "draft", SMALL, seed=1)
+    (file,) = draft.glob("*.safetensors")
+    tensors = load_file(file)
+    del tensors["model.norm.weight"]
+    save_file(tensors, file)
+    monkeypatch.setattr(StoredTensor, "read_part_into", lambda *_: pytest.fail("data was read"))
+    said = "speculative_config: the draft model draft: .* lacks the tensor model.norm.weight"
+    with pytest.raises(UnsupportedModel, match=said):
+        load(draft_setup(served, draft, backend=backend))
 
 
 def test_layers_must_see_the_whole_context(tmp_path: Path) -> None:
