@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from penstock_kernels.triton.rounding import round_to
+from penstock_kernels.triton.rounding import fused, round_to
 
 
 @triton.jit
@@ -18,3 +18,9 @@ def round_all(x, out, BLOCK: tl.constexpr):
 def widen_all(x, out, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     tl.store(out + at, tl.load(x + at).to(tl.float32))
+
+
+@triton.jit
+def fuse_all(x, y, z, out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, fused(tl.load(x + at), tl.load(y + at), tl.load(z + at)))
