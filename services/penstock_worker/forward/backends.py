@@ -60,6 +60,15 @@ def _check_precision(name: str, setup: Setup) -> None:
     raise StartupError(reason) if name in _ON_DEVICE else Unable(reason)
 
 
+def _check_experts(name: str, setup: Setup) -> None:
+    """Raises Unable for a backend without a card, beside which experts could lie."""
+    if setup.cpu_experts != "off" and name not in _ON_DEVICE:
+        raise Unable(
+            f"cpu_experts is {setup.cpu_experts}, which is for a model on a GPU; on {name} all of "
+            "it is on the CPU, and allowed is off"
+        )
+
+
 def chooses_torch(prepared: PreparedModel, setup: Setup) -> bool:
     """Returns whether `choose` begins with a backend that computes with torch. It may end with one
     in any case: the CPU kernels can't run every model, and reading some tensors takes torch."""
@@ -90,6 +99,7 @@ def _plugged(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks) 
         raise StartupError(f"{flag} {name}: {plugin.package} has no function `recipe` there")
     try:
         _check_precision(name, setup)
+        _check_experts(name, setup)
         recipe = make(prepared, setup, threads, ranks)
     except Exception as error:
         raise StartupError(f"{flag} {name}: {plugin.package}: {error}") from error
@@ -124,6 +134,7 @@ def choose_among(
         )
     try:
         _check_precision(name, setup)
+        _check_experts(name, setup)
         return import_module(modules[name]).recipe(prepared, setup, threads, ranks)
     except (ImportError, Unable) as error:
         raise StartupError(f"attention backend {name} can't be used: {error}") from error
@@ -147,6 +158,7 @@ def _fastest(
     for name, module in modules.items():
         try:
             _check_precision(name, setup)
+            _check_experts(name, setup)
             recipe = import_module(module).recipe(prepared, setup, threads, ranks)
         except (ImportError, Unable) as error:
             reasons.append(f"{name}: {error}")

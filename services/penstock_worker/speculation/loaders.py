@@ -109,6 +109,7 @@ class DraftLoader:
             max_lora_rank=0,
             lora_whole_matrices=False,
             lora_experts=False,
+            cpu_experts="off",
         )
         self._name = draft.name
         self._recipe = choose(draft, own, threads)

@@ -135,6 +135,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     GrammarSettings)."""
     warm_grammars: bool = False
     """Whether the grammar library is loaded before a grammar comes (see GrammarSettings)."""
+    cpu_experts: str = "off"
+    """Whose routed experts a GPU's host computes (see WorkerSettings)."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):

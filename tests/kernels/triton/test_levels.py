@@ -3,7 +3,7 @@ arithmetic docs/design/two-places.md says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -53,7 +53,11 @@ def kept(*sources: Source) -> GGUFWeights:
 
 
 def on_card(
-    x: np.ndarray, source: Source, *, tiles: MatmulTiles = EXPERTS_FEW, bias: object = None
+    x: np.ndarray,
+    source: Source,
+    *,
+    tiles: MatmulTiles = EXPERTS_FEW,
+    bias: np.ndarray | None = None,
 ) -> np.ndarray:
     one = torch.zeros(len(x), 1, dtype=torch.int32, device=DEVICE)
     placed = place_rows(one, 1, tiles.rows)
@@ -185,7 +189,9 @@ def test_widths_without_whole_groups_are_refused() -> None:
 COUNT, ACTIVE, WIDE, INNER = 5, 2, 256, 64
 
 
-def experts_of(kinds: tuple[str, str], *, bias: bool) -> tuple[list[list[Source]], object]:
+def experts_of(
+    kinds: tuple[str, str], *, bias: bool
+) -> tuple[list[list[Source]], list[np.ndarray] | None]:
     """Gates, ups and downs of each expert; and what is added to their outputs, or None."""
     up, down = kinds
     shapes = ((up, INNER, WIDE), (up, INNER, WIDE), (down, WIDE, INNER))
@@ -219,7 +225,7 @@ def test_experts_on_the_card_are_those_of_the_cpu(
     """From rows to the sum over a row's experts; some rows aren't finite."""
     assert activation in CPU_KINDS
     (gates, ups, downs), biases = experts_of(kinds, bias=bias)
-    of = [None] * 3 if biases is None else biases
+    of: Sequence[np.ndarray | None] = [None] * 3 if biases is None else biases
     cpu = CPUExperts(
         gates=packed(gates, of[0]),
         ups=packed(ups, of[1]),
@@ -238,10 +244,10 @@ def test_experts_on_the_card_are_those_of_the_cpu(
     pairs = torch.from_numpy(chosen).to(DEVICE)
     placed = place_rows(pairs, COUNT, EXPERTS_FEW.rows)
     stacked = [each for pair in zip(gates, ups, strict=True) for each in pair]
-    added = [None, None]
+    added: list[Tensor | None] = [None, None]
     if biases is not None:
-        added = [torch.from_numpy(np.concatenate(biases[:2], 1)), torch.from_numpy(biases[2])]
-        added = [each.to(DEVICE) for each in added]
+        both_of = np.concatenate(biases[:2], 1)
+        added = [torch.from_numpy(each).to(DEVICE) for each in (both_of, biases[2])]
     rows = row_levels(torch.from_numpy(x).to(DEVICE))
     both = expert_levels(rows, kept(*stacked), COUNT, placed, added[0], tiles=EXPERTS_FEW)
     inner = gate_levels(both, activation)
