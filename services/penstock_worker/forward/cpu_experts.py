@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
 from penstock.model.expert_places import ExpertPlaces, host_places
+from penstock.model.kv_layout import KVGroup
 from penstock.model.layer_spec import FeedForwardSpec
 from penstock.model.prepared_model import PreparedModel
+from penstock.process import logs
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.routed_experts import use_bits_of_groups
 from penstock_kernels.triton.rowwise.cpu_activations import CPU_KINDS
+from penstock_worker.device.memory import memory_of
 from penstock_worker.dtype import stays_quantised
+from penstock_worker.forward.expert_room import card_room, layers_on_host, sizes_on_card
 from penstock_worker.layers.level_experts import ExpertHost
 from penstock_worker.parallel.ranks import Ranks
+from penstock_worker.weights.files import gguf_tensors
 
-OFF = "off"
+OFF, AUTO = "off", "auto"
+
+log = logs.get(__name__)
 
 
 def expert_host(
@@ -26,13 +35,18 @@ def expert_host(
     threads: int,
     device: torch.device,
     ranks: Ranks,
+    blocks: tuple[int, Sequence[KVGroup]],
 ) -> ExpertHost | None:
     """Returns what loads the experts of the model's layers; None: `cpu_experts` is off. Has the CPU
     kernels use the instruction set whose bits the card has, in this process. Raises StartupError
-    for a model, or other settings, that it doesn't fit."""
+    for a model, or other settings, that it doesn't fit.
+
+    `blocks`: bytes of a KV block, and its groups.
+    """
     if setup.cpu_experts == OFF:
         return None
-    places = host_places(config, setup.cpu_experts)
+    words = "all" if setup.cpu_experts == AUTO else setup.cpu_experts
+    places = host_places(config, words)
     reason = _obstacle(setup, config, prepared, ranks)
     if reason is not None:
         raise StartupError(f"cpu_experts is {setup.cpu_experts}: {reason}")
@@ -40,7 +54,34 @@ def expert_host(
         use_bits_of_groups()
     except ImportError as error:
         raise StartupError(f"cpu_experts is {setup.cpu_experts}: {error}") from error
-    return ExpertHost(device, threads, frozenset(_on_host(places)))
+    on_host = _on_host(places)
+    if setup.cpu_experts == AUTO:
+        on_host = on_host[: _chosen(setup, config, prepared, device, on_host, blocks)]
+    return ExpertHost(device, threads, frozenset(on_host))
+
+
+def _chosen(
+    setup: Setup,
+    config: ModelConfig,
+    prepared: PreparedModel,
+    device: torch.device,
+    layers: Sequence[str],
+    blocks: tuple[int, Sequence[KVGroup]],
+) -> int:
+    """Returns of how many of the layers, from the first one on, the experts don't fit the card."""
+    tensors = gguf_tensors(prepared.weights.files, config)
+    sizes, rest = sizes_on_card(tensors, [f"{layer}.experts." for layer in layers])
+    on_card = device.type == "cuda"
+    share = setup.gpu_memory_utilization if on_card else setup.kv_memory_fraction
+    room = card_room(setup, memory_of(device), share, rest, *blocks)
+    count = layers_on_host(sizes, room.experts)
+    log.info(
+        "cpu_experts is chosen by the card's memory",
+        layers_on_the_host=count,
+        layers=len(layers),
+        card=str(room),
+    )
+    return count
 
 
 def _on_host(places: ExpertPlaces) -> list[str]:

@@ -122,7 +122,7 @@ def recipe(
     if obstacle is not None:
         raise Unable(obstacle)
     flash = choose_flash(setup, shard.own, shape, dtype, device)
-    host = expert_host(setup, config, prepared, threads, device, ranks)
+    host = expert_host(setup, config, prepared, threads, device, ranks, (block_bytes, groups))
     if host is not None and host.on_host:
         setup = msgspec.structs.replace(setup, enforce_eager=True)
     adaptable = purpose.adaptable(config, setup)

@@ -49,8 +49,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         str,
         Meta(
             description="On CUDA, for mixtures of experts in GGUF files: of how many layers, from "
-            "the first one on, routed experts lie in the host's memory and are computed there; or "
-            "all; or off. With any number, outputs are the same."
+            "the first one on, routed experts lie in the host's memory and are computed there; "
+            "all; auto: as many as the card has no room for; or off. With any number, outputs are "
+            "the same."
         ),
     ] = OFF
     flash_attention_3: Annotated[

@@ -100,7 +100,7 @@ def host_places(config: ModelConfig, layers: str) -> ExpertPlaces:
     if not 0 <= wanted <= most:
         raise StartupError(
             f"cpu_experts is {layers!r}; allowed are 0 to {most}, the number of layers with "
-            "experts, and all; or off"
+            "experts, all, and auto; or off"
         )
     left, found = wanted, []
     for count in counts:

@@ -20,13 +20,14 @@ from penstock_kernels.triton.experts.placing import place_rows
 from penstock_kernels.triton.experts.sums import sum_experts
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_kernels.triton.matmul_tiles import EXPERTS, EXPERTS_FEW, MatmulTiles
-from penstock_kernels.triton.rowwise.cpu_activations import CPU_KINDS
+from penstock_kernels.triton.rowwise.cpu_activations import CPU_KINDS, FUSED
 from penstock_kernels.triton.rowwise.row_levels import gate_levels, row_levels
 from penstock_worker.weights.repacking import repacked
 from penstock_worker.weights.stored import StoredTensor
 from tests.interpreted_triton import DEVICE
 from tests.kernels.cpu.sources import K_HALVES, WIDTH, Source, random_source, source_of
 from tests.kernels.cpu.test_same_bits import LARGEST
+from tests.kernels.triton.rounding_kernels import gate_all
 from tests.met import met
 
 pytestmark = pytest.mark.timeout(300)
@@ -184,6 +185,31 @@ def test_widths_without_whole_groups_are_refused() -> None:
         row_levels(torch.zeros(1, 33))
     with pytest.raises(ValueError, match="activation 'gelu'"):
         gate_levels(torch.zeros(1, 64), "gelu")
+
+
+@pytest.mark.parametrize("kind", CPU_KINDS)
+def test_activations_have_a_cpus_bits(kind: str) -> None:
+    """The C++ kernels' come through matrices that only hand numbers on."""
+    ones = np.eye(64, dtype=np.float32)
+    gates, ups = (source_of("F32", part.copy(), 32, 64) for part in (ones[:32], ones[32:]))
+    downs = source_of("F32", ones[:, :32].copy(), 64, 32)
+    cpu = CPUExperts(
+        gates=(gates.packed(),),
+        ups=(ups.packed(),),
+        downs=(downs.packed(),),
+        active=1,
+        activation=kind,
+    )
+    random_ = np.random.default_rng(5)
+    x = (random_.standard_normal((64, 64)) * 10.0 ** random_.uniform(-4, 2, (64, 64))).astype("f4")
+    x[0, :6] = 0.0, 87.0, -87.0, 88.5, -88.5, 1e-30
+    chosen = np.zeros((64, 1), np.int32)
+    wanted = cpu(x, chosen, np.ones((64, 1), np.float32))[:, :32]
+    gate, up = (torch.from_numpy(part.copy()).to(DEVICE) for part in (x[:, :32], x[:, 32:]))
+    out = torch.empty(64, 32, device=DEVICE)
+    gate_all[(1,)](gate, up, out, kind, 64 * 32, enable_fp_fusion=FUSED)
+    # What C++ adds zeros to has no sign of its own.
+    check(out.cpu().numpy() + np.float32(0), wanted + np.float32(0))
 
 
 COUNT, ACTIVE, WIDE, INNER = 5, 2, 256, 64

@@ -204,7 +204,7 @@ def test_rows_that_are_no_numbers_stay_by_themselves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words", "reason"),
     [
-        ({}, "4", r"cpu_experts is '4'; allowed are 0 to 3, .*, and all; or off"),
+        ({}, "4", r"cpu_experts is '4'; allowed are 0 to 3, .*, all, and auto; or off"),
         ({}, "some", r"cpu_experts is 'some'; allowed are 0 to 3"),
         ({"dtype": "bfloat16"}, "1", "must stay as a GGUF file has them; dtype is bfloat16"),
         ({"lora_experts": True}, "1", "adapters may change experts"),
