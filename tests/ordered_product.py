@@ -42,7 +42,7 @@ def _summed(left: NDArray[Any], right: NDArray[Any], dtype: DTypeLike) -> NDArra
     total = products[0]
     if total.size > 1:
         # Over the outermost axis, NumPy adds up one after the other; pairs only along the last.
-        return np.add.reduce(products, axis=0)  # type: ignore[no-any-return]
+        return np.add.reduce(products, axis=0, dtype=dtype)  # type: ignore[no-any-return]
     for product in products[1:]:
         total += product
     return total

@@ -317,6 +317,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             batch_invariant=config.worker.batch_invariant,
             enforce_eager=config.worker.enforce_eager,
             flash_attention_3=config.worker.flash_attention_3,
+            cpu_experts=config.worker.cpu_experts,
             load_format=config.model.load_format,
             group=group,
             expert_parallel=config.parallel.enable_expert_parallel,

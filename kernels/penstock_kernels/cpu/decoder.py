@@ -138,7 +138,8 @@ class Decoder:
     beside: Decoder | None = None
     """Another program's decoder, with the same layers, blocks and threads, whose keys and values it
     has; None: it has its own."""
-    _scratch: Scratch = field(default_factory=Scratch, init=False)
+    scratch: Scratch = field(default_factory=Scratch)
+    """Memory for a step, which programs that run one after another may share."""
     _outputs: LargeArrays = field(default_factory=LargeArrays, init=False)
     _ticks: np.ndarray | None = field(default=None, init=False)
 
@@ -284,7 +285,7 @@ class Decoder:
         held = self._arguments.describe(step, rows, out, threads.now)
         library = load()
         program, rows_of = ctypes.byref(self._struct), ctypes.byref(self._arguments.struct)
-        work = self._scratch.at_least(library.pk_forward_bytes(program, rows_of))
+        work = self.scratch.at_least(library.pk_forward_bytes(program, rows_of))
         self._exchanges.begin()
         begun = time.perf_counter()
         library.pk_forward(program, rows_of, work)

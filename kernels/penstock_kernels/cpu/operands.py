@@ -19,7 +19,7 @@ from penstock_kernels.cpu.structs import (
 )
 
 _NORMS = {"rms": 1, "layer": 2}
-SCORINGS = {"softmax": 0, "sigmoid": 1, "sqrt_softplus": 2, "sparse_mixer": 3}
+SCORINGS = {"softmax": 0, "sigmoid": 1, "sqrt_softplus": 2, "sparse_mixer": 3, "given": 4}
 """Numbers of what makes scores of a router's products (PkScoring), by name."""
 _LANES = 16
 MAX_HEAD_DIM = 1024
@@ -320,7 +320,8 @@ class Experts:
     """The gate matrix of each expert; empty for experts without a gate."""
     scoring: str = "softmax"
     """What makes scores of the router's products, of SCORINGS. sparse_mixer: one choice after
-    another, the best product that is left has its softmax over those left that are near it."""
+    another, the best product that is left has its softmax over those left that are near it.
+    given: they are scores already; `by_token` chooses."""
     nearness: float = 0.0
     """How far below the best one is near it (sparse_mixer), as a share of the larger of the best
     one and the other's size."""

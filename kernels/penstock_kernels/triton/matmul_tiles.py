@@ -105,15 +105,16 @@ second-level cache feeds both shapes for many rows at the same rate. All give th
 
 
 def expert_tiles(
-    rows: int, experts: int, *, batch_invariant: bool, packed: bool = False
+    rows: int, experts: int, *, batch_invariant: bool, packed: bool = False, exact: bool = False
 ) -> MatmulTiles:
     """Returns the tiles for `rows` pairs of a row and an expert. Those of plain weights give the
     same bits, as `invariant_tiles` do.
 
     `packed`: weights are decoded in registers, of which large tiles leave too few. Then there is
     one shape with `batch_invariant`, as the instructions that multiply differ.
+    `exact`: these products are whole numbers, the same by any instruction.
     """
-    if packed and batch_invariant:
+    if packed and batch_invariant and not exact:
         return EXPERTS
     if rows <= EXPERTS_FEW.rows * experts:
         return EXPERTS_FEW

@@ -1,8 +1,8 @@
 """Rounding, widening and tile products, the same on a device and in Triton's interpreter.
 
-The interpreter truncates when it converts to bfloat16, loses carries when it converts to FP8, and
-multiplies the bit patterns of bfloat16 tiles as integers. The branches for INTERPRETED correct
-that, so that results are those of the device's instructions.
+The interpreter truncates when it converts to bfloat16, loses carries when it converts to FP8,
+multiplies the bit patterns of bfloat16 tiles as integers, and rounds twice in a fused multiply-add.
+The branches for INTERPRETED correct that, so that results are those of the device's instructions.
 """
 
 from __future__ import annotations
@@ -71,6 +71,29 @@ def tile_dot(left, right, acc):
         return tl.dot(left.to(tl.float32), right.to(tl.float32), acc)
     else:
         return tl.dot(left, right, acc, input_precision="ieee")
+
+
+@triton.jit
+def fused(x, y, z):
+    """x * y + z of float32 tiles of one shape, rounded once."""
+    if INTERPRETED:
+        return _rounded_once(x.to(tl.float64) * y.to(tl.float64), z.to(tl.float64))
+    else:
+        return tl.fma(x, y, z)
+
+
+@triton.jit
+def _rounded_once(product, z):
+    """product + z as float32. The float64 sum is rounded to odd, after which rounding it again, to
+    less than half of its digits, gives what one rounding would (Boldo and Melquiond, 2008)."""
+    total = product + z
+    own = total - product
+    lost = (product - (total - own)) + (z - own)
+    bits = total.to(tl.int64, bitcast=True)
+    away = tl.where((lost > 0) == (total > 0), 1, -1)
+    inexact = (lost > 0) | (lost < 0)
+    odd = tl.where(inexact & ((bits & 1) == 0), bits + away, bits)
+    return odd.to(tl.float64, bitcast=True).to(tl.float32)
 
 
 @triton.jit

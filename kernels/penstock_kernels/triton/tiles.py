@@ -269,3 +269,7 @@ PART_WARPS = 4
 
 UNPACK_TILE = 512
 """Numbers of a row that one program of `gguf_rows` writes."""
+
+LEVEL_GROUPS = 16
+"""Groups of 32 numbers of a row that one program rounds to bytes."""
+LEVEL_WARPS = 4

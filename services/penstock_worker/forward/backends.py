@@ -65,7 +65,7 @@ def _check_precision(name: str, setup: Setup) -> None:
     raise StartupError(reason) if name in _ON_DEVICE else Unable(reason)
 
 
-def _check_experts(name: str, prepared: PreparedModel, setup: Setup, ranks: Ranks) -> None:
+def _check_expert_ranks(name: str, prepared: PreparedModel, setup: Setup, ranks: Ranks) -> None:
     """Raises StartupError for ranks that can't hold whole experts of the model; Unable for a
     backend whose ranks can't."""
     if not setup.expert_parallel:
@@ -75,6 +75,15 @@ def _check_experts(name: str, prepared: PreparedModel, setup: Setup, ranks: Rank
     parallel_places(prepared.decoder, ranks.place.tensor)
     if name != _DEALING:
         raise Unable(f"enable_expert_parallel is set, which the {_DEALING} backend alone has")
+
+
+def _check_host_experts(name: str, setup: Setup) -> None:
+    """Raises Unable for a backend without a card, beside which experts could lie."""
+    if setup.cpu_experts != "off" and name not in _ON_DEVICE:
+        raise Unable(
+            f"cpu_experts is {setup.cpu_experts}, which is for a model on a GPU; on {name} all of "
+            "it is on the CPU, and allowed is off"
+        )
 
 
 def chooses_torch(prepared: PreparedModel, setup: Setup) -> bool:
@@ -107,7 +116,8 @@ def _plugged(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks) 
         raise StartupError(f"{flag} {name}: {plugin.package} has no function `recipe` there")
     try:
         _check_precision(name, setup)
-        _check_experts(name, prepared, setup, ranks)
+        _check_expert_ranks(name, prepared, setup, ranks)
+        _check_host_experts(name, setup)
         recipe = make(prepared, setup, threads, ranks)
     except Exception as error:
         raise StartupError(f"{flag} {name}: {plugin.package}: {error}") from error
@@ -142,7 +152,8 @@ def choose_among(
         )
     try:
         _check_precision(name, setup)
-        _check_experts(name, prepared, setup, ranks)
+        _check_expert_ranks(name, prepared, setup, ranks)
+        _check_host_experts(name, setup)
         return import_module(modules[name]).recipe(prepared, setup, threads, ranks)
     except (ImportError, Unable) as error:
         raise StartupError(f"attention backend {name} can't be used: {error}") from error
@@ -166,7 +177,8 @@ def _fastest(
     for name, module in modules.items():
         try:
             _check_precision(name, setup)
-            _check_experts(name, prepared, setup, ranks)
+            _check_expert_ranks(name, prepared, setup, ranks)
+            _check_host_experts(name, setup)
             recipe = import_module(module).recipe(prepared, setup, threads, ranks)
         except (ImportError, Unable) as error:
             reasons.append(f"{name}: {error}")

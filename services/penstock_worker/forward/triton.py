@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import torch
 import triton
@@ -37,6 +38,7 @@ from penstock_worker.dtype import (
 from penstock_worker.forward.aux_hidden import aux_hidden_for
 from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.common_mechanisms import COMMON
+from penstock_worker.forward.cpu_experts import expert_host
 from penstock_worker.forward.decoded_part import encoder_obstacle
 from penstock_worker.forward.device import capability, compute_device, device_name
 from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, Unable, require
@@ -51,6 +53,7 @@ from penstock_worker.forward.triton_limits import (
     quantised_experts,
     ranks_with_towers,
 )
+from penstock_worker.layers.level_experts import ExpertHost
 from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.machine.environment_checks import NO_C_COMPILER, c_compiler
 from penstock_worker.machine.torch_import import complete_torch
@@ -119,6 +122,9 @@ def recipe(
     if obstacle is not None:
         raise Unable(obstacle)
     flash = choose_flash(setup, shard.own, shape, dtype, device)
+    host = expert_host(setup, config, prepared, threads, device, ranks, (block_bytes, groups))
+    if host is not None and host.on_host:
+        setup = msgspec.structs.replace(setup, enforce_eager=True)
     adaptable = purpose.adaptable(config, setup)
     adapters = None if adaptable is None else DeviceAdapters(adaptable, setup, dtype, Cut(shard))
     media = ModelMedia(prepared, setup, ranks, dtype, device, joins_spans=False)
@@ -135,9 +141,11 @@ def recipe(
             load_format=setup.load_format,
             keep_quantised=as_filed and may_keep(setup.dtype, prepared.weights, dtype),
         )
-        ops = _ops(setup, device, dtype)
+        ops = _ops(setup, device, dtype, host)
         purpose.take(weights)
         model = DecoderModel(config, weights, setup.max_model_len, ops, ranks, adapters, aux_hidden)
+        if host is not None:
+            host.tell()
         memory, head = memory_of(device), model.norm if purpose.headless else model.logits
         if states is not None:
             states.allocate(device)
@@ -168,6 +176,8 @@ def recipe(
     if shape.dtype == torch.float8_e4m3fn:
         stored += " calculated scales" if setup.calculate_kv_scales else " scaled"
     order = "batch invariant" if setup.batch_invariant else "any order"
+    if host is not None:
+        order += ", experts in whole numbers"
     return DeviceRecipe(
         backend="triton",
         dtype=name,
@@ -215,11 +225,17 @@ def _check_cache(dtype: torch.dtype, device: torch.device) -> None:
         )
 
 
-def _ops(setup: Setup, device: torch.device, dtype: torch.dtype) -> DecoderOps:
+def _ops(
+    setup: Setup, device: torch.device, dtype: torch.dtype, host: ExpertHost | None
+) -> DecoderOps:
     from penstock_worker.layers.triton_ops import TritonOps
 
     return TritonOps(
-        device, dtype, batch_invariant=setup.batch_invariant, quantization=setup.quantization
+        device,
+        dtype,
+        batch_invariant=setup.batch_invariant,
+        quantization=setup.quantization,
+        expert_host=host,
     )
 
 

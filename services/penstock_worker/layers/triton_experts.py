@@ -15,16 +15,15 @@ from penstock_kernels.triton.experts.fp8_products import expert_fp8
 from penstock_kernels.triton.experts.gguf_products import expert_gguf
 from penstock_kernels.triton.experts.placing import ExpertTiles, place_rows
 from penstock_kernels.triton.experts.products import expert_linear
-from penstock_kernels.triton.experts.routing import RoutingRule, route
 from penstock_kernels.triton.experts.sums import sum_experts
 from penstock_kernels.triton.matmul_tiles import EXPERTS_FP8, MatmulTiles, expert_tiles
 from penstock_worker.adapters.device_adapters import DeviceAdapters
 from penstock_worker.adapters.device_products import DeviceAdaptedExperts
-from penstock_worker.layers.feed_forward import expert_scales, experts_of, load_router
+from penstock_worker.layers.feed_forward import experts_of
 from penstock_worker.layers.parts import Parts
+from penstock_worker.layers.triton_router import TritonRouter
 from penstock_worker.quantisation.fp8 import FP8Blocks, FP8Rows
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
-from penstock_worker.quantisation.interface import Product
 
 log = logs.get(__name__)
 
@@ -114,10 +113,7 @@ class TritonExperts:
 
     def __init__(
         self,
-        rule: RoutingRule,
-        scores: Product,
-        correction: Tensor | None,
-        scales: Tensor | None,
+        router: TritonRouter,
         up: ExpertProduct,
         activate: Callable[[Tensor], Tensor],
         down: ExpertProduct,
@@ -126,14 +122,10 @@ class TritonExperts:
         weighs_input: bool = False,
         added: AddedToExperts | None = None,
     ) -> None:
-        """`scores` and `correction` are the router's; see load_router. `scales`, [experts] float32,
-        are factors of weights. `up` gives a pair's gate and
-        what it multiplies, or without a gate only this; `activate` makes the input of `down` of
-        it. `weighs_input`: as in ExpertsSpec. `added`: to both products."""
-        self._rule = rule
-        self._scores = scores
-        self._correction = correction
-        self._scales = scales
+        """`up` gives a pair's gate and what it multiplies, or without a gate only this; `activate`
+        makes the input of `down` of it. `weighs_input`: as in ExpertsSpec. `added`: to both
+        products."""
+        self._router = router
         self._up = up
         self._activate = activate
         self._down = down
@@ -147,11 +139,8 @@ class TritonExperts:
     ) -> Tensor:
         if chosen is not None:
             raise TypeError("these experts are chosen by their router alone")
-        rule = self._rule
-        scores = self._scores(hidden if routed is None else routed)
-        found, weights = route(scores, rule, self._correction)
-        if self._scales is not None:
-            weights *= self._scales[found]
+        rule = self._router.rule
+        found, weights = self._router(hidden if routed is None else routed)
         tiles = expert_tiles(
             found.numel(),
             rule.count,
@@ -181,7 +170,7 @@ class TritonExperts:
         batch_invariant: bool,
     ) -> TritonExperts:
         spec, gated = experts_of(feed_forward), feed_forward.gated
-        scores, correction = load_router(parts, spec, prefix)
+        router = TritonRouter.load(parts, spec, prefix)
         stack = _Stack(parts, spec.count, f"{prefix}.experts", dtype)
         hidden, bias = spec.width(parts.config.hidden_size), feed_forward.bias
         names = ("gate_proj", "up_proj") if gated else ("up_proj",)
@@ -194,10 +183,7 @@ class TritonExperts:
             return parts.ops.activate(x, feed_forward.activation, gated=gated)
 
         return TritonExperts(
-            _rule(spec),
-            scores,
-            correction,
-            expert_scales(parts, spec, prefix),
+            router,
             up,
             activate,
             down,
@@ -205,20 +191,6 @@ class TritonExperts:
             weighs_input=spec.weighs_input,
             added=AddedToExperts.of(parts, spec, f"{prefix}.experts", names),
         )
-
-
-def _rule(spec: ExpertsSpec) -> RoutingRule:
-    return RoutingRule(
-        spec.count,
-        spec.active,
-        sigmoid=spec.router == "sigmoid",
-        normalised=spec.normalised,
-        scale=spec.scale,
-        groups=spec.groups,
-        active_groups=spec.active_groups,
-        group_best=spec.group_best,
-        sum_floor=spec.sum_floor,
-    )
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from penstock_kernels.triton.recurrent.gated_delta import DeltaHeads, gated_delt
 from penstock_kernels.triton.recurrent.mamba2 import SelectiveSizes, mamba2
 from penstock_kernels.triton.recurrent.states import LayerStates
 from penstock_kernels.triton.rowwise import activation, as_large, norms
+from penstock_worker.layers.level_experts import ExpertHost
 from penstock_worker.layers.parts import LayerExperts, Parts, Recurrence
 from penstock_worker.layers.recurrent.gated_delta import LENGTH_EPS, GatedDelta
 from penstock_worker.layers.recurrent.mixers import (
@@ -123,10 +124,12 @@ class TritonOps:
         *,
         batch_invariant: bool = False,
         quantization: str = "none",
+        expert_host: ExpertHost | None = None,
     ) -> None:
         """`dtype` is that of activations, and of weights that aren't quantised. `quantization`
         applies to the layers' matrices; embedding, head and norms stay in `dtype`, because they
-        have few bytes and matter much.
+        have few bytes and matter much. `expert_host`: of the model's layers, whose experts then
+        have a CPU's bits wherever they are; None: all are on the card, as other matrices are.
 
         Raises StartupError for a quantization that is unknown, or that the device can't compute.
         """
@@ -137,6 +140,7 @@ class TritonOps:
         self._dtype = dtype
         self._batch_invariant = batch_invariant
         self._quantization = QUANTIZATIONS.get(quantization)
+        self._expert_host = expert_host
 
     def product(self, weight: Matrix, bias: Tensor | None = None) -> Product:
         """`weight` is [outputs, inputs], `bias` [outputs]; of any float dtype, on any device."""
@@ -195,6 +199,8 @@ class TritonOps:
         return as_large.as_large(x.contiguous(), as_what.contiguous(), least)
 
     def experts(self, parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> LayerExperts:
+        if self._expert_host is not None:
+            return self._expert_host.load(parts, feed_forward, prefix)
         return TritonExperts.load(
             parts, feed_forward, prefix, self._dtype, batch_invariant=self._batch_invariant
         )

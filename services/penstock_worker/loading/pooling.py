@@ -76,6 +76,8 @@ def choose_pooling(prepared: PreparedModel, setup: Setup, threads: int) -> Pooli
         raise StartupError(
             f"quantization is {setup.quantization}; pooling models support only none"
         )
+    if setup.cpu_experts != "off":
+        raise StartupError(f"cpu_experts is {setup.cpu_experts}; pooling models support only off")
     allowed = ("auto", *_MODULES)
     if setup.attention_backend not in allowed:
         raise StartupError(

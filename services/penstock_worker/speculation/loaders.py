@@ -111,6 +111,7 @@ class DraftLoader:
             lora_whole_matrices=False,
             lora_experts=False,
             expert_parallel=False,
+            cpu_experts="off",
         )
         self._name = draft.name
         self._recipe = choose(draft, own, threads)

@@ -168,6 +168,7 @@ _SAME = {
     "enable_expert_parallel": "expert_parallel ep_size ep enable_ep_moe",
     "kv_roles": "kv_transfer_config kv_connector disaggregation_mode disaggregation",
     "device": "n_gpu_layers gpu_layers gpu ngl use_gpu cpu",
+    "cpu_experts": "n_cpu_moe cpu_moe ncmoe cmoe override_tensor ot",
     "gpu_memory_utilization": "mem_fraction_static gpu_memory_fraction cuda_memory_fraction"
     " cache_max_entry_count",
     "kv_memory_fraction": "memory_fraction cpu_memory_utilization kv_cache_memory"

@@ -301,6 +301,7 @@ BIT_SETTINGS = frozenset(
         "language_model_only",
         "attention_backend",
         "batch_invariant",
+        "cpu_experts",
         "flash_attention_3",
         "kv_cache_dtype",
         "calculate_kv_scales",

@@ -45,6 +45,15 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     enforce_eager: Annotated[
         bool, Meta(description="On CUDA: decode without CUDA graphs; slower, for debugging.")
     ] = False
+    cpu_experts: Annotated[
+        str,
+        Meta(
+            description="On CUDA, for mixtures of experts in GGUF files: of how many layers, from "
+            "the first one on, routed experts lie in the host's memory and are computed there; "
+            "all; auto: as many as the card has no room for; or off. With any number, outputs are "
+            "the same."
+        ),
+    ] = OFF
     flash_attention_3: Annotated[
         bool,
         Meta(

@@ -84,3 +84,26 @@ def parallel_places(config: ModelConfig, ranks: int) -> ExpertPlaces:
             f" {ranks}; allowed are 2 to {fewest}"
         )
     return dealt(config, ranks)
+
+
+def host_places(config: ModelConfig, layers: str) -> ExpertPlaces:
+    """Returns the table of a model on one card whose host has the experts of some layers.
+
+    `layers`: how many of those that have experts, from the first one on; or all. Raises
+    StartupError for other words, and for a model without experts.
+    """
+    counts = expert_counts(config)
+    most = sum(count > 0 for count in counts)
+    if not most:
+        raise StartupError(f"cpu_experts is {layers}; the model has no experts")
+    wanted = most if layers == "all" else int(layers) if layers.isdecimal() else -1
+    if not 0 <= wanted <= most:
+        raise StartupError(
+            f"cpu_experts is {layers!r}; allowed are 0 to {most}, the number of layers with "
+            "experts, all, and auto; or off"
+        )
+    left, found = wanted, []
+    for count in counts:
+        found.append((ExpertPlace(0, "host" if left else "card"),) * count)
+        left -= bool(count and left)
+    return ExpertPlaces(tuple(found))

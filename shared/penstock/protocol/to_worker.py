@@ -137,6 +137,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """Whether the grammar library is loaded before a grammar comes (see GrammarSettings)."""
     expert_parallel: bool = False
     """Whether each rank of `group` holds some experts as a whole (see ParallelSettings)."""
+    cpu_experts: str = "off"
+    """Whose routed experts a GPU's host computes (see WorkerSettings)."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):

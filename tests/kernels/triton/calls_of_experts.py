@@ -8,11 +8,18 @@ from typing import Any
 
 import torch
 
-from penstock_kernels.triton.experts import fp8_products, gguf_products, placing, routing, sums
+from penstock_kernels.triton.experts import (
+    fp8_products,
+    gguf_products,
+    level_products,
+    placing,
+    routing,
+    sums,
+)
 from penstock_kernels.triton.experts.products import expert_linear
 from penstock_kernels.triton.linear import gguf_weights
 from penstock_kernels.triton.matmul_tiles import EXPERTS_FP8, expert_tiles
-from penstock_kernels.triton.rowwise import activation
+from penstock_kernels.triton.rowwise import activation, row_levels
 
 CPU = torch.device("cpu")
 FP32 = torch.float32
@@ -47,6 +54,20 @@ def packed_experts(layout: gguf_weights.Layout) -> None:
         gguf_products.expert_gguf(rows(number, 256), weights, 32, placed, tiles=shape)
 
 
+def experts_as_on_a_cpu(kind: str, layout: gguf_weights.Layout) -> None:
+    for number in (1, 300):
+        chosen = torch.zeros(number, 4, dtype=torch.int32)
+        shape = expert_tiles(4 * number, 32, batch_invariant=True, packed=True, exact=True)
+        placed = placing.place_rows(chosen, 32, shape.rows)
+        up = gguf_weights.empty(layout, 32 * 2 * 256, 256, CPU)
+        down = gguf_weights.empty(layout, 32 * 256, 256, CPU)
+        bias = rows(32, 512, dtype=FP32) if kind == "clamped_swiglu" else None
+        x = row_levels.row_levels(rows(number, 256))
+        both = level_products.expert_levels(x, up, 32, placed, bias, tiles=shape)
+        inner = row_levels.gate_levels(both, kind)
+        level_products.expert_levels(inner, down, 32, placed, tiles=shape)
+
+
 def fp8_experts(groups: int) -> None:
     """With a scale per output, and per block; of as many rows as `experts`."""
     count, active = 128, 8
@@ -69,5 +90,19 @@ EXPERT_CALLS: dict[str, Callable[[], object]] = {
     "experts-in-groups": partial(experts, 256, sigmoid=True, groups=8, active_groups=4),
     "experts-fp8": partial(fp8_experts, 2),
     "experts-mxfp4": partial(packed_experts, gguf_weights.Layout(8, factors="float32", unit=32)),
+    "levels-q4_k": partial(
+        experts_as_on_a_cpu, "silu", gguf_weights.Layout(4, minima=True, factors="uint8")
+    ),
+    "levels-q6_k": partial(
+        experts_as_on_a_cpu,
+        "gelu_tanh",
+        gguf_weights.Layout(6, offset=32, group=16, factors="int8"),
+    ),
+    "levels-q8_0": partial(experts_as_on_a_cpu, "relu2", gguf_weights.Layout(8)),
+    "levels-mxfp4": partial(
+        experts_as_on_a_cpu,
+        "clamped_swiglu",
+        gguf_weights.Layout(4, e2m1=True, factors="uint8", unit=0),
+    ),
     "experts-q4_k": partial(packed_experts, gguf_weights.Layout(4, minima=True, factors="uint8")),
 }

@@ -42,12 +42,12 @@ IN_MEMORY = re.compile(r"\b(?:ld|st|atom|red|cp\.async)\b[.\w:]*\.global\b")
 PREFETCH = re.compile(r"prefetch\.global\.L2 \[(%\w+)\]")
 LABEL = re.compile(r"^(\.L_x_\d+):")
 BRANCH = re.compile(r"BRA.*`\((\.L_x_\d+)\)")
-FLOAT = re.compile(r"\*/\s+(?:@!?U?P\d+ )?(HG?MMA|FMUL|FFMA|FADD|FMNMX|MUFU|FSEL|F2FP)\b")
+FLOAT = re.compile(r"\*/\s+(?:@!?U?P\d+ )?([HI]G?MMA|FMUL|FFMA|FADD|FMNMX|MUFU|FSEL|F2FP)\b")
 INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+ )?([A-Z][A-Z0-9_]*)")
 DOUBLE = re.compile(r"\*/\s+(?:@!?U?P\d+ )?D(?:ADD|MUL|FMA|SETP)\b")
 WEIGHTS = {"weight", "levels"}
 """Parameters whose memory may be fetched ahead."""
-MMA = re.compile(r"\bHG?MMA\b")
+MMA = re.compile(r"\b[HI]G?MMA\b")
 EARLY = re.compile(r"griddepcontrol\.(wait|launch_dependents)")
 
 

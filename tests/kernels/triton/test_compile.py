@@ -27,6 +27,7 @@ PRODUCT = re.compile(
     r" (?:_linear|_expert_linear|_expert_fp8): .* 0 bytes spilled,.* wgmma (\d+), mma (\d+)"
 )
 EARLY = {"attend", "combine", "_rope_write", "_rms_norm", "_layer_norm", "_gate_mul", "_activate"}
+EARLY |= {"_expert_levels", "_row_levels", "_gate_levels"}
 EARLY |= {"_route", "_place", "_list_tiles", "_sum_experts"}
 EARLY |= {"_expert_linear", "_expert_fp8", "_expert_gguf", "_linear", "_fp8_linear", "_fp8_blocks"}
 EARLY |= {"_quantise", "_quantise_groups", "_weight_only", "_gguf_product", "_add_parts"}
@@ -103,6 +104,24 @@ def test_a_chunk_has_a_decodes_instructions(tmp_path: Path) -> None:
         assert rest == masked
         assert masked.pop("FSEL") > 0
         assert whole == masked
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_products_of_levels_round_as_a_cpu_does(tmp_path: Path) -> None:
+    """Of each sum and 32 inputs, a product of two scales and a fused sum; nothing is added
+    otherwise, and subnormal numbers stay."""
+    said = compiled(tmp_path, "--floats", "levels-q8_0")
+    found = re.findall(r"^  _expert_levels: .* floats (\[.*\])$", said, re.MULTILINE)
+    assert len(found) >= 2
+    for loops in map(ast.literal_eval, found):
+        (floats,) = loops
+        assert floats.pop("IGMMA") == 1
+        assert floats.keys() == {"FFMA", "FMUL"}
+        assert floats["FFMA"] == floats["FMUL"]
+    code = [path.read_text("utf-8") for path in tmp_path.rglob("*.ptx")]
+    assert any("div.rn.f32" in each for each in code)
+    assert not any(".ftz" in each for each in code)
 
 
 LOOP = re.compile(r"^  (\w+): .* loop of (\d+) instructions", re.MULTILINE)

@@ -80,6 +80,14 @@ def test_products_of_packed_blocks_equal_those_of_their_numbers(
     check(rounded, x, weight, largest, None)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in LAYOUTS if FORMATS[kind].elements == 32])
+def test_a_matrix_of_one_block(kind: str, device: torch.device) -> None:
+    x = drawn(1, 2, 32).bfloat16()
+    ours = gguf_linear(x.to(device), kept(kind, 1, 32, device), dtype=torch.float32)
+    weight = true(kind, 1, 32)
+    check(ours, x, weight, float(weight.abs().max()), None)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_other_activations(dtype: torch.dtype, device: torch.device) -> None:
     x, weight = drawn(1, 3, 64).to(dtype), true("Q8_0", 9, 64)

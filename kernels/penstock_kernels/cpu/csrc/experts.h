@@ -84,7 +84,7 @@ inline void take_nearest(const PkExperts& e, float* scores, bool* taken) {
 inline void choose(const PkExperts& e, float* scores, const int32_t* given, int32_t* chosen, float* shares) {
   bool taken[pk::MAX_EXPERTS] = {};
   if (e.scoring == PK_SPARSE_MIXER) take_nearest(e, scores, taken);
-  else score(e, scores);
+  else if (e.scoring != PK_GIVEN) score(e, scores);
   for (int k = 0; given && k < e.active; k++) taken[given[k]] = true;
   if (!given && e.scoring != PK_SPARSE_MIXER) take_best(e, scores, taken);
   float sum = 0.0f;

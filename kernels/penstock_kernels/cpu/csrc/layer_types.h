@@ -74,8 +74,9 @@ struct PkEntries {
 };
 
 // What makes scores of a router's products. SQRT_SOFTPLUS: the root of ln(1 + e^x).  SPARSE_MIXER: one choice after
-// another, the best that is left has its softmax over those left that are near it.
-enum PkScoring : int32_t { PK_SOFTMAX = 0, PK_SIGMOID = 1, PK_SQRT_SOFTPLUS = 2, PK_SPARSE_MIXER = 3 };
+// another, the best that is left has its softmax over those left that are near it.  GIVEN: they are scores already, of experts
+// that a token's id chooses.
+enum PkScoring : int32_t { PK_SOFTMAX = 0, PK_SIGMOID = 1, PK_SQRT_SOFTPLUS = 2, PK_SPARSE_MIXER = 3, PK_GIVEN = 4 };
 
 // A mixture of experts. active: experts of a row, at most pk::MAX_ACTIVE.  scoring: a PkScoring.
 // normalised: the chosen scores are divided by their sum.

@@ -66,7 +66,7 @@ bool fits_axes(const PkAttention& a) {
 bool fits(const PkExperts* e) {
   return e && e->count > 0 && e->count <= pk::MAX_EXPERTS && e->active > 0 && e->active <= pk::MAX_ACTIVE && e->active <= e->count &&
          e->groups > 0 && e->count % e->groups == 0 && e->active_groups > 0 && e->active_groups <= e->groups &&
-         e->scoring >= PK_SOFTMAX && e->scoring <= PK_SPARSE_MIXER && (!e->by_token || e->tokens > 0) &&
+         e->scoring >= PK_SOFTMAX && e->scoring <= PK_GIVEN && (e->by_token ? e->tokens > 0 : e->scoring != PK_GIVEN) &&
          (e->scoring != PK_SPARSE_MIXER || (e->nearness >= 0.0f && e->groups == 1 && !e->correction && !e->by_token)) && e->group_best >= 1 && e->group_best <= 2 && e->active <= e->count / e->groups * e->active_groups && e->ups && e->downs;
 }
 

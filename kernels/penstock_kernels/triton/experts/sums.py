@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock_kernels.triton.early import await_earlier, launched_early
+from penstock_kernels.triton.rounding import fused
 from penstock_kernels.triton.tiles import GATE_BLOCK, GATE_WARPS
 
 
@@ -24,7 +25,7 @@ def _sum_experts(
         pair = row * ACTIVE + number
         value = tl.load(x + pair * size + column, mask=inside, other=0.0).to(tl.float32)
         weight = tl.broadcast_to(tl.load(weights + pair), value.shape)
-        total = tl.fma(value, weight, total)
+        total = fused(value, weight, total)
     tl.store(out + row * size + column, total, mask=inside)
 
 

@@ -40,7 +40,7 @@ def half_of_bytes(scale, GROUP: tl.constexpr):
 
 
 @triton.jit
-def _halves(
+def level_halves(
     levels,
     high,
     group,
@@ -179,7 +179,7 @@ def add_group(
     dtype: tl.constexpr = x_place.dtype.element_ty
     none = tl.zeros(acc.shape, tl.float32)
     own = in_columns & held
-    low, upper = _halves(levels, high, group, column, own, outputs, BITS, OFFSET, E2M1)
+    low, upper = level_halves(levels, high, group, column, own, outputs, BITS, OFFSET, E2M1)
     mask = in_rows[:, None] & held
     some = tl.trans(tl.load(x_place + group * 32, mask=mask, other=0.0))
     more = tl.trans(tl.load(x_place + group * 32 + 16, mask=mask, other=0.0))

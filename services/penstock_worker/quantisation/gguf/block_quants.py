@@ -51,8 +51,15 @@ def _decode_q5_0(blocks: Tensor) -> Tensor:
     return half(blocks, 0).float() * (levels.float() - 16)
 
 
+def _whole(blocks: Tensor, start: int) -> Tensor:
+    """Returns four bytes as one number, [blocks, 1, 1] int32. A copy in any case: a single block's
+    bytes lie one behind another, but not where a number may begin."""
+    copied = blocks[:, start : start + 4].clone(memory_format=torch.contiguous_format)
+    return copied.view(torch.int32)[:, :, None]
+
+
 def _split_q5_0(blocks: Tensor) -> dict[str, Tensor]:
-    high = blocks[:, 2:6].contiguous().view(torch.int32)[:, :, None]
+    high = _whole(blocks, 2)
     return {"levels": blocks[:, None, 6:], "high": high, "scales": half(blocks, 0)}
 
 
@@ -71,7 +78,7 @@ def _decode_q5_1(blocks: Tensor) -> Tensor:
 
 
 def _split_q5_1(blocks: Tensor) -> dict[str, Tensor]:
-    high = blocks[:, 4:8].contiguous().view(torch.int32)[:, :, None]
+    high = _whole(blocks, 4)
     return {
         "levels": blocks[:, None, 8:],
         "high": high,

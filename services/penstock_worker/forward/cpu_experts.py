@@ -1,0 +1,130 @@
+"""Which routed experts of a model on a card lie in the host's memory (`--cpu-experts`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from penstock.errors import StartupError
+from penstock.model.config import ModelConfig
+from penstock.model.expert_places import ExpertPlaces, host_places
+from penstock.model.kv_layout import KVGroup
+from penstock.model.layer_spec import FeedForwardSpec
+from penstock.model.prepared_model import PreparedModel
+from penstock.process import logs
+from penstock.protocol.to_worker import Setup
+from penstock_kernels.cpu.routed_experts import use_bits_of_groups
+from penstock_kernels.triton.rowwise.cpu_activations import CPU_KINDS
+from penstock_worker.device.memory import memory_of
+from penstock_worker.dtype import stays_quantised
+from penstock_worker.forward.expert_room import card_room, layers_on_host, sizes_on_card
+from penstock_worker.layers.level_experts import ExpertHost
+from penstock_worker.parallel.ranks import Ranks
+from penstock_worker.weights.files import gguf_tensors
+
+OFF, AUTO = "off", "auto"
+
+log = logs.get(__name__)
+
+
+def expert_host(
+    setup: Setup,
+    config: ModelConfig,
+    prepared: PreparedModel,
+    threads: int,
+    device: torch.device,
+    ranks: Ranks,
+    blocks: tuple[int, Sequence[KVGroup]],
+) -> ExpertHost | None:
+    """Returns what loads the experts of the model's layers; None: `cpu_experts` is off. Has the CPU
+    kernels use the instruction set whose bits the card has, in this process. Raises StartupError
+    for a model, or other settings, that it doesn't fit.
+
+    `blocks`: bytes of a KV block, and its groups.
+    """
+    if setup.cpu_experts == OFF:
+        return None
+    words = "all" if setup.cpu_experts == AUTO else setup.cpu_experts
+    places = host_places(config, words)
+    reason = _obstacle(setup, config, prepared, ranks)
+    if reason is not None:
+        raise StartupError(f"cpu_experts is {setup.cpu_experts}: {reason}")
+    try:
+        use_bits_of_groups()
+    except ImportError as error:
+        raise StartupError(f"cpu_experts is {setup.cpu_experts}: {error}") from error
+    on_host = _on_host(places)
+    if setup.cpu_experts == AUTO:
+        on_host = on_host[: _chosen(setup, config, prepared, device, on_host, blocks)]
+    return ExpertHost(device, threads, frozenset(on_host))
+
+
+def _chosen(
+    setup: Setup,
+    config: ModelConfig,
+    prepared: PreparedModel,
+    device: torch.device,
+    layers: Sequence[str],
+    blocks: tuple[int, Sequence[KVGroup]],
+) -> int:
+    """Returns of how many of the layers, from the first one on, the experts don't fit the card."""
+    tensors = gguf_tensors(prepared.weights.files, config)
+    sizes, rest = sizes_on_card(tensors, [f"{layer}.experts." for layer in layers])
+    on_card = device.type == "cuda"
+    share = setup.gpu_memory_utilization if on_card else setup.kv_memory_fraction
+    room = card_room(setup, memory_of(device), share, rest, *blocks)
+    count = layers_on_host(sizes, room.experts)
+    log.info(
+        "cpu_experts is chosen by the card's memory",
+        layers_on_the_host=count,
+        layers=len(layers),
+        card=str(room),
+    )
+    return count
+
+
+def _on_host(places: ExpertPlaces) -> list[str]:
+    return [
+        f"layers.{number}.mlp"
+        for number, each in enumerate(places.layers)
+        if each and each[0].memory == "host"
+    ]
+
+
+def _obstacle(
+    setup: Setup, config: ModelConfig, prepared: PreparedModel, ranks: Ranks
+) -> str | None:
+    if ranks.place.ranks > 1:
+        return f"{ranks.place.ranks} ranks share the model, and experts beside a card have one"
+    kept = prepared.weights.format == "gguf" and stays_quantised(setup.dtype, prepared.weights)
+    if setup.quantization != "none" or not kept:
+        return (
+            f"the experts must stay as a GGUF file has them; dtype is {setup.dtype}, quantization "
+            f"{setup.quantization}, and the weights are {prepared.weights.dtype}"
+        )
+    if setup.lora_experts:
+        return "adapters may change experts (lora_experts), which these kernels don't do"
+    for number in range(config.num_layers):
+        reason = _unfit(config.layer(number).feed_forward)
+        if reason is not None:
+            return f"layer {number} {reason}"
+    return None
+
+
+def _unfit(spec: FeedForwardSpec) -> str | None:
+    """Returns what a layer's experts have that the kernels don't, or None."""
+    experts = spec.experts
+    if experts is None:
+        return None
+    if not spec.gated or spec.activation not in CPU_KINDS:
+        gate = "a gate" if spec.gated else "no gate"
+        return (
+            f"has experts with {gate} and the activation {spec.activation}; allowed are gates with "
+            f"{', '.join(CPU_KINDS)}"
+        )
+    if experts.limit is not None or spec.gate_limit is not None:
+        return "has experts whose gates are bounded"
+    if experts.weighs_input or experts.by_token:
+        return "has experts whose input is weighed, or that a token's id chooses"
+    return None

@@ -1,0 +1,296 @@
+"""Routed experts on CUDA whose products have a CPU's bits, so that some layers' experts may lie in
+the host's memory, where its processor computes them.
+
+What the two compute is in docs/design/two-places.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.errors import StartupError
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec
+from penstock.process import logs
+from penstock_kernels.cpu.matrix import PackedMatrix
+from penstock_kernels.cpu.memory import Arena, Scratch
+from penstock_kernels.cpu.routed_experts import MOST_ROWS, CPUExperts
+from penstock_kernels.triton.experts.level_products import LEVEL_TYPES, expert_levels
+from penstock_kernels.triton.experts.placing import place_rows
+from penstock_kernels.triton.experts.sums import sum_experts
+from penstock_kernels.triton.matmul_tiles import expert_tiles
+from penstock_kernels.triton.rowwise.row_levels import gate_levels, row_levels
+from penstock_worker.forward.cpu.packing import CPUPacking
+from penstock_worker.layers.feed_forward import experts_of
+from penstock_worker.layers.parts import Parts
+from penstock_worker.layers.triton_router import TritonRouter
+from penstock_worker.machine.memory import free_memory, mib
+from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
+from penstock_worker.weights.stored import StoredTensor
+
+log = logs.get(__name__)
+
+
+class PlacedExperts(Protocol):
+    """The experts of a layer, wherever they are."""
+
+    def __call__(self, hidden: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+        """Returns the weighted sum of each row's experts, [rows, width] float32, on the device.
+
+        `hidden`: [rows, width]. `chosen`: [rows, active] int32, ascending. `shares`: [rows,
+        active] float32.
+        """
+
+
+@dataclass(frozen=True)
+class CardExperts:
+    """Experts on the card."""
+
+    up: GGUFMatrix
+    """The gate and the up matrix of each expert, one below the other."""
+    down: GGUFMatrix
+    count: int
+    activation: str
+    up_bias: Tensor | None = None
+    """[experts, 2 * inner] float32; None for nothing."""
+    down_bias: Tensor | None = None
+
+    def __call__(self, hidden: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+        count = self.count
+        tiles = expert_tiles(chosen.numel(), count, batch_invariant=True, packed=True, exact=True)
+        placed = place_rows(chosen, count, tiles.rows)
+        product = partial(expert_levels, experts=count, placed=placed, tiles=tiles)
+        both = product(row_levels(hidden), self.up, bias=self.up_bias)
+        inner = gate_levels(both, self.activation)
+        return sum_experts(product(inner, self.down, bias=self.down_bias), shares)
+
+
+class PinnedRows:
+    """Memory through which rows go to the host, and results back to the card: that of MOST_ROWS
+    rows, however many there are."""
+
+    def __init__(self, device: torch.device, width: int, active: int) -> None:
+        make = partial(torch.empty, pin_memory=device.type == "cuda")
+        self._rows = make(MOST_ROWS, width, dtype=torch.float32)
+        self._results = make(MOST_ROWS, width, dtype=torch.float32)
+        self._chosen = make(MOST_ROWS, active, dtype=torch.int32)
+        self._shares = make(MOST_ROWS, active, dtype=torch.float32)
+
+    @property
+    def nbytes(self) -> int:
+        held = (self._rows, self._results, self._chosen, self._shares)
+        return sum(each.nbytes for each in held)
+
+    def computed(
+        self, experts: CPUExperts, hidden: Tensor, chosen: Tensor, shares: Tensor
+    ) -> Tensor:
+        """Returns what the host computes of a layer's rows. Waits for the device."""
+        out = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
+        for first in range(0, len(hidden), MOST_ROWS):
+            here = slice(first, min(first + MOST_ROWS, len(hidden)))
+            there = slice(0, here.stop - here.start)
+            for held, given in (
+                (self._rows, hidden[here].float()),
+                (self._chosen, chosen[here]),
+                (self._shares, shares[here]),
+            ):
+                held[there].copy_(given, non_blocking=True)
+            # Also for results on their way to the card, in whose place the next ones are put.
+            if hidden.is_cuda:
+                torch.cuda.current_stream(hidden.device).synchronize()
+            rows, found, weights = (
+                each[there].numpy() for each in (self._rows, self._chosen, self._shares)
+            )
+            # A router whose scores are no numbers may choose an expert twice; the sum is NaN.
+            found[np.isnan(weights).any(1)] = np.arange(found.shape[1])
+            self._results.numpy()[there] = experts(rows, found, weights)
+            out[here].copy_(self._results[there], non_blocking=True)
+        return out
+
+
+@dataclass(frozen=True)
+class HostExperts:
+    """Experts in the host's memory."""
+
+    experts: CPUExperts
+    pinned: PinnedRows
+
+    def __call__(self, hidden: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+        return self.pinned.computed(self.experts, hidden, chosen, shares)
+
+
+@dataclass
+class ExpertHost:
+    """What the layers whose experts are in the host's memory have in common."""
+
+    device: torch.device
+    threads: int
+    on_host: frozenset[str]
+    """Beginnings of the names of such layers' tensors."""
+    scratch: Scratch = field(default_factory=Scratch)
+    arena: Arena = field(default_factory=Arena)
+    nbytes: int = 0
+    """Bytes of experts that have been read."""
+    _pinned: dict[tuple[int, int], PinnedRows] = field(default_factory=dict)
+
+    def pinned(self, width: int, active: int) -> PinnedRows:
+        """Returns what rows of that size go through."""
+        key = width, active
+        if key not in self._pinned:
+            self._pinned[key] = PinnedRows(self.device, width, active)
+        return self._pinned[key]
+
+    def tell(self) -> None:
+        """Says in the log what the host holds."""
+        log.info(
+            "routed experts have a CPU's bits",
+            layers_on_the_host=len(self.on_host),
+            host_mib=self.nbytes >> 20,
+            pinned_mib=sum(each.nbytes for each in self._pinned.values()) >> 20,
+            threads=self.threads,
+        )
+
+    def load(self, parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> RoutedByLevels:
+        """Loads a layer's router and experts, whose tensors' names begin with `prefix`. Raises
+        StartupError for experts of a type without a CPU's bits on the card."""
+        spec = experts_of(feed_forward)
+        stored = _Stored(parts, feed_forward, spec, f"{prefix}.experts")
+        stored.check()
+        router = TritonRouter.load(parts, spec, prefix)
+        read = self._on_host if prefix in self.on_host else _on_card
+        return RoutedByLevels(router, read(stored))
+
+    def _on_host(self, stored: _Stored) -> PlacedExperts:
+        needed, free = stored.nbytes, free_memory()
+        if needed > free:
+            raise StartupError(
+                f"cpu_experts: {stored.prefix} take {mib(needed)}, and {mib(free)} are free in the "
+                f"host's memory, which has {mib(self.nbytes)} of experts; allowed are fewer layers"
+            )
+        packing = CPUPacking(stored.parts.weights, self.threads, self.arena)
+        gates, ups, downs = (stored.packed(packing, name) for name in _NAMES)
+        self.nbytes += sum(each.size for each in (*gates, *ups, *downs))
+        experts = CPUExperts(
+            gates=gates,
+            ups=ups,
+            downs=downs,
+            active=stored.spec.active,
+            activation=stored.feed_forward.activation,
+            threads=self.threads,
+            scratch=self.scratch,
+        )
+        return HostExperts(experts, self.pinned(stored.width, stored.spec.active))
+
+
+_NAMES = ("gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The matrices of a layer's experts, in their file."""
+
+    parts: Parts
+    feed_forward: FeedForwardSpec
+    spec: ExpertsSpec
+    prefix: str
+
+    @property
+    def width(self) -> int:
+        """Numbers of what experts read."""
+        return self.spec.width(self.parts.config.hidden_size)
+
+    def shape(self, name: str) -> tuple[int, int]:
+        """Returns (outputs, inputs)."""
+        inner = self.spec.inner
+        return (self.width, inner) if name == "down_proj" else (inner, self.width)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrices."""
+        return sum(each.content.nbytes for _, each in self._tensors())
+
+    def check(self) -> None:
+        """Raises StartupError for a type without a CPU's bits on the card."""
+        for name, each in self._tensors():
+            if each.format not in LEVEL_TYPES:
+                raise StartupError(
+                    f"cpu_experts: tensor {name} is stored as {each.format}; allowed are "
+                    f"{', '.join(LEVEL_TYPES)}"
+                )
+
+    def _tensors(self) -> Iterator[tuple[str, StoredTensor]]:
+        for name, shape in self._all(_NAMES, "weight", self.shape):
+            yield name, self.parts.weights.stored(name, shape)
+
+    def packed(self, packing: CPUPacking, name: str) -> tuple[PackedMatrix, ...]:
+        outputs, inputs = self.shape(name)
+        return tuple(
+            packing.matrix(
+                f"{self.prefix}.{number}.{name}",
+                outputs,
+                inputs,
+                kind=None,
+                bias=self.feed_forward.bias,
+            )
+            for number in range(self.spec.count)
+        )
+
+    def stacked(self, names: tuple[str, ...]) -> GGUFMatrix:
+        """Returns matrices of all experts, those of each one below the other."""
+        found = self.parts.weights.take_experts(self._all(names, "weight", self.shape))
+        if not isinstance(found, GGUFMatrix):
+            raise StartupError(
+                f"cpu_experts: {' and '.join(names)} of {self.prefix} are of several types, which "
+                "the card's kernels don't take together; more layers on the CPU (all) do without"
+            )
+        return found
+
+    def biases(self, names: tuple[str, ...]) -> Tensor | None:
+        """Returns [experts, outputs] float32, or None."""
+        if not self.feed_forward.bias:
+            return None
+        parts = self._all(names, "bias", lambda name: self.shape(name)[:1])
+        taken = self.parts.weights.take_stacked(parts, torch.float32)
+        return taken.unflatten(0, (self.spec.count, -1))
+
+    def _all(
+        self, names: tuple[str, ...], kind: str, shape: Callable[[str], tuple[int, ...]]
+    ) -> list[tuple[str, tuple[int, ...]]]:
+        return [
+            (f"{self.prefix}.{number}.{name}.{kind}", shape(name))
+            for number in range(self.spec.count)
+            for name in names
+        ]
+
+
+def _on_card(stored: _Stored) -> PlacedExperts:
+    return CardExperts(
+        stored.stacked(_NAMES[:2]),
+        stored.stacked(_NAMES[2:]),
+        stored.spec.count,
+        stored.feed_forward.activation,
+        stored.biases(_NAMES[:2]),
+        stored.biases(_NAMES[2:]),
+    )
+
+
+class RoutedByLevels:
+    """LayerExperts whose router is on the card."""
+
+    def __init__(self, router: TritonRouter, experts: PlacedExperts) -> None:
+        self.router = router
+        self.experts = experts
+
+    def __call__(
+        self, hidden: Tensor, routed: Tensor | None = None, chosen: Tensor | None = None
+    ) -> Tensor:
+        if chosen is not None:
+            raise TypeError("these experts are chosen by their router alone")
+        found, shares = self.router(hidden if routed is None else routed)
+        return self.experts(hidden, found, shares)

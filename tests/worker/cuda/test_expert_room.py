@@ -1,0 +1,127 @@
+"""Which experts a card has room for, beside all else that it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_kernels.cpu import library
+from penstock_worker.forward import cpu_experts
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.expert_room import card_room, layers_on_host, sizes_on_card
+from penstock_worker.forward.interface import DeviceRecipe
+from penstock_worker.layers.level_experts import ExpertHost
+from penstock_worker.weights.files import gguf_tensors
+from tests.met import met
+from tests.worker.cpu_model import CPUModel
+from tests.worker.cuda.test_cpu_experts import MIXTURES, written
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@dataclass
+class Card:
+    """A DeviceMemory of which only two figures are asked for."""
+
+    all: int
+    unused: int
+
+    def total(self) -> int:
+        return self.all
+
+    def free(self) -> int:
+        return self.unused
+
+    def reserved(self) -> int:
+        raise NotImplementedError
+
+    allocated = peak = reserved
+
+    def forget_peak(self) -> None:
+        raise NotImplementedError
+
+    release = wait = forget_peak
+
+
+@given(st.lists(st.integers(1, 9), max_size=6), st.integers(0, 40))
+def test_as_many_of_the_last_layers_as_fit(sizes: list[int], room: int) -> None:
+    count = layers_on_host(sizes, room)
+    met("some of each", 0 < count < len(sizes))
+    fitting = [first for first in range(len(sizes) + 1) if sum(sizes[first:]) <= room]
+    assert count == min(fitting)
+
+
+@pytest.fixture
+def mixture(tmp_path: Path) -> CPUModel:
+    return written(tmp_path / "model.gguf", "qwen3-moe-all", *MIXTURES["qwen3-moe-all"])
+
+
+EACH = 6 * 3 * 64 * 64 // 32 * 18
+"""Bytes of a layer's experts, in Q4_0."""
+
+
+def test_bytes_on_the_card(mixture: CPUModel) -> None:
+    tensors = gguf_tensors(mixture.weights.files, mixture.config)
+    layers = [f"layers.{number}.mlp.experts." for number in range(3)]
+    sizes, rest = sizes_on_card(tensors, layers)
+    assert sizes == [EACH] * 3
+    assert rest + 3 * EACH == sum(each.content.nbytes for each in tensors.values())
+
+
+def test_the_cache_comes_first(mixture: CPUModel) -> None:
+    """What was asked for; or the longest sequence's, or a fifth, whichever is more."""
+    setup = mixture.setup(num_blocks=7)
+    room = card_room(setup, Card(1000, 900), 0.8, 100, 50, ())
+    assert (room.usable, room.kv, room.steps, room.rest) == (700, 350, 35, 100)
+    assert room.experts == 215
+    any_number = msgspec.structs.replace(setup, num_kv_blocks=None, max_model_len=64)
+    groups = recipe_of(mixture, "0").kv_groups
+    assert card_room(any_number, Card(1000, 1000), 1.0, 0, 50, groups).kv == 200
+    assert card_room(any_number, Card(1000, 1000), 1.0, 0, 100, groups).kv == 400
+    assert card_room(any_number, Card(1000, 100), 0.5, 0, 50, groups).experts == 0
+
+
+def recipe_of(mixture: CPUModel, words: str) -> DeviceRecipe:
+    before = library.instruction_set()
+    setup = msgspec.structs.replace(mixture.setup(), cpu_experts=words)
+    try:
+        recipe = choose(mixture.prepared(), setup, 1)
+    finally:
+        library.use(before)
+    assert isinstance(recipe, DeviceRecipe)
+    return recipe
+
+
+def test_auto_is_told_by_the_cards_memory(
+    mixture: CPUModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first size on that holds all, decodes have CUDA graphs."""
+    layers = [f"layers.{number}.mlp" for number in range(3)]
+    recipe = recipe_of(mixture, "0")
+    setup = mixture.setup()
+    assert setup.num_kv_blocks is not None
+    tensors = gguf_tensors(mixture.weights.files, mixture.config)
+    fixed = setup.num_kv_blocks * recipe.block_bytes
+    fixed += sum(each.content.nbytes for each in tensors.values()) - 3 * EACH
+    hosts: list[ExpertHost] = []
+    load = ExpertHost
+
+    def watched(*parts: Any) -> Any:
+        hosts.append(load(*parts))
+        return hosts[-1]
+
+    monkeypatch.setattr(cpu_experts, "ExpertHost", watched)
+    for on_card in range(4):
+        # Half of the card may be used, and a twentieth of that is for steps.
+        usable = -(-(fixed + on_card * EACH) * 20 // 19) + 1
+        monkeypatch.setattr(cpu_experts, "memory_of", lambda _, size=2 * usable: Card(size, size))
+        found = recipe_of(mixture, "auto")
+        assert hosts[-1].on_host == frozenset(layers[: 3 - on_card])
+        assert (found.graphs > 0) == (on_card == 3)
+        assert found.fingerprint == recipe.fingerprint
