@@ -9,6 +9,7 @@ import random
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -192,8 +193,9 @@ def running(
 
 
 def found(program: str) -> str:
-    """Its path. Raises NotThere."""
-    path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/local/sbin")
+    """Its path; beside Python are those that came as a package. Raises NotThere."""
+    others = f"/usr/sbin:/usr/local/sbin:{Path(sys.executable).parent}"
+    path = shutil.which(program) or shutil.which(program, path=others)
     if path is None:
         raise NotThere(f"{program} is not installed")
     return path

@@ -9,6 +9,7 @@ EACH = (
     "tests/deploy/helm/test_curve_hook.py",
     "tests/deploy/test_cells.py",
     "tests/deploy/test_cells_system.py",
+    "tests/deploy/test_envoy_cells.py",
     "tests/deploy/test_haproxy.py",
     "tests/deploy/test_haproxy_system.py",
     "tests/deploy/test_prometheus.py::test_every_alert_fires_when_it_should_and_only_then",

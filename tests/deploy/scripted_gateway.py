@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
 
 
 @dataclass
@@ -23,12 +25,14 @@ class Asked:
 @dataclass
 class Scripted:
     """answer: the status of each reply; None: the connection is closed without a word.
-    The body of a reply is the request's headers as JSON."""
+    The body of a reply is the request's headers as JSON.  probed: a health check of a session's
+    has come, as only somebody in front of a balancer sends."""
 
     answer: Callable[[], int | None]
     ready: bool = True
     asked: list[Asked] = field(default_factory=list)
     address: str = ""
+    probed: bool = False
 
 
 @contextlib.contextmanager
@@ -41,6 +45,7 @@ def scripted_gateway(answer: Callable[[], int | None] = lambda: 200) -> Iterator
 
         def do_GET(self) -> None:
             if self.path == "/health/ready":
+                script.probed |= "x-session-id" in self.headers
                 self._reply(200 if script.ready else 503, b"{}")
             else:
                 self.do_POST()
@@ -78,3 +83,11 @@ def scripted_gateway(answer: Callable[[], int | None] = lambda: 200) -> Iterator
         server.shutdown()
         server.server_close()
         thread.join(10)
+
+
+def all_reached(url: str, there: Sequence[Scripted]) -> bool:
+    """Whether a balancer at `url` has sent some session to each of them: Envoy's threads hear of a
+    cell later than who asks what cells there are. Health checks are all that it asks."""
+    for n in range(16):
+        httpx.get(url + "/health/ready", headers={"x-session-id": f"probe-{n}"}, timeout=60)
+    return all(each.probed for each in there)

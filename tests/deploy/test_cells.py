@@ -1,5 +1,5 @@
-"""haproxy in front of cells, seen by scripted ones: what belongs together stays together, and what
-a cell can't have goes to another."""
+"""haproxy and Envoy in front of cells, seen by scripted ones: what belongs together stays together,
+and what a cell can't have goes to another."""
 
 from __future__ import annotations
 
@@ -8,45 +8,79 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Protocol
 
 import httpx
 import pytest
 
-from deploy.local import CELLS_CONFIG, Balancer, cells
+from deploy.local import CELLS_CONFIG, cells
+from deploy.local_envoy import envoy_cells
 from testing.serving import wait_until
 from tests.deploy.programs import needed
-from tests.deploy.scripted_gateway import Scripted, scripted_gateway
+from tests.deploy.scripted_gateway import Scripted, all_reached, scripted_gateway
 
 PATH = "/v1/completions"
 KINDS = ("x-session-id", "authorization", "x-api-key")
 SESSIONS = 60
 
 
-@contextlib.contextmanager
-def balanced(
-    folder: Path,
-    *answers: Callable[[], int | None],
-    settings: Mapping[str, str] | None = None,
-) -> Iterator[tuple[Balancer, list[Scripted]]]:
-    """A scripted cell for each answer, all of them in rotation."""
-    needed("haproxy")
-    with contextlib.ExitStack() as stack:
-        there = [stack.enter_context(scripted_gateway(answer)) for answer in answers]
-        addresses = [each.address for each in there]
-        balancer = stack.enter_context(cells(addresses, folder, settings=settings))
-        wait_until(lambda: set(balancer.servers().values()) == {"UP"}, message=balancer.servers)
-        assert len(balancer.servers()) == len(answers)
-        yield balancer, there
+class Front(Protocol):
+    """A load balancer that is running."""
+
+    @property
+    def url(self) -> str: ...
+
+    def servers(self) -> dict[str, str]: ...
+
+    def ready(self) -> bool: ...
+
+
+Starts = Callable[..., AbstractContextManager[tuple[Front, list[Scripted]]]]
+
+
+def haproxy_cells(
+    addresses: list[str], folder: Path, load: int | None
+) -> AbstractContextManager[Front]:
+    settings = {} if load is None else {"PENSTOCK_CELL_LOAD": str(load)}
+    return cells(addresses, folder, settings=settings)
+
+
+def envoys(addresses: list[str], folder: Path, load: int | None) -> AbstractContextManager[Front]:
+    return envoy_cells(addresses, folder, load=load)
+
+
+@pytest.fixture(params=[("haproxy", haproxy_cells), ("envoy", envoys)], ids=["haproxy", "envoy"])
+def balanced(request: pytest.FixtureRequest, tmp_path: Path) -> Starts:
+    """Starts a scripted cell for each answer, and one of the load balancers with all of them in
+    rotation."""
+    program, starts = request.param
+    needed(program)
+
+    @contextlib.contextmanager
+    def started(
+        *answers: Callable[[], int | None], load: int | None = None
+    ) -> Iterator[tuple[Front, list[Scripted]]]:
+        with contextlib.ExitStack() as stack:
+            there = [stack.enter_context(scripted_gateway(answer)) for answer in answers]
+            addresses = [each.address for each in there]
+            balancer = stack.enter_context(starts(addresses, tmp_path, load))
+            everyone = {f"cell{n}": "UP" for n in range(1, len(answers) + 1)}
+            wait_until(lambda: balancer.servers() == everyone, message=balancer.servers)
+            wait_until(lambda: all_reached(balancer.url, there))
+            yield balancer, there
+
+    return started
 
 
 def ok() -> int:
     return 200
 
 
-def cell_of(balancer: Balancer, there: list[Scripted], headers: dict[str, str]) -> int:
+def cell_of(balancer: Front, there: list[Scripted], headers: dict[str, str]) -> int:
     """Which cell gets a request with these headers."""
     before = [len(each.asked) for each in there]
     assert httpx.post(balancer.url + PATH, content=b"{}", headers=headers).status_code == 200
@@ -55,16 +89,16 @@ def cell_of(balancer: Balancer, there: list[Scripted], headers: dict[str, str]) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_belongs_together_goes_to_one_cell(tmp_path: Path, kind: str) -> None:
-    with balanced(tmp_path, ok, ok, ok) as (balancer, there):
+def test_what_belongs_together_goes_to_one_cell(balanced: Starts, kind: str) -> None:
+    with balanced(ok, ok, ok) as (balancer, there):
         of = {n: cell_of(balancer, there, {kind: f"it-{n}"}) for n in range(SESSIONS)}
         assert {n: cell_of(balancer, there, {kind: f"it-{n}"}) for n in range(SESSIONS)} == of
     counts = [list(of.values()).count(cell) for cell in range(3)]
     assert min(counts) >= SESSIONS / 3 / 2.5, counts
 
 
-def test_the_session_counts_before_the_key_and_the_key_before_the_address(tmp_path: Path) -> None:
-    with balanced(tmp_path, ok, ok) as (balancer, there):
+def test_the_session_counts_before_the_key_and_the_key_before_the_address(balanced: Starts) -> None:
+    with balanced(ok, ok) as (balancer, there):
 
         def cell(**headers: str) -> int:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -78,8 +112,8 @@ def test_the_session_counts_before_the_key_and_the_key_before_the_address(tmp_pa
         assert {cell(authorization=f"Bearer {n}") for n in range(12)} == {0, 1}
 
 
-def test_a_cell_that_leaves_moves_its_own_share_alone_and_gets_it_back(tmp_path: Path) -> None:
-    with balanced(tmp_path, ok, ok, ok) as (balancer, there):
+def test_a_cell_that_leaves_moves_its_own_share_alone_and_gets_it_back(balanced: Starts) -> None:
+    with balanced(ok, ok, ok) as (balancer, there):
 
         def all_cells() -> dict[int, int]:
             return {n: cell_of(balancer, there, {"x-session-id": f"s{n}"}) for n in range(SESSIONS)}
@@ -87,6 +121,7 @@ def test_a_cell_that_leaves_moves_its_own_share_alone_and_gets_it_back(tmp_path:
         before = all_cells()
         there[1].ready = False
         wait_until(lambda: balancer.servers()["cell2"] == "DOWN", message=balancer.servers)
+        wait_until(lambda: 1 not in all_cells().values())
         without = all_cells()
         assert 1 not in without.values()
         assert {n: c for n, c in without.items() if before[n] != 1} == {
@@ -95,14 +130,15 @@ def test_a_cell_that_leaves_moves_its_own_share_alone_and_gets_it_back(tmp_path:
         assert {c for n, c in without.items() if before[n] == 1} == {0, 2}, "shared by the others"
         there[1].ready = True
         wait_until(lambda: balancer.servers()["cell2"] == "UP", message=balancer.servers)
+        wait_until(lambda: 1 in all_cells().values())
         assert all_cells() == before
 
 
 @pytest.mark.parametrize("answer", [lambda: 503, lambda: None], ids=["refuses", "dies"])
 def test_what_a_cell_refuses_another_takes(
-    tmp_path: Path, answer: Callable[[], int | None]
+    balanced: Starts, answer: Callable[[], int | None]
 ) -> None:
-    with balanced(tmp_path, answer, ok) as (balancer, (refusing, serving)):
+    with balanced(answer, ok) as (balancer, (refusing, serving)):
         for n in range(12):
             headers = {"x-session-id": f"s{n}"}
             got = httpx.post(balancer.url + PATH, content=b"{}", headers=headers, timeout=60)
@@ -111,7 +147,7 @@ def test_what_a_cell_refuses_another_takes(
         assert refusing.asked, "the test tests nothing if nobody was refused"
 
 
-def test_a_session_that_is_too_much_for_a_cell_spills_over(tmp_path: Path) -> None:
+def test_a_session_that_is_too_much_for_a_cell_spills_over(balanced: Starts) -> None:
     """All of one session: of many open at once, the other cell gets what is beyond twice the
     mean."""
     open_ = threading.Event()
@@ -120,9 +156,8 @@ def test_a_session_that_is_too_much_for_a_cell_spills_over(tmp_path: Path) -> No
         open_.wait(60)
         return 200
 
-    settings = {"PENSTOCK_CELL_LOAD": "120"}
     with (
-        balanced(tmp_path, slow, slow, settings=settings) as (balancer, there),
+        balanced(slow, slow, load=120) as (balancer, there),
         ThreadPoolExecutor(40) as pool,
         httpx.Client(base_url=balancer.url, headers={"x-session-id": "one"}, timeout=120) as client,
     ):
@@ -134,8 +169,8 @@ def test_a_session_that_is_too_much_for_a_cell_spills_over(tmp_path: Path) -> No
     assert 20 <= counts[1] <= 26, counts
 
 
-def test_metrics_are_not_for_clients(tmp_path: Path) -> None:
-    with balanced(tmp_path, ok, ok) as (balancer, _):
+def test_metrics_are_not_for_clients(balanced: Starts) -> None:
+    with balanced(ok, ok) as (balancer, _):
         assert httpx.get(balancer.url + "/metrics").status_code == 404
         assert balancer.ready()
 

@@ -1,5 +1,5 @@
-"""Two cells behind haproxy, each with an engine core, a worker that says known words and a gateway
-of its own; they know nothing of one another."""
+"""Two cells behind haproxy or Envoy, each with an engine core, a worker that says known words and a
+gateway of its own; they know nothing of one another."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from deploy.local import Balancer, cells, free_port
+from deploy.local_envoy import Envoy, envoy_cells
 from penstock import resumed_events
 from penstock.prepare import prepare
 from testing import processes
@@ -57,9 +58,10 @@ def started(folder: Path) -> Cell:
     return Cell(address, pids, stack)
 
 
-@pytest.fixture
-def two() -> Iterator[tuple[Balancer, list[Cell]]]:
-    needed("haproxy")
+@pytest.fixture(params=[("haproxy", cells), ("envoy", envoy_cells)], ids=["haproxy", "envoy"])
+def two(request: pytest.FixtureRequest) -> Iterator[tuple[Balancer | Envoy, list[Cell]]]:
+    program, in_front = request.param
+    needed(program)
     with contextlib.ExitStack() as stack:
         there = []
         for _ in range(2):
@@ -67,8 +69,9 @@ def two() -> Iterator[tuple[Balancer, list[Cell]]]:
             there.append(started(folder))
             stack.callback(there[-1].stack.close)
         log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pst-")))
-        balancer = stack.enter_context(cells([each.address for each in there], log))
-        wait_until(lambda: set(balancer.servers().values()) == {"UP"}, message=balancer.servers)
+        balancer = stack.enter_context(in_front([each.address for each in there], log))
+        both = {"cell1": "UP", "cell2": "UP"}
+        wait_until(lambda: balancer.servers() == both, message=balancer.servers)
         yield balancer, there
 
 
@@ -85,7 +88,7 @@ def heard(url: str, seed: int, begun: list[int]) -> str:
 
 
 def test_streams_of_a_cell_that_is_killed_go_on_in_the_other(
-    two: tuple[Balancer, list[Cell]], request: pytest.FixtureRequest
+    two: tuple[Balancer | Envoy, list[Cell]], request: pytest.FixtureRequest
 ) -> None:
     """Each answer is what it would have been, to the letter: an event's id holds what another cell
     needs, and both compute alike."""

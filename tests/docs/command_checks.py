@@ -148,6 +148,12 @@ def _curl(variables: Variables, arguments: list[str]) -> None:
     assert any(word.startswith(BASE) for word in arguments), f"curl asks another than {BASE}"
 
 
+def _envoy(variables: Variables, arguments: list[str]) -> None:
+    flag, value = arguments
+    assert flag == "--config-path", f"envoy has no {flag} here"
+    assert (ROOT / value).is_file(), f"there is no {value}"
+
+
 _CHECKS: dict[str, Callable[[Variables, list[str]], None]] = {
     "penstock": _penstock,
     "make": _make,
@@ -156,4 +162,5 @@ _CHECKS: dict[str, Callable[[Variables, list[str]], None]] = {
     "docker": _docker,
     "helm": _helm,
     "curl": _curl,
+    "envoy": _envoy,
 }
