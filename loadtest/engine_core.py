@@ -32,7 +32,7 @@ from penstock_engine.core import EngineCore
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.keys import root_key
 from penstock_engine.sessions.effects import Effects
-from penstock_planning.simulate.simulation import facts
+from penstock_planning.simulate.facts import facts
 
 FRONTEND, WORKER = b"f" * 16, b"w" * 16
 BLOCK = 16

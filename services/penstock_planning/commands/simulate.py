@@ -14,6 +14,7 @@ from penstock.config import flags
 from penstock.config.settings import EngineConfig, ServeConfig
 from penstock.config.tree import leaves, replace_settings
 from penstock.errors import InvalidRequest
+from penstock_planning.commands.cells import add_cells, simulate_cells
 
 TOLD = ("nothing", "sessions", "hints")
 ROUTING = ("round-robin", "least-loaded", "prefix-aware")
@@ -25,8 +26,9 @@ def add(parser: Parser) -> None:
     parser.description = (
         "Runs a trace under a virtual clock. TRACE is a file of JSON lines, {at, prompt_tokens, "
         "output_tokens, tenant, priority, prefix_group, prefix_tokens, deadline_ms, adapter, "
-        "session, pause, resume_within}, Azure's CSV or Mooncake's JSON lines; "
+        "session, pause, resume_within, unnamed}, Azure's CSV or Mooncake's JSON lines; "
         "agents:sessions=40,turns=43,… (sessions of agents, with tools that run between turns); "
+        "mixed:seconds=300,rate=1,tenants=40,… (chats and agents of many tenants); "
         "or synthetic:rate=2,requests=1000,prompt=128,… (Poisson arrivals, log-normal lengths; "
         "also seed, prompt_sigma, max_prompt, output, output_sigma, max_output, shared, groups, "
         "prefix, tenants=a:3+b:1, burst, period)."
@@ -137,6 +139,7 @@ def add(parser: Parser) -> None:
         " when they will be back. Default: %(default)s.",
     )
     add("--replicas", type=int, default=1, metavar="N", help="Engines behind the router.")
+    add_cells(add)
     add("--routing", choices=ROUTING, default=ROUTING[0], help="Default: %(default)s.")
     add("--slo-ttft-ms", type=float, default=1000.0, metavar="MS", help="Default: %(default)g.")
     add("--slo-itl-ms", type=float, default=100.0, metavar="MS", help="Default: %(default)g.")
@@ -166,16 +169,19 @@ def add(parser: Parser) -> None:
     )
     places = ("engine", "lora", "max_loras")
     flags.add_settings(parser, ("engine", "scheduler"), ("engine", "cache"), places)
-    parser.set_defaults(run=_simulate)
+    parser.set_defaults(run=lambda arguments: _simulate(arguments, parser))
 
 
-def _simulate(arguments: argparse.Namespace) -> int:
+def _simulate(arguments: argparse.Namespace, parser: Parser) -> int:
+    silence()
+    if arguments.cells is not None:
+        print(simulate_cells(arguments, parser, _config(arguments)), flush=True)
+        return 0
     from penstock_planning.simulate.commands import run_simulation
     from penstock_planning.simulate.cost import parse
     from penstock_planning.simulate.groups import parse_groups
     from penstock_planning.simulate.simulation import SimulationOptions
 
-    silence()
     options = SimulationOptions(
         cost=parse(arguments.step_cost),
         replicas=arguments.replicas,

@@ -20,6 +20,7 @@ from penstock.protocol.to_frontend import Outputs, Rejected
 from penstock_engine.record.framing import Torn, log_files
 from penstock_engine.record.replay import RecordedEvent, RecordingFile
 from penstock_engine.sessions.effects import Effects
+from penstock_planning.cells.traffic import mixed, parse_mixed
 from penstock_planning.simulate.agents import agents, parse_agents
 from penstock_planning.simulate.fit import fit_cost, measured_steps
 from penstock_planning.simulate.metrics import Metrics, Open, Slo
@@ -27,7 +28,7 @@ from penstock_planning.simulate.report import as_text, report_of
 from penstock_planning.simulate.simulation import Progress, Simulation, SimulationOptions
 from penstock_planning.simulate.trace import MAX_TOKENS, TraceRequest, read_trace, write_trace
 
-SYNTHETIC, AGENTS = "synthetic:", "agents:"
+SYNTHETIC, AGENTS, MIXED = "synthetic:", "agents:", "mixed:"
 """A trace of such a prefix is made, not read."""
 
 
@@ -40,13 +41,8 @@ def run_simulation(
     chart: Path | None = None,
     progress: Progress | None = None,
 ) -> str:
-    """Simulates a trace file, `synthetic:FIELD=VALUE,…`, or `agents:…`. Raises InvalidRequest."""
-    if trace.startswith(SYNTHETIC):
-        requests = synthetic(parse(trace.removeprefix(SYNTHETIC)))
-    elif trace.startswith(AGENTS):
-        requests = agents(parse_agents(trace.removeprefix(AGENTS)))
-    else:
-        requests = read_trace(trace)
+    """Simulates a trace, see `requests_of`. Raises InvalidRequest."""
+    requests = requests_of(trace)
     simulation = Simulation(config, options)
     simulation.run(requests, progress)
     report = report_of(simulation)
@@ -55,6 +51,18 @@ def run_simulation(
     if chart is not None:
         draw(simulation.metrics, chart)
     return as_text(report)
+
+
+def requests_of(trace: str) -> Iterator[TraceRequest]:
+    """The requests of a trace file, `synthetic:FIELD=VALUE,…`, `agents:…` or `mixed:…`. Raises
+    InvalidRequest."""
+    if trace.startswith(SYNTHETIC):
+        return synthetic(parse(trace.removeprefix(SYNTHETIC)))
+    if trace.startswith(AGENTS):
+        return agents(parse_agents(trace.removeprefix(AGENTS)))
+    if trace.startswith(MIXED):
+        return mixed(parse_mixed(trace.removeprefix(MIXED)))
+    return read_trace(trace)
 
 
 def fit_served(

@@ -50,7 +50,7 @@ def submit_of(request: TraceRequest, number: int, told: Told = "sessions") -> Su
 
 
 def _session(request: TraceRequest, told: Told) -> SessionTerms | None:
-    if not request.session or told == "nothing":
+    if not request.session or request.unnamed or told == "nothing":
         return None
     within = request.resume_within if told == "hints" else None
     return SessionTerms(request.session, resume_within_s=within)

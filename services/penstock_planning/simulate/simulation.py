@@ -13,31 +13,23 @@ from contextlib import contextmanager
 
 import msgspec
 
-from penstock.config.settings import EngineConfig, ParallelSettings
+from penstock.config.settings import EngineConfig
 from penstock.errors import InvalidRequest
-from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import ONE_GROUP, KVGroup
-from penstock.model.layer_spec import NormSpec
-from penstock.model.prepared_model import GenerationDefaults, PreparedModel, WeightFiles
-from penstock.model.rope_spec import RopeSpec
-from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.from_frontend import Submit
-from penstock_engine.facts import EngineFacts
 from penstock_planning.simulate.adapters import check_load
 from penstock_planning.simulate.apart import PromptsApart, check_apart
 from penstock_planning.simulate.cost import StepCost
+from penstock_planning.simulate.facts import engine_facts
 from penstock_planning.simulate.groups import check_groups
 from penstock_planning.simulate.metrics import Metrics, Open, Slo
 from penstock_planning.simulate.prompts import Told, submit_of
 from penstock_planning.simulate.replica import SimulatedDrafts, SimulatedReplica
 from penstock_planning.simulate.routing import make_router, routing_request
 from penstock_planning.simulate.store import Kept, SimulatedStore, check_store
-from penstock_planning.simulate.trace import VOCAB, TraceRequest
+from penstock_planning.simulate.trace import TraceRequest
 
 MAX_REPLICAS = 100_000
-
-BEAT_INTERVAL = 60.0
-"""Seconds between reports of the core's state, which nobody here reads."""
 
 _RESULT, _WAKE, _DEATH, _LOADED, _TURN, _READ = 0, 1, 2, 3, 4, 5
 
@@ -109,13 +101,7 @@ class Simulation:
         self.options = options
         self.metrics = Metrics(Slo(options.slo_ttft, options.slo_itl))
         self.router = make_router(options.routing)
-        transport = msgspec.structs.replace(config.transport, beat_interval=BEAT_INTERVAL)
-        # The ranks of one stage take the time that is set, as one worker does.
-        alone = ParallelSettings()
-        lora = msgspec.structs.replace(config.lora, enable_lora=True)
-        about = facts(
-            msgspec.structs.replace(config, transport=transport, parallel=alone, lora=lora)
-        )
+        about = engine_facts(config)
         self.replicas = [
             SimulatedReplica(
                 index,
@@ -324,45 +310,6 @@ def _patient_collector(cores: int) -> Iterator[None]:
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()
-
-
-MAX_POSITION = 131_072
-"""Longest prompt plus output where --max-model-len says nothing."""
-
-
-def facts(config: EngineConfig) -> EngineFacts:
-    """Facts of a model whose context is as long as anybody may want."""
-    model = PreparedModel(
-        format_version=FORMAT_VERSION,
-        name="simulated",
-        source="simulated",
-        config=ModelConfig(
-            architecture="llama",
-            vocab_size=VOCAB,
-            hidden_size=8,
-            intermediate_size=16,
-            num_layers=1,
-            num_heads=1,
-            num_kv_heads=1,
-            head_dim=8,
-            max_position=max(MAX_POSITION, config.model.max_model_len or 0),
-            norm=NormSpec(),
-            ropes=(RopeSpec(dims=8),),
-        ),
-        generation=GenerationDefaults(eos_token_ids=(2,)),
-        weights=WeightFiles(format="safetensors", files=(), dtype="float32"),
-        digest="0" * 64,
-        has_chat_template=False,
-    )
-    return EngineFacts(
-        config=config,
-        model=model,
-        folder="/",
-        tokenizer=b"",
-        template=b"",
-        boot="simulated",
-        created=0,
-    )
 
 
 class SessionTurns:

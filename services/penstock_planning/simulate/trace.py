@@ -33,6 +33,7 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     session: any name; of the same one, each request is a turn that begins with the turn before and
     its answer. It comes `pause` seconds after that has ended, and not before `at`.
     resume_within: seconds after its own end in which the next turn is expected.
+    unnamed: the session's name is not sent; only its tokens tell.
     """
 
     at: Annotated[float, Meta(ge=0)]
@@ -47,6 +48,7 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     session: Annotated[str, Meta(max_length=256)] = ""
     pause: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
     resume_within: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    unnamed: bool = False
 
     @property
     def num_prompt(self) -> int:

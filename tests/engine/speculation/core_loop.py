@@ -16,7 +16,7 @@ from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
 from penstock.protocol.from_worker import Ready, Result, SlotResult, WorkerHello
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_engine.core import EngineCore
-from penstock_planning.simulate.simulation import facts
+from penstock_planning.simulate.facts import facts
 
 FRONTEND, WORKER = b"f" * 16, b"w" * 16
 PROMPT = 16

@@ -25,7 +25,7 @@ from penstock.model.kv_layout import (
 from penstock.model.layer_spec import LayerSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec, RecurrentSpec, ShortConvSpec
 from penstock.prepare.describe import kv_bytes, kv_bytes_per_token
-from penstock_planning.simulate.simulation import facts
+from penstock_planning.simulate.facts import facts
 from tests.met import met
 
 WINDOW = LayerSpec(attention=AttentionSpec(window=100))

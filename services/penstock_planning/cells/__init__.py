@@ -1,0 +1,1 @@
+"""Cells of engine cores behind a load balancer, under a virtual clock."""

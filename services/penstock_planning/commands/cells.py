@@ -1,0 +1,92 @@
+"""`penstock simulate --cells`: many engine cores in cells. Only what is run is imported."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Protocol
+
+from penstock.config.settings import EngineConfig
+from penstock.errors import InvalidRequest
+
+ACROSS = ("hashed", "hashed-evenly", "one-router", "round-robin")
+WITHOUT = (
+    "kv_groups",
+    "draft_tokens",
+    "host_blocks",
+    "disk_blocks",
+    "prefill_replicas",
+    "deaths_per_hour",
+    "check_every",
+    "routing",
+    "chart",
+)
+"""Flags that a simulation of cells has no use for."""
+
+
+class Add(Protocol):
+    """An argparse parser's add_argument."""
+
+    def __call__(self, *names: str, **keywords: Any) -> Any: ...
+
+
+def add_cells(add: Add) -> None:
+    """The flags."""
+    add(
+        "--cells",
+        type=int,
+        metavar="N",
+        help="Cells, each of --replicas engine cores, behind a load balancer. Default: no cells.",
+    )
+    add(
+        "--across",
+        choices=ACROSS,
+        default=ACROSS[0],
+        help="How a cell is chosen: hashed by session or tenant, as deploy/haproxy/cells.cfg does "
+        "with 16 points of each cell on its circle; hashed-evenly: with 1,024; one router that "
+        "knows every engine core; or round-robin. Default: %(default)s.",
+    )
+    add(
+        "--steps-at-once",
+        action="store_true",
+        help="Of cells: model each engine core, with all steps between two changes in one event. "
+        "Default: the production engine core, step by step.",
+    )
+    add(
+        "--happens",
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="To cells: upgrade:at=S,away=S,abreast=N, lost:at=S,away=S,noticed=S,cell=N, or "
+        "scaling:start=N,each=N,polling=S,lag=S. May be given several times.",
+    )
+    add(
+        "--windows",
+        default="all:0",
+        metavar="NAME:S,...",
+        help="Of cells: figures of requests from each time on. Default: %(default)s.",
+    )
+
+
+def simulate_cells(
+    arguments: argparse.Namespace, parser: argparse.ArgumentParser, config: EngineConfig
+) -> str:
+    """Runs it, and returns the report. Raises InvalidRequest."""
+    from penstock_planning.cells.command import run_cells
+    from penstock_planning.simulate.cost import parse
+
+    for name in WITHOUT:
+        if getattr(arguments, name) != parser.get_default(name):
+            flag = "--" + name.replace("_", "-")
+            raise InvalidRequest(f"{flag} is not for a simulation of cells")
+    return run_cells(
+        arguments.trace,
+        config,
+        parse(arguments.step_cost),
+        cells=arguments.cells,
+        replicas=arguments.replicas,
+        across=arguments.across,
+        steps_at_once=arguments.steps_at_once,
+        happens=arguments.happens,
+        windows=arguments.windows,
+        output=arguments.output,
+    )
