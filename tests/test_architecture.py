@@ -78,7 +78,7 @@ def test_importing_penstock_costs_next_to_nothing() -> None:
 
 def test_the_engine_core_loads_no_tokeniser_and_no_web_server() -> None:
     loaded = loaded_after("import penstock_engine.process")
-    assert not loaded & {"tokenizers", "jinja2", "uvicorn", "starlette", "huggingface_hub", "numpy"}
+    assert not loaded & {"tokenizers", "jinja2", "uvicorn", "fastapi", "huggingface_hub", "numpy"}
 
 
 def test_what_gateways_are_forks_of_has_one_thread() -> None:

@@ -27,8 +27,15 @@ TESTING = (
 )
 """Packages of the extra `dev`, for the kernels' tests."""
 BELOW = {
-    "starlette": ("anyio", "typing_extensions>=4.16"),
+    "fastapi": ("starlette", "pydantic", "annotated-doc", "opentelemetry-api"),
+    "starlette": ("anyio",),
     "anyio": ("idna",),
+    "pydantic": (
+        "pydantic_core",
+        "annotated-types",
+        "typing-inspection",
+        "typing_extensions>=4.16",
+    ),
     "uvicorn": ("click", "h11"),
     "limits": ("Deprecated", "wrapt"),
     "jinja2": ("MarkupSafe",),
@@ -39,7 +46,7 @@ BELOW = {
     "cffi": ("pycparser",),
 }
 """What those need in turn, beyond PRESENT: pip is told to look for nothing by itself.
-typing_extensions is there too, but perhaps too old for starlette."""
+typing_extensions is there too, but perhaps too old for pydantic."""
 
 
 def requirements() -> list[str]:

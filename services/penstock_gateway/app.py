@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Match
@@ -55,7 +55,7 @@ def create_app(
     adapters: AdapterFolders | None = None,
     store: Store | None = None,
     more: Callable[[Service], list[OperationRoute]] | None = None,
-) -> Starlette:
+) -> FastAPI:
     """A gateway over the engine client of one model, or over several models, whose clients the
     caller starts and closes. `app.state.service` is what its endpoints share.  gateways: how many
     share the work.  media: settings of pictures.  adapters: where adapters may be read while it
@@ -126,7 +126,7 @@ def _observer(service: Service, backend: ModelBackend) -> Observer:
     return Observers(observers)
 
 
-def create_admin_app(service: Service) -> Starlette:
+def create_admin_app(service: Service) -> FastAPI:
     """What the admin port serves, for the gateway that `service` is of."""
     live = [route for route in health.routes(service) if route.operation is health.LIVE]
     return _application(service, [*metrics.admin_routes(service), *live])
@@ -134,10 +134,16 @@ def create_admin_app(service: Service) -> Starlette:
 
 def _application(
     service: Service, routes: Iterable[OperationRoute], sockets: Iterable[BaseRoute] = ()
-) -> Starlette:
+) -> FastAPI:
     listed: list[BaseRoute] = [*routes, *sockets]
-    app = Starlette(routes=listed, exception_handlers={HTTPException: _routing_error})
-    app.router.redirect_slashes = False
+    # Its own document and pages are off: they are made of pydantic models, ours of the structs that
+    # decode bodies.
+    app = FastAPI(
+        routes=listed,
+        exception_handlers={HTTPException: _routing_error},
+        openapi_url=None,
+        redirect_slashes=False,
+    )
     app.state.service = service
     app.add_middleware(
         Access,
@@ -177,10 +183,8 @@ def _meant_path(path: str, known: set[str]) -> str | None:
     return None
 
 
-async def _routing_error(request: Request, error: Exception) -> NoReturn:
+async def _routing_error(request: Request, error: HTTPException) -> NoReturn:
     """404 and 405, which the router raises, for the Boundary, which knows the path's errors."""
-    if not isinstance(error, HTTPException):
-        raise error
     # Not request.url, which is made of what the Host header says.
     path = request.scope["path"]
     headers = tuple((name.lower(), value) for name, value in (error.headers or {}).items())

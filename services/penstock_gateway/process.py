@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 
-from starlette.applications import Starlette
+from fastapi import FastAPI
 
 from penstock.config.settings import (
     GatewayConfig,
@@ -123,7 +123,7 @@ def make_ahead() -> None:
 
 async def _serve(
     models: ReachedModels,
-    app: Starlette,
+    app: FastAPI,
     sock: socket.socket,
     admin: socket.socket | None,
     *,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from fastapi import FastAPI
 from grpc.aio import Server
-from starlette.applications import Starlette
 
 from penstock.config.settings import GatewayConfig, ServeConfig
 from penstock.errors import StartupError
@@ -130,7 +130,7 @@ async def _tell_ready(service: Service, file: Path | None) -> None:
 
 def _application(
     engine_endpoint: str, config: ServeConfig, models_socket: str | None
-) -> tuple[ReachedModels, Starlette, RunningCalls]:
+) -> tuple[ReachedModels, FastAPI, RunningCalls]:
     engine, gateway = config.engine, config.gateway
     models = reach_models(
         engine_endpoint,

@@ -50,6 +50,7 @@ OWN_MODULES = (
 )
 OTHERS_MODULES = (
     "anyio",
+    "fastapi",
     "httpx",
     "hypothesis",
     "msgspec",

@@ -77,8 +77,9 @@ COMPILED = {
 IMPORTED = {
     "engine": EVERYWHERE | {"typing_extensions", "zmq"},
     "fork-server": EVERYWHERE
-    | {"anyio", "click", "httptools", "prometheus_client", "python_multipart"}
-    | {"sniffio", "starlette", "tokenizers", "typing_extensions", "uvicorn"}
+    | {"annotated_doc", "annotated_types", "anyio", "click", "fastapi", "httptools"}
+    | {"opentelemetry", "prometheus_client", "pydantic", "pydantic_core", "python_multipart"}
+    | {"sniffio", "starlette", "tokenizers", "typing_extensions", "typing_inspection", "uvicorn"}
     | {"uvloop", "websockets", "zmq"},
     "worker": EVERYWHERE | {"numpy", "torch", "torchgen", "tqdm", "typing_extensions", "zmq"},
 }

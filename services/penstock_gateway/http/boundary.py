@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -329,7 +329,7 @@ class _CorsForApps:
         await app(scope, receive, send)
 
 
-def add_cors(app: Starlette, config: GatewayConfig) -> None:
+def add_cors(app: FastAPI, config: GatewayConfig) -> None:
     """For the origins that are named, and those of programs. Preflights are answered without a key:
     browsers send none with them, and they reach no endpoint."""
     origins = names("allowed_origins", config.allowed_origins)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
+from fastapi import FastAPI
 
 from penstock.net import listener
 from penstock.net.tls import server_context
@@ -91,7 +91,7 @@ class GatewayServer(AcceptingServer):
 
     def __init__(
         self,
-        app: Starlette,
+        app: FastAPI,
         *,
         shared: bool = False,
         first: Callable[[], Coroutine[Any, Any, None]] | None = None,

@@ -38,7 +38,7 @@ class Finding:
 WANTED_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 WANTED_FEATURES = ("asimd", "asimddp", "i8mm")
 """The features that ARM processors should have."""
-FRONT_LIBRARIES = ("starlette", "uvicorn", "uvloop", "httptools")
+FRONT_LIBRARIES = ("fastapi", "uvicorn", "uvloop", "httptools")
 WORKER_LIBRARIES = ("torch", "safetensors", "llguidance")
 LOOK = 0.3
 """Seconds."""

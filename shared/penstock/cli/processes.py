@@ -168,6 +168,8 @@ def _title(role: str, arguments: argparse.Namespace) -> str:
 
 
 def _import_gateway() -> None:
+    # pydantic would else go through the metadata of every package that is installed.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with uncollected():
         import penstock_gateway.process  # noqa: F401
 
@@ -237,6 +239,7 @@ def _fork_server(arguments: argparse.Namespace) -> int:
 
 
 def _batches(arguments: argparse.Namespace) -> int:
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with uncollected():
         from penstock_gateway.batches.process import main
 
@@ -245,6 +248,7 @@ def _batches(arguments: argparse.Namespace) -> int:
 
 
 def _grpc(arguments: argparse.Namespace) -> int:
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     check_installed()
     with uncollected():
         from penstock_rpc.process import main

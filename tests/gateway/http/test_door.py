@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from penstock.config.settings import GatewayConfig
@@ -30,11 +30,11 @@ ENGINE = FakeEngineClient()
 MACHINE_NAMES = own_names.machine_names
 
 
-def application(**settings: Any) -> Starlette:
+def application(**settings: Any) -> FastAPI:
     return create_app(ENGINE, GatewayConfig(**settings))  # type: ignore[arg-type]
 
 
-def operations_of(app: Starlette) -> list[Operation]:
+def operations_of(app: FastAPI) -> list[Operation]:
     return [each.operation for each in app.routes if isinstance(each, OperationRoute)]
 
 
@@ -145,7 +145,7 @@ def let_in() -> Boundary:
     return behind_door(APP)
 
 
-def behind_door(app: Starlette) -> Boundary:
+def behind_door(app: FastAPI) -> Boundary:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         await send_json(send, 200, b"{}")
 

@@ -324,7 +324,7 @@ def _penstock(*arguments: str, code: str | None = None) -> subprocess.CompletedP
 
 
 def test_where_it_is_off_nothing_of_it_is_loaded() -> None:
-    """The SDK and its exporter are what weighs."""
+    """fastapi brings OpenTelemetry's API along; the SDK and its exporter are what weighs."""
     code = """
 import sys
 import penstock_gateway.process
