@@ -2,12 +2,8 @@
 
 Each instruction set's file gets the flags of its own, so this is no ordinary Extension.  A tree
 that Penstock runs from gets the instruction sets of its machine's processor (`make serve`: the one
-that this processor would choose), a release's wheel all of them.  Without a compiler the package
-installs all the same, and the worker says that it uses the reference kernels.
-
-Only workers have kernels, and which extras are wanted isn't known while a wheel is built.  So
-`pip install .` in a clone compiles nothing; `pip install ./kernels` does, whose setup.py runs this
-file.
+that this processor would choose), a wheel all of them.  Without a compiler the package installs all
+the same, and the worker says that it uses the reference kernels.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-SOURCES = Path(os.path.relpath(Path(__file__).parent / "kernels/penstock_kernels/cpu/csrc"))
+SOURCES = Path("kernels/penstock_kernels/cpu/csrc")
 LIBRARY = "penstock_kernels.cpu.libpenstock_cpu"
 
 # A product and a sum are one operation only where the source says so: the same bits from any
@@ -280,30 +276,15 @@ class PlatformWheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-def extension() -> Extension:
-    """Returns the library, as setuptools knows it."""
-    return Extension(
-        LIBRARY,
-        [str(SOURCES / name) for name in [*PORTABLE, *X86, *ARM, *PLAIN]],
-        language="c++",
-        optional=True,  # An installation in place would look for what isn't there.
-    )
-
-
-def brings_kernels(commands: list[str]) -> bool:
-    """Returns whether what is built has the library in it. A wheel of a clone doesn't, unless
-    instruction sets are named; one of a source distribution does, as there is nothing beside it.
-
-    commands: those of setuptools.
-    """
-    named = os.environ.get("PENSTOCK_INSTRUCTION_SETS", "none") != "none"
-    return named or "bdist_wheel" not in commands or Path("PKG-INFO").exists()
-
-
-COMMANDS = {"build_ext": BuildKernels, "bdist_wheel": PlatformWheel}
-
 if __name__ == "__main__":
-    if brings_kernels(sys.argv):
-        setup(ext_modules=[extension()], cmdclass=COMMANDS)
-    else:
-        setup()
+    setup(
+        ext_modules=[
+            Extension(
+                LIBRARY,
+                [str(SOURCES / name) for name in [*PORTABLE, *X86, *ARM, *PLAIN]],
+                language="c++",
+                optional=True,  # An installation in place would look for what isn't there.
+            )
+        ],
+        cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel},
+    )

@@ -34,7 +34,7 @@ def modules() -> dict[str, Path]:
     """Every product module's file by its dotted name."""
     found = {}
     for source in SOURCES:
-        for file in (ROOT / source).glob("*/**/*.py"):
+        for file in (ROOT / source).rglob("*.py"):
             parts = file.relative_to(ROOT / source).with_suffix("").parts
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
     return found

@@ -49,7 +49,6 @@ def sources() -> set[str]:
             or path.name == "sample_text.txt"
         )
         and "__pycache__" not in path.parts
-        and path.parent != ROOT / package  # kernels/setup.py
     }
 
 
@@ -68,41 +67,6 @@ def test_it_is_of_this_platform_and_any_python_3(built: Path) -> None:
     assert re.fullmatch(
         rf"penstock_llm-[\d.]+-py3-none-linux_{platform.machine()}\.whl", built.name
     ), built.name
-
-
-@pytest.fixture
-def compiler(tmp_path: Path) -> Path:
-    """A program that makes the files that a compiler is asked for, and writes what it was asked."""
-    path = tmp_path / "g++"
-    path.write_text(
-        '#!/bin/bash\necho "$@" >>"$0.asked"\n'
-        'while [ $# -gt 0 ]; do [ "$1" != -o ] || echo made >"$2"; shift; done\n'
-    )
-    path.chmod(0o755)
-    return path
-
-
-def test_one_of_a_clone_has_no_kernels_and_compiles_nothing(tmp_path: Path, compiler: Path) -> None:
-    """A gateway is installed by the same wheel as a worker."""
-    (tmp_path / "tree").mkdir()
-    made = wheel.of_a_clone(wheel.copy_of_the_tree(tmp_path / "tree"), compiler)
-    assert re.fullmatch(r"penstock_llm-[\d.]+-py3-none-any\.whl", made.name), made.name
-    with zipfile.ZipFile(made) as archive:
-        held = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert held == sources()
-    assert not compiler.with_name("g++.asked").exists()
-
-
-def test_the_kernels_of_a_clone_are_a_wheel_of_their_own(tmp_path: Path, compiler: Path) -> None:
-    """Its library lies where the other wheel's code looks for it."""
-    (tmp_path / "tree").mkdir()
-    made = wheel.of_the_kernels(wheel.copy_of_the_tree(tmp_path / "tree"), compiler)
-    name = rf"penstock_llm_kernels-[\d.]+-py3-none-linux_{platform.machine()}\.whl"
-    assert re.fullmatch(name, made.name), made.name
-    with zipfile.ZipFile(made) as archive:
-        held = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert held == {LIBRARY}
-    assert "program.cpp" in compiler.with_name("g++.asked").read_text()
 
 
 def test_it_says_what_it_needs(archive: zipfile.ZipFile) -> None:

@@ -36,20 +36,8 @@ def without_compiling(tree: Path) -> Path:
     _setup(tree, "build_py")
     place = Path(library.__file__).relative_to(ROOT / "kernels").with_name("libpenstock_cpu.so")
     shutil.copy(Path(library.__file__).with_name(place.name), built / place)
-    _setup(tree, "bdist_wheel", "--skip-build", PENSTOCK_INSTRUCTION_SETS="best")
+    _setup(tree, "bdist_wheel", "--skip-build")
     return only(tree / "dist")
-
-
-def of_a_clone(tree: Path, compiler: Path) -> Path:
-    """The wheel that `pip install .` makes there."""
-    _setup(tree, "bdist_wheel", CC=str(compiler), CXX=str(compiler))
-    return only(tree / "dist")
-
-
-def of_the_kernels(tree: Path, compiler: Path) -> Path:
-    """The wheel that `pip install ./kernels` makes in a clone."""
-    _setup(tree / "kernels", "bdist_wheel", CC=str(compiler), CXX=str(compiler))
-    return only(tree / "kernels" / "dist")
 
 
 def as_users_make_it(tree: Path) -> Path:
@@ -88,8 +76,8 @@ def bare_environment(programs: Path, home: Path) -> dict[str, str]:
     return {"PATH": str(programs), "HOME": str(home), "LANG": "C.UTF-8"}
 
 
-def _setup(tree: Path, *words: str, **variables: str) -> None:
-    _run([sys.executable, "setup.py", "-q", *words], tree, os.environ | variables)
+def _setup(tree: Path, *words: str) -> None:
+    _run([sys.executable, "setup.py", "-q", *words], tree, os.environ.copy())
 
 
 def _run(command: list[str], folder: Path, environment: dict[str, str]) -> None:

@@ -32,7 +32,6 @@ CHART = Place("deploy/helm/penstock/Chart.yaml", "version: ", "", semantic=True)
 PLACES = (
     Place("shared/penstock/version.py", '__version__ = "', '"'),
     Place("pyproject.toml", 'version = "', '"'),
-    Place("kernels/pyproject.toml", 'version = "', '"'),
     Place("deploy/docker/Dockerfile", "ARG VERSION=", ""),
     CHART,
     Place("deploy/helm/penstock/Chart.yaml", 'appVersion: "', '"'),

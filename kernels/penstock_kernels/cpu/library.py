@@ -82,8 +82,8 @@ def load() -> ctypes.CDLL:
         if path != PATH:
             raise ImportError(f"{OTHER_PATH} is {str(path)!r}: there is no such file")
         raise ImportError(
-            "the CPU kernels were not built: install a C++ compiler with OpenMP (g++), then, in a "
-            "clone, run make serve or pip install ./kernels; elsewhere, install Penstock again"
+            "the CPU kernels were not built: install a C++ compiler with OpenMP (g++), then "
+            "install Penstock again"
         )
     # It brings the OpenMP library, libgomp.so.1: a machine may have no other, and two in a process
     # would each have threads of their own.
