@@ -34,13 +34,18 @@ def test_setup_carries_the_configuration() -> None:
 
 def test_setup_carries_the_workers_own_settings() -> None:
     own = WorkerSettings(
-        attention_backend="reference", threads=3, numa_node=2, flash_attention_3=False
+        attention_backend="reference",
+        threads=3,
+        numa_node=2,
+        flash_attention_3=False,
+        cpu_experts="3",
     )
     default = facts()
     config = msgspec.structs.replace(default.config, worker=own)
     setup = msgspec.structs.replace(default, config=config).setup(1)
     assert (setup.attention_backend, setup.threads, setup.numa_nodes) == ("reference", 3, (2,))
     assert (default.setup(1).flash_attention_3, setup.flash_attention_3) == (True, False)
+    assert (default.setup(1).cpu_experts, setup.cpu_experts) == ("off", "3")
 
 
 @pytest.mark.parametrize(
