@@ -28,7 +28,7 @@ def text(document: Document) -> str:
             "# A thousand engine cores in cells",
             machine_line(document),
             f"{document['cells']} cells of {document['replicas']} engine cores, in virtual time: "
-            f"{requests:,} requests of chats and agents of 40 tenants, 30 % of whom name no session. "
+            f"{requests:,} requests of chats and agents; of 40 tenants, 30 % name no session. "
             "An engine core is two cores of a Xeon with AMX and a model of 0.5 B parameters, with "
             "steps as they were recorded there. Everything together took "
             f"{processor:,.0f} s of the processor, the longest run ({slowest['title']}) "
