@@ -28,14 +28,12 @@ class HeldPrefixes:
         """Prompt tokens whose KV is there; they count as used."""
         request, size = ask.request, self.size
         most = (ask.length - 1) // size
-        found = 0
+        # A prefix is used last, so that it goes after what it is the beginning of.
+        found = self._use(("session", request.session)) if request.session else 0
         if request.prefix_group is not None and request.prefix_tokens:
-            shared = min(request.prefix_tokens, request.num_prompt)
-            found = min(self._use(("shared", request.prefix_group)), shared // size)
-            if found < shared // size:
-                return min(found, most) * size
-        if request.session:
-            found += self._use(("session", request.session))
+            whole = min(request.prefix_tokens, request.num_prompt) // size
+            shared = min(self._use(("shared", request.prefix_group)), whole)
+            found = shared + (found if shared == whole else 0)
         return min(found, most) * size
 
     def room_for(self, blocks: int) -> bool:
@@ -57,12 +55,12 @@ class HeldPrefixes:
         the blocks that are held for that, and so need not be pinned any more."""
         request, size = ask.request, self.size
         whole, shared, before = tokens // size, 0, self._kept
-        if request.prefix_group is not None and request.prefix_tokens:
+        if request.prefix_group is not None:
             shared = min(request.prefix_tokens // size, whole)
-            self._set(("shared", request.prefix_group), shared)
         own = ("session", request.session) if request.session else ("alone", ask.number)
-        if whole > shared:
-            self._set(own, whole - shared)
+        self._set(own, whole - shared)
+        if request.prefix_group is not None:
+            self._set(("shared", request.prefix_group), shared)
         return self._kept - before
 
     def _use(self, key: Key) -> int:

@@ -23,6 +23,7 @@ class CellsReport(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     events: int
     windows: list[WindowReport]
+    series: list[WindowReport]
     digest: str
     cpu_seconds: float
 
@@ -42,6 +43,7 @@ def cells_report(simulation: CellsSimulation, traffic: MixedTraffic | None = Non
         steps=simulation.fleet.num_steps,
         events=simulation.events,
         windows=[window.report(grown, options.cells) for window in simulation.windows],
+        series=[window.report(grown, options.cells) for window in simulation.series],
         digest=simulation.digest(),
         cpu_seconds=simulation.cpu_seconds,
     )

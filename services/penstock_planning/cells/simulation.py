@@ -39,7 +39,8 @@ class CellsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """cells: how many.  replicas: engine cores of each.  across: how a cell is chosen, a name of
     BALANCERS.  steps_at_once: whether engine cores are modelled, with many steps in one event; else
     they are the production ones.  happens: what happens to them.  windows: (name, begin): seconds
-    from which figures are counted on their own."""
+    from which figures are counted on their own.  every: seconds of further windows, one after the
+    other; 0: none."""
 
     cost: StepCost = StepCost()
     cells: int = 4
@@ -48,12 +49,14 @@ class CellsOptions(msgspec.Struct, frozen=True, kw_only=True):
     steps_at_once: bool = True
     happens: tuple[Happening, ...] = ()
     windows: tuple[tuple[str, float], ...] = (("all", 0.0),)
+    every: float = 0.0
 
 
 class CellsSimulation:
     """`run` is its whole life.
 
     ended: requests.  lost: those that had to go on elsewhere, each time.  events: handled.
+    windows, series: figures, see `windows` and `every` of the options.
     """
 
     def __init__(self, config: EngineConfig, options: CellsOptions) -> None:
@@ -68,13 +71,14 @@ class CellsSimulation:
         balancer = make_balancer(options.across)
         self.fleet = Fleet(options.cells, options.replicas, balancer, make)
         begins = [begin for _, begin in options.windows]
-        if not begins or begins != sorted(begins):
-            raise InvalidRequest("windows must begin one after the other")
+        if not begins or begins[0] or begins != sorted(begins):
+            raise InvalidRequest("windows must begin one after the other, the first one at 0")
         ends = [*begins[1:], float("inf")]
         self.windows = [
             Window(name, begin, end)
             for (name, begin), end in zip(options.windows, ends, strict=True)
         ]
+        self.series: list[Window] = []
         self.now = self.cpu_seconds = 0.0
         self.submitted = self.ended = self.lost = self.events = 0
         self._heap: list[tuple[float, int, CellEngine | Callable[[float], None]]] = []
@@ -158,7 +162,8 @@ class CellsSimulation:
 
     def _over(self, ask: Ask) -> None:
         self.ended += 1
-        self._window(ask.arrival).add(ask)
+        for window in self._windows(ask.arrival):
+            window.add(ask)
         self._digest.update(_ENDED.pack(ask.number, ask.first, ask.last, ask.left, ask.moves))
         if ask.request.session:
             turn = self._turns.ended(ask.request.session)
@@ -183,7 +188,8 @@ class CellsSimulation:
             self._place_later(self.now + RETRY, ask)
             return
         if not ask.moves:
-            self._window(ask.arrival).came(seat.group)
+            for window in self._windows(ask.arrival):
+                window.came(seat.group)
         engine, due = seat.engine, seat.engine.due
         engine.submit(ask, self.now)
         if engine.due != due:
@@ -192,8 +198,15 @@ class CellsSimulation:
     def _place_later(self, at: float, ask: Ask) -> None:
         self._push(at, lambda _: self._place(ask))
 
-    def _window(self, at: float) -> Window:
-        return next(each for each in reversed(self.windows) if at >= each.begin)
+    def _windows(self, at: float) -> list[Window]:
+        found = [next(each for each in reversed(self.windows) if at >= each.begin)]
+        every, series = self.options.every, self.series
+        if every:
+            while len(series) <= at / every:
+                begin = len(series) * every
+                series.append(Window("", begin, begin + every))
+            found.append(series[int(at / every)])
+        return found
 
     def _push(self, at: float, what: CellEngine | Callable[[float], None]) -> None:
         self._serial += 1

@@ -1,0 +1,1 @@
+"""A thousand engine cores in cells, in virtual time."""
