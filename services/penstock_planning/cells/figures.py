@@ -49,7 +49,7 @@ class WindowReport(msgspec.Struct, frozen=True, kw_only=True):
     most_of_a_cell: float
 
 
-class Window:
+class FigureWindow:
     """Figures of the requests that come between two times."""
 
     def __init__(self, name: str, begin: float, end: float) -> None:

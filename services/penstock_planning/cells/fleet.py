@@ -62,7 +62,7 @@ class Cell:
         return bool(self.router.engines)
 
 
-class Fleet:
+class SimulatedCells:
     """All of them.
 
     groups: seats of each cell, as they fail and are upgraded together.  cells: as the balancer

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.errors import InvalidRequest
-from penstock_planning.cells.fleet import Fleet, Seat
+from penstock_planning.cells.fleet import Seat, SimulatedCells
 
 Seconds = Annotated[float, Meta(ge=0, le=1e7)]
 Count = Annotated[int, Meta(ge=1, le=100_000)]
@@ -19,7 +19,7 @@ Count = Annotated[int, Meta(ge=1, le=100_000)]
 class Stage(Protocol):
     """What a happening can do. Times are seconds from the start."""
 
-    fleet: Fleet
+    fleet: SimulatedCells
 
     def later(self, at: float, act: Callable[[float], None]) -> None:
         """Calls `act` with the time when it has come, unless all requests have ended before."""

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from penstock_planning.cells.asks import Ask
 from penstock_planning.cells.order import make_order
 from penstock_planning.cells.prefixes import HeldPrefixes
-from penstock_planning.cells.stretch import Pace, Stretch
+from penstock_planning.cells.stretch import Stretch, StretchPace
 
 
-class Running:
+class ModelledRequest:
     """A request in an engine core.  todo: prompt tokens to compute.  end_step: number of the step
     after which it has all of its answer.  blocks: pinned for it."""
 
@@ -59,7 +59,7 @@ class ModelledEngine:
     def __init__(
         self,
         endpoint: str,
-        pace: Pace,
+        pace: StretchPace,
         held: HeldPrefixes,
         policy: str,
         max_seqs: int,
@@ -73,9 +73,11 @@ class ModelledEngine:
         self.steps = 0
         self._pace, self._max_seqs, self._in_flight = pace, max_seqs, in_flight
         self._order = make_order(policy)
-        self._waiting: list[Running] = []
-        self._prompts: list[Running] = []
-        self._decoding: list[tuple[int, int, Running]] = []  # by the step after which each ends
+        self._waiting: list[ModelledRequest] = []
+        self._prompts: list[ModelledRequest] = []
+        self._decoding: list[
+            tuple[int, int, ModelledRequest]
+        ] = []  # by the step after which each ends
         self._context = 0  # tokens whose KV a step of decodes reads
         self._step = 0  # steps so far
         self._stretch: Stretch | None = None
@@ -90,7 +92,7 @@ class ModelledEngine:
         """A request comes, or goes on here."""
         self._order.comes(ask.request.tenant, {each.request.tenant for each in self.open.values()})
         self.open[ask.number] = ask
-        comes, prompts, stretch = Running(ask), self._prompts, self._stretch
+        comes, prompts, stretch = ModelledRequest(ask), self._prompts, self._stretch
         self._waiting.append(comes)
         if stretch is None:
             self._plan(now)
@@ -149,7 +151,7 @@ class ModelledEngine:
             if (ended := self._first_token(running, now)) is not None:
                 yield ended
 
-    def _first_token(self, running: Running, now: float) -> Ask | None:
+    def _first_token(self, running: ModelledRequest, now: float) -> Ask | None:
         """A prompt is there, and the next token of its answer with it. Returns it if it was the
         last one."""
         ask = running.ask
@@ -163,13 +165,13 @@ class ModelledEngine:
         heapq.heappush(self._decoding, (running.end_step, running.number, running))
         return None
 
-    def _keep(self, running: Running, tokens: int) -> None:
+    def _keep(self, running: ModelledRequest, tokens: int) -> None:
         """So many tokens of it can be found by others."""
         moved = min(running.blocks, self.held.keep(running.ask, tokens))
         self.held.unpin(moved)
         running.blocks -= moved
 
-    def _end(self, running: Running, now: float) -> Ask:
+    def _end(self, running: ModelledRequest, now: float) -> Ask:
         ask = running.ask
         self._order.charge(running.tenant, 0, ask.left)
         ask.emitted, ask.last = ask.request.output_tokens, now

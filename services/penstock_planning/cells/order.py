@@ -22,7 +22,7 @@ class Waits(Protocol):
     def number(self) -> int: ...
 
 
-class Arrivals:
+class ByArrival:
     """By arrival."""
 
     def place(self, one: Waits) -> tuple[float, int]:
@@ -72,10 +72,10 @@ class Shares:
             self._given[tenant] = max(self._given.get(tenant, 0.0), least)
 
 
-ORDERS: dict[str, Callable[[], Arrivals | Shares]] = {"fcfs": Arrivals, "fair": Shares}
+ORDERS: dict[str, Callable[[], ByArrival | Shares]] = {"fcfs": ByArrival, "fair": Shares}
 
 
-def make_order(policy: str) -> Arrivals | Shares:
+def make_order(policy: str) -> ByArrival | Shares:
     """Raises InvalidRequest for a policy that has no such model."""
     if policy not in ORDERS:
         known = ", ".join(ORDERS)

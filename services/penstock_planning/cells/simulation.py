@@ -15,13 +15,13 @@ from penstock.errors import InvalidRequest
 from penstock_engine.facts import EngineFacts
 from penstock_planning.cells.asks import Ask
 from penstock_planning.cells.balancers import make_balancer
-from penstock_planning.cells.figures import Window
-from penstock_planning.cells.fleet import CellEngine, Fleet, Seat
+from penstock_planning.cells.figures import FigureWindow
+from penstock_planning.cells.fleet import CellEngine, Seat, SimulatedCells
 from penstock_planning.cells.happenings import Happening
 from penstock_planning.cells.modelled import ModelledEngine
 from penstock_planning.cells.prefixes import HeldPrefixes
 from penstock_planning.cells.production import ProductionEngine
-from penstock_planning.cells.stretch import Pace
+from penstock_planning.cells.stretch import StretchPace
 from penstock_planning.simulate.cost import StepCost
 from penstock_planning.simulate.facts import engine_facts
 from penstock_planning.simulate.simulation import SessionTurns, Stuck
@@ -69,16 +69,16 @@ class CellsSimulation:
         self.options = options
         make = _modelled(config, options) if options.steps_at_once else _real(config, options)
         balancer = make_balancer(options.across)
-        self.fleet = Fleet(options.cells, options.replicas, balancer, make)
+        self.fleet = SimulatedCells(options.cells, options.replicas, balancer, make)
         begins = [begin for _, begin in options.windows]
         if not begins or begins[0] or begins != sorted(begins):
             raise InvalidRequest("windows must begin one after the other, the first one at 0")
         ends = [*begins[1:], float("inf")]
         self.windows = [
-            Window(name, begin, end)
+            FigureWindow(name, begin, end)
             for (name, begin), end in zip(options.windows, ends, strict=True)
         ]
-        self.series: list[Window] = []
+        self.series: list[FigureWindow] = []
         self.now = self.cpu_seconds = 0.0
         self.submitted = self.ended = self.lost = self.events = 0
         self._heap: list[tuple[float, int, CellEngine | Callable[[float], None]]] = []
@@ -198,13 +198,13 @@ class CellsSimulation:
     def _place_later(self, at: float, ask: Ask) -> None:
         self._push(at, lambda _: self._place(ask))
 
-    def _windows(self, at: float) -> list[Window]:
+    def _windows(self, at: float) -> list[FigureWindow]:
         found = [next(each for each in reversed(self.windows) if at >= each.begin)]
         every, series = self.options.every, self.series
         if every:
             while len(series) <= at / every:
                 begin = len(series) * every
-                series.append(Window("", begin, begin + every))
+                series.append(FigureWindow("", begin, begin + every))
             found.append(series[int(at / every)])
         return found
 
@@ -222,7 +222,7 @@ def _modelled(config: EngineConfig, options: CellsOptions) -> Callable[[int, str
     blocks = facts.config.cache.num_kv_blocks
     if blocks is None:
         raise InvalidRequest("a simulation needs the number of KV blocks: --blocks")
-    pace = Pace(
+    pace = StretchPace(
         options.cost,
         terms.max_num_batched_tokens,
         terms.max_step_slowdown,

@@ -37,7 +37,7 @@ class Stretch(msgspec.Struct, frozen=True):
         return min(self.steps, int(done + _NEARLY))
 
 
-class Pace(msgspec.Struct, frozen=True):
+class StretchPace(msgspec.Struct, frozen=True):
     """What a step may hold, as StepPace would find it once it knows the costs: with decodes, a step
     with prompts takes `short` seconds or `slowdown` times the decodes alone, and 0.25 s without.
 
