@@ -26,6 +26,8 @@ EACH = (
     "tests/engine/live/test_live.py",
     "tests/engine/metrics/test_counts.py::test_counts_are_what_the_peers_saw",
     "tests/engine/metrics/test_counts.py::test_the_histories_hold_what_they_are_for",
+    "tests/planning/cells/test_happenings.py",
+    "tests/planning/cells/test_modelled.py",
     "tests/planning/plan/test_bounds.py",
     "tests/planning/plan/test_plan.py",
     "tests/engine/policies/test_fairness.py",

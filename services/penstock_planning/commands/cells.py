@@ -21,6 +21,8 @@ WITHOUT = (
     "chart",
 )
 """Flags that a simulation of cells has no use for."""
+ALONE = ("across", "steps_at_once", "happens", "windows")
+"""Flags that nothing but a simulation of cells has a use for."""
 
 
 class Add(Protocol):
@@ -67,6 +69,13 @@ def add_cells(add: Add) -> None:
     )
 
 
+def check_alone(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Raises InvalidRequest for flags of cells where there are none."""
+    for name in ALONE:
+        if getattr(arguments, name) != parser.get_default(name):
+            raise InvalidRequest(f"{_flag(name)} needs --cells")
+
+
 def simulate_cells(
     arguments: argparse.Namespace, parser: argparse.ArgumentParser, config: EngineConfig
 ) -> str:
@@ -76,8 +85,7 @@ def simulate_cells(
 
     for name in WITHOUT:
         if getattr(arguments, name) != parser.get_default(name):
-            flag = "--" + name.replace("_", "-")
-            raise InvalidRequest(f"{flag} is not for a simulation of cells")
+            raise InvalidRequest(f"{_flag(name)} is not for a simulation of cells")
     return run_cells(
         arguments.trace,
         config,
@@ -90,3 +98,7 @@ def simulate_cells(
         windows=arguments.windows,
         output=arguments.output,
     )
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

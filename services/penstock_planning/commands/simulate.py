@@ -14,7 +14,7 @@ from penstock.config import flags
 from penstock.config.settings import EngineConfig, ServeConfig
 from penstock.config.tree import leaves, replace_settings
 from penstock.errors import InvalidRequest
-from penstock_planning.commands.cells import add_cells, simulate_cells
+from penstock_planning.commands.cells import add_cells, check_alone, simulate_cells
 
 TOLD = ("nothing", "sessions", "hints")
 ROUTING = ("round-robin", "least-loaded", "prefix-aware")
@@ -177,6 +177,7 @@ def _simulate(arguments: argparse.Namespace, parser: Parser) -> int:
     if arguments.cells is not None:
         print(simulate_cells(arguments, parser, _config(arguments)), flush=True)
         return 0
+    check_alone(arguments, parser)
     from penstock_planning.simulate.commands import run_simulation
     from penstock_planning.simulate.cost import parse
     from penstock_planning.simulate.groups import parse_groups

@@ -77,3 +77,27 @@ def test_with_keys_it_computes_the_policy_that_the_server_has(tmp_path: Path) ->
     fair = simulated("--policy", "fair")
     assert simulated("--config", keyed) == fair
     assert simulated("--config", keyed, "--policy", "fcfs") == simulated() != fair
+
+
+def test_cells_are_simulated_and_what_they_lack_is_told(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    flags = ("--cells", "2", "--replicas", "2", "--policy", "fair", "--steps-at-once")
+    happens = ("--happens", "lost:at=10,away=5", "--windows", "calm:0,lost:10")
+    done = run("simulate", "mixed:seconds=20,rate=0.5", *flags, *happens, "--output", report)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 × 2 engine cores" in done.stdout
+    figures = json.loads(report.read_text())
+    assert [window["name"] for window in figures["windows"]] == ["calm", "lost"]
+    assert sum(window["requests"] for window in figures["windows"]) == figures["requests"] > 20
+    done = run("simulate", "mixed:seconds=20", *flags, "--disk-blocks", "5")
+    assert done.returncode == 2
+    assert "--disk-blocks is not for a simulation of cells" in done.stderr
+    done = run("simulate", "mixed:seconds=20", "--across", "round-robin")
+    assert done.returncode == 2
+    assert "--across needs --cells" in done.stderr
+
+
+def test_mixed_traffic_needs_no_cells() -> None:
+    done = run("simulate", "mixed:seconds=20,rate=0.5", "--step-cost", "base=5,token=0.1")
+    assert done.returncode == 0
+    assert ", 0 refused" in done.stdout
