@@ -16,7 +16,7 @@ from penstock_planning.cells.modelled import ModelledEngine
 from penstock_planning.cells.prefixes import HeldPrefixes
 from penstock_planning.cells.report import CellsReport, cells_report
 from penstock_planning.cells.simulation import CellsOptions, CellsSimulation
-from penstock_planning.cells.stretch import Pace, Stretch
+from penstock_planning.cells.stretch import Stretch, StretchPace
 from penstock_planning.cells.traffic import MixedTraffic, mixed
 from penstock_planning.simulate.cost import StepCost
 from penstock_planning.simulate.trace import TraceRequest
@@ -26,7 +26,7 @@ FLAT = StepCost(base_ms=17.0, token_ms=0.1, hidden_ms=1.9, sequence_ms=1.1)
 
 
 def engine(cost: StepCost, max_seqs: int = 64, in_flight: int = 1) -> ModelledEngine:
-    pace = Pace(cost, 2048, 2.0, 0.05)
+    pace = StretchPace(cost, 2048, 2.0, 0.05)
     return ModelledEngine("e", pace, HeldPrefixes(100_000, 16), "fcfs", max_seqs, in_flight)
 
 
