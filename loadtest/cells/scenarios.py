@@ -54,6 +54,7 @@ DAY = Scenario(
     windows="warm-up:0,calm:60,upgrade:150,lost:270,after:330,tenfold:345",
     happens=("upgrade:at=150,away=15,abreast=4", "lost:at=270,away=60,cell=3"),
 )
+NAMED = replace(DAY, traffic=DAY.traffic + ",named=1")
 SCALED = Scenario(
     rate=0.022,
     traffic="seconds=360,tenants=40,swells=3,swells_at=90",
@@ -142,4 +143,5 @@ def runs_of(cells: int, replicas: int) -> dict[str, list[Run]]:
             )
         ],
         "day": [Run(across, DAY, cells, replicas, across) for across in ACROSS],
+        "named": [Run(across, NAMED, cells, replicas, across) for across in ACROSS[:3]],
     }

@@ -156,7 +156,7 @@ def test_the_model_is_near_the_production_engine_core(
     def off(which: Any) -> float:
         """How far the three runs' mean is off."""
         modelled, production = (sum(which(run[n].windows[0]) for run in runs) for n in (0, 1))
-        return abs(modelled / production - 1)
+        return float(abs(modelled / production - 1))
 
     assert off(lambda w: w.first_token.p50) < median
     assert off(lambda w: w.first_token.p95) < late
