@@ -270,10 +270,12 @@ def test_what_is_deleted_in_mid_answer_stays_deleted(chat: Chat, server: Server)
     row.hover()
     row.get_by_role("button", name="Delete").click()
     chat.page.locator("#empty").wait_for()
+    undo = chat.page.get_by_role("button", name="Undo")
+    undo.hover()  # The notice stays meanwhile.
     wait_until(lambda: open_requests(server) == 0, 60)
     chat.page.wait_for_timeout(2500)  # Longer than what is kept later waits.
     assert chat.kept() == []
-    chat.page.get_by_role("button", name="Undo").click()
+    undo.click()
     chat.page.locator(".message").nth(1).wait_for()
     assert len(chat.kept()) == 1
 
