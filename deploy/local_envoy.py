@@ -92,7 +92,7 @@ def rendered_cells(
 
 
 def endpoints(cluster: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of a cluster's first locality."""
+    """Returns the endpoints of a cluster's only locality."""
     [locality] = cluster["load_assignment"]["endpoints"]
     return [each["endpoint"] for each in locality["lb_endpoints"]]
 

@@ -9,6 +9,7 @@ import msgspec
 
 from loadtest.cells.recorded import as_flag, cost_of, recorded
 from penstock.config.settings import CacheSettings, EngineConfig, SchedulerSettings
+from penstock_planning.cells.balancers import BALANCERS
 from penstock_planning.cells.happenings import parse_happening
 from penstock_planning.cells.report import cells_report
 from penstock_planning.cells.simulation import CellsOptions, CellsSimulation, windows_of
@@ -68,7 +69,7 @@ def scaling(lag: float) -> tuple[str, ...]:
     return (f"scaling:start=5,each=4,polling=15,lag={lag:g}",)
 
 
-ACROSS = ("hashed", "hashed-evenly", "one-router", "round-robin")
+ACROSS = tuple(BALANCERS)
 LAG = 60.0
 SEEDS = (0, 1)
 

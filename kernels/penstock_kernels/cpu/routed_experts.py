@@ -53,7 +53,7 @@ class CPUExperts:
     gates: tuple[PackedMatrix, ...] = ()
     """The gate matrix of each expert; empty for experts without a gate."""
     activation: str = "silu"
-    """Of penstock_kernels.cpu.program.ACTIVATIONS."""
+    """One of penstock_kernels.cpu.program.ACTIVATIONS."""
     threads: int = 1
     scratch: Scratch = field(default_factory=Scratch)
     """Layers that are computed one after another may share it."""

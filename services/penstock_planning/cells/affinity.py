@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Generic
 
@@ -13,8 +12,10 @@ from penstock.client.routing import (
     PrefixAffinity,
     RoutingRequest,
     Why,
+    bound_of,
     prefix_key,
     rendezvous,
+    score,
     session_key,
 )
 
@@ -33,7 +34,7 @@ class RememberedAffinity(Generic[AnEngine]):
         self.engines = list(engines)
         self._by_rule = PrefixAffinity()
         self._favourites: dict[bytes, tuple[tuple[bytes, str], AnEngine, int]] = {}
-        """By key: the favourite's score, the favourite, and how many had joined by then."""
+        """Of each key the favourite's score, the favourite, and how many had joined by then."""
         self._orders: dict[bytes, list[AnEngine]] = {}
         self._joined: list[AnEngine] = []
         self._there = {id(engine) for engine in self.engines}
@@ -52,7 +53,8 @@ class RememberedAffinity(Generic[AnEngine]):
         self._orders.clear()
 
     def choose(self, ask: RoutingRequest, total: int) -> tuple[AnEngine, Why]:
-        """As PrefixAffinity among `engines`, of which there must be one.  total: of their loads."""
+        """Returns what PrefixAffinity would choose of `engines`, and why. There must be an engine
+        core.  total: of their loads."""
         engines = self.engines
         key = session_key(ask)
         session = key is not None
@@ -84,25 +86,14 @@ class RememberedAffinity(Generic[AnEngine]):
             if known[2] == len(self._joined):
                 return known[1]
             newer = [each for each in self._joined[known[2] :] if id(each) in self._there]
-            best = max([(known[0], known[1])] + [(_score(key, e), e) for e in newer], key=_first)
+            best = max([(known[0], known[1])] + [(score(key, e), e) for e in newer], key=_first)
         else:
-            best = max(((_score(key, each), each) for each in self.engines), key=_first)
+            best = max(((score(key, each), each) for each in self.engines), key=_first)
         if len(self._favourites) >= MOST_KEYS:
             self._favourites.clear()
         self._favourites[key] = (*best, len(self._joined))
         return best[1]
 
 
-def bound_of(total: int, engines: int, factor: float) -> int:
-    """As `load_bound` of so many engine cores with that load in all."""
-    return -(-round(factor * 100) * (total + 1) // (100 * engines))
-
-
 def _first(scored: tuple[tuple[bytes, str], AnEngine]) -> tuple[bytes, str]:
     return scored[0]
-
-
-def _score(key: bytes, engine: AnEngine) -> tuple[bytes, str]:
-    """As `rendezvous` has it."""
-    name = engine.endpoint
-    return hashlib.blake2b(name.encode(), key=key, digest_size=8).digest(), name

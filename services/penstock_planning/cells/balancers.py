@@ -114,7 +114,7 @@ BALANCERS: dict[str, Callable[[], Balancer]] = {
     "one-router": OneRouter,
     "round-robin": CellsInTurn,
 }
-"""By the names of the command line."""
+"""Ways to choose a cell, by the names of the command line."""
 
 
 def make_balancer(name: str) -> Balancer:

@@ -12,7 +12,7 @@ from penstock_planning.cells.asks import Ask
 from penstock_planning.simulate.metrics import LatencyHistogram
 
 LEAST_REQUESTS = 20
-"""Of a tenant in a window, to be compared with others."""
+"""Requests that a tenant needs in a window to be compared with others."""
 
 
 class Spread(msgspec.Struct, frozen=True):

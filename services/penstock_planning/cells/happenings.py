@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 from msgspec import Meta
 
 from penstock.errors import InvalidRequest
 from penstock_planning.cells.fleet import Seat, SimulatedCells
+from penstock_planning.simulate.fields import fields_of, made_of
 
 Seconds = Annotated[float, Meta(ge=0, le=1e7)]
 Count = Annotated[int, Meta(ge=1, le=100_000)]
@@ -90,9 +91,9 @@ class CellLost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As KEDA does it by the chart's queueScaling: each cell begins with `start` engine cores, and
-    every `polling` seconds gets one for `each` requests that it has open, at most twice as many
-    within a minute. They are there `lag` seconds later. None leaves."""
+    """Engine cores that are added as KEDA does it by the chart's queueScaling: each cell begins
+    with `start` engine cores, and every `polling` seconds gets one for `each` requests that it has
+    open, at most twice as many within a minute. They are there `lag` seconds later. None leaves."""
 
     start: Count = 1
     each: Count = 64
@@ -146,7 +147,7 @@ KINDS: dict[str, type[Happening]] = {
     "lost": CellLost,
     "scaling": Scaling,
 }
-"""By the names of the command line."""
+"""Kinds of happenings, by the names of the command line."""
 
 
 def parse_happening(text: str) -> Happening:
@@ -156,10 +157,4 @@ def parse_happening(text: str) -> Happening:
         raise InvalidRequest(
             f"nothing that happens is called {kind!r}; allowed: {', '.join(KINDS)}"
         )
-    pairs = [pair.partition("=") for pair in rest.split(",") if pair]
-    fields: dict[str, Any] = {name.strip(): value for name, _, value in pairs}
-    try:
-        return msgspec.convert(fields, KINDS[kind], strict=False)
-    except msgspec.ValidationError as error:
-        names = ", ".join(KINDS[kind].__struct_fields__)
-        raise InvalidRequest(f"{text!r}: {error}; fields: {names}") from None
+    return made_of(fields_of(rest), KINDS[kind], repr(text))

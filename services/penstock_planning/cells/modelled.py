@@ -181,7 +181,7 @@ class ModelledEngine:
         return ask
 
     def _admit(self) -> None:
-        """Those that wait begin, while there are slots and room."""
+        """Has waiting requests begin, while there are slots and room."""
         waiting, place, size = self._waiting, self._order.place, self.block_size
         while waiting and len(self._prompts) + len(self._decoding) < self._max_seqs:
             running = min(waiting, key=place)

@@ -23,7 +23,7 @@ class Waits(Protocol):
 
 
 class ByArrival:
-    """By arrival."""
+    """Who came first is next."""
 
     def place(self, one: Waits) -> tuple[float, int]:
         """The least is next."""

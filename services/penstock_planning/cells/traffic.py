@@ -12,6 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from penstock.errors import InvalidRequest
+from penstock_planning.simulate.draws import log_normal
+from penstock_planning.simulate.fields import fields_of, made_of
 from penstock_planning.simulate.trace import MAX_TOKENS, TraceRequest
 
 Positive = Annotated[float, Meta(gt=0, le=1e6)]
@@ -60,20 +62,14 @@ class MixedTraffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 def parse_mixed(text: str) -> MixedTraffic:
     """`rate=5,tenants=40`. Raises InvalidRequest, which names what isn't allowed."""
-    pairs = [pair.partition("=") for pair in text.split(",") if pair]
-    fields = {name.strip(): value for name, _, value in pairs}
-    try:
-        made = msgspec.convert(fields, MixedTraffic, strict=False)
-    except msgspec.ValidationError as error:
-        names = ", ".join(MixedTraffic.__struct_fields__)
-        raise InvalidRequest(f"mixed trace {text!r}: {error}; fields: {names}") from None
+    made = made_of(fields_of(text), MixedTraffic, f"mixed trace {text!r}")
     if made.grown >= made.tenants:
         raise InvalidRequest(f"mixed trace {text!r}: tenants count from 0 to {made.tenants - 1}")
     return made
 
 
 def tenant_name(number: int) -> str:
-    """Of the n-th tenant."""
+    """Returns the name of the n-th tenant."""
     return f"tenant {number}"
 
 
@@ -114,9 +110,9 @@ def _session(
     prompt, waits = system, 0.0
     # Every tenant either names its sessions or not: evenly among large and small ones.
     named = (tenant * 0.618034) % 1.0 < traffic.named
-    for _ in range(_draw(rng, turns, 0.5)):
-        prompt += _draw(rng, step, 0.7)
-        answer = _draw(rng, output, 0.6)
+    for _ in range(log_normal(rng, turns, 0.5)):
+        prompt += log_normal(rng, step, 0.7)
+        answer = log_normal(rng, output, 0.6)
         if prompt + answer > traffic.max_prompt:
             return
         yield TraceRequest(
@@ -132,8 +128,3 @@ def _session(
         )
         prompt += answer
         waits = rng.lognormvariate(math.log(pause), 0.7)
-
-
-def _draw(rng: random.Random, median: int, sigma: float) -> int:
-    """Log-normal, at least 1."""
-    return max(1, round(rng.lognormvariate(math.log(median), sigma)))

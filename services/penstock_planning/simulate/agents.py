@@ -12,7 +12,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock.errors import InvalidRequest
+from penstock_planning.simulate.draws import log_normal
+from penstock_planning.simulate.fields import fields_of, made_of
 from penstock_planning.simulate.trace import MAX_TOKENS, TraceRequest
 
 Positive = Annotated[float, Meta(gt=0, le=1e6)]
@@ -63,13 +64,7 @@ class AgentTraffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 def parse_agents(text: str) -> AgentTraffic:
     """`sessions=20,rate=0.1,turns=10`. Raises InvalidRequest, which names what isn't allowed."""
-    pairs = [pair.partition("=") for pair in text.split(",") if pair]
-    fields = {name.strip(): value for name, _, value in pairs}
-    try:
-        return msgspec.convert(fields, AgentTraffic, strict=False)
-    except msgspec.ValidationError as error:
-        names = ", ".join(AgentTraffic.__struct_fields__)
-        raise InvalidRequest(f"agents' trace {text!r}: {error}; fields: {names}") from None
+    return made_of(fields_of(text), AgentTraffic, f"agents' trace {text!r}")
 
 
 def agents(traffic: AgentTraffic) -> Iterator[TraceRequest]:
@@ -111,8 +106,8 @@ def _session(
 ) -> Iterator[TraceRequest]:
     kind = rng.randrange(traffic.kinds)
     prompt, pause, hint = traffic.system + traffic.task, 0.0, None
-    for _ in range(_draw(rng, traffic.turns, traffic.turns_sigma)):
-        output = _draw(rng, traffic.output, traffic.output_sigma)
+    for _ in range(log_normal(rng, traffic.turns, traffic.turns_sigma)):
+        output = log_normal(rng, traffic.output, traffic.output_sigma)
         if prompt + output > traffic.max_prompt:
             return
         tool = rng.lognormvariate(math.log(traffic.tool), traffic.tool_sigma)
@@ -132,7 +127,7 @@ def _session(
             resume_within=hint,
         )
         pause = person if asks else tool
-        prompt += output + _draw(rng, traffic.step, traffic.step_sigma)
+        prompt += output + log_normal(rng, traffic.step, traffic.step_sigma)
 
 
 def _others(traffic: AgentTraffic) -> Iterator[TraceRequest]:
@@ -141,12 +136,7 @@ def _others(traffic: AgentTraffic) -> Iterator[TraceRequest]:
     end = traffic.sessions / traffic.rate + traffic.turns * (traffic.tool + 5.0)
     at = rng.expovariate(traffic.others)
     while at < end:
-        prompt = _draw(rng, traffic.other_prompt, 0.8)
-        output = _draw(rng, traffic.other_output, 0.6)
+        prompt = log_normal(rng, traffic.other_prompt, 0.8)
+        output = log_normal(rng, traffic.other_output, 0.6)
         yield TraceRequest(at, min(prompt, traffic.max_prompt), output, OTHERS)
         at += rng.expovariate(traffic.others)
-
-
-def _draw(rng: random.Random, median: int, sigma: float) -> int:
-    """Log-normal, at least 1."""
-    return max(1, round(rng.lognormvariate(math.log(median), sigma)))

@@ -22,6 +22,7 @@ from penstock_engine.record.replay import RecordedEvent, RecordingFile
 from penstock_engine.sessions.effects import Effects
 from penstock_planning.cells.traffic import mixed, parse_mixed
 from penstock_planning.simulate.agents import agents, parse_agents
+from penstock_planning.simulate.fields import fields_of, made_of
 from penstock_planning.simulate.fit import fit_cost, measured_steps
 from penstock_planning.simulate.metrics import Metrics, Open, Slo
 from penstock_planning.simulate.report import as_text, report_of
@@ -279,13 +280,8 @@ def parse(text: str) -> Synthetic:
 
     Raises InvalidRequest, which names what isn't allowed.
     """
-    pairs = [pair.partition("=") for pair in text.split(",") if pair]
-    fields = {name.strip(): value.replace("+", ",") for name, _, value in pairs}
-    try:
-        made = msgspec.convert(fields, Synthetic, strict=False)
-    except msgspec.ValidationError as error:
-        names = ", ".join(Synthetic.__struct_fields__)
-        raise InvalidRequest(f"synthetic trace {text!r}: {error}; fields: {names}") from None
+    fields = {name: value.replace("+", ",") for name, value in fields_of(text).items()}
+    made = made_of(fields, Synthetic, f"synthetic trace {text!r}")
     _tenants(made.tenants)
     return made
 

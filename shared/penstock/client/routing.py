@@ -124,9 +124,13 @@ class LeastLoaded:
 def load_bound(loads: Iterable[int], factor: float = LOAD_FACTOR) -> int:
     """An engine takes one more while its load is below this."""
     known = list(loads)
+    return bound_of(sum(known), len(known), factor)
+
+
+def bound_of(total: int, engines: int, factor: float) -> int:
+    """Returns the bound of so many engines' loads. total: of all of them."""
     # Whole numbers: every gateway rounds alike.
-    numerator = round(factor * 100) * (sum(known) + 1)
-    return -(-numerator // (100 * len(known)))
+    return -(-round(factor * 100) * (total + 1) // (100 * engines))
 
 
 def least_loaded(ask: RoutingRequest, engines: Sequence[AnEngine]) -> AnEngine:
@@ -164,12 +168,13 @@ def session_key(ask: RoutingRequest) -> bytes | None:
 
 def rendezvous(key: bytes, engines: Sequence[AnEngine]) -> list[AnEngine]:
     """The engines in the key's own order, the favourite first."""
+    return sorted(engines, key=lambda engine: score(key, engine), reverse=True)
 
-    def score(engine: AnEngine) -> tuple[bytes, str]:
-        name = engine.endpoint.encode()
-        return hashlib.blake2b(name, key=key, digest_size=8).digest(), engine.endpoint
 
-    return sorted(engines, key=score, reverse=True)
+def score(key: bytes, engine: RoutableEngine) -> tuple[bytes, str]:
+    """Returns what an engine has of a key; the highest is the key's favourite."""
+    name = engine.endpoint.encode()
+    return hashlib.blake2b(name, key=key, digest_size=8).digest(), engine.endpoint
 
 
 def _digest(ask: RoutingRequest, prompt_token_ids: list[int]) -> bytes:

@@ -20,9 +20,6 @@ class ExpertPlace:
     """Whether that rank's processor computes the expert from its own memory, or its card."""
 
 
-HERE = ExpertPlace()
-
-
 @dataclass(frozen=True)
 class ExpertPlaces:
     """The table of places."""
@@ -50,11 +47,6 @@ def expert_counts(config: ModelConfig) -> list[int]:
     layers = map(config.layer, range(config.num_layers))
     experts = (layer.feed_forward.experts for layer in layers)
     return [0 if each is None else each.count for each in experts]
-
-
-def all_here(config: ModelConfig) -> ExpertPlaces:
-    """The table of one rank whose processor computes all."""
-    return dealt(config, 1)
 
 
 def dealt(config: ModelConfig, ranks: int) -> ExpertPlaces:

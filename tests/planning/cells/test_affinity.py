@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
+from fractions import Fraction
 
-from penstock.client.routing import AFFINITY_TOKENS, PrefixAffinity, RoutingRequest, load_bound
-from penstock_planning.cells.affinity import RememberedAffinity, bound_of
+from penstock.client.routing import (
+    AFFINITY_TOKENS,
+    PrefixAffinity,
+    RoutingRequest,
+    bound_of,
+    load_bound,
+)
+from penstock_planning.cells.affinity import RememberedAffinity
 from penstock_planning.cells.asks import Ask, placed_by
 from penstock_planning.simulate.prompts import submit_of
 from penstock_planning.simulate.routing import routing_request
@@ -48,7 +56,9 @@ def test_the_bound_is_that_of_the_loads() -> None:
     for _ in range(200):
         loads = [rng.randrange(30) for _ in range(rng.randint(1, 40))]
         factor = rng.choice([1.25, 2.0])
-        assert bound_of(sum(loads), len(loads), factor) == load_bound(loads, factor)
+        bound = bound_of(sum(loads), len(loads), factor)
+        assert bound == load_bound(loads, factor)
+        assert bound == math.ceil(Fraction(factor) * (sum(loads) + 1) / len(loads))
 
 
 def test_the_tokens_that_count_are_those_of_the_whole_prompt() -> None:

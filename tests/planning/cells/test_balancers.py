@@ -12,12 +12,14 @@ import pytest
 
 from penstock.errors import InvalidRequest
 from penstock_planning.cells.balancers import (
+    BALANCERS,
     Balancer,
     CellsInTurn,
     HashedCells,
     OneRouter,
     make_balancer,
 )
+from penstock_planning.commands.cells import ACROSS
 
 
 @dataclass
@@ -111,3 +113,8 @@ def test_in_turn_leaves_out_who_is_away() -> None:
 def test_an_unknown_name_is_told() -> None:
     with pytest.raises(InvalidRequest, match="hashed, hashed-evenly, one-router, round-robin"):
         make_balancer("chance")
+
+
+def test_the_command_line_has_every_way_to_choose() -> None:
+    """It names them without importing them."""
+    assert tuple(BALANCERS) == ACROSS

@@ -11,10 +11,8 @@ from msgspec.structs import replace
 from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
 from penstock.model.expert_places import (
-    HERE,
     ExpertPlace,
     ExpertPlaces,
-    all_here,
     dealt,
     parallel_places,
 )
@@ -29,10 +27,10 @@ COUNT = 6
 
 
 def test_one_rank_holds_every_expert() -> None:
-    table = all_here(MIXTURE)
+    table = dealt(MIXTURE, 1)
     layers = map(MIXTURE.layer, range(MIXTURE.num_layers))
     counts = [layer.feed_forward.experts for layer in layers]
-    assert table.layers == tuple((HERE,) * (each.count if each else 0) for each in counts)
+    assert table.layers == tuple((ExpertPlace(),) * (each.count if each else 0) for each in counts)
     assert () in table.layers
 
 
