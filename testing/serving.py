@@ -278,5 +278,5 @@ def wait_until(condition: Any, timeout: float = PATIENCE, message: Any = lambda:
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout} s: {message()}")
+            raise TimeoutError(f"not within {timeout} s: {message()}")
         time.sleep(0.02)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from testing import preloaded
-from tests import left_behind, processor_time, properties, rotation, thinning
+from tests import left_behind, out_of_time, processor_time, properties, rotation, thinning
 from tests.thinning import by_test, share_of, thinned
 
 _PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
@@ -65,6 +65,7 @@ fixture `executed`."""
 def pytest_addoption(parser: pytest.Parser) -> None:
     properties.add_options(parser)
     processor_time.add_option(parser)
+    out_of_time.add_option(parser)
     parser.addoption(
         "--long",
         action="store_true",
@@ -122,6 +123,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(left_behind)
     config.pluginmanager.register(properties)
     processor_time.configure(config)
+    out_of_time.configure(config)
     properties.load_profile(config)
 
 

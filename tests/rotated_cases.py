@@ -152,6 +152,7 @@ EACH = (
     "tests/system/test_supervisor.py",
     "tests/system/test_tls.py",
     "tests/system/test_tools.py",
+    "tests/test_out_of_time.py",
     "tests/test_wheel.py",
     "tests/worker/adapters/test_bits.py",
     "tests/worker/adapters/test_dora.py",

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests import rotation
+from tests import out_of_time, rotation
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -43,6 +43,8 @@ INSTALLING = "PENSTOCK_INSTALLING_CLIENTS"
 YIELDING = ["nice", "-n", "5"]
 """Before a command that runs beside the tests: it takes the time that they leave, a third of a
 process's share where they leave none."""
+MOST_LATE = 10
+"""Tests that ran out of time and are run again: more of them are no accident."""
 NOTHING_CHOSEN = 5
 """pytest's exit status if arguments of one's own leave a step without a test."""
 
@@ -54,6 +56,10 @@ class Step:
     name: str
     commands: list[list[str]]
     passing: tuple[int, ...] = (0,)  # exit statuses
+    late: Path | None = None
+    """A file in which pytest says what ran out of time."""
+    rerun: list[str] = field(default_factory=list)
+    """A command that runs the tests that are named behind it once more."""
     seconds: float = 0.0
     failed: bool = False
     output: list[bytes] = field(default_factory=list)  # of a step that runs beside others
@@ -104,12 +110,30 @@ def main() -> int:
         for step in steps:
             step.run(quietly=False)
     steps += aside
+    late = again(steps)
     print(f"\n== make {chosen.which}")
     for step in steps:
         print(f"  {'FAILED' if step.failed else 'ok':<8}{step.name:<14}{step.seconds:>6.0f} s")
     print(f"  {'':<8}{'in all':<14}{time.monotonic() - begun:>6.0f} s")
+    for test in late:
+        print(f"  ran out of time, and passed alone: {test}")
     print(f"  left out: {left_out(chosen.which, pytest_arguments)}")
     return int(any(step.failed for step in steps))
+
+
+def again(steps: list[Step]) -> list[str]:
+    """Runs what ran out of time once more, after everything else, one test after the other, if no
+    test failed otherwise. Returns those tests, if they passed: their steps then did, too."""
+    passed = []
+    for step in steps:
+        late = out_of_time.read(step.late) if step.failed and step.late else []
+        if 0 < len(late) <= MOST_LATE:
+            rerun = Step(f"{step.name}, again", [[*step.rerun, *late]])
+            rerun.run(quietly=False)
+            step.failed = rerun.failed
+            step.seconds += rerun.seconds
+            passed += [] if rerun.failed else late
+    return passed
 
 
 def turns_of(which: str) -> tuple[str, rotation.Turns]:
@@ -205,11 +229,15 @@ def pytest(
     which: str, name: str, chosen: list[str], arguments: list[str], *, per_core: float = PER_CORE
 ) -> Step:
     """A file's tests run in one process, in their order."""
-    options = [*parallel(per_core), "--durations=30", "--durations-min=1"]
+    command = [sys.executable, "-m", "pytest"]
     if chosen and not takes_no_turns(arguments):
-        options.append(turns_of(which)[0])
-    command = [sys.executable, "-m", "pytest", *options, *chosen, *arguments]
-    return Step(name, [command], passing=(0, NOTHING_CHOSEN) if arguments else (0,))
+        command.append(turns_of(which)[0])
+    late = ROOT / "build" / f"out-of-time-{name}.json"
+    late.parent.mkdir(exist_ok=True)
+    late.unlink(missing_ok=True)
+    options = [*parallel(per_core), "--durations=30", "--durations-min=1", f"--out-of-time={late}"]
+    passing = (0, NOTHING_CHOSEN) if arguments else (0,)
+    return Step(name, [[*command, *options, *chosen, *arguments]], passing, late, command)
 
 
 def parallel(per_core: float) -> list[str]:

@@ -164,7 +164,7 @@ class Engine:
             if found:
                 return found
             time.sleep(0.002)
-        raise AssertionError("it didn't happen in time")
+        raise TimeoutError("it didn't happen in time")
 
     def _serve(self) -> None:
         setup = self.work.take(Setup)

@@ -165,5 +165,6 @@ def _has_come(server: Any) -> bool:
 def _until(done: Any) -> None:
     deadline = time.monotonic() + 60
     while not done():
-        assert time.monotonic() < deadline, "it didn't happen in time"
+        if time.monotonic() >= deadline:
+            raise TimeoutError("it didn't happen in time")
         time.sleep(0.002)

@@ -104,7 +104,8 @@ class Collector:
         deadline = time.monotonic() + timeout
         while not wanted(self.spans):
             found = [(span.name, span.attributes) for span in self.spans]
-            assert time.monotonic() < deadline, f"the collector has {found}"
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"the collector has {found}")
             time.sleep(0.02)
         return list(self.spans)
 

@@ -89,7 +89,8 @@ class Terminal:
             found = re.search(pattern, self.plain[start:])
             if found:
                 return found
-            assert time.monotonic() < deadline, f"no {pattern!r} in\n{self.plain[start:]}"
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"no {pattern!r} in\n{self.plain[start:]}")
             if not self._read(0.2) and self.process.poll() is not None:
                 raise AssertionError(f"it left; no {pattern!r} in\n{self.plain[start:]}")
 
@@ -97,7 +98,8 @@ class Terminal:
         """Its exit code; reads on meanwhile, or it could not write."""
         deadline = time.monotonic() + timeout
         while self.process.poll() is None:
-            assert time.monotonic() < deadline, f"it runs on after\n{self.plain}"
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"it runs on after\n{self.plain}")
             self._read(0.1)
         while self._read(0.1):
             pass

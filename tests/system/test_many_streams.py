@@ -93,7 +93,8 @@ async def wait_until_idle(client: httpx.AsyncClient, seconds: float) -> dict:
         busy = engine["running"] or engine["waiting"] or engine["blocks_used"]
         if not busy and not status["gateway"]["open_requests"]:
             return status
-        assert time.monotonic() < deadline, status
+        if time.monotonic() >= deadline:
+            raise TimeoutError(repr(status))
         await asyncio.sleep(0.2)
 
 

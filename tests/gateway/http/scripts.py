@@ -24,7 +24,8 @@ def body(**fields: Any) -> bytes:
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SOON
     while not condition():
-        assert time.monotonic() < deadline
+        if time.monotonic() >= deadline:
+            raise TimeoutError
         time.sleep(0.01)
 
 

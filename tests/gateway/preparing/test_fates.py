@@ -58,7 +58,8 @@ class FatedGateway:
     def wait_for(self, state: Callable[[], bool]) -> None:
         until = time.monotonic() + 60
         while not state():
-            assert time.monotonic() < until
+            if time.monotonic() >= until:
+                raise TimeoutError
             time.sleep(0.01)
 
 

@@ -59,7 +59,8 @@ class Tab:
         it makes code of text."""
         deadline = time.monotonic() + TIMEOUT
         while not self.page.evaluate(function, argument):
-            assert time.monotonic() < deadline, f"not within {TIMEOUT} s: {function}"
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"not within {TIMEOUT} s: {function}")
             self.page.wait_for_timeout(POLL)
 
     def excuse(self, words: str) -> None:
@@ -67,7 +68,8 @@ class Tab:
         console's messages come on their own."""
         deadline = time.monotonic() + TIMEOUT
         while not any(words in each for each in self.complaints):
-            assert time.monotonic() < deadline, (words, self.complaints)
+            if time.monotonic() >= deadline:
+                raise TimeoutError(repr((words, self.complaints)))
             self.page.wait_for_timeout(POLL)
         self.complaints[:] = [each for each in self.complaints if words not in each]
 

@@ -63,7 +63,8 @@ class View:
     def until(self, holds: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + TIMEOUT
         while not (found := holds()):
-            assert time.monotonic() < deadline, f"{self.words!r} {self.complaints}"
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"{self.words!r} {self.complaints}")
             self.page.wait_for_timeout(30)
         return found
 

@@ -50,7 +50,8 @@ def until(condition: Callable[[], bool], again: Callable[[], object]) -> None:
     deadline = time.monotonic() + 60
     repeat = time.monotonic() + 10
     while not condition():
-        assert time.monotonic() < deadline
+        if time.monotonic() >= deadline:
+            raise TimeoutError
         if time.monotonic() > repeat:
             again()
             repeat += 10

@@ -152,7 +152,8 @@ class GroupEngine:
     def until(self, done: Callable[[], bool], seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while not done():
-            assert time.monotonic() < end, f"nothing came; {self.heard}"
+            if time.monotonic() >= end:
+                raise TimeoutError(f"nothing came; {self.heard}")
             self.turn()
 
     def hear(self, kind: type, ranks: Sequence[int] | None = None) -> list[Any]:
