@@ -29,13 +29,14 @@ from penstock.request.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
 from penstock_gateway.generate.batch import GenerationBatch, Withdrawal
 from penstock_gateway.generate.job import Job, PreparedRequest
+from penstock_gateway.generate.receipt import receipt_wish, receipted
 from penstock_gateway.generate.replay import AnswerBasis, ReplayedRequest, replay_of
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.reply_spec import ReplySpec
 from penstock_gateway.generate.search import search_all
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.body_room import HeldBody
-from penstock_gateway.http.errors import HTTPError, clip
+from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import (
     SERVER_SENT_EVENTS,
     EventStream,
@@ -62,9 +63,6 @@ if TYPE_CHECKING:
     from penstock_gateway.request.fields import TermsHeaders
 
 Fields = TypeVar("Fields", bound=RequestFields)
-RECEIPT_WISHES = ("0", "1", "digest", "logprobs")
-"""Values of x-penstock-receipt: none; with token ids; with their digests alone; with
-log-probabilities, too."""
 
 _remote: ContextVar[RemoteBody[Any] | None] = ContextVar("remote", default=None)
 """The body of the request being handled, where a preparer reads it."""
@@ -167,7 +165,8 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         """Answers a request that is right by itself. Raises what else is wrong with it."""
         service, remote = self._service, _remote.get()
         scope, receive, send, headers, recorder, arrived = call
-        recorder.receipt = self._receipt_wish(request, headers.receipt)
+        given = self.gives_receipts
+        recorder.receipt = receipt_wish(request, headers.receipt, service.receipts, given=given)
         terms = msgspec.structs.replace(
             request_terms(request, headers, arrived),
             session=session_of(request, headers.session_id),
@@ -204,26 +203,6 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 payload = await while_connected(self._whole(request, terms, recorder), receive)
                 await send_json(send, 200, payload, recorder.headers())
 
-    def _receipt_wish(self, request: Fields, header: str) -> str:
-        """The receipt that is asked for; empty for none. Raises InvalidRequest for one that can't
-        be given."""
-        field = getattr(request, "penstock_receipt", None) or ""
-        name, wish = ("x-penstock-receipt", header) if header else ("penstock_receipt", field)
-        if wish in ("", "0"):
-            return ""
-        if wish not in RECEIPT_WISHES:
-            reason = f"{clip(wish, 40)} isn't allowed; allowed: {', '.join(RECEIPT_WISHES)}"
-        elif not self.gives_receipts:
-            reason = (
-                "/v1/chat/completions, /v1/completions, /v1/responses and /v1/messages give"
-                " receipts; this path doesn't"
-            )
-        elif self._service.receipts is None:
-            reason = "this server gives none; its operator can enable that with --receipt-key-file"
-        else:
-            return wish
-        raise InvalidRequest(f"{name}: {reason}", param=name, code="unsupported_value")
-
     async def _whole(
         self, request: Fields, terms: Terms, recorder: TimelineRecorder
     ) -> list[bytes]:
@@ -231,7 +210,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             recorder.waited(asked.waited)
             with self._service.media.lease(terms.tenant, terms.deadline) as lease:
                 job = await self._job(request, asked, lease)
-                job = await self._signed(job, asked, recorder)
+                job = await receipted(job, asked, recorder.receipt, self._service.receipts)
                 return await self._answered(job, asked, terms, recorder)
 
     async def _answered(
@@ -268,7 +247,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             recorder.waited(asked.waited)
             with self._service.media.lease(terms.tenant, terms.deadline) as lease:
                 job = await self._job(request, asked, lease)
-                job = await self._signed(job, asked, recorder)
+                job = await receipted(job, asked, recorder.receipt, self._service.receipts)
                 events.failure = job.reply.failed
                 await self._events(job, asked, request, terms, recorder, events)
 
@@ -331,21 +310,6 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         if trace is not None:
             trace.asks(asked.name, head.id, job.params[0], streamed=bool(request.stream))
         return job
-
-    async def _signed(self, job: Job, asked: AskedModel, recorder: TimelineRecorder) -> Job:
-        """The job, with a reply that ends in a receipt if the client asked for one. Raises
-        InvalidRequest where the answer could not be computed from it."""
-        receipts, wish = self._service.receipts, recorder.receipt
-        if receipts is None or not wish:
-            return job
-        beside = "use_beam_search and best_of" if job.search is not None else ""
-        beside = beside or ("pictures, sounds and videos" if job.media is not None else "")
-        if beside:
-            raise InvalidRequest(f"there are no receipts for {beside}", code="unsupported_value")
-        params, reply = await receipts.receipted(
-            job.prompt_token_ids, job.params, job.reply, asked, wish
-        )
-        return replace(job, params=params, reply=reply)
 
     async def _submit(
         self,
