@@ -141,7 +141,7 @@ class Service:
     answering: Answering = field(default_factory=Answering)
     """Around the work for each request."""
     draining: bool = False
-    """Whether the gateway was told to leave: what is new is refused, what is open goes on."""
+    """Whether the gateway was asked to leave: what is new is refused, what is open goes on."""
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:

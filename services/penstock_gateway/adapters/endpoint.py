@@ -53,7 +53,7 @@ UNLOAD = Operation(
 
 
 class LoadAdapterEndpoint(JsonEndpoint[LoadAdapterRequest]):
-    """Answers when the adapter has been read, and engine cores were told."""
+    """Answers once the adapter was read, and engine cores know it."""
 
     request_type = LoadAdapterRequest
     takes_long_bodies = False
@@ -71,7 +71,7 @@ class LoadAdapterEndpoint(JsonEndpoint[LoadAdapterRequest]):
 
 
 class UnloadAdapterEndpoint(JsonEndpoint[UnloadAdapterRequest]):
-    """Answers when engine cores were told."""
+    """Answers once engine cores know it."""
 
     request_type = UnloadAdapterRequest
     takes_long_bodies = False
@@ -84,7 +84,7 @@ class UnloadAdapterEndpoint(JsonEndpoint[UnloadAdapterRequest]):
 async def load_adapter(
     service: Service, name: str, path: str, *, in_place: bool = False, model: str | None = None
 ) -> str:
-    """Has engine cores told, and returns what the client is. model: that it is for. Raises as
+    """Loads it into engine cores, and returns the reply. model: that it is for. Raises as
     AdapterLoader.load does, and for a name that another model has."""
     async with service.models.using(model) as asked:
         service.models.check_free(name, asked.backend)
@@ -93,11 +93,11 @@ async def load_adapter(
 
 
 def unload_adapter(service: Service, name: str) -> str:
-    """Has engine cores told, and returns what the client is. Raises as AdapterLoader.unload
+    """Unloads it from engine cores, and returns the reply. Raises as AdapterLoader.unload
     does."""
     backend = service.models.with_adapter(name)
     if not backend.on_demand:
-        backend.engine()  # One that comes and goes is told when it is back.
+        backend.engine()  # One that is away now gets it when it is back.
     backend.adapters.unload(name)
     return f"Success: LoRA adapter '{name}' removed successfully."
 

@@ -155,7 +155,8 @@ class ConversationFields(RequestFields, frozen=True, kw_only=True, forbid_unknow
     container: Any = None
     mcp_servers: Any = None
     thread: Any = None
-    """A conversation that the server remembers. None is: the SDK is told so, and sends it all."""
+    """A conversation that the server remembers. Answers say null:
+    there is none, so the SDK sends all of it."""
 
 
 class MessagesRequest(ConversationFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -193,7 +194,7 @@ class CountRequest(ConversationFields, frozen=True, kw_only=True, forbid_unknown
 
 
 def check(request: ConversationFields) -> None:
-    """What can be told without the model. Raises InvalidRequest."""
+    """Checks what needs no model. Raises InvalidRequest."""
     for field in ("container", "mcp_servers"):
         value = getattr(request, field)
         if value not in (None, [], {}):

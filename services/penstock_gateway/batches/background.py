@@ -89,7 +89,7 @@ class BackgroundRunner:
             return False
         try:
             work = await self._records.claim(self._name, self._running.values())
-        except DatabaseDamaged:  # It has been told.
+        except DatabaseDamaged:  # It has been logged.
             return False
         except Exception:
             if not self._troubled:
@@ -156,8 +156,8 @@ class BackgroundRunner:
         if not msgspec.json.decode(body, type=_Streams).stream:
             answer = await ask(self._app, URL, body, caller)
             return answer, bytes(answer.body)
-        told = AnswerSoFar()
-        showing = asyncio.create_task(self._show(work, told))
+        partial = AnswerSoFar()
+        showing = asyncio.create_task(self._show(work, partial))
         last = f"{work.origin}.0" if work.origin else None
         try:
             answer = await ask(
@@ -165,27 +165,27 @@ class BackgroundRunner:
                 URL,
                 body,
                 caller,
-                told.take,
+                partial.take,
                 last_event_id=last,
                 withdrawal=withdrawal,
             )
         finally:
             showing.cancel()
             await asyncio.gather(showing, return_exceptions=True)
-        if answer.status == 200 and told.whole is None:
+        if answer.status == 200 and partial.whole is None:
             raise RuntimeError("a stream that ended without its last event")
-        return answer, told.whole or bytes(answer.body)
+        return answer, partial.whole or bytes(answer.body)
 
-    async def _show(self, work: BackgroundWork, told: AnswerSoFar) -> None:
+    async def _show(self, work: BackgroundWork, partial: AnswerSoFar) -> None:
         """Shows an answer as far as it has come, until it is cancelled."""
         shown: list[OutputItem] = []
         while True:
             await asyncio.sleep(SHOW_EVERY)
-            items = told.items
+            items = partial.items
             if items != shown:
                 shown = items
                 so_far = begun_response(work.response, items)
-                await self._records.show(self._name, work, so_far, told.origin)
+                await self._records.show(self._name, work, so_far, partial.origin)
 
 
 def _later(answer: OwnAnswer) -> bool:

@@ -89,7 +89,7 @@ class Runner:
         full, or it is restarting. Running batches continue."""
         try:
             taken = await self._take_one()
-        except DatabaseDamaged:  # It has been told.
+        except DatabaseDamaged:  # It has been logged.
             return False
         except Exception:
             if not self._troubled:

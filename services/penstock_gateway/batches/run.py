@@ -294,8 +294,8 @@ class BatchRun:
         with suppress(FileGone):
             while read := await asyncio.to_thread(_some, lines):
                 for line in read:
-                    told = error_line(line.custom_id, "batch_expired", message)
-                    await self._keep(line.number, told, ok=False)
+                    written = error_line(line.custom_id, "batch_expired", message)
+                    await self._keep(line.number, written, ok=False)
 
 
 def _held(held: bool) -> None:

@@ -238,7 +238,7 @@ INEXPRESSIBLE = "this format can't express the tool's schema"
 TOO_LARGE = "all tools' schemas in one grammar are longer than max_grammar_bytes"
 
 TOLD = 256
-"""Formats and tools of which it is remembered that the log has told of them."""
+"""Most formats and tools that are remembered as logged."""
 
 
 def strict_grammar(

@@ -231,8 +231,8 @@ class MarkedReader:
     def rest(self) -> list[ChatLogprob]:
         return self._reader.rest()
 
-    def _plain(self, told: list[ReadEvent]) -> list[ReadEvent]:
-        return [ReadEvent(self._marks.plain(event), logprobs) for event, logprobs in told]
+    def _plain(self, read: list[ReadEvent]) -> list[ReadEvent]:
+        return [ReadEvent(self._marks.plain(event), logprobs) for event, logprobs in read]
 
 
 class _PlacedToken(NamedTuple):
@@ -268,12 +268,12 @@ class LogprobReader:
             start = self._placed
             self._placed += len(self._detokenizer.push([token]))
             self._tokens.append(_PlacedToken(start, max(self._placed, start + 1), logprob))
-        told: list[ReadEvent] = []
+        read: list[ReadEvent] = []
         for letter in text:
             self._read += 1
             if events := self._parser.push(letter):
-                told += self._with_tokens(events, held=self._parser.held)
-        return _joined(told)
+                read += self._with_tokens(events, held=self._parser.held)
+        return _joined(read)
 
     def finish(self) -> list[ReadEvent]:
         return _joined(self._with_tokens(self._parser.finish(), held=0))
@@ -301,10 +301,10 @@ class LogprobReader:
         return logprobs
 
 
-def _joined(told: list[ReadEvent]) -> list[ReadEvent]:
+def _joined(read: list[ReadEvent]) -> list[ReadEvent]:
     """Neighbours of a kind as one."""
     result: list[ReadEvent] = []
-    for kind, group in groupby(told, key=lambda one: type(one.event)):
+    for kind, group in groupby(read, key=lambda one: type(one.event)):
         alike = list(group)
         if kind is CallBegin:
             result += alike

@@ -68,11 +68,11 @@ def check_grammar(grammar: ToolGrammar, where: str) -> None:
 
 
 def described(description: str | None, grammar: ToolGrammar | None) -> str | None:
-    """What the model is told of the tool, with the grammar that its input should match."""
-    told = [description or ""]
+    """The description for the model, with the grammar that the tool's input should match."""
+    texts = [description or ""]
     if grammar is not None:
-        told.append(f"{INPUT} must match this {grammar.syntax} grammar:\n{grammar.definition}")
-    return "\n\n".join(text for text in told if text) or None
+        texts.append(f"{INPUT} must match this {grammar.syntax} grammar:\n{grammar.definition}")
+    return "\n\n".join(text for text in texts if text) or None
 
 
 def parameters(grammar: ToolGrammar | None) -> dict[str, Any]:

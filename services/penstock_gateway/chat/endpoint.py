@@ -131,7 +131,7 @@ _RETIRED = (("functions", "tools"), ("function_call", "tool_choice"))
 
 
 def check_chat(request: ChatRequest) -> None:
-    """What can be told without a model. Raises InvalidRequest."""
+    """Checks what needs no model. Raises InvalidRequest."""
     check_unsupported(request, RULES)
     check_prompt_logprobs(request)
     if request.searches:

@@ -108,8 +108,8 @@ class ChatDelta(msgspec.Struct, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Marking:
-    """How marks that are tokens are told from text that looks alike. skips: as the request's
-    skip_special_tokens."""
+    """How marks that are tokens are distinguished from text that looks alike. skips: the
+    request's skip_special_tokens."""
 
     marks: TokenMarks
     tokenizer: Tokenizer
@@ -141,7 +141,8 @@ class Parsing:
     custom: frozenset[str] = frozenset()
     """Names of custom tools, whose calls hold a text."""
     marking: Marking | None = None
-    """How marks of the format are told from text that looks like them; None if all are text."""
+    """How the format's marks are distinguished from text that looks alike; None if all are
+    text."""
 
     def call_id(self, call: CallBegin, draw: bytes = b"") -> str:
         """The call's own id, if it has one, or a new one. draw: the letters of that follow from it,

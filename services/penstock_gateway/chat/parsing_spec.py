@@ -71,7 +71,7 @@ class ParsingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of the model's own format stand only where an answer begins, or its thoughts have
     ended."""
     thinks: bool
-    """Whether thoughts are told from content."""
+    """Whether thoughts are separated from content."""
     prompt_end: str
     """The filled template's end, which may have begun the thoughts."""
     most: int | None = None

@@ -201,8 +201,8 @@ def packed(
     most = min(limit * MAX_CHARACTERS_PER_TOKEN, MAX_GIVEN_BYTES)
     raw: dict[str, Any] = {}
     sizes = {}
-    told, places = with_texts(variables["messages"]) if calls else (variables["messages"], [])
-    for name, value in {**variables, "messages": told}.items():
+    messages, places = with_texts(variables["messages"]) if calls else (variables["messages"], [])
+    for name, value in {**variables, "messages": messages}.items():
         try:
             written, as_msgpack = _written(value)
         except (UnicodeEncodeError, TypeError, ValueError, RecursionError):

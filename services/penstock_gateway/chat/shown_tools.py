@@ -14,7 +14,7 @@ log = logs.get(__name__)
 
 UNSHOWN = "this model's chat template does not show tools, so it doesn't know of them"
 TOLD = 256
-"""Templates of which it is remembered that the log has told of them."""
+"""Most templates that are remembered as logged."""
 
 
 async def shows_tools(engine: EngineInfo) -> bool:

@@ -1,4 +1,4 @@
-"""Marks that are tokens of their own: told by their ids, and never taken for text that looks alike.
+"""Marks that are tokens of their own: known by their ids, never taken for text that looks alike.
 
 In the text that a parser reads, each such token is one letter that no text can hold: half of a
 surrogate pair. The marks also tell how many of an answer's tokens are thoughts.

@@ -74,7 +74,7 @@ RULES = (*COMMON, UnsupportedField("prompt_embeds"))
 
 
 def check(request: CompletionRequest) -> None:
-    """What can be told without a model. Raises InvalidRequest."""
+    """Checks what needs no model. Raises InvalidRequest."""
     check_unsupported(request, RULES)
     check_prompt_logprobs(request)
     if request.searches:

@@ -58,12 +58,12 @@ class CollectiveRPCEndpoint(JsonEndpoint[CollectiveRPCRequest]):
         )
         reply = CollectiveRPCReply([json_value(each) for each in results])
         try:
-            told = msgspec.json.encode(reply)
+            payload = msgspec.json.encode(reply)
         except TypeError as error:  # Keys of JSON's objects are strings or numbers.
             raise RequestFailed(
                 f"{request.method}: its result can't be written as JSON: {error}"
             ) from None
-        await send_json(send, 200, told)
+        await send_json(send, 200, payload)
 
 
 def routes(service: Service) -> list[OperationRoute]:

@@ -76,8 +76,8 @@ def replying(
     """An endpoint that sends what is answered."""
 
     async def reply(request: Request) -> Response:
-        told = msgspec.json.encode(await answer(request))
-        return Response(told, media_type="application/json")
+        payload = msgspec.json.encode(await answer(request))
+        return Response(payload, media_type="application/json")
 
     return reply
 

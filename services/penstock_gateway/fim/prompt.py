@@ -97,7 +97,7 @@ async def fim_prompt(
 
 
 REPOSITORY, FILE = "repository", "file"
-"""Names where nobody told any."""
+"""Names for a request that has none."""
 
 
 class OtherFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -155,7 +155,7 @@ class GenerationBatch:
         return self._generations[prompt].replayed(sequence)
 
     def computing(self) -> Computing | None:
-        """Tells what all of it is computed with; None: nobody has told yet."""
+        """Returns what all of it is computed with; None: not known yet."""
         first = next(iter(self._generations), None)
         return None if first is None else first.placement.computing
 

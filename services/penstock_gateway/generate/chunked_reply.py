@@ -239,9 +239,9 @@ def parts_of(delta: SequenceDelta) -> Iterator[SequenceDelta]:
     text = delta.text
     for begin in range(0, len(text) - LONG_TEXT, LONG_TEXT):
         yield SequenceDelta(index=delta.index, text=text[begin : begin + LONG_TEXT])
-    told = max(0, -(-len(text) // LONG_TEXT) - 1) * LONG_TEXT
+    sent = max(0, -(-len(text) // LONG_TEXT) - 1) * LONG_TEXT
     yield msgspec.structs.replace(
-        delta, text=text[told:], token_ids=[], logprobs=None if logprobs is None else []
+        delta, text=text[sent:], token_ids=[], logprobs=None if logprobs is None else []
     )
 
 
@@ -310,8 +310,8 @@ class ChunkedReply(Placeless, ABC, Generic[Piece]):
         if prompt not in self._prompt_pieces:
             written = JsonList()
             for begin, end in steps(min(len(ids), len(found))):
-                told = prompt_logprobs(self._tokenizer, ids[begin:end], found[begin:end], top)
-                written.add(told)
+                entries = prompt_logprobs(self._tokenizer, ids[begin:end], found[begin:end], top)
+                written.add(entries)
                 await pace.rest()
             self._prompt_pieces[prompt] = written.pieces()
         return self._splices.put(self._prompt_pieces[prompt])

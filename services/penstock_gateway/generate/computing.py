@@ -26,7 +26,7 @@ async def fingerprint_of_stream(client: EngineClient, name: str, adapter: str) -
     of the one that is applied.
 
     Raises InvalidRequest where no engine core computes with it any more, and EngineUnavailable
-    where one may that hasn't told yet."""
+    where one may that isn't known yet."""
 
     def found() -> str | None:
         every = client.lately()

@@ -384,8 +384,8 @@ async def _blaming(job: Job) -> AsyncIterator[None]:
     try:
         yield
     except InvalidRequest as error:
-        if job.blame_again is not None and (told := await job.blame_again(error)) is not None:
-            raise told from error
+        if job.blame_again is not None and (clearer := await job.blame_again(error)) is not None:
+            raise clearer from error
         raise job.blame(error) from error
 
 

@@ -98,8 +98,8 @@ def read_id(last: str) -> tuple[Origin, tuple[KnownTokens, ...], int]:
 
 def written_place(known: Iterable[KnownTokens], number: int) -> bytes:
     """How far all choices are, as an id says it behind the origin. number: as `read_id` has it."""
-    told = "-".join(f"{each.tokens}e" if each.ended else str(each.tokens) for each in known)
-    return f"{told}~{number}".encode() if number else told.encode()
+    text = "-".join(f"{each.tokens}e" if each.ended else str(each.tokens) for each in known)
+    return f"{text}~{number}".encode() if number else text.encode()
 
 
 def wrong_id(why: str, *, code: str = "invalid_value") -> InvalidRequest:

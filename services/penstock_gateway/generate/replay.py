@@ -261,7 +261,7 @@ class ResumableReply:
         self._ended = [each.ended for each in known]
         self._number = number
         self._behind = {choice for choice, each in enumerate(known) if each.tokens or each.ended}
-        """Choices whose beginning the format hasn't been told yet."""
+        """Choices whose beginning the format hasn't read yet."""
 
     def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
         if self._number is not None:
@@ -285,8 +285,8 @@ class ResumableReply:
         origin = self._origin.written()
         if origin and len(out) > at and not out.startswith(b"id: ", at):
             known = map(KnownTokens, self._counts, self._ended)
-            told = written_place(known, self._reply.numbered)
-            out[at:at] = b"id: %b.%b\n" % (origin, told)
+            place = written_place(known, self._reply.numbered)
+            out[at:at] = b"id: %b.%b\n" % (origin, place)
 
     @property
     def numbered(self) -> int:

@@ -138,7 +138,7 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):
-    """reasoning_tokens: of thoughts that were told apart, their closing tag included; 0 where that
+    """reasoning_tokens: of thoughts that were separated, their closing tag included; 0 where that
     tag is no token of its own.  accepted_prediction_tokens, rejected_prediction_tokens: drafted
     tokens that became a part of the output, and that did not, where the request has a prediction;
     0 otherwise.  audio_tokens: always 0."""
@@ -206,7 +206,7 @@ class ReplyHead:
 
     @property
     def computing(self) -> Computing | None:
-        """What the answer is computed with; None: nobody has told yet."""
+        """What the answer is computed with; None: not known yet."""
         return self.computed()
 
     @property

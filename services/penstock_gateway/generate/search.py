@@ -71,7 +71,7 @@ _OTHER_NEUTRAL = {"repetition_penalty": (None, 1), "thinking_token_budget": (Non
 
 
 def check_search(request: GenerateFields) -> None:
-    """What can be told without a model. Raises InvalidRequest."""
+    """Checks what needs no model. Raises InvalidRequest."""
     n = 1 if request.n is None else request.n
     if request.best_of is not None and not n <= request.best_of <= MAX_N:
         raise InvalidRequest(

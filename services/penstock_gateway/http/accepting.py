@@ -35,7 +35,7 @@ PAUSE = 0.1
 """Seconds until the next attempt, where the kernel gave no connection."""
 OTHERS_TURN = 1.0
 """Seconds in which new connections are left to other gateways, where this one has no room. Those
-that still wait then are told: the others have none either."""
+that still wait then are refused: the others have no room either."""
 
 _FULL = (
     "connections hold nearly all file descriptors that the limit (ulimit -n) allows: idle ones are"

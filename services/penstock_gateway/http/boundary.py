@@ -317,7 +317,7 @@ EXPOSED = (
 
 
 class _CorsForApps:
-    """CORSMiddleware for the origins of programs; the door says what others are told."""
+    """CORSMiddleware for the origins of programs; the door answers others."""
 
     def __init__(self, app: ASGIApp, **settings: Any) -> None:
         self._app = app

@@ -206,7 +206,7 @@ class BoundedHttp(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         stopped = sys.exception()
         if stopped is not None and isinstance(stopped.__context__, MemoryError):
-            raise stopped.__context__  # The parser was told of it, and blames the bytes.
+            raise stopped.__context__  # The parser knows of it, and blames the bytes.
         self.refuse(HTTPError(400, self._fault or msg, code="invalid_http"))
 
     def refuse_head(self) -> None:

@@ -244,8 +244,8 @@ class LlamaFormat(WrittenAtOnce):
                 if self.wishes.tokens and answer.shown:
                     reply.tokens = choice.token_ids
                 if self.wishes.probabilities and answer.shown:
-                    told = await self._all_probabilities(choice, pace)
-                    reply.completion_probabilities = splices.put(told.pieces())
+                    probabilities = await self._all_probabilities(choice, pace)
+                    reply.completion_probabilities = splices.put(probabilities.pieces())
                 one = splices.spliced(encoder.encode(self._shown(reply)))
                 if len(self.answers) == 1 and not self.wishes.is_list:
                     return one

@@ -105,12 +105,12 @@ def counts_of(status: BatchStatus, counts: RequestCounts) -> MessageBatchCounts:
     """Counts of all of a batch's requests."""
     if status not in ENDED:
         return MessageBatchCounts(processing=counts.total)
-    told = {"succeeded": counts.completed, "errored": counts.failed}
+    counted = {"succeeded": counts.completed, "errored": counts.failed}
     left = counts.total - counts.completed - counts.failed
     if left > 0:
         kind = UNANSWERED.get(status, "errored")
-        told[kind] = told.get(kind, 0) + left
-    return MessageBatchCounts(**told)
+        counted[kind] = counted.get(kind, 0) + left
+    return MessageBatchCounts(**counted)
 
 
 def _status(status: BatchStatus) -> str:
@@ -194,9 +194,9 @@ def _lines(contents: Contents, file_id: str) -> Iterable[bytes]:
 def _result(written: LineResult) -> MessageResult:
     response = written.response
     if response is None:
-        told = written.error or LineError("", "internal error")
-        kind = "authentication_error" if told.code == "invalid_api_key" else "api_error"
-        return MessageResult(written.custom_id, _errored(kind, told.message))
+        failure = written.error or LineError("", "internal error")
+        kind = "authentication_error" if failure.code == "invalid_api_key" else "api_error"
+        return MessageResult(written.custom_id, _errored(kind, failure.message))
     if response.status_code == 200:
         return MessageResult(written.custom_id, Succeeded(response.body))
     return MessageResult(written.custom_id, Errored(response.body))

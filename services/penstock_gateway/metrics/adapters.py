@@ -28,10 +28,10 @@ def adapter_families(backend: ModelBackend, families: Families) -> Iterator[Metr
         if name is not None:
             started = request.entered_at is not None or request.first_token is not None
             (running if started else waiting).add(name)
-    told = (",".join(sorted(each)) for each in (running, waiting - running))
+    listed = (",".join(sorted(each)) for each in (running, waiting - running))
     yield families.gauges(
         NAME,
         "Adapters of this gateway's open requests; the value is the time.",
         ["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
-        {(str(welcome.max_loras), *told): time.time()},
+        {(str(welcome.max_loras), *listed): time.time()},
     )

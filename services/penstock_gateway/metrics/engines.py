@@ -26,9 +26,9 @@ def engine_families(client: EngineClient, families: Families) -> Iterator[Metric
     what this gateway did with them. The label engine is its number here, as in vLLM."""
     engines = client.engines
     fresh = [(str(each.index), each.status) for each in engines if _speaks_for(each)]
-    told = [(index, status) for index, status in fresh if status is not None]
-    if told:
-        yield from _told(told, families)
+    statuses = [(index, status) for index, status in fresh if status is not None]
+    if statuses:
+        yield from _of_statuses(statuses, families)
     yield _known(engines, families)
     yield from _routed(client, families)
 
@@ -38,14 +38,14 @@ def _speaks_for(engine: EngineState) -> bool:
     return engine.connected and engine.status_age <= STATUS_MAX_AGE and not own
 
 
-def _told(told: list[tuple[str, Status]], families: Families) -> Iterator[Metric]:
+def _of_statuses(statuses: list[tuple[str, Status]], families: Families) -> Iterator[Metric]:
     gauges: tuple[tuple[str, str, Callable[[Status], float]], ...] = (
         ("num_requests_running", "Running sequences.", lambda status: status.running),
         ("num_requests_waiting", "Waiting sequences.", lambda s: s.waiting),
         ("kv_cache_usage_perc", "Fraction of KV blocks in use, 0 to 1.", _used),
     )
     for name, words, value in gauges:
-        values = keyed({index: value(status) for index, status in told})
+        values = keyed({index: value(status) for index, status in statuses})
         yield families.gauges(f"vllm:{name}", f"{words} {THEIRS}", ["engine"], values)
     drafted: dict[str, Callable[[Status], int]] = {
         "num_drafts": lambda status: status.drafts,
@@ -57,7 +57,7 @@ def _told(told: list[tuple[str, Status]], families: Families) -> Iterator[Metric
         *((f"spec_decode_{name}", DRAFTS[name], count) for name, count in drafted.items()),
     ]
     for name, words, count in counts:
-        values = keyed({index: count(status) for index, status in told})
+        values = keyed({index: count(status) for index, status in statuses})
         yield families.counters(f"vllm:{name}", f"{words} {THEIRS}", ["engine"], values)
     yield families.histograms(
         "vllm:iteration_tokens_total",
@@ -65,7 +65,7 @@ def _told(told: list[tuple[str, Status]], families: Families) -> Iterator[Metric
         ["engine"],
         {
             (index,): Histogram.counted(STEP_TOKENS, status.step_tokens, status.tokens_computed)
-            for index, status in told
+            for index, status in statuses
             if len(status.step_tokens) == len(STEP_TOKENS) + 1
         },
     )
@@ -73,7 +73,7 @@ def _told(told: list[tuple[str, Status]], families: Families) -> Iterator[Metric
         "vllm:cache_config_info",
         f"Always 1; the labels describe the KV cache. {THEIRS}",
         ["engine", *CACHE_CONFIG],
-        {(index, *_cache_config(status)): 1 for index, status in told},
+        {(index, *_cache_config(status)): 1 for index, status in statuses},
     )
 
 

@@ -65,7 +65,7 @@ class ModelBackend:
     given_names: tuple[str, ...] = ()
     """Names by which the operator calls the model, its own first; empty: what engine cores tell."""
     given_adapters: tuple[str, ...] = ()
-    """Names of adapters that come with the model, before an engine core has told them."""
+    """Names of adapters that come with the model, before an engine core has sent them."""
     folders: InitVar[AdapterFolders | None] = None
     """Folders from which adapters may be read; None for no folder."""
     residence: Residence | None = None
@@ -95,8 +95,8 @@ class ModelBackend:
     def model_names(self) -> tuple[str, ...]:
         """The model's own, as far as they are known."""
         welcome = self.client.welcome
-        told = () if welcome is None else (welcome.model, *welcome.other_names)
-        return tuple(dict.fromkeys((*self.given_names, *told)))
+        names = () if welcome is None else (welcome.model, *welcome.other_names)
+        return tuple(dict.fromkeys((*self.given_names, *names)))
 
     def formats(self) -> dict[str, str]:
         """The names of the parsers that read its answers; empty where it doesn't chat, or isn't

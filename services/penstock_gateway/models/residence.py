@@ -49,7 +49,7 @@ class Residence:
         self.model = model
         self.pinned = pinned
         self.state: ModelState | None = None
-        """The model's state as the supervisor told it last."""
+        """The model's state, as the supervisor sent it last."""
         self.waits = Histogram(WAITS)
         """Seconds that requests waited for it."""
         self._is_up = is_up
@@ -219,14 +219,14 @@ class Residence:
             self._leave()
 
     def connected(self) -> None:
-        """There is a supervisor again, which was told what is held: the rest that is in use is
+        """There is a supervisor again, which knows what is held: the rest that is in use is
         asked for. What it said meanwhile it says once more."""
         self._wanted = self._was_up = False
         if self.busy:
             self._want()
 
     def look(self) -> None:
-        """Whether an engine core has become ready is seen here, not told."""
+        """Whether an engine core has become ready is polled here."""
         up = self._is_up()
         if up and not self._was_up:
             self._tell(Seen(self.model))

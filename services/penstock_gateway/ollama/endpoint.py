@@ -326,16 +326,16 @@ def _chat(request: OllamaFields, messages: list[dict[str, Any]], **more: Any) ->
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
-    told: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+    translated: dict[str, Any] = {"role": message.role, "content": message.content or ""}
     if message.images:
         pictures = [
             {"type": "image_url", "image_url": {"url": _picture(data)}} for data in message.images
         ]
-        told["content"] = [*pictures, {"type": "text", "text": message.content or ""}]
+        translated["content"] = [*pictures, {"type": "text", "text": message.content or ""}]
     if message.thinking is not None:
-        told["reasoning_content"] = message.thinking
+        translated["reasoning_content"] = message.thinking
     if message.tool_calls:
-        told["tool_calls"] = [
+        translated["tool_calls"] = [
             {
                 "id": call.id,
                 "function": {
@@ -346,10 +346,10 @@ def _message(message: ChatMessage) -> dict[str, Any]:
             for call in message.tool_calls
         ]
     if message.tool_name is not None:
-        told["name"] = message.tool_name
+        translated["name"] = message.tool_name
     if message.tool_call_id is not None:
-        told["tool_call_id"] = message.tool_call_id
-    return msgspec.to_builtins(msgspec.convert(told, Message))
+        translated["tool_call_id"] = message.tool_call_id
+    return msgspec.to_builtins(msgspec.convert(translated, Message))
 
 
 def _picture(data: str) -> str:

@@ -218,7 +218,7 @@ GENERATE_NAMES = OllamaDialect(
 
 
 def check(request: OllamaFields) -> None:
-    """What can be told without the model. Raises InvalidRequest."""
+    """Checks what needs no model. Raises InvalidRequest."""
     if isinstance(request.format, str) and request.format not in ("", "json"):
         raise InvalidRequest(
             f"format is {clip(request.format)}; allowed: json, or a JSON schema as an object",

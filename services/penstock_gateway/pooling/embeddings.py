@@ -113,8 +113,8 @@ async def vector_bytes(
         places.append(VectorPlace(index, packing.dtype, packing.endianness, start, end, shape))
     headers = []
     if request.encoding_format == "bytes":
-        told = VectorMetadata(call.id, call.created, call.model, places, usage_of(results))
-        text = json.dumps(msgspec.to_builtins(told), separators=(",", ":"))
+        metadata = VectorMetadata(call.id, call.created, call.model, places, usage_of(results))
+        text = json.dumps(msgspec.to_builtins(metadata), separators=(",", ":"))
         if len(text) > MAX_METADATA:
             raise InvalidRequest(
                 f"encoding_format is bytes, and the header that describes {len(results)} vectors "

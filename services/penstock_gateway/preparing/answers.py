@@ -113,8 +113,8 @@ class Home:
         if prepared is None:
             return encode(MediaTold([]))
         self.items |= {each.name: each.data for each in prepared.items}
-        told = [_data_of(each, whole=False) for each in prepared.items]
-        return encode(MediaTold(told, prepared.facts, list(prepared.layouts)))
+        data = [_data_of(each, whole=False) for each in prepared.items]
+        return encode(MediaTold(data, prepared.facts, list(prepared.layouts)))
 
     def _lease(self, number: int, deadline: float | None) -> MediaLease:
         lease = self.leases.get(number)

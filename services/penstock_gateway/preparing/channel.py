@@ -59,9 +59,9 @@ class Channel:
         """What the gateway answers. Raises what its answer failed with."""
         self._asked += 1
         number = self._asked
-        told = self._waiting[number] = asyncio.get_running_loop().create_future()
+        reply = self._waiting[number] = asyncio.get_running_loop().create_future()
         await self.send(HomeQuestion(number, what, payload))
-        return await told
+        return await reply
 
     def tell(self, what: str, payload: bytes) -> None:
         """Asks, and waits for no answer."""
@@ -87,14 +87,14 @@ class Channel:
             log.error("a preparer can't read what its gateway says", exception=True)
             os._exit(1)
 
-    def _hear(self, told: HomeAnswer) -> None:
-        waiting = self._waiting.pop(told.number)
+    def _hear(self, reply: HomeAnswer) -> None:
+        waiting = self._waiting.pop(reply.number)
         if waiting.done():
             return  # Who asked no longer waits: another question failed, for one.
-        if told.error is None:
-            waiting.set_result(told.payload)
+        if reply.error is None:
+            waiting.set_result(reply.payload)
         else:
-            waiting.set_exception(exception_of(told.error))
+            waiting.set_exception(exception_of(reply.error))
 
     async def _receive(self, size: int) -> bytearray:
         return await receive_exactly(self._socket, size)

@@ -1,4 +1,4 @@
-"""Exceptions that clients are told of, as data and back."""
+"""Exceptions that become answers, as data and back."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _MADE: dict[str, Callable[[ErrorData], Exception]] = {
 
 
 def data_of(error: Exception) -> ErrorData | None:
-    """None for an exception that clients are told nothing of."""
+    """None for an exception whose words aren't for clients."""
     kind = type(error).__name__
     if kind not in _MADE:
         return None

@@ -1,5 +1,5 @@
 """One body's exchanges with a preparer: in its tenant's turn, again where a process dies, and what
-a client is told where the body is at fault."""
+a client gets an error where the body is at fault."""
 
 from __future__ import annotations
 
@@ -128,14 +128,14 @@ class BodyExchange:
         )
 
     async def _largest(self) -> tuple[str, int]:
-        """The name and the bytes of the body's largest field; none where that can't be told."""
+        """The name and the bytes of the body's largest field; none where that isn't known."""
         try:
-            told = await self.ask(WeighBody(self._body, self.most), self.most)
+            reply = await self.ask(WeighBody(self._body, self.most), self.most)
             self.let_go()
         except Exception:
             self._drop()
             return "", 0
-        return (told.field, told.bytes) if isinstance(told, WeighedBody) else ("", 0)
+        return (reply.field, reply.bytes) if isinstance(reply, WeighedBody) else ("", 0)
 
     async def ask(
         self, message: ToPreparer, cpu: float, home: Home | None = None
@@ -145,25 +145,25 @@ class BodyExchange:
         async def answer(ask: HomeQuestion) -> HomeAnswer:
             # What it waits for is nobody's turn.
             self._turn.leave()
-            told = await _answered(ask, home)
+            reply = await _answered(ask, home)
             # Not where it is cancelled: then the body has been left, and nobody would leave again.
             await self._turn.enter()
-            return told
+            return reply
 
         await self._turn.enter()
         if self._process is None:
             await self._find_place()
             self._process = self._preparers.take()
-        told = await self._process.ask(message, cpu, answer)
+        reply = await self._process.ask(message, cpu, answer)
         self._turn.leave()
-        if isinstance(told, FailedBody) and told.error.kind == MemoryError.__name__:
+        if isinstance(reply, FailedBody) and reply.error.kind == MemoryError.__name__:
             raise OutOfMemory
-        if not isinstance(told, OpenedBody | WeighedBody):
+        if not isinstance(reply, OpenedBody | WeighedBody):
             self._preparers.outcomes["done"] += 1
-        if isinstance(told, FailedBody):
+        if isinstance(reply, FailedBody):
             self.let_go()
-            raise exception_of(told.error)
-        return told
+            raise exception_of(reply.error)
+        return reply
 
     async def _find_place(self) -> None:
         """The turn passes on while there is none: who has one may need the turn to end. Raises

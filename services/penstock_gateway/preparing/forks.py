@@ -129,16 +129,16 @@ class PreparerForks:
     def _hear(self) -> None:
         while True:
             try:
-                told = self._socket.recv(_ENDED.size)
+                message = self._socket.recv(_ENDED.size)
             except BlockingIOError:
                 return
             except OSError:
-                told = b""
-            if len(told) != _ENDED.size:
+                message = b""
+            if len(message) != _ENDED.size:
                 log.warning("the process that forks preparers has ended; another takes its place")
                 self.close()
                 return
-            pid, status = _ENDED.unpack(told)
+            pid, status = _ENDED.unpack(message)
             self._note(pid, status)
 
     def _note(self, pid: int, status: int) -> None:
@@ -214,11 +214,11 @@ class _Server:
 
     def _take(self, *pipe: int) -> bool:
         """Does what the gateway says. False: it has gone."""
-        told, descriptors, _, _ = socket.recv_fds(self._control, 1 + _PID.size, 1)
-        if not told:
+        message, descriptors, _, _ = socket.recv_fds(self._control, 1 + _PID.size, 1)
+        if not message:
             return False
-        if told[:1] == _KILL:
-            (pid,) = _PID.unpack(told[1:])
+        if message[:1] == _KILL:
+            (pid,) = _PID.unpack(message[1:])
             if pid in self._children:
                 os.kill(pid, signal.SIGKILL)
             return True

@@ -106,10 +106,10 @@ class HomeDesk:
         if facts is None or not sources:
             return None
         written = b"" if changes is None else msgspec.json.encode(changes)
-        told = await self._told(sources, lease, changes=written)
-        if told.facts is None:
+        reply = await self._ask(sources, lease, changes=written)
+        if reply.facts is None:
             return None
-        return PreparedItems(told.facts, tuple(map(_item, told.items)), tuple(told.layouts))
+        return PreparedItems(reply.facts, tuple(map(_item, reply.items)), tuple(reply.layouts))
 
     async def prepare_alike(
         self, preparation: AnyItem, sources: Sequence[MediaSource], lease: HomeLease
@@ -117,10 +117,10 @@ class HomeDesk:
         """As MediaDesk.prepare_alike."""
         if not sources:
             return []
-        told = await self._told(sources, lease, alike=preparation)
-        return [_item(each) for each in told.items]
+        reply = await self._ask(sources, lease, alike=preparation)
+        return [_item(each) for each in reply.items]
 
-    async def _told(
+    async def _ask(
         self,
         sources: Sequence[MediaSource],
         lease: HomeLease,

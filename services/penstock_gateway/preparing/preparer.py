@@ -261,13 +261,13 @@ _REASON = "\N{REPLACEMENT CHARACTER}"
 
 
 def _blames(prepared: PreparedRequest) -> InvalidRequestName | None:
-    """How an engine core's error about the answers' structure is told; None: as it is."""
+    """The words for an engine core's error about the answers' structure; None: its own."""
     if all(each.structured_outputs is None for each in prepared.params):
         return None
-    told = prepared.blame(InvalidRequest(f"{PARAM}: {_REASON}", param=PARAM))
-    if told.param == PARAM:
+    blamed = prepared.blame(InvalidRequest(f"{PARAM}: {_REASON}", param=PARAM))
+    if blamed.param == PARAM:
         return None
-    return InvalidRequestName(told.param, told.message.partition(_REASON)[0])
+    return InvalidRequestName(blamed.param, blamed.message.partition(_REASON)[0])
 
 
 def _weighed(task: WeighBody) -> WeighedBody:

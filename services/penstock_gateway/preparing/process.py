@@ -87,13 +87,13 @@ class PreparerProcess:
                 await self._begin()
             async with unfrozen(self.pid, BEGINS + 3 * cpu):
                 await self._send(encoded_task(message))
-            while isinstance(told := await self._next(open_asks, cpu), HomeQuestion):
-                open_asks.add(told.number)
-                task = asyncio.create_task(self._reply(told, answer, open_asks))
+            while isinstance(reply := await self._next(open_asks, cpu), HomeQuestion):
+                open_asks.add(reply.number)
+                task = asyncio.create_task(self._reply(reply, answer, open_asks))
                 replies.add(task)
                 task.add_done_callback(replies.discard)
             self.is_busy = False
-            return told
+            return reply
         except (OSError, EOFError):
             raise await self._reason() from None
         finally:
@@ -134,9 +134,9 @@ class PreparerProcess:
                 (size,) = HEADER.unpack(await self._receive(HEADER.size))
                 if size > MAX_FRAME:
                     raise Died(f"it announces {size} bytes")
-                told = from_preparer.decode(await self._receive(size))
-            if not isinstance(told, Grown):
-                return told
+                message = from_preparer.decode(await self._receive(size))
+            if not isinstance(message, Grown):
+                return message
             self.leaves = True
 
     async def _send(self, payload: bytes) -> None:

@@ -187,21 +187,21 @@ class RemoteBody(Generic[Fields]):
     async def _opened(self) -> OpenedBody:
         if self._open is None:
             raise RuntimeError("a body that was forgotten is wanted")
-        told = await self._exchange.ask(self._open, self._exchange.most)
-        if not isinstance(told, OpenedBody):
-            raise RuntimeError(f"a preparer opens a body with {type(told).__name__}")
-        return told
+        reply = await self._exchange.ask(self._open, self._exchange.most)
+        if not isinstance(reply, OpenedBody):
+            raise RuntimeError(f"a preparer opens a body with {type(reply).__name__}")
+        return reply
 
     async def _ready(self, task: PrepareBody, home: Home) -> PreparedBody:
         if not self._exchange.is_held:
             await self._opened()
-        told = await self._exchange.ask(task, self._exchange.most + task.cpu, home)
-        if not isinstance(told, PreparedBody):
-            raise RuntimeError(f"a preparer prepares a request with {type(told).__name__}")
-        for text in told.notes:
+        reply = await self._exchange.ask(task, self._exchange.most + task.cpu, home)
+        if not isinstance(reply, PreparedBody):
+            raise RuntimeError(f"a preparer prepares a request with {type(reply).__name__}")
+        for text in reply.notes:
             note(text)
         self._exchange.let_go()
-        return told
+        return reply
 
     async def _blamed(self, task: PrepareBody, home: Home) -> InvalidRequest | None:
         """The error of the task in the words of the request; None where that can't be had."""
@@ -210,7 +210,7 @@ class RemoteBody(Generic[Fields]):
         except InvalidRequest as error:
             return error
         except Exception:
-            log.warning("an error can't be told in a request's own words", exception=True)
+            log.warning("an error has no words of the request's API", exception=True)
         return None
 
 

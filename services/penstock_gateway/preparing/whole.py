@@ -60,14 +60,16 @@ async def answer_elsewhere(
             stack.callback(exchange.leave)
             home = Home(service, headers.tenant, grant=headers.grant)
             stack.push_async_exit(home.stack)
-            told = await exchange.bravely(lambda: exchange.ask(task, exchange.most, home))
-            if not isinstance(told, HandledWhole):
-                raise RuntimeError(f"a preparer answers a request with {type(told).__name__}")
-            return told
+            reply = await exchange.bravely(lambda: exchange.ask(task, exchange.most, home))
+            if not isinstance(reply, HandledWhole):
+                raise RuntimeError(f"a preparer answers a request with {type(reply).__name__}")
+            return reply
 
     with service.answering:
-        told = await while_connected(handled(), receive)
-        await send({"type": "http.response.start", "status": told.status, "headers": told.headers})
-        for place, piece in enumerate(told.pieces):
-            more = place + 1 < len(told.pieces)
+        reply = await while_connected(handled(), receive)
+        await send(
+            {"type": "http.response.start", "status": reply.status, "headers": reply.headers}
+        )
+        for place, piece in enumerate(reply.pieces):
+            more = place + 1 < len(reply.pieces)
             await send({"type": "http.response.body", "body": piece, "more_body": more})

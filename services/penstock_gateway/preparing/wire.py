@@ -18,7 +18,7 @@ ROOM = 1 << 16
 
 
 class ErrorData(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An exception that a client is told of. Fields as its class has them."""
+    """An exception that becomes an answer. Fields as its class has them."""
 
     kind: str
     """Name of its class."""
@@ -105,7 +105,7 @@ class PreparedBody(msgspec.Struct, frozen=True, tag=True):
     reading: str
     basis: bytes | None
     blames: InvalidRequestName | None
-    """How an error about the answer's form is told."""
+    """The words for an error about the answer's form."""
     notes: list[str] = []
     """What the reply's header is to say, see http.notes."""
 

@@ -66,7 +66,7 @@ class JsonEndpoint(ABC, Generic[Body]):
     ignores_unknown = False
     """Whether unknown fields are skipped, as by the API's maker; the log names each once."""
     answers_while_leaving = False
-    """Whether requests that come after the gateway was told to leave are answered, too."""
+    """Whether requests that come after the gateway was asked to leave are answered, too."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

@@ -84,8 +84,8 @@ class TermFields(Protocol):
 
 
 class TermsHeaders(NamedTuple):
-    """tenant: empty for nobody in particular.  grant: what it may have; None: as the engine core
-    was told.  deadline_ms: of x-deadline-ms.  background: nobody waits for the answer.
+    """tenant: empty for nobody in particular.  grant: what it may have; None: as the engine
+    core has it.  deadline_ms: of x-deadline-ms.  background: nobody waits for the answer.
     session_id: of x-session-id.  receipt: of x-penstock-receipt; empty for none.  last_event_id,
     idempotency_key: of these headers.  shares: what the API key's entry says of identical requests;
     None: nothing."""

@@ -13,7 +13,7 @@ from penstock.process import logs
 log = logs.get(__name__)
 
 TOLD = 1024
-"""Fields of which it is remembered that the log has told of them."""
+"""Most fields that are remembered as logged."""
 MOST = 16
 """Fields of a request that are named."""
 FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -81,8 +81,8 @@ class ChatTranslation:
         """An error of chat's, in the names of this request."""
         own = self._source(error.param or "")
         if own in (PREVIOUS, CONVERSATION):
-            told = (": a message of that conversation is invalid: ", *error.said)
-            return type(error)(Field(own), *told, param=own, code=error.code)
+            pieces = (": a message of that conversation is invalid: ", *error.said)
+            return type(error)(Field(own), *pieces, param=own, code=error.code)
         return error.renamed(lambda path: RESPONSES.theirs(self._place(path)))
 
     def _source(self, path: str) -> str | None:

@@ -158,8 +158,8 @@ async def checked_items(
         raise error.renamed(_of_items) from None
     except HTTPError as error:
         body = error.body
-        told = InvalidRequest(body.message, param=body.param).renamed(_of_items)
-        raise HTTPError(error.status, told.message, param=told.param, code=body.code) from None
+        shown = InvalidRequest(body.message, param=body.param).renamed(_of_items)
+        raise HTTPError(error.status, shown.message, param=shown.param, code=body.code) from None
     return await asyncio.to_thread(items_of, found)
 
 

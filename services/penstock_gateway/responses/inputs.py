@@ -127,13 +127,13 @@ def routes(service: Service) -> list[OperationRoute]:
         if after is not None:
             found = found[await _place_of(found, after) + 1 :]
         page = [each.shown() for each in found[:limit]]
-        told = ItemPage(
+        listing = ItemPage(
             data=page,
             first_id=found[0].id() if page else None,
             last_id=found[len(page) - 1].id() if page else None,
             has_more=len(found) > limit,
         )
-        return Response(msgspec.json.encode(told), media_type="application/json")
+        return Response(msgspec.json.encode(listing), media_type="application/json")
 
     return [ITEMS.route(items), TOKENS.route(CountInputTokens(service))]
 

@@ -158,9 +158,9 @@ async def keep(
     if records is None:
         return False
     whole = await _joined(response)
-    told = await items_of(request)
+    items = await items_of(request)
     try:
-        await records.save(owner, id, request.previous_response_id, told, whole)
+        await records.save(owner, id, request.previous_response_id, items, whole)
     except HTTPError as error:
         if request.store is True or error.status != 503:
             raise
@@ -280,13 +280,13 @@ def failed_response(response: str, status: int, answer: bytes, message: str = ""
     """A response as far as it came, which was answered with an error. answer: the error's body.
     message: in place of what that says."""
     try:
-        told = msgspec.json.decode(answer)["error"]["message"]
+        reason = msgspec.json.decode(answer)["error"]["message"]
     except (msgspec.DecodeError, LookupError, TypeError):
-        told = "internal error"
+        reason = "internal error"
     code = "rate_limit_exceeded" if status == 429 else "invalid_prompt"
     if status >= 500 or b'"model_changed"' in answer:
         code = "server_error"
-    error = {"code": code, "message": message or str(told)}
+    error = {"code": code, "message": message or str(reason)}
     return _changed(response, status="failed", error=error)
 
 

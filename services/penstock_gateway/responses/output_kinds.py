@@ -113,7 +113,7 @@ class OpenCustomCall(OpenCustomInput):
 
 
 class OpenAction(OpenFunctionCall):
-    """A call that holds an object, which is told of once it is whole."""
+    """A call that holds an object, which is sent once it is whole."""
 
     def __init__(
         self,

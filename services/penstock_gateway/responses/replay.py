@@ -167,8 +167,8 @@ async def follow(
             events = LaterEvents(after)
             async with loop_turn():
                 pace, response = Pace(), _RESPONSE.decode(found)
-                for told in writing(events, response):
-                    is_whole = told
+                for written in writing(events, response):
+                    is_whole = written
                     await pace.rest()
             after = events.latest
             if events.out:
@@ -194,7 +194,7 @@ _EVENT = msgspec.json.Decoder(_Event)
 
 
 class AnswerSoFar:
-    """What a stream's events have told of an answer."""
+    """What a stream's events have shown of an answer."""
 
     def __init__(self) -> None:
         self._unread: list[bytes] = []

@@ -157,7 +157,7 @@ RULES = (
 
 
 def check(request: ResponsesRequest) -> None:
-    """What can be told without a conversation. Raises InvalidRequest."""
+    """Checks what needs no conversation. Raises InvalidRequest."""
     check_unsupported(request, RULES)
     if request.conversation is not None and request.previous_response_id is not None:
         raise InvalidRequest(

@@ -1,7 +1,7 @@
-"""Kinds of tools that a response may call: how the model sees each, as a function, and how a call
-in a conversation's history is told to it.
+"""Kinds of tools that a response may call: how the model sees each, as a function, and how it
+sees a call in a conversation's history.
 
-A tool that the client runs can be told as a function, whatever OpenAI's API calls it.
+A tool that the client runs can be shown as a function, whatever OpenAI's API calls it.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ LEFT_OUT = frozenset(
 """Types of tools that OpenAI's own servers or models have. Agents send them with all others, and
 the model does without."""
 _TOLD: set[str] = set()
-"""Types of left-out tools that a line of the log has told of already."""
+"""Types of left-out tools that are logged already."""
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):

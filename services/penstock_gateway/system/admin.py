@@ -20,7 +20,7 @@ log = logs.get(__name__)
 
 
 class AdminServer(AcceptingServer):
-    """Serves until it is told to leave; signals are the main server's."""
+    """Serves until it is asked to leave; signals are the main server's."""
 
     def __init__(self, service: Service) -> None:
         bound = service.config.max_header_bytes

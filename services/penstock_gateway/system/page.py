@@ -118,7 +118,7 @@ def _read(name: str, file: Traversable) -> PageFile:
 
 
 def _better_models() -> bytes:
-    """What a newcomer is told who sees the demonstration."""
+    """The notice for a newcomer who sees the demonstration."""
     rate = f"{ORDINARY / 1e9:.0f} GB/s"
     rows = [
         f"<li>{each.gib:.1f} GiB of memory, an estimated {each.tokens_per_s:.0f} tokens a second"

@@ -130,7 +130,7 @@ def system_state(service: Service) -> SystemState:
     # What several models would add up to means nothing.
     several = service.models.several or any(each.residence is not None for each in backends)
     client = None if several or not backends else backends[0].client
-    told = client.status if client is not None and client.connected else None
+    reported = client.status if client is not None and client.connected else None
     welcome = client.welcome if client is not None else None
     all_seen = len(backends) == len(service.models.backends)
     return SystemState(
@@ -138,8 +138,8 @@ def system_state(service: Service) -> SystemState:
         reason=reason or "",
         model=welcome.model if welcome is not None else None,
         boot=_boots(engines) or (welcome.boot if welcome is not None else None),
-        engine=_engine(told) if told is not None else None,
-        status_age=round(client.status_age(now), 3) if client is not None and told else None,
+        engine=_engine(reported) if reported is not None else None,
+        status_age=round(client.status_age(now), 3) if client is not None and reported else None,
         engines=[_entry(each) for each in engines],
         gateway=GatewayState(
             pid=os.getpid(),

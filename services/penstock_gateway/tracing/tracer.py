@@ -249,10 +249,10 @@ def _latencies(trace: Trace) -> Iterator[tuple[str, Any]]:
     if first is not None:
         yield "gen_ai.latency.time_to_first_token", first - trace.begun
         yield "gen_ai.response.time_to_first_chunk", first - trace.begun
-    told = [timing for timing in trace.timings if timing.last in timing.sequences]
-    if not told:
+    complete = [timing for timing in trace.timings if timing.last in timing.sequences]
+    if not complete:
         return
-    timing = max(told, key=lambda one: one.ended)
+    timing = max(complete, key=lambda one: one.ended)
     engine = timing.sequences[timing.last]
     whole = total(engine)
     yield "gen_ai.latency.time_in_queue", engine.queue

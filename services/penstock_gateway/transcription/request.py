@@ -131,7 +131,7 @@ def _list_fields(kind: Any) -> frozenset[str]:
 
 
 def check(request: AnyRequest) -> None:
-    """Raises InvalidRequest for what can be told without a model."""
+    """Raises InvalidRequest for what is wrong whatever the model."""
     wanted = request.response_format
     if wanted is not None and wanted not in FORMATS:
         raise InvalidRequest(
