@@ -59,7 +59,7 @@ def create_app(
     """A gateway over the engine client of one model, or over several models, whose clients the
     caller starts and closes. `app.state.service` is what its endpoints share.  gateways: how many
     share the work.  media: settings of pictures.  adapters: where adapters may be read while it
-    runs, for the one model.  store: files and batches; the caller closes it.  more: routes beside
+    runs, for the one model.  store: files and batches; the caller closes it.  more: routes besides
     those of the HTTP API.
 
     Raises StartupError for a file of API keys that is wrong, for traces without their extra, for a

@@ -43,7 +43,7 @@ open streams time and again."""
 
 COLLECT_EVERY = 1.0
 """Seconds between collections of what is younger. What failed or took long leaves cycles, and they
-outlive the youngest generation with their request: beside a client whose large bodies are refused,
+outlive the youngest generation with their request: next to a client whose large bodies are refused,
 those of half a minute, 40,000 objects, held up every stream for 123 ms."""
 
 COLLECT_ALL_EVERY = 30.0

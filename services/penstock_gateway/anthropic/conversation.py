@@ -166,7 +166,7 @@ class Conversation:
                 case _:
                     message["content"].append(_shown(block, place))
                     self._sources[-1][1].append(place)
-        if thoughts:  # Perhaps beside those of another turn, which this one became a part of.
+        if thoughts:  # Perhaps with those of another turn, which this one became a part of.
             self._thoughts.setdefault(len(self._messages) - 1, []).extend(thoughts)
 
 

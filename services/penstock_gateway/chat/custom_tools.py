@@ -77,7 +77,7 @@ def described(description: str | None, grammar: ToolGrammar | None) -> str | Non
 
 def parameters(grammar: ToolGrammar | None) -> dict[str, Any]:
     """The JSON schema of the function's arguments. A regular expression is a part of it; any other
-    grammar is beside it (`TextInput`)."""
+    grammar stands next to it (`TextInput`)."""
     text: dict[str, Any] = {"type": "string"}
     if grammar is not None and grammar.syntax == "regex":
         text["pattern"] = f"^(?:{grammar.definition})$"

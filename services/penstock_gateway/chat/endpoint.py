@@ -66,7 +66,7 @@ from penstock_gateway.service import Service
 
 
 class ChatRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields beside those of GenerateFields, in the same three groups."""
+    """Fields besides those of GenerateFields, in the same three groups."""
 
     messages: list[Message]
     max_completion_tokens: Whole = None

@@ -128,7 +128,7 @@ def with_budget(
 
 
 def reading_of(engine: EngineInfo) -> str:
-    """Names all that says how answers are read, beside the request and the model."""
+    """Names all that says how answers are read, besides the request and the model."""
     config, template = engine.config, engine.welcome.template_sha256
     return f"{template} {config.tool_call_parser} {config.reasoning_parser}"
 

@@ -230,7 +230,7 @@ def packed(
 
 
 def _written(value: Any) -> tuple[bytes, bool]:
-    """False: it is JSON, as integers of more than 64 bits are sent, and all beside them."""
+    """False: it is JSON, as integers of more than 64 bits are sent, and all besides them."""
     try:
         return msgspec.msgpack.encode(value), True
     except OverflowError:

@@ -54,7 +54,7 @@ Prompt = str | list[int]
 
 
 class CompletionRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields beside those of GenerateFields.
+    """Fields besides those of GenerateFields.
 
     prompt: a text, a list of texts, a list of token ids, or a list of such lists.
     parse_special: whether special tokens in a prompt's text are parsed (Penstock's own).

@@ -133,7 +133,7 @@ class CompletionFormat(ChunkedReply[TextChoice]):
             await self._write_prompt(at, pace)
 
     async def _write_prompt(self, at: int, pace: Pace) -> None:
-        """What an echo shows beside a prompt's text: of all its choices the same."""
+        """What an echo shows besides a prompt's text: of all its choices the same."""
         options = self._echo_options
         if at in self._written or not (options.echo and options.logprobs):
             return

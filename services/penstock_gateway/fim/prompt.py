@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FIMFields(Protocol):
-    """Fields that can't stand beside a suffix, and the suffix."""
+    """Fields that can't be given with a suffix, and the suffix."""
 
     @property
     def suffix(self) -> str | None: ...
@@ -101,7 +101,7 @@ REPOSITORY, FILE = "repository", "file"
 
 
 class OtherFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a file beside the one that is written in. Fields that are unknown here, as the
+    """A piece of another file than the one that is written in. Fields that are unknown here, as the
     time at which an editor took it, are skipped."""
 
     text: str

@@ -207,7 +207,7 @@ class StreamedAnswer:
         self._reply.begin(batch.prompt_logprobs)
 
     def _begin(self, plain: PlainChunk, delta: SequenceDelta) -> None:
-        """Writes the first delta, which ends nothing, behind what was prepared."""
+        """Writes the first delta, which ends nothing, after what was prepared."""
         written = self._unsent + (plain.event(delta.text) if delta.text else b"")
         self._completion_tokens += len(delta.token_ids)
         self._written, self._unsent = written, bytearray()

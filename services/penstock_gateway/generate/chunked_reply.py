@@ -224,8 +224,8 @@ def are_many(deltas: list[SequenceDelta]) -> bool:
 
 
 def parts_of(delta: SequenceDelta) -> Iterator[SequenceDelta]:
-    """A delta of many tokens as several of few; its text comes with the last ones, as where it lags
-    behind, and its end with the very last."""
+    """A delta of many tokens as several of few; its text comes with the last ones, as if it
+    lagged, and its end with the very last."""
     if len(delta.token_ids) <= MANY:
         yield delta
         return

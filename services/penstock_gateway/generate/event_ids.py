@@ -97,7 +97,7 @@ def read_id(last: str) -> tuple[Origin, tuple[KnownTokens, ...], int]:
 
 
 def written_place(known: Iterable[KnownTokens], number: int) -> bytes:
-    """How far all choices are, as an id says it behind the origin. number: as `read_id` has it."""
+    """How far all choices are, as an id says it after the origin. number: as `read_id` has it."""
     text = "-".join(f"{each.tokens}e" if each.ended else str(each.tokens) for each in known)
     return f"{text}~{number}".encode() if number else text.encode()
 

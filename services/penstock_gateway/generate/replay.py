@@ -4,7 +4,7 @@ again with its Idempotency-Key, the same answer.
 No gateway remembers anything. An answer depends on its request alone, so what is needed is the
 request, which comes again, and what it left to chance, which each event's id holds: the seed, the
 answer's id and its time. With these any gateway has the answer computed again, or is given it by an
-engine core that has gone on with it, and sends what lies behind the event. What the server adds to
+engine core that has gone on with it, and sends what follows the event. What the server adds to
 the request (the prompt's token ids, defaults of sampling, contents of media that were named by
 address) may be another by then, so ids also hold a digest of all of it; and engine cores may
 compute differently, so they name what computed the answer.

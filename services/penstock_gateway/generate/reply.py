@@ -1,5 +1,5 @@
 """What the replies of the generating endpoints have in common: their head, their choices, and what
-they show of the request's tokens beside the answer's text."""
+they show of the request's tokens besides the answer's text."""
 
 from __future__ import annotations
 

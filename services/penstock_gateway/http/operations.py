@@ -102,7 +102,7 @@ class ErrorShape:
     encode: Callable[[HTTPError, str], bytes]
     """Makes the body of an error, and of the request's id."""
     id_header: bytes | None = None
-    """Under which the request's id goes out, beside x-request-id."""
+    """Under which the request's id goes out, besides x-request-id."""
     asked_by: bytes | None = None
     """A request header of the clients that expect it at any path."""
     versions: tuple[str, ...] = ()
@@ -166,11 +166,11 @@ class Operation:
     stream_type: str = "text/event-stream"
     """Media type of that."""
     statuses: tuple[int, ...] = ()
-    """Errors of its own, beside those that its method, access and `counted` bring."""
+    """Errors of its own, besides those that its method, access and `counted` bring."""
     media_type: str = "application/json"
     """Media type of the reply."""
     headers: tuple[str, ...] = ()
-    """Request headers beside x-request-id that mean something here."""
+    """Request headers besides x-request-id that mean something here."""
     query: Parameters = field(default_factory=dict, hash=False)
     """Parameters after the path's question mark; others are refused."""
     counted: bool = False

@@ -144,7 +144,7 @@ class TextWrite:
         if sent < len(taken):
             try:
                 self._transport.write(taken[sent:])
-            except Exception:  # Others' text is to go out behind it; this stream isn't whole.
+            except Exception:  # Others' text is to go out after it; this stream isn't whole.
                 self._transport.abort()
         self.seconds += time.perf_counter() - begun
 

@@ -22,7 +22,7 @@ class Defaults(msgspec.Struct, frozen=True):
 
 
 class Modalities(msgspec.Struct, frozen=True):
-    """What a message of a chat may hold beside text."""
+    """What a message of a chat may hold besides text."""
 
     vision: bool
     audio: bool

@@ -86,7 +86,7 @@ class ShowRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class PullRequest(ShowRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields beside ShowRequest's have no effect: there is nothing to bring."""
+    """Fields besides ShowRequest's have no effect: there is nothing to bring."""
 
     stream: Flag = None
     insecure: Flag = None

@@ -333,7 +333,7 @@ async def vector_inputs(
 
 
 class BytesReply(NamedTuple):
-    """A reply that isn't JSON. headers: beside its type and length."""
+    """A reply that isn't JSON. headers: besides its type and length."""
 
     pieces: list[bytes]
     headers: list[tuple[str, str]]

@@ -47,7 +47,7 @@ class PoolFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class VectorFields(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """messages: an input as chats have it, in place of `input`: a text, or one picture, of a model
     that makes vectors of both; a conversation with pictures, of a decoder that sees.
-    add_generation_prompt: whether the template opens an answer behind that.
+    add_generation_prompt: whether the template opens an answer after that.
     continue_final_message: the last message stays open.  chat_template_kwargs: more for the
     template.  encoding_format: bytes is the vectors alone, one after the other, and where each is
     in the header `metadata`; bytes_only lacks that.  embed_dtype, endianness: of base64 and bytes.

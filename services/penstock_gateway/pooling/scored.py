@@ -140,7 +140,7 @@ def scored_inputs(name: str, given: str | Document | Sequence[str | Document]) -
 
 
 def _check_content(given: Document, where: str) -> None:
-    """Raises InvalidRequest for content beside something else, and of too many parts: each is read
+    """Raises InvalidRequest for content with another field, and of too many parts: each is read
     again for each pair."""
     if given.content is None:
         return

@@ -14,7 +14,7 @@ MAX_FRAME = 512 << 20
 """Bytes. A body is far smaller; pictures that come with it may be as large."""
 
 ROOM = 1 << 16
-"""Bytes of a message beside its body, at most, and of what it is put together in."""
+"""Bytes of a message besides its body, at most, and of what it is put together in."""
 
 
 class ErrorData(msgspec.Struct, frozen=True, omit_defaults=True):

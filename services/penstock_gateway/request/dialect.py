@@ -16,7 +16,7 @@ class NamedField(NamedTuple):
     """Path in the body; a dot leads into an object."""
     ours: str
     neutral: tuple[Any, ...] = ()
-    """Values beside null that stand for nothing said."""
+    """Values besides null that stand for nothing said."""
     least: float | None = None
     """What a smaller value means the same as; None: there is no such value."""
     only_named: bool = False

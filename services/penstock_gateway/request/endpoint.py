@@ -27,7 +27,7 @@ from penstock_gateway.service import Service
 
 
 def with_body(body: bytes, receive: Receive) -> Receive:
-    """Gives the body that was read, then what comes behind it."""
+    """Gives the body that was read, then what follows."""
     bodies = iter([body])
 
     async def receive_again() -> Message:

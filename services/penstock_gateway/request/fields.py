@@ -1,4 +1,4 @@
-"""What a request says beside its prompt: fields that the generating endpoints share, and from
+"""What a request says besides its prompt: fields that the generating endpoints share, and from
 headers and body its tenant, priority, deadline and conversation.
 
 Every field that OpenAI and vLLM document is here or in the endpoint's own struct.  There are three

@@ -185,7 +185,7 @@ _MARK = "penstock:"
 
 @dataclass(frozen=True, slots=True)
 class ThoughtsShown:
-    """Which fields hold the thoughts, beside the content. sealed: encrypted_content does."""
+    """Which fields hold the thoughts, besides the content. sealed: encrypted_content does."""
 
     summary: bool = False
     sealed: bool = False

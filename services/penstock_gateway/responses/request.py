@@ -78,7 +78,7 @@ class ConversationParam(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields beside those of RequestFields."""
+    """Fields besides those of RequestFields."""
 
     # These work.
     input: str | list[InputItem] | None = None

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize in vLLM's shapes, and what llama.cpp's editor plugins ask beside:
+"""POST /tokenize and /detokenize in vLLM's shapes, and what llama.cpp's editor plugins ask besides:
 /tokenize of a `content`, and /apply-template."""
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def _check_inputs(request: TokenizeRequest) -> None:
 
 def _with_prompt(request: TokenizeRequest) -> TokenizeRequest:
     """The request with `prompt` where it has llama.cpp's `content`. Raises InvalidRequest for
-    both, and for fields of a text beside messages."""
+    both, and for fields of a text besides messages."""
     if request.messages is not None:
         for field in _TEXT_ONLY:
             if getattr(request, field) is not None:
