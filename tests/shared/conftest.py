@@ -17,11 +17,11 @@ from tests.shared.client.fleet_scene import Scene
 
 
 def package_folder(package: str) -> Path:
-    """Where an installed package lies, without importing it."""
+    """Where a model's files lie: a folder without code, and so without a module."""
     spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        pytest.skip(f"the package {package} is not installed (make setup-dev installs it)")
-    return Path(spec.origin).parent
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip(f"the files of {package} are not installed (make setup-dev unpacks them)")
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 @pytest.fixture(scope="session")
