@@ -10,7 +10,7 @@ from loadtest.report import Document, chart, machine_line, markdown_table, secti
 
 COLOURS = {
     "hashed": "tab:blue",
-    "hashed-evenly": "tab:cyan",
+    "hashed-coarsely": "tab:cyan",
     "one-router": "tab:green",
     "round-robin": "tab:red",
 }
@@ -69,10 +69,10 @@ def text(document: Document) -> str:
 
 
 HOW = """
-- **hashed**: consistent hashing as in `deploy/haproxy/cells.cfg`: by session, else by tenant, 16
-  points of each cell on the circle, and a cell with twice the mean load hands on what comes next.
-  Tenants without sessions have 23 % of the traffic; the largest has 5.5 %, 1.8 cells' share.
-- **hashed-evenly**: the same with 1,024 points of each cell.
+- **hashed**: consistent hashing as in `deploy/haproxy/cells.cfg`: by session, else by tenant,
+  1,024 points of each cell on the circle, and a cell with twice the mean load hands on what comes
+  next. Tenants without sessions have 23 % of the traffic; the largest has 5.5 %, 1.8 cells' share.
+- **hashed-coarsely**: the same with 16 points of each cell, as haproxy has without weights.
 - **one-router**: every gateway knows every engine core, as within one cell.
 - **round-robin**: cells in turn.
 

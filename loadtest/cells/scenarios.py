@@ -138,7 +138,7 @@ def runs_of(cells: int, replicas: int) -> dict[str, list[Run]]:
             for across, lag in (
                 ("hashed", 0.0),
                 ("hashed", LAG),
-                ("hashed-evenly", LAG),
+                ("hashed-coarsely", LAG),
                 ("one-router", LAG),
                 ("round-robin", LAG),
             )

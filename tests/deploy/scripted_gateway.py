@@ -42,6 +42,7 @@ def scripted_gateway(answer: Callable[[], int | None] = lambda: 200) -> Iterator
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # Or each body waits 40 ms for its head's acknowledgement.
 
         def do_GET(self) -> None:
             if self.path == "/health/ready":

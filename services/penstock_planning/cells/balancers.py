@@ -10,8 +10,11 @@ from typing import Protocol, TypeVar
 from penstock.client.routing import load_bound
 from penstock.errors import InvalidRequest
 
-POINTS = 16
-"""Points of a cell on the circle: what haproxy gives a server of weight 1."""
+POINTS_OF_WEIGHT = 16
+"""Points on the circle that haproxy gives a server for each unit of its weight."""
+
+WEIGHT = 64
+"""That of a cell in deploy/haproxy/cells.cfg."""
 
 CELL_LOAD = 2.0
 """How far above the mean load a cell may be before it hands on what comes next: what
@@ -53,7 +56,7 @@ class HashedCells:
 
     grouped = True
 
-    def __init__(self, points: int = POINTS, load: float = CELL_LOAD) -> None:
+    def __init__(self, points: int = WEIGHT * POINTS_OF_WEIGHT, load: float = CELL_LOAD) -> None:
         self._points, self._load = points, load
         self._places: list[tuple[int, int]] = []  # (place, cell)
         self._num_cells = 0
@@ -110,7 +113,7 @@ class OneRouter:
 
 BALANCERS: dict[str, Callable[[], Balancer]] = {
     "hashed": HashedCells,
-    "hashed-evenly": lambda: HashedCells(points=64 * POINTS),
+    "hashed-coarsely": lambda: HashedCells(points=POINTS_OF_WEIGHT),
     "one-router": OneRouter,
     "round-robin": CellsInTurn,
 }

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from penstock.config.settings import EngineConfig
 from penstock.errors import InvalidRequest
 
-ACROSS = ("hashed", "hashed-evenly", "one-router", "round-robin")
+ACROSS = ("hashed", "hashed-coarsely", "one-router", "round-robin")
 WITHOUT = (
     "kv_groups",
     "draft_tokens",
@@ -54,7 +54,7 @@ def add_cells(add: Add) -> None:
         choices=ACROSS,
         default=ACROSS[0],
         help="How a cell is chosen: hashed by session or tenant, as deploy/haproxy/cells.cfg does "
-        "with 16 points of each cell on its circle; hashed-evenly: with 1,024; one router that "
+        "with 1,024 points of each cell on its circle; hashed-coarsely: with 16; one router that "
         "knows every engine core; or round-robin. Default: %(default)s.",
     )
     add(

@@ -111,7 +111,7 @@ def test_in_turn_leaves_out_who_is_away() -> None:
 
 
 def test_an_unknown_name_is_told() -> None:
-    with pytest.raises(InvalidRequest, match="hashed, hashed-evenly, one-router, round-robin"):
+    with pytest.raises(InvalidRequest, match="hashed, hashed-coarsely, one-router, round-robin"):
         make_balancer("chance")
 
 
